@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from lastbranch import demo
+from lastbranch.view.single_file import single_file
 from viewer import chromium, loaded, serving
 
 if TYPE_CHECKING:
@@ -18,6 +20,14 @@ if TYPE_CHECKING:
 def browser() -> Iterator[Browser]:
     with chromium() as started:
         yield started
+
+
+@pytest.fixture(scope="session")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What `view --html` makes of the demo's capture."""
+    out = tmp_path_factory.mktemp("view") / "demo.html"
+    out.write_bytes(single_file(loaded(demo.capture(), demo.symfs()), {}))
+    return out
 
 
 @pytest.fixture(scope="session")

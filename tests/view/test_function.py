@@ -120,32 +120,35 @@ def shown(value: float | None) -> str:
 
 
 def test_loops_and_cycles_have_the_distributions_of_annotate(
-    run: Callable[..., Ran], browser: Browser, address: str, tmp_path: Path
+    run: Callable[..., Ran], browser: Browser, address: str, file: Path
 ) -> None:
     """Served, and in a file."""
-    out = tmp_path / "out.html"
-    assert run("view", demo.capture(), "--symfs", demo.symfs(), "--html", out).code == 0
     for name in ("sumloop", "main"):
         said = json.loads(run("annotate", demo.capture(), name, "--symfs", demo.symfs(), "--format", "json").out)
         start = {"at_module": "0", "start": said["start"]}
-        with looking_at(browser, f"{address}#/function?{urlencode({'name': name, 'beside': 'loops'})}") as page:
-            page.locator(".loop").first.wait_for()
-            assert page.locator(".loop").count() == len(said["loops"])
-            for loop, row in enumerate(said["loops"]):
-                found = figures(page, loop)
-                assert found["iterations"] == f"{row['iterations']:,}"
-                for key, column in (("trips", "trips"), ("p50", "trips_p50"), ("p90", "trips_p90"),
-                                    ("longest", "longest"), ("cycles", "cycles")):  # fmt: skip
-                    assert found[key] == shown(row[column])
-                if row["trips_histogram"]:
-                    assert bars(page, f".loop[data-loop='{loop}'] svg") == spelled(row["trips_histogram"])
-            page.get_by_role("button", name="Cycles").click()
-            served = check_cycles(page, said["blocks"])
-        with looking_at(browser, f"{out.as_uri()}#/function?{urlencode({**start, 'beside': 'cycles'})}") as page:
-            assert check_cycles(page, said["blocks"]) == served
+        for place in (f"{address}#/function?name={name}", f"{file.as_uri()}#/function?{urlencode(start)}"):
+            with looking_at(browser, f"{place}&beside=loops") as page:
+                check_loops(page, said["loops"])
+                page.get_by_role("button", name="Cycles").click()
+                check_cycles(page, said["blocks"])
 
 
-def check_cycles(page: Page, said: list[dict]) -> int:
+def check_loops(page: Page, said: list[dict]) -> None:
+    page.locator(".loop").first.wait_for()
+    assert page.locator(".loop").count() == len(said)
+    for loop, row in enumerate(said):
+        found = figures(page, loop)
+        assert found["iterations"] == f"{row['iterations']:,}"
+        for key, column in (("trips", "trips"), ("p50", "trips_p50"), ("p90", "trips_p90"),
+                            ("longest", "longest"), ("cycles", "cycles")):  # fmt: skip
+            assert found[key] == shown(row[column])
+        if row["trips_histogram"]:
+            assert bars(page, f".loop[data-loop='{loop}'] svg") == spelled(row["trips_histogram"])
+    lines = page.locator(".loop h3").evaluate_all("all => all.map(one => one.getClientRects().length)")
+    assert lines == [1] * len(said)  # addresses are not broken
+
+
+def check_cycles(page: Page, said: list[dict]) -> None:
     table = page.get_by_role("table", name="Cycles of blocks").locator("tbody tr")
     table.first.wait_for()
     script = "rows => rows.map(row => [row.dataset.block, [...row.children].slice(0, 4).map(cell => cell.innerText)])"
@@ -157,29 +160,35 @@ def check_cycles(page: Page, said: list[dict]) -> int:
         numbers = [f"{row[key]:.2f}" for key in ("cycles", "cycles_p50", "cycles_p90")]
         assert texts == [row["from"], *numbers]
         assert bars(page, f".blocks [data-block='{block}'] svg") == spelled(row["cycles_histogram"])
-    return len(found)
 
 
 def test_the_matrix_of_targets_has_the_shares_of_annotate(
-    run: Callable[..., Ran], browser: Browser, address: str
+    run: Callable[..., Ran], browser: Browser, address: str, file: Path
 ) -> None:
+    """Served, and in a file."""
     words = (demo.capture(), "--symfs", demo.symfs(), "--format", "json", "--limit", "0")
     for name in ("dispatch", "main"):
-        said = json.loads(run("annotate", words[0], name, *words[1:]).out)["indirect_targets"]
-        with looking_at(browser, f"{address}#/function?{urlencode({'name': name, 'beside': 'targets'})}") as page:
-            table = page.get_by_role("table", name="Branches and targets")
-            table.wait_for()
-            targets = table.locator("thead th[title]").evaluate_all("all => all.map(one => one.title)")
-            rows = table.locator("tbody tr").evaluate_all(
-                "rows => rows.map(row => [...row.children].slice(1).map(cell => cell.innerText))"
-            )
-        totals = Counter[str]()
-        for row in said:
-            totals[row["to"]] += row["count"]
-        assert [totals[target] for target in targets] == sorted(totals.values(), reverse=True)
-        sites = dict.fromkeys(row["branch"] for row in said)
-        shares = {(row["branch"], row["to"]): f"{row['share_percent']:.2f}" for row in said}
-        assert rows == [[shares.get((site, target), "") for target in targets] for site in sites]
+        annotated = json.loads(run("annotate", words[0], name, *words[1:]).out)
+        start = {"at_module": "0", "start": annotated["start"]}
+        for place in (f"{address}#/function?name={name}", f"{file.as_uri()}#/function?{urlencode(start)}"):
+            with looking_at(browser, f"{place}&beside=targets") as page:
+                check_targets(page, annotated["indirect_targets"])
+
+
+def check_targets(page: Page, said: list[dict]) -> None:
+    table = page.get_by_role("table", name="Branches and targets")
+    table.wait_for()
+    targets = table.locator("thead th[title]").evaluate_all("all => all.map(one => one.title)")
+    rows = table.locator("tbody tr").evaluate_all(
+        "rows => rows.map(row => [...row.children].slice(1).map(cell => cell.innerText))"
+    )
+    totals = Counter[str]()
+    for row in said:
+        totals[row["to"]] += row["count"]
+    assert [totals[target] for target in targets] == sorted(totals.values(), reverse=True)
+    sites = dict.fromkeys(row["branch"] for row in said)
+    shares = {(row["branch"], row["to"]): f"{row['share_percent']:.2f}" for row in said}
+    assert rows == [[shares.get((site, target), "") for target in targets] for site in sites]
 
 
 def test_cycles_that_are_not_known_say_why(browser: Browser, tmp_path: Path) -> None:

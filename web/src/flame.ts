@@ -27,36 +27,60 @@ export function treeOf(answer: Answer): Tree {
   return { parent: answer.numbers("parent"), name: answer.numbers("name"), samples: answer.numbers("samples"), own: answer.numbers("own") };
 }
 
-/** The same stacks from their ends: what was sampled is a root, and its callers lie below it. */
-export function flipped({ parent, name, own }: Tree): Tree {
+/** The same stacks from their ends: what was sampled is a root, and its callers lie below it.
+ *
+ * About `most` frames get their callers, the heaviest first: all of a large tree would take seconds, and most of it is
+ * too narrow to be seen. `closed` counts the other frames that have callers.
+ */
+export function flipped({ parent, name, own }: Tree, most = 20_000): Tree & { readonly closed: number } {
   const made = { parent: [] as number[], name: [] as number[], samples: [] as number[], own: [] as number[] };
-  const known = new Map<number, Map<number, number>>();
-  for (let leaf = 0; leaf < own.length; leaf++) {
-    const weight = own[leaf] ?? 0;
-    if (!weight) continue;
-    let at = -1;
-    for (let node = leaf; node >= 0; node = parent[node] ?? -1) {
-      const label = name[node] ?? 0;
-      let children = known.get(at);
-      if (!children) known.set(at, (children = new Map()));
-      let next = children.get(label);
-      if (next === undefined) {
-        next = made.parent.length;
-        children.set(label, next);
-        made.parent.push(at);
+  const paths: Path[][] = []; // of each frame, those that have callers
+  const newest: number[] = []; // by name, the frame that was made last
+  const open = (up: number, callees: readonly Path[]): void => {
+    const first = made.parent.length;
+    for (const { at, leaf } of callees) {
+      const label = name[at] ?? 0;
+      const weight = own[leaf] ?? 0;
+      let node = newest[label] ?? -1;
+      if (node < first) { // of another frame
+        newest[label] = node = paths.push([]) - 1;
+        made.parent.push(up);
         made.name.push(label);
         made.samples.push(0);
         made.own.push(0);
       }
-      at = next;
-      made.samples[at] = (made.samples[at] ?? 0) + weight;
+      made.samples[node] = (made.samples[node] ?? 0) + weight;
+      const above = parent[at] ?? -1;
+      if (above < 0) made.own[node] = (made.own[node] ?? 0) + weight;
+      else paths[node]?.push({ at: above, leaf });
     }
-    made.own[at] = (made.own[at] ?? 0) + weight;
+    for (let node = first; node < made.parent.length; node++) if (paths[node]?.length) closed.push(node);
+  };
+  let closed: number[] = [];
+  const ends = Array.from(own.keys()).filter((node) => own[node]).map((node) => ({ at: node, leaf: node }));
+  open(-1, ends);
+  let opened = 0;
+  for (let least = ends.reduce((sum, { leaf }) => sum + (own[leaf] ?? 0), 0); closed.length && opened < most; least /= 2) {
+    const kept: number[] = [];
+    for (const node of closed) { // which grows
+      if (opened < most && (made.samples[node] ?? 0) >= least) {
+        opened++;
+        open(node, paths[node] ?? []);
+        paths[node] = [];
+      } else kept.push(node);
+    }
+    closed = kept;
   }
   return {
     parent: Int32Array.from(made.parent), name: Int32Array.from(made.name),
-    samples: Float64Array.from(made.samples), own: Float64Array.from(made.own),
+    samples: Float64Array.from(made.samples), own: Float64Array.from(made.own), closed: closed.length,
   };
+}
+
+/** From the end of a stack, the node `leaf`, up to one that calls it. */
+interface Path {
+  readonly at: number;
+  readonly leaf: number;
 }
 
 export function layout({ parent, name, samples }: Tree, names: readonly string[]): Layout {
@@ -70,19 +94,30 @@ export function layout({ parent, name, samples }: Tree, names: readonly string[]
     depth[node] = up < 0 ? 0 : (depth[up] ?? 0) + 1;
     hash[node] = Math.imul((up < 0 ? 0x811c9dc5 : (hash[up] ?? 0)) ^ (ofName[name[node] ?? 0] ?? 0), 0x01000193);
   }
-  // By depth, and by samples in it: each node then takes the next room in its parent.
   const order = Uint32Array.from({ length: nodes }, (_, node) => node);
-  order.sort((a, b) => (depth[a] ?? 0) - (depth[b] ?? 0) || (samples[b] ?? 0) - (samples[a] ?? 0) || a - b);
-  const filled = new Float64Array(nodes + 1); // of each node, and of the whole in the last place
-  const rows: number[][] = [];
-  for (const node of order) {
+  order.sort((a, b) => (samples[b] ?? 0) - (samples[a] ?? 0) || a - b);
+  const first = new Int32Array(nodes + 1).fill(-1); // child of each node, and root in the last place
+  const next = new Int32Array(nodes);
+  for (const node of order.reverse()) {
     const up = parent[node] ?? -1;
     const slot = up < 0 ? nodes : up;
-    left[node] = (up < 0 ? 0 : (left[up] ?? 0)) + (filled[slot] ?? 0);
-    filled[slot] = (filled[slot] ?? 0) + (samples[node] ?? 0);
-    (rows[depth[node] ?? 0] ??= []).push(node);
+    next[node] = first[slot] ?? -1;
+    first[slot] = node;
   }
-  for (const row of rows) row.sort((a, b) => (left[a] ?? 0) - (left[b] ?? 0));
+  const rows: number[][] = [];
+  for (let above = [nodes]; above.length; above = rows[rows.length - 1] ?? []) {
+    const row: number[] = [];
+    for (const up of above) {
+      let filled = up === nodes ? 0 : (left[up] ?? 0);
+      for (let node = first[up] ?? -1; node >= 0; node = next[node] ?? -1) {
+        left[node] = filled;
+        filled += samples[node] ?? 0;
+        row.push(node);
+      }
+    }
+    if (!row.length) break;
+    rows.push(row);
+  }
   return { depth, left, rows, hash };
 }
 

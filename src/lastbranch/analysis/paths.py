@@ -89,6 +89,8 @@ class NearbyStacks:
         self.stack, self.row, self.cycles, self.weight = stack, row, cycles, weight
         self._ends = source, target
         self._orders = [np.lexsort((address, module)) for module, address in self._ends]
+        ordered = zip(self._ends, self._orders, strict=True)
+        self._sorted = [(module[order], address[order]) for (module, address), order in ordered]
 
     def path(self, flow: Flow, *, patched: bool = False) -> Path:
         """The way of the stacks through ``flow``; ``patched`` as in `flow_of`."""
@@ -99,10 +101,9 @@ class NearbyStacks:
 
     def _inside(self, flow: Flow, end: int) -> NDArray[np.int64]:
         """The entries of which this end is in ``flow``."""
-        order, (module, address) = self._orders[end], self._ends[end]
         bounds = np.array([flow.start, flow.end], np.uint64)
-        low, high = insertion_points(module[order], address[order], np.full(2, flow.module), bounds)
-        return order[low:high]
+        low, high = insertion_points(*self._sorted[end], np.full(2, flow.module), bounds)
+        return self._orders[end][low:high]
 
     def _rows(self, flow: Flow, module: Array, address: Array) -> NDArray[np.int64]:
         """int64: the instruction at each address, `_OUTSIDE` or `_TORN`."""

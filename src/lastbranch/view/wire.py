@@ -46,7 +46,11 @@ def encode(answer: Answer) -> bytes:
 
 def packed(answer: Answer) -> bytes:
     """`encode`, compressed: the same bytes for the same answer, as nothing in it is a time."""
-    return gzip.compress(encode(answer), 9, mtime=0)
+    return gzip.compress(encode(answer), _LEVEL, mtime=0)
+
+
+_LEVEL = 6
+"""The highest, 9, takes six times as long for 2 % less (benchmarks/bench_view.py)."""
 
 
 def _numbers(name: str, column: Column) -> tuple[str, bytes]:

@@ -7,6 +7,7 @@ import type { PanelProps } from "./code.ts";
 import { binsOf, Histogram } from "./histogram.tsx";
 import { Part } from "./part.tsx";
 
+const LETTER = 0.65; // em: of an address, and what lies beside it
 const SHOWN = 100; // blocks; the others take less than any of them
 
 export function Cycles({ code }: PanelProps): ComponentChild {
@@ -20,12 +21,13 @@ export function Cycles({ code }: PanelProps): ComponentChild {
   const enough = Number(answer.header["enough"]);
   const chosen = chosenRow(code);
   const here = chosen < 0 ? -1 : code.block[chosen];
+  const longest = hex(code.address[code.address.length - 1] ?? 0n).length;
   return (
     <>
       <table class="site blocks" aria-label="Cycles of blocks">
         <thead>
           <tr>
-            <th>Block</th>
+            <th style={{ width: `max(5rem, ${longest * LETTER}em)` }}>Block</th>
             <th title="Of one execution, on average.">Cycles</th>
             <th title="Half of the executions take at most that.">p50</th>
             <th title="Nine tenths of the executions take at most that.">p90</th>

@@ -36,12 +36,13 @@ function Loop({ code, loop, bins }: PanelProps & { loop: number; bins: readonly 
     ["longest", "Longest", "The most iterations in one branch stack, also of visits that reach beyond it.", count(of("longest") || NaN), "It was not seen to run."],
     ["cycles", "Cycles", "Of one iteration, on average.", decimal(of("cycles")), String(answer.header["no_cycles"] ?? "It was not seen to run.")],
   ];
+  const size = `${of("depth") > 1 ? `depth ${of("depth")}, ` : ""}${counted(of("blocks"), "block")}`;
   const few = of("visits") < Number(answer.header["enough"]);
   return (
     <section class="loop" aria-label={`Loop at ${at}`} data-loop={loop}>
-      <h3>
+      <h3 title={`${at}: ${size}`}>
         <button type="button" class="plain" onClick={() => choose(code, row)}>{at}</button>
-        <span>{of("depth") > 1 ? `depth ${of("depth")}, ` : ""}{counted(of("blocks"), "block")}</span>
+        <span>{size}</span>
       </h3>
       <dl class="figures">
         {figures.map(([key, title, hint, shown, why]) => (

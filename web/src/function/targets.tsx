@@ -106,7 +106,7 @@ function Site({ code, row, targets }: PanelProps & { row: number; targets: reado
   return (
     <table class="site" aria-label={`Targets of ${at}`}>
       <caption>
-        <button type="button" class="plain" onClick={() => choose(code, row)}>{at} {code.text[row]}</button>
+        <button type="button" class="plain" title={code.text[row]} onClick={() => choose(code, row)}>{at} {code.text[row]}</button>
       </caption>
       <thead>
         <tr><th>Target</th><th>Taken</th><th>Share %</th><th>Missed %</th></tr>

@@ -41,9 +41,9 @@ function Stacks({ answer }: { answer: Answer }): ComponentChild {
   const { callers = "", inline = "", table = "", find = "", zoom = "" } = state.value.parameters;
   const names = answer.texts("names.function");
   const modules = answer.texts("names.module");
-  const [tree, at] = useMemo(() => {
-    const made = callers ? flipped(treeOf(answer)) : treeOf(answer);
-    return [made, layout(made, names)] as const;
+  const [tree, at, closed] = useMemo(() => {
+    const { closed, ...made } = callers ? flipped(treeOf(answer)) : { ...treeOf(answer), closed: 0 };
+    return [made, layout(made, names), closed] as const;
   }, [answer, callers]);
   const legend = useMemo(() => legendOf(answer), [answer]);
   const found = useMemo(() => {
@@ -60,10 +60,10 @@ function Stacks({ answer }: { answer: Answer }): ComponentChild {
     const module = answer.numbers("names.module_row")[name] ?? -1;
     if (start && module >= 0) go("function", { at_module: String(module), start: `0x${start.toString(16)}` });
   };
-  const share = useMemo(() => (find ? matched(tree, found) / whole : 0), [tree, found]);
+  const share = useMemo(() => (find ? matched(treeOf(answer), found) / whole : 0), [found]); // either way up
   return (
     <>
-      <p class="first">{sentence(answer)}</p>
+      <p class="first">{sentence(answer, closed)}</p>
       <div class="above">
         {table ? null : (
           <input
@@ -114,7 +114,7 @@ function Choice({ name, chosen, hint, more = {}, children }: ChoiceProps): Compo
 }
 
 /** Where the stacks come from, and what is missing in them. */
-function sentence(answer: Answer): string {
+function sentence(answer: Answer, closed: number): string {
   const samples = Number(answer.header["samples"]);
   const bare = Number(answer.header["bare"]);
   const other = answer.header["other"] as Record<string, number>;
@@ -122,6 +122,7 @@ function sentence(answer: Answer): string {
   if (answer.header["rebuilt"]) parts.push("Rebuilt stacks are only as deep as the calls in a branch stack: callers further out are missing.");
   if (bare) parts.push(`${percent(bare / samples)} % of the samples have no caller.`);
   if (other["nodes"]) parts.push(`Other: ${count(other["nodes"])} narrow frames, summed, with ${percent((other["samples"] ?? 0) / samples)} % of the samples.`);
+  if (closed) parts.push(`Callers of the ${count(closed)} narrowest frames are left out.`);
   return parts.join(" ");
 }
 
