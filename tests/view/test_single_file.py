@@ -14,6 +14,7 @@ from urllib.parse import parse_qsl
 import numpy as np
 import pytest
 
+import lastbranch
 from captures import Data
 from command_line import Ran
 from lastbranch import demo
@@ -149,6 +150,20 @@ def test_an_anonymous_file_has_no_name_in_it(name: str, data: Data, tmp_path: Pa
     hashed = dict(zip(named["function"], columns["function"], strict=True))
     assert len(set(hashed.values())) == len(hashed)
     assert summary.summary(shown.profile) == before  # the capture that is open keeps its names
+
+
+def test_an_anonymous_file_of_several_captures_has_no_name_of_any(run: Run, data: Data, tmp_path: Path) -> None:
+    """Neither their hosts, nor those of the files that were left out; that their events differ does not prevent it."""
+    out, empty = tmp_path / "out.html", tmp_path / "secret-project.data"
+    empty.touch()
+    captures = [data.path("demo_2proc"), data.path("cfl_9700_callgraph_lbr"), build(tmp_path / "c.data", type=0)]
+    assert run("view", *captures, empty, "--anonymise", "--html", out).code == 1  # for what was left out
+    facts, found = parts(out.read_bytes())
+    text = words(found, facts)
+    for name in (*map(str, captures), str(tmp_path), empty.name, "pc-ubuntu", "synthetic", "lbrdemo", "vector_static"):
+        assert name not in text, name
+    shown = of(found, "capture").header["captures"]
+    assert [one["samples"] for one in shown] == [lastbranch.open(path).samples for path in captures]
 
 
 def test_hashes_of_two_files_cannot_be_compared(tmp_path: Path) -> None:

@@ -56,14 +56,16 @@ class Anonymous:
         return f"{kind}_{hmac.digest(self._key, text, 'sha256').hex()[:_LETTERS]}" if name else ""
 
     def cleaned(self, question: str, answer: Answer) -> Answer:
-        """``answer`` of `loaded` without what is still in its texts: paths of binaries, and what `check`, which reads
-        the file itself, has seen in it."""
-        columns = dict(answer.columns)
+        """``answer`` of `loaded` without what is still in it: paths of binaries, hosts of captures that were opened
+        together, and what `check`, which reads the file itself, has seen in it."""
+        columns, header = dict(answer.columns), answer.header
+        if question == "capture":
+            header = {**header, "captures": [{**one, "host": ""} for one in header["captures"]]}
         if question == "findings":
             columns["seen"] = [_LEFT_OUT] * len(columns["seen"])
         for name, column in columns.items():
             columns[name] = column if isinstance(column, np.ndarray) else [*map(self.text, column)]
-        return Answer(self._of(answer.header), columns)
+        return Answer(self._of(header), columns)
 
     def text(self, text: str) -> str:
         """``text`` with a hash in the place of each path."""
@@ -93,6 +95,7 @@ def _profile(profile: Profile, hide: _Hide) -> Profile:
     made.processes = [_process(process, hide) for process in profile.processes]
     made.threads = [_thread(thread, hide) for thread in profile.threads]
     made.events = [_event(event, hide) for event in profile.events]
+    made.notes = []
     made.records = {"all": sum(profile.records.values())}
     made.damage = [replace(damage, value=None) for damage in profile.damage]
     return made
@@ -157,8 +160,10 @@ class _HiddenSymbolizer(Symbolizer):
 
 def _paths(loaded: Loaded) -> set[str]:
     """Every path that an answer could name."""
-    given = {*loaded.paths, loaded.symfs or "", *loaded.folders, *loaded.source_roots, loaded.profile.name} - {"", "-"}
-    modules = [m for m in loaded.profile.modules if m.kind in _HASHED]
+    profile = loaded.profile
+    given = {*loaded.paths, loaded.symfs or "", *loaded.folders, *loaded.source_roots, profile.name}
+    given = (given | {name for name, _ in profile.refused}) - {"", "-"}
+    modules = [m for m in profile.modules if m.kind in _HASHED]
     paths = {path for m in modules for path in (m.name, m.binary, m.pdb_name) if "/" in path or "\\" in path}
     paths |= given.difference(_COMMON) | {os.path.abspath(path) for path in given}
     return paths | {os.path.realpath(path) for path in given} | {os.path.expanduser("~")}

@@ -7,6 +7,7 @@ import gzip
 import hashlib
 import json
 from collections import Counter
+from contextlib import suppress
 from functools import cache
 from urllib.parse import urlencode
 
@@ -59,7 +60,8 @@ def single_file(
             progress(number, in_all)
         made.add_screen(question, more)
     kept, heaviest = [], places[:FUNCTIONS]
-    loaded.count_places([place_of(loaded.namer, *place[:2]) for place in heaviest], loaded.filter(parameters))
+    with suppress(LastbranchError):  # which the answer about each of them says
+        loaded.count_places([place_of(loaded.namer, *place[:2]) for place in heaviest], loaded.filter(parameters))
     for number, (module, start, samples) in enumerate(heaviest):
         if progress is not None:
             progress(len(_SCREENS) + number, in_all)
