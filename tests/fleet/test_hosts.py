@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
+from hashlib import sha256
 from pathlib import Path
 
 import perfdata_writer as pw
@@ -84,3 +85,14 @@ def test_a_damaged_capture_among_a_hundred(run: Run, tmp_path: Path) -> None:
     whole = run("export", *[file for file in files if file != none], "--to", "counts")
     stored = run("fleet", "export", tmp_path / "store", "--to", "counts")
     assert stored.out == whole.out
+
+
+def test_saturation_of_parts_without_captures_is_not_known(run: Run, tmp_path: Path) -> None:
+    file = next(
+        file for number in range(100) if sha256((file := capture(tmp_path / "one", 1, bytes([number] * 20)))
+        .read_bytes()).hexdigest() < "80"
+    )  # fmt: skip
+    assert run("fleet", "add", tmp_path / "store", file).code == 0
+    (row,) = json.loads(run("fleet", "report", tmp_path / "store", "--saturation", "--format", "json").out)
+    assert [row[name] for name in ("captures", "half", "quarter", "eighth")] == [1, 0, 0, 0]
+    assert [row[f"{name}_percent"] for name in ("half", "quarter", "eighth")] == [None] * 3

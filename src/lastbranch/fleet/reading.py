@@ -163,7 +163,10 @@ class Reading:
         where, folds = self.one_event(stacks=True).where, range(len(FOLDS) + 1)
         parts = ", ".join(f"sum(n) FILTER (fold >= {k}) AS n{k}" for k in folds)
         wholes = ", ".join(f"sum(n{k})::DOUBLE AS w{k}" for k in folds)
-        overlaps = ", ".join(f"sum(least(coalesce(n{k}, 0) / w{k}, n0 / w0)) AS o{k}" for k in folds[1:])
+        # Without captures in a part its sum is NULL, which least() would pass over.
+        overlaps = ", ".join(
+            f"sum(CASE WHEN w{k} > 0 THEN least(coalesce(n{k}, 0) / w{k}, n0 / w0) END) AS o{k}" for k in folds[1:]
+        )
         branch = "service, module, address, other_module, other_address"
         rows = self.rows(
             f"WITH c AS (SELECT {branch}, {parts} FROM {self.relation('counts')} "
