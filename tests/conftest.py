@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,6 +16,10 @@ from command_line import Ran, run_cli
 
 os.environ["LASTBRANCH_TRACEBACK"] = "1"
 """Also of programs that tests start: `Traceback` in what they print is an error that nobody foresaw."""
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    """A job in the background has it ignored, and so would have the programs that tests interrupt."""
 
 pytest.register_assert_rewrite(
     "etw_world", "etw_cases_properties", "etw_cases_files", "etw_cases_query", "etw_cases_lbr"

@@ -88,7 +88,6 @@ def started(tmp_path: Path, script: str) -> tuple[subprocess.Popen[str], Path]:
     command = [*RECORD, "-o", str(tmp_path / "it.data"), "--", "sh", "-c", f"{script}; while :; do :; done"]
     ours = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "READY": str(ready)},
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a job in the background has it ignored
         process_group=0,
     )  # fmt: skip
     end = time.monotonic() + 60

@@ -526,8 +526,7 @@ class TestEndToEnd:
         """Sent to the recorder alone, it is passed on; the program's own answer is the exit code."""
         program = "trap 'exit 5' INT; echo ready; while :; do sleep 0.05; done"
         script = (
-            "import signal, sys\nfrom lastbranch.capture import Request, Target, record_hardware\n"
-            "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # tests in the background come with it ignored
+            "import sys\nfrom lastbranch.capture import Request, Target, record_hardware\n"
             "wanted = Request(Target(), event='cpu-clock:u', branches=0)\n"
             f"sys.exit(record_hardware(['sh', '-c', {program!r}], wanted, {str(tmp_path / 'x.data')!r}).exit_code)"
         )

@@ -177,7 +177,6 @@ def started(tmp_path: Path, script: str) -> Iterator[subprocess.Popen[str]]:
     command = [*RECORD, "-o", str(tmp_path / "it.etl"), "--", "sh", "-c", f"{script}; while :; do :; done"]
     ours = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "READY": str(ready)},
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a job in the background has it ignored
     )  # fmt: skip
     with ours:
         try:
