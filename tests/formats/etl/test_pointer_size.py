@@ -38,7 +38,7 @@ def test_every_verb_that_takes_a_capture_has_the_option(run):
     for verb in (v for v in VERBS if v not in others):
         out = run(verb, "--help").out
         usage = out.partition("\n")[0]
-        if "FILE" in usage or usage.endswith(("A B", "IN... OUT")):
+        if "FILE" in usage or usage.endswith(("A... B", "IN... OUT")):
             seen.add(verb)
             assert "--pointer-size" in out, verb
     assert seen >= {
