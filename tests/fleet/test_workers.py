@@ -8,8 +8,9 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -55,6 +56,27 @@ def _same(store: Store, files: list[str], peace: tuple[dict[str, bytes], dict[st
     store.compact()
     assert parts_of(store.url) == peace[1]
     assert store.verify().damaged == {}
+
+
+def test_captures_are_cut_so_that_many_workers_have_work(
+    files: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    sizes: list[list[int]] = []
+
+    def watched(function: Callable[..., object], tasks: Sequence[Any]) -> Iterator[object]:
+        if function.__name__ == "_counted":
+            sizes.append([sum(capture.size for capture in batch) for _url, batch in tasks])
+        return map(function, tasks)
+
+    total, largest = sum(map(os.path.getsize, files)), max(map(os.path.getsize, files))
+    Store(str(tmp_path / "one"), watched).add(files)  # too few bytes to be worth several batches
+    for batches in (2, 5, 32):
+        monkeypatch.setattr(lastbranch.fleet.store, "_LEAST_BATCH_BYTES", 1)
+        monkeypatch.setattr(lastbranch.fleet.store, "_BATCHES", batches)
+        Store(str(tmp_path / str(batches)), watched).add(files)
+    assert [sum(batch) for batch in sizes] == [total] * 4
+    assert [len(batch) for batch in sizes] == [1, 2, 6, 12]  # whole captures, so 5 even parts of 12 are 6
+    assert all(max(batch) <= max(-(-total // n), largest) for n, batch in zip((1, 2, 5, 32), sizes, strict=True))
 
 
 # -- processes of this machine

@@ -29,6 +29,8 @@ __all__ = ["Added", "Run", "Store", "Verified", "in_turn"]
 BATCH_CAPTURES = 256
 BATCH_BYTES = 1 << 30
 """Captures that are counted together are so many, or of so many bytes, at most."""
+_LEAST_BATCH_BYTES, _BATCHES = 32 << 20, 32
+"""Captures are cut into 32 batches, so that many workers have work, but not into smaller ones: parts have a cost."""
 KEPT_HOURS = 24.0
 """Objects that are of no use any more are kept so long, for those who are reading or writing them."""
 
@@ -236,12 +238,14 @@ class _OvertakenError(Exception):
 _OURS = re.compile(r"\w+/day=[\d-]+/(bucket=\d\d/)?[0-9a-f]{32}\.parquet(\.part-[0-9a-f]{16})?")
 
 
-def _batches(captures: Iterable[CaptureFile]) -> Iterator[list[CaptureFile]]:
-    """Captures that are counted together; the same captures are always cut alike."""
+def _batches(captures: Sequence[CaptureFile]) -> Iterator[list[CaptureFile]]:
+    """Captures that are counted together; the same captures are always cut alike, whoever has how many workers."""
     batch: list[CaptureFile] = []
     size = 0
+    even = -(-sum(capture.size for capture in captures) // _BATCHES)
+    most = min(max(even, _LEAST_BATCH_BYTES), BATCH_BYTES)
     for capture in captures:
-        if batch and (len(batch) == BATCH_CAPTURES or size + capture.size > BATCH_BYTES):
+        if batch and (len(batch) == BATCH_CAPTURES or size + capture.size > most):
             yield batch
             batch, size = [], 0
         batch.append(capture)
