@@ -50,7 +50,7 @@ function Findings({ answer }: { answer: Answer }): ComponentChild {
 type Facts = { [name: string]: Json };
 
 function Whole({ facts, overview }: { facts: Facts; overview: Answer | null }): ComponentChild {
-  const { machine, clock, time, events, modules, lost, undecoded_bytes, damage, header, records, streams, ...rest } = facts;
+  const { machine, clock, time, events, modules, lost, undecoded_bytes, damage, header, records, streams, captures, ...rest } = facts;
   const recording: Facts = { ...rest, ...one(header), clock: one(clock)["name"] ?? null, ...one(time) };
   return (
     <>
@@ -59,6 +59,7 @@ function Whole({ facts, overview }: { facts: Facts; overview: Answer | null }): 
         <Section title="Machine" facts={one(machine)} />
         <Section title="Losses" facts={{ ...one(lost), ...prefixed("not decoded", one(undecoded_bytes), "bytes") }} none="None are recorded." />
       </div>
+      {many(captures).length > 1 ? <Rows title="Captures" rows={many(captures)} /> : null}
       <Rows title="Damage" rows={many(damage)} />
       <Rows title="Events" rows={many(events).map(({ programming: _, branch_select_kind: _kind, branch_select: _select, ...event }) => event)} />
       {overview ? <Processes overview={overview} /> : null}
