@@ -121,7 +121,7 @@ def test_what_is_too_large_is_refused_with_its_reason(browser: Browser, monkeypa
 
     monkeypatch.setattr(import_module("lastbranch.view.answers.function"), "block_graph", many)
     with serving(loaded(demo.capture(), demo.symfs())) as at, looking_at(browser, at + GRAPH) as page:
-        page.locator(".refused", has_text="1,201 ways between them: more than").wait_for()
+        page.locator(".refused", has_text="1,201 edges between them: more than").wait_for()
 
 
 def test_a_layout_that_fails_is_said(browser: Browser, address: str) -> None:

@@ -1,4 +1,4 @@
-// What of a function is drawn as a graph: the blocks that ran, and the ways between them.
+// What of a function is drawn as a graph: the blocks that ran, and the edges between them.
 
 import { count, decimal, hex, percent } from "../format.ts";
 import type { Code } from "./code.ts";
@@ -52,8 +52,8 @@ export class Drawing {
     else if (!ran.size) this.refusal = "No block of this function was seen to run.";
     else if (ran.size > MOST_BLOCKS || source.length > MOST_WAYS) {
       this.refusal =
-        `${count(ran.size)} blocks ran, with ${count(source.length)} ways between them: ` +
-        `more than ${count(MOST_BLOCKS)} blocks or ${count(MOST_WAYS)} ways are not laid out. The assembly has all of them.`;
+        `${count(ran.size)} blocks ran, with ${count(source.length)} edges between them: ` +
+        `more than ${count(MOST_BLOCKS)} blocks or ${count(MOST_WAYS)} edges are not laid out. The assembly has all of them.`;
     } else this.refusal = "";
     if (this.refusal) return;
     this.addBoxes([...ran].sort((a, b) => a - b));
