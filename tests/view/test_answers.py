@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import lastbranch
+import perfdata_writer as pw
 from captures import REAL, Data
 from command_line import Ran
 from lastbranch import demo
@@ -78,7 +79,7 @@ def check_branches(run: Run, shown: Loaded, *words: str | Path, chosen: Paramete
         values = answer.columns[name]
         listed = values.tolist() if isinstance(values, np.ndarray) else [value or None for value in values]
         assert listed == [row[name] for row in table]
-    assert percent(answer.columns["share"]) == [row["share_percent"] for row in table]
+    assert percent(answer.columns["share"]) == [share_of(row) for row in table]
     assert percent(answer.columns["mispredicted"]) == [row["mispredicted_percent"] for row in table]
     cycles = known(answer.columns["cycles"])
     assert [value and round(value, 2) for value in cycles] == [row["cycles"] for row in table]
@@ -95,9 +96,15 @@ def check_sites(answer: Answer, table: list[dict]) -> None:
     for name, key, made in (
         ("from", "from", list), ("to", "most_often_to", list), ("to_share", "most_often_percent", percent),
         ("count", "count", list), ("targets", "targets", list), ("mispredicted", "mispredicted_percent", percent),
-        ("wrong", "mispredictions", known), ("share", "share_percent", percent),
+        ("wrong", "mispredictions", known),
     ):  # fmt: skip
         assert made(answer.columns[f"sites.{name}"]) == [row[key] for row in table[:listed]], name
+    assert percent(answer.columns["sites.share"]) == [share_of(row) for row in table[:listed]]
+
+
+def share_of(row: dict) -> float:
+    """Whatever it is a share of."""
+    return next(value for name, value in row.items() if name.startswith("share_"))
 
 
 @pytest.mark.parametrize("name", [*REAL, "demo_pie", "demo_2proc"])
@@ -260,6 +267,17 @@ def test_flame_has_the_stacks_of_the_verb(name: str, inline: bool, run: Run, dat
     words, chosen = (["--inline"], {"inline": "1"}) if inline else ([], {})
     answer = check_flame(run, shown, *words, chosen=chosen)
     assert answer.header["sources"] == [FLAMES[name]]
+
+
+def test_flame_says_how_many_samples_of_each_event_it_has(tmp_path: Path) -> None:
+    file = pw.Builder(sample_type=pw.IDENTIFIER | pw.IP | pw.TID | pw.TIME | pw.CALLCHAIN)
+    other = file.attr(sample_type=pw.IDENTIFIER | pw.IP | pw.TID | pw.TIME | pw.CALLCHAIN, type=1, config=2)
+    for i in range(5):
+        file.sample(ip=0x400000, pid=7, tid=7, time=i, callchain=[0x400000], event=other if i < 2 else 0)
+    (tmp_path / "x.data").write_bytes(file.build())
+    header = ask(loaded(tmp_path / "x.data"), "flame", {}).header
+    assert sorted(number for _, number in header["events"]) == [2, 3]
+    assert len({name for name, _ in header["events"]}) == 2
 
 
 def check_function(run: Run, shown: Loaded, name: str, *words: str | Path, chosen: Parameters = NONE) -> Answer:

@@ -41,7 +41,7 @@ def same_functions(run: Callable[..., Ran], shown: list[dict[str, str]], *words:
         assert cell["samples"] == f"{row['samples']:,}"
         assert cell["share"] == f"{row['samples_percent']:.2f}"
         known = row["instructions"] is not None
-        assert cell["instructions"] == (f"{row['instructions']:,}" if known else UNKNOWN)
+        assert cell.get("instructions", UNKNOWN) == (f"{row['instructions']:,}" if known else UNKNOWN)
 
 
 def test_hot_has_the_numbers_of_report(run: Callable[..., Ran], browser: Browser, address: str) -> None:
@@ -270,7 +270,12 @@ def test_what_cannot_be_shown_says_why(browser: Browser, tmp_path: Path) -> None
         assert "no branch stacks" in said
         assert "perf record" in said
         page.keyboard.press("1")
-        assert sum(int(row["samples"]) for row in cells(page, "Functions")) == 30
+        rows = cells(page, "Functions")
+        assert sum(int(row["samples"]) for row in rows) == 30
+        assert {*rows[0]} == {"function", "module", "samples", "share", "over_time"}
+        left_out = page.get_by_text("Not known:")
+        assert left_out.inner_text() == "Not known: Instructions, Mispredicted, Cycles/branch"
+        assert "Instructions: No branch stacks" in (left_out.get_attribute("title") or "")
         warning = page.locator(".file-warning").inner_text()
         assert "no branch stacks: record with `perf record -b`" in warning
 

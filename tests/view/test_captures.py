@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
 import lastbranch
 from captures import Data
+from command_line import Ran
 from concatenated import concatenated, moved
 from lastbranch.bind import JoinedProfile
 from lastbranch.demo import symfs
@@ -18,6 +21,10 @@ from lastbranch.symbols import SymbolOptions
 from lastbranch.view.answers import ask
 from lastbranch.view.loaded import Loaded
 from small_captures import build
+from viewer import looking_at, serving
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 
 def shown(paths: list[str]) -> Loaded:
@@ -67,11 +74,32 @@ def test_the_first_answer_counts_all(both: tuple[Loaded, Loaded]) -> None:
     assert plain(one.columns) == plain(other.columns)
 
 
-def test_capture_lists_the_captures_and_findings_name_them(both: tuple[Loaded, Loaded]) -> None:
-    joined, _ = both
-    assert [c["file"] for c in ask(joined, "capture", {}).header["captures"]] == [*joined.paths]
-    seen = ask(joined, "findings", {}).columns["seen"]
-    assert all(text.startswith(joined.paths) for text in seen)
+def test_findings_name_their_capture(tmp_path: Path) -> None:
+    paths = [str(build(tmp_path / name)) for name in ("a.data", "b.data")]
+    seen = ask(shown(paths), "findings", {}).columns["seen"]
+    assert {str(text).partition(": ")[0] for text in seen} == set(paths)
+
+
+def test_the_capture_screen_lists_the_captures_as_info_does(
+    run: Callable[..., Ran], browser: Browser, both: tuple[Loaded, Loaded]
+) -> None:
+    joined, whole = both
+    info = json.loads(run("info", *joined.paths, "--format", "json").out)
+    with serving(joined) as at, looking_at(browser, f"{at}#/capture") as page:
+        table = page.get_by_role("table", name="Captures", exact=True)
+        table.wait_for()
+        names, *shown = [row.locator("th, td").all_inner_texts() for row in table.locator("tr").all()]
+        rows = [dict(zip(names, row, strict=True)) for row in shown]
+        assert [row["file"] for row in rows] == [*joined.paths]
+        for row, capture in zip(rows, info["captures"], strict=True):
+            assert row["samples"] == f"{capture['samples']:,}"
+            assert row["branch entries"] == f"{capture['branch_entries']:,}"
+            assert row["weight"] == "1"
+        assert page.locator(".file").inner_text() == "one.data and 1 more"
+        assert f"{info['samples']:,}" in page.locator("dl.facts").first.inner_text()
+    with serving(whole) as at, looking_at(browser, f"{at}#/capture") as page:
+        page.get_by_role("heading", name="Streams").wait_for()
+        assert page.get_by_role("table", name="Captures", exact=True).count() == 0  # of one it would say nothing
 
 
 def test_times_are_those_from_the_start_of_each(both: tuple[Loaded, Loaded]) -> None:

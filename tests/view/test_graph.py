@@ -58,13 +58,13 @@ def test_served_and_in_a_file_it_has_the_counts_of_annotate(
     assert len(shown) == 12
 
 
-def test_each_way_has_its_own_probability(browser: Browser, address: str) -> None:
-    """The lines come back from the layout in another order."""
+def test_each_edge_has_its_own_probability(browser: Browser, address: str) -> None:
+    """The edges come back from the layout in another order."""
     with looking_at(browser, address + GRAPH) as page:
         blocks(page)
-        said = page.locator(".graph g.way").evaluate_all(
-            """all => all.map((one, line) => [one.querySelector('title').textContent,
-                document.querySelector(`.graph .label[data-line="${line}"]`)?.textContent ?? ''])"""
+        said = page.locator(".graph g.edge").evaluate_all(
+            """all => all.map((one, edge) => [one.querySelector('title').textContent,
+                document.querySelector(`.graph .label[data-edge="${edge}"]`)?.textContent ?? ''])"""
         )
         covered = page.locator(".graph .label").evaluate_all(
             """all => {
@@ -76,7 +76,7 @@ def test_each_way_has_its_own_probability(browser: Browser, address: str) -> Non
                     .map(one => one.textContent);
             }"""
         )
-        drawn = page.locator(".graph g.way").evaluate_all(
+        drawn = page.locator(".graph g.edge").evaluate_all(
             """all => all.map(one => {
                 const middle = box => ({x: box.x + box.width / 2, y: box.y + box.height / 2});
                 const boxes = [...document.querySelectorAll('.graph g.block')];
@@ -117,7 +117,7 @@ def test_blocks_are_chosen_by_mouse_and_keyboard(browser: Browser, address: str)
 def test_what_is_too_large_is_refused_with_its_reason(browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
     def many(flow: Flow) -> BlockGraph:
         graph = block_graph(flow)
-        return BlockGraph(graph.ways.take(np.arange(1201) % len(graph.ways)), graph.came, graph.went)
+        return BlockGraph(graph.edges.take(np.arange(1201) % len(graph.edges)), graph.came, graph.went)
 
     monkeypatch.setattr(import_module("lastbranch.view.answers.function"), "block_graph", many)
     with serving(loaded(demo.capture(), demo.symfs())) as at, looking_at(browser, at + GRAPH) as page:
@@ -138,7 +138,7 @@ def test_axe_finds_nothing_in_the_graph(browser: Browser, address: str, scheme: 
     with looking_at(browser, address + GRAPH, scheme=scheme) as page:
         blocks(page)
         page.get_by_text("As a table").click()
-        page.get_by_role("table", name="Ways").wait_for()
+        page.get_by_role("table", name="Edges").wait_for()
         page.evaluate(axe)
         found = page.evaluate("async () => (await axe.run()).violations")
         assert [(one["id"], [node["html"][:200] for node in one["nodes"]]) for one in found] == []

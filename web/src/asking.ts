@@ -3,6 +3,7 @@
 import { computed, signal, type ReadonlySignal } from "@preact/signals";
 import { useEffect, useState } from "preact/hooks";
 import { keyOf, Refusal, type Parameters, type Provider } from "./provider.ts";
+import { filters } from "./state.ts";
 import type { Answer } from "./wire.ts";
 
 const KEPT = 24;
@@ -26,7 +27,7 @@ export function useProvider(chosen: Provider): void {
 
 /** What every screen needs to know of the capture. It is about all of it: filters change nothing. */
 export function useOverview(): Asked {
-  return useAnswer("overview", provider.live ? {} : provider.fixed);
+  return useAnswer("overview", provider.live ? {} : filters.value);
 }
 
 export function isLive(): boolean {

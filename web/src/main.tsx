@@ -40,13 +40,12 @@ function App(): ComponentChild {
       <FilterBar live={provider.live} />
       {provider.notes.length ? <p class="file-notes">{provider.notes.join(" ")}</p> : null}
       {warnings.map((warning) => <p key={warning} class="file-warning" role="status">{warning}</p>)}
-      <main aria-label={screen?.question ?? ""}>{screen?.show ? <screen.show key={screen.name} /> : <p class="first">This screen is not there yet.</p>}</main>
+      <main aria-label={screen?.question ?? ""}>{screen ? <screen.show key={screen.name} /> : null}</main>
     </>
   );
 }
 
 function Tab({ screen, number, chosen }: { screen: Screen; number: number; chosen: boolean }): ComponentChild {
-  if (!screen.show) return <span class="tab later" title="Not there yet.">{screen.title}</span>;
   return (
     <a class="tab" href={linkTo(screen.name)} aria-current={chosen ? "page" : undefined} title={`${screen.question} (key ${number})`}>
       {screen.title}
@@ -59,7 +58,7 @@ function onKey(event: KeyboardEvent): void {
   if (event.ctrlKey || event.metaKey || event.altKey) return;
   if (event.target instanceof HTMLElement && event.target.matches("input, select, textarea")) return;
   const screen = SCREENS[Number(event.key) - 1];
-  if (screen?.show) {
+  if (screen) {
     go(screen.name);
   } else if (event.key === "/") {
     event.preventDefault();

@@ -1,8 +1,9 @@
 // Small parts that several screens have.
 
 import type { ComponentChild, ComponentChildren } from "preact";
-import type { Asked } from "./asking.ts";
+import { isLive, type Asked } from "./asking.ts";
 import { count, percent } from "./format.ts";
+import { change, counted } from "./state.ts";
 import type { Answer, Numbers } from "./wire.ts";
 
 /** What a screen shows of an answer; while there is none why, or that it is under way. */
@@ -39,6 +40,49 @@ export function Notes({ notes }: { notes: readonly string[] }): ComponentChild {
       <summary>{notes.length === 1 ? "1 note" : `${notes.length} notes`}</summary>
       <ul>{notes.map((note) => <li key={note}>{note}</li>)}</ul>
     </details>
+  );
+}
+
+/** What an answer says of its counts of branches and instructions (counts_of in src/lastbranch/view/answer.py). */
+export interface CountsOf {
+  readonly basis: "time" | "executions" | "entries";
+  readonly replaced: boolean;
+  readonly refused: boolean;
+  readonly note: string;
+}
+
+export function countsOf(answer: Answer): CountsOf {
+  return answer.header["counts"] as unknown as CountsOf;
+}
+
+/** "Share of time": what shares are in proportion to. */
+export function shareTitle(basis: CountsOf["basis"]): string {
+  return basis === "entries" ? "Share" : `Share of ${basis}`;
+}
+
+/** rem: room for that title, its unit and the arrow of sorting. */
+export function shareWidth(basis: CountsOf["basis"]): number {
+  return { time: 8, executions: 10.6, entries: 6 }[basis];
+}
+
+const CHOICES = [
+  { value: "", title: "Observed", hint: "Counts as they were recorded." },
+  { value: "executions", title: "Executions", hint: "How often code ran, estimated from what was recorded." },
+] as const;
+
+/** The choice of what is counted, and what the counts are. */
+export function Counts({ answer }: { answer: Answer }): ComponentChild {
+  const { note, refused } = countsOf(answer);
+  const { estimate = "" } = counted.value;
+  return (
+    <div class="counts">
+      <nav aria-label="Counts" class="views">
+        {CHOICES.map(({ value, title, hint }) => (
+          <button key={title} type="button" title={hint} disabled={!isLive()} aria-pressed={value === estimate} onClick={() => change({ estimate: value })}>{title}</button>
+        ))}
+      </nav>
+      <span class={refused ? "refused" : "hint"} role="status" title={note}>{note}</span>
+    </div>
   );
 }
 

@@ -12,6 +12,8 @@ export interface State {
 
 /** Parameters that hold on every screen, and go with every question (view/loaded.py). */
 export const FILTERS = ["pid", "tid", "event", "module", "from", "to"] as const;
+/** Parameters that hold on every screen. */
+const EVERYWHERE: readonly string[] = [...FILTERS, "estimate"];
 export type Filter = (typeof FILTERS)[number];
 
 const FIRST = "hot";
@@ -39,6 +41,12 @@ export const filters: ReadonlySignal<Parameters> = computed(() => {
   return Object.fromEntries(FILTERS.flatMap((name) => (given[name] ? [[name, given[name]]] : [])));
 });
 
+/** The filters, and what counts of branches and instructions are to be: for questions about these. */
+export const counted: ReadonlySignal<Parameters> = computed(() => {
+  const { estimate } = { ...current.value.parameters, ...fixed };
+  return { ...filters.value, ...(estimate ? { estimate } : {}) };
+});
+
 function addressOf({ screen, parameters }: State): string {
   const query = new URLSearchParams(Object.entries(parameters).filter(([, value]) => value !== ""));
   return `#/${screen}${`${query}` && `?${query}`}`;
@@ -46,7 +54,7 @@ function addressOf({ screen, parameters }: State): string {
 
 /** The address of another screen with the same filters, for links. */
 export function linkTo(screen: string, more: Parameters = {}): string {
-  const kept = Object.entries(current.value.parameters).filter(([name]) => (FILTERS as readonly string[]).includes(name));
+  const kept = Object.entries(current.value.parameters).filter(([name]) => EVERYWHERE.includes(name));
   return addressOf({ screen, parameters: { ...Object.fromEntries(kept), ...more } });
 }
 

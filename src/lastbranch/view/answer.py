@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..model import Array, visible
+from ..model import Array, Profile, visible
 
-__all__ = ["Answer", "Column", "ratio", "texts"]
+if TYPE_CHECKING:
+    from ..analysis import Estimate
+
+__all__ = ["Answer", "Column", "counts_of", "module_names", "ratio", "texts"]
 
 Column = Array | Sequence[str]
 """Numbers, or texts. A float64 NaN and an empty text are "not known"."""
@@ -30,6 +33,22 @@ class Answer:
 def texts(names: Iterable[str | None]) -> list[str]:
     """Names from captures and symbol files, made safe to show."""
     return [visible(name or "") for name in names]
+
+
+def counts_of(estimate: Estimate) -> dict[str, Any]:
+    """What an answer says of its counts of branches and instructions: ``basis``, whether they are ``replaced``, whether
+    that was ``refused``, and a ``note``, as the verbs have it."""
+    note = visible(estimate.note)
+    return {
+        "basis": estimate.basis, "replaced": estimate.replaced, "refused": estimate.refused is not None,
+        "note": f"{note[:1].upper()}{note[1:]}.",
+    }  # fmt: skip
+
+
+def module_names(profile: Profile, rows: Iterable[int]) -> list[str]:
+    """The short names of modules, empty for -1."""
+    names = [*texts(module.short for module in profile.modules), ""]
+    return [names[row] for row in rows]
 
 
 def ratio(part: Array, whole: Array) -> NDArray[np.float64]:

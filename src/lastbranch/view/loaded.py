@@ -14,7 +14,18 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ..analysis import Annotation, BranchTable, NameTable, Place, WeightTable, annotate, branches, names
+from ..analysis import (
+    Annotation,
+    BranchTable,
+    Estimate,
+    NameTable,
+    Place,
+    WeightTable,
+    annotate,
+    branches,
+    estimate_executions,
+    names,
+)
 from ..analysis.annotation import annotate_each
 from ..analysis.count_tables import Key, WeightCounter, weights_by
 from ..analysis.naming import Namer
@@ -58,7 +69,7 @@ class Loaded:
     reading: Reading | None = None
     """How a trace log is read, where it has to be said."""
     _kept: OrderedDict[Hashable, object] = field(init=False, default_factory=OrderedDict)
-    _counted: dict[tuple[Place, SampleFilter | None], Callable[[Place], Annotation]] = field(
+    _counted: dict[tuple[Place, SampleFilter | None, bool], Callable[[Place], Annotation]] = field(
         init=False, default_factory=dict
     )
     _identities: list[tuple[int, ...] | None] = field(init=False)
@@ -99,9 +110,22 @@ class Loaded:
         self._kept.move_to_end(key)
         return self._kept[key]  # type: ignore[return-value]
 
-    def branches(self, chosen: SampleFilter | None) -> BranchTable:
-        """`analysis.branches`, counted once for each filter."""
-        return self.once(("branches", chosen), lambda: branches(self.profile, sample_filter=chosen))
+    def estimate(self, parameters: Parameters) -> Estimate:
+        """What counts are made with, as ``parameters`` ask for it: ``estimate`` is ``executions``, or not there. Raises
+        `SelectionError` for another, and what `estimate_executions` raises."""
+        chosen, asked = self.filter(parameters), parameters.get("estimate") or "observed"
+        if asked == "executions":
+            return self.once(("estimate", chosen), lambda: estimate_executions(self.profile, sample_filter=chosen))
+        if asked != "observed":
+            raise SelectionError(f"estimate = {asked[:40]!r}: choose from 'observed', 'executions'")
+        return Estimate.observed(self.profile, chosen)
+
+    def branches(self, chosen: SampleFilter | None, estimate: Estimate) -> BranchTable:
+        """`analysis.branches`, counted once for each filter and kind of counts."""
+        return self.once(
+            ("branches", chosen, estimate.replaced),
+            lambda: branches(self.profile, sample_filter=chosen, estimate=estimate),
+        )
 
     def weights(self) -> list[WeightTable]:
         """`analysis.weights_by` process and module, of all samples."""
@@ -111,7 +135,7 @@ class Loaded:
         """`samples_over_time`, `MOMENTS` numbers."""
         return self.once(("timeline", chosen), lambda: samples_over_time(self.profile, MOMENTS, sample_filter=chosen))
 
-    def functions(self, chosen: SampleFilter | None, parts: int) -> tuple[NameTable, Shares | None]:
+    def functions(self, chosen: SampleFilter | None, parts: int, estimate: Estimate) -> tuple[NameTable, Shares | None]:
         """(`analysis.names` by function, with branches; their samples over ``parts`` of the time). The pass counts what
         the other methods give as well, which the page asks for next."""
         profile, times = self.profile, TimeCounter(self.profile, parts, chosen)
@@ -123,23 +147,26 @@ class Loaded:
             if chosen is None:
                 weights.add(batch)
 
-        table = names(profile, "function", self.namer, sample_filter=chosen, totals=False, branches=True, watch=watch)
+        table = names(
+            profile, "function", self.namer, sample_filter=chosen, totals=False, branches=True, watch=watch,
+            estimate=estimate,
+        )  # fmt: skip
         if len(table.branches) == 1:  # of the one event that has them
-            self.once(("branches", chosen), lambda: next(iter(table.branches.values())))
+            self.once(("branches", chosen, estimate.replaced), lambda: next(iter(table.branches.values())))
         if chosen is None:
             self.once("weights", weights.result)
         self.once(("timeline", chosen), timeline.result)
         return table, times.result(self.namer)
 
-    def annotate(self, place: Place, chosen: SampleFilter | None) -> Annotation:
+    def annotate(self, place: Place, chosen: SampleFilter | None, estimate: Estimate) -> Annotation:
         """`analysis.annotate`, without a pass over the samples for a place that was counted by `count_places`."""
-        counted = self._counted.get((place, chosen))
-        return counted(place) if counted else annotate(self.profile, place, sample_filter=chosen)
+        counted = self._counted.get((place, chosen, estimate.replaced))
+        return counted(place) if counted else annotate(self.profile, place, sample_filter=chosen, estimate=estimate)
 
-    def count_places(self, places: Sequence[Place], chosen: SampleFilter | None) -> None:
+    def count_places(self, places: Sequence[Place], chosen: SampleFilter | None, estimate: Estimate) -> None:
         """Count all of ``places`` in one pass, for `annotate`."""
-        counted = annotate_each(self.profile, places, sample_filter=chosen)
-        self._counted.update({(place, chosen): counted for place in places})
+        counted = annotate_each(self.profile, places, sample_filter=chosen, estimate=estimate)
+        self._counted.update({(place, chosen, estimate.replaced): counted for place in places})
 
     def filter(self, parameters: Parameters) -> SampleFilter | None:
         """The samples that ``parameters`` (`FILTERS`) ask for. Raises `SelectionError` for what means nothing."""

@@ -121,7 +121,7 @@ class _Connection(H11Protocol):
     """Is closed when nothing was asked for `_IDLE` seconds, whatever has arrived of a request by then: everybody on
     this machine can connect, and descriptors are few."""
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # asyncio declares any transport; a server gets these
         super().connection_made(transport)
         self.loop.call_later(_IDLE, self._look, self.cycle)
 

@@ -17,6 +17,7 @@ from ..errors import LastbranchError
 from ..model import Progress, counted, visible
 from . import page, wire
 from .anonymous import Anonymous
+from .answer import Answer
 from .answers import ask
 from .loaded import Loaded, Parameters
 from .security import WASM, content_security_policy
@@ -36,6 +37,8 @@ _FIRST_CUT = 1 << 16
 """Rows that are tried first of a table that does not fit as a whole; then half of them."""
 _CUT = ("hot", "flame", "branches")
 """Questions with the parameter ``limit``: the heaviest rows are sent, and the sum of the others."""
+_ESTIMATED = ("hot", "branches", "function")
+"""Questions with the parameter ``estimate``."""
 _PART = '<script type="application/x-lastbranch-{}" data-key="{}">{}</script>'
 
 
@@ -53,15 +56,19 @@ def single_file(
     loaded = hidden.loaded if hidden else loaded
     if not source:
         loaded.sources = Sources(loaded.profile, None)
-    made = _Parts(loaded, parameters, hidden, largest - len(_page("", "")))
-    places, in_all = _places(loaded, parameters), len(_SCREENS) + FUNCTIONS
+    hot = ask(loaded, "hot", parameters)
+    made = _Parts(loaded, parameters, hidden, largest - len(_page("", "")), hot)
+    places, in_all = _places(hot), len(_SCREENS) + FUNCTIONS
     for number, (question, more) in enumerate(_SCREENS):
         if progress is not None:
             progress(number, in_all)
         made.add_screen(question, more)
     kept, heaviest = [], places[:FUNCTIONS]
     with suppress(LastbranchError):  # which the answer about each of them says
-        loaded.count_places([place_of(loaded.namer, *place[:2]) for place in heaviest], loaded.filter(parameters))
+        loaded.count_places(
+            [place_of(loaded.namer, *place[:2]) for place in heaviest], loaded.filter(parameters),
+            loaded.estimate(parameters),
+        )  # fmt: skip
     for number, (module, start, samples) in enumerate(heaviest):
         if progress is not None:
             progress(len(_SCREENS) + number, in_all)
@@ -77,8 +84,11 @@ def single_file(
 class _Parts:
     """The answers in the file, one script element each, while there is ``room`` (bytes)."""
 
-    def __init__(self, loaded: Loaded, parameters: Parameters, hidden: Anonymous | None, room: int) -> None:
-        self._loaded, self._parameters, self._hidden = loaded, dict(parameters), hidden
+    def __init__(
+        self, loaded: Loaded, parameters: Parameters, hidden: Anonymous | None, room: int, hot: Answer
+    ) -> None:
+        self._loaded, self._parameters, self._hidden, self._hot = loaded, dict(parameters), hidden, hot
+        self._estimate = {name: value for name in ("estimate",) if (value := self._parameters.pop(name, ""))}
         self._room = room - _FACTS
         self.parts: list[str] = []
 
@@ -104,13 +114,17 @@ class _Parts:
     def _answer(self, question: str, more: dict[str, str]) -> tuple[str, str]:
         """(kind of the part, its text)."""
         try:
-            answer = ask(self._loaded, question, {**self._parameters, **more})
+            known = question == "hot" and not more
+            answer = self._hot if known else ask(self._loaded, question, self._asked(question, more))
         except (LastbranchError, OSError) as error:
             return _failure(str(error), error.hint if isinstance(error, LastbranchError) else None, self._hidden)
         return "answer", _encoded(wire.packed(self._hidden.cleaned(question, answer) if self._hidden else answer))
 
+    def _asked(self, question: str, more: dict[str, str]) -> dict[str, str]:
+        return {**self._parameters, **(self._estimate if question in _ESTIMATED else {}), **more}
+
     def _add(self, question: str, more: dict[str, str], kind: str, data: str) -> None:
-        part = _PART.format(kind, _key(question, {**self._parameters, **more}), data)
+        part = _PART.format(kind, _key(question, self._asked(question, more)), data)
         self._room -= len(part) + 1
         self.parts.append(part)
 
@@ -129,11 +143,10 @@ def _encoded(data: bytes) -> str:
     return base64.b64encode(data).decode()
 
 
-def _places(loaded: Loaded, parameters: Parameters) -> list[tuple[int, int, int]]:
+def _places(hot: Answer) -> list[tuple[int, int, int]]:
     """(row of the module, address, samples) of the functions with samples that are known, the heaviest first."""
-    hot = ask(loaded, "hot", parameters).columns
     samples = Counter[tuple[int, int]]()
-    for module, start, count in zip(hot["module_row"], hot["start"], hot["samples"], strict=True):
+    for module, start, count in zip(*(hot.columns[name] for name in ("module_row", "start", "samples")), strict=True):
         if int(module) >= 0 and int(start):
             samples[int(module), int(start)] += int(count)
     return [(module, start, count) for (module, start), count in samples.most_common()]

@@ -5,7 +5,7 @@ import type { Code } from "./code.ts";
 
 /** More than that nobody reads, and the layout takes more than two seconds. */
 const MOST_BLOCKS = 600;
-const MOST_WAYS = 1200;
+const MOST_EDGES = 1200;
 /** Of a block's executions: a smaller difference of what came and what went is the ends of branch stacks. */
 const GAP = 0.05;
 const LONGEST = 34; // letters of an instruction
@@ -20,10 +20,10 @@ export interface Box {
   readonly description: string;
 }
 
-export interface Line {
+export interface Edge {
   readonly from: number;
   readonly to: number;
-  readonly way: string;
+  readonly kind: string;
   readonly count: number;
   readonly probability: number;
   readonly mispredicted: number;
@@ -34,7 +34,7 @@ export interface Line {
 
 export class Drawing {
   readonly boxes: Box[] = [];
-  readonly lines: Line[] = [];
+  readonly edges: Edge[] = [];
   /** The box of each block, where it has one. */
   readonly boxOf = new Map<number, number>();
   /** Why it is not drawn; empty where it is. */
@@ -45,19 +45,19 @@ export class Drawing {
   constructor(private readonly code: Code) {
     const { answer } = code;
     this.enough = Number(answer.header["enough"]);
-    const source = answer.numbers("ways.source");
-    const target = answer.numbers("ways.target");
+    const source = answer.numbers("block_edges.source");
+    const target = answer.numbers("block_edges.target");
     const ran = new Set([...source, ...target].map(Number).filter((block) => block >= 0));
     if (code.missing) this.refusal = `There is no graph without counts of executions: ${code.missing}.`;
     else if (!ran.size) this.refusal = "No block of this function was seen to run.";
-    else if (ran.size > MOST_BLOCKS || source.length > MOST_WAYS) {
+    else if (ran.size > MOST_BLOCKS || source.length > MOST_EDGES) {
       this.refusal =
         `${count(ran.size)} blocks ran, with ${count(source.length)} edges between them: ` +
-        `more than ${count(MOST_BLOCKS)} blocks or ${count(MOST_WAYS)} edges are not laid out. The assembly has all of them.`;
+        `more than ${count(MOST_BLOCKS)} blocks or ${count(MOST_EDGES)} edges are not laid out. The assembly has all of them.`;
     } else this.refusal = "";
     if (this.refusal) return;
     this.addBoxes([...ran].sort((a, b) => a - b));
-    this.addLines();
+    this.addEdges();
   }
 
   private addBoxes(ran: readonly number[]): void {
@@ -94,43 +94,43 @@ export class Drawing {
     }
   }
 
-  private addLines(): void {
+  private addEdges(): void {
     const { answer } = this.code;
-    const ways = answer.texts("ways.way");
+    const kinds = answer.texts("block_edges.kind");
     const [source, target, counts, probability, wrong, decided] = ["source", "target", "count", "probability", "mispredicted", "decided"].map(
-      (name) => answer.numbers(`ways.${name}`),
+      (name) => answer.numbers(`block_edges.${name}`),
     );
     const ended = answer.numbers("blocks.count");
-    ways.forEach((way, i) => {
+    kinds.forEach((kind, i) => {
       const from = source?.[i] ?? -1;
       const to = target?.[i] ?? -1;
       const many = counts?.[i] ?? 0;
       const chance = probability?.[i] ?? NaN;
       const missed = wrong?.[i] ?? NaN;
-      if (way === "called") return; // the way back is drawn
-      const link = way === "returned" ? to - 1 : from;
+      if (kind === "called") return; // the edge from the call to the block after it is drawn
+      const link = kind === "returned" ? to - 1 : from;
       const few = (from >= 0 ? (ended[from] ?? 0) : many) < this.enough;
       const fewWrong = (decided?.[i] ?? 0) < this.enough;
       const parts = [
         from >= 0 && chance < 1 ? `${percent(chance)} %` : "",
         missed >= 0.01 && !fewWrong ? `${percent(missed)} % missed` : "",
       ];
-      this.lines.push({
+      this.edges.push({
         from: this.boxOf.get(link) ?? this.outside("enter"),
         to: this.boxOf.get(to) ?? this.outside("leave"),
-        way,
+        kind,
         count: many,
         probability: chance,
         mispredicted: missed,
         label: parts.filter(Boolean).join(" · "),
         few,
-        description: `${NAMES[way] ?? way}: ${count(many)}${Number.isNaN(chance) ? "" : `, ${percent(chance)} % of the block's executions`}` +
+        description: `${NAMES[kind] ?? kind}: ${count(many)}${Number.isNaN(chance) ? "" : `, ${percent(chance)} % of the block's executions`}` +
           `${Number.isNaN(missed) ? "" : `, mispredicted ${percent(missed)} %`}${few ? `; fewer than ${this.enough}: mostly chance` : ""}`,
       });
     });
   }
 
-  /** The small box of all that is outside, which ways come from or lead to. */
+  /** The small box of all that is outside, which edges come from or lead to. */
   private outside(name: "enter" | "leave"): number {
     const found = this.boxes.findIndex((box) => box.block < 0 && box.lines[0] === name);
     if (found >= 0) return found;
@@ -141,7 +141,7 @@ export class Drawing {
 
 const NAMES: Readonly<Record<string, string>> = {
   taken: "Taken branch",
-  through: "Not taken, or no branch",
+  "fall through": "Not taken, or no branch",
   returned: "After a call",
   left: "Leaves the function",
   entered: "Entered from outside",

@@ -1,9 +1,9 @@
-// The graph of basic blocks: which way, how often, how surely. Drag and wheel, or arrow keys, + and -, move about it.
+// The graph of basic blocks: which edges, how often, how probable. Drag and wheel, or arrow keys, + and -, move about it.
 
 import type { ComponentChild } from "preact";
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { count, hex, percent } from "../format.ts";
-import { Drawing, type Box, type Line } from "./blocks.ts";
+import { Drawing, type Box, type Edge } from "./blocks.ts";
 import { choose, chosenRow, point, pointed } from "./choice.ts";
 import type { Code, PanelProps } from "./code.ts";
 import { layOut, type Laid, type Point, type Size } from "./layout.ts";
@@ -22,7 +22,7 @@ export function Graph({ code }: PanelProps): ComponentChild {
     const finish = (more: { laid?: Laid; failed?: string }): void => {
       if (!stop.signal.aborted) setDone({ of: drawing, ...more });
     };
-    layOut(drawing.boxes.map(sizeOf), drawing.lines.map(({ from, to }) => [from, to] as const), stop.signal).then(
+    layOut(drawing.boxes.map(sizeOf), drawing.edges.map(({ from, to }) => [from, to] as const), stop.signal).then(
       (laid) => finish({ laid }),
       (error: unknown) => finish({ failed: error instanceof Error ? error.message : String(error) }),
     );
@@ -115,10 +115,10 @@ function Drawn({ code, drawing, laid }: DrawnProps): ComponentChild {
   const picture = useMemo(
     () => (
       <>
-        {drawing.lines.map((line, i) => <Arrow key={i} line={line} at={laid.lines[i]} back={isBack(drawing, line)} />)}
+        {drawing.edges.map((edge, i) => <Arrow key={i} edge={edge} at={laid.edges[i]} />)}
         {drawing.boxes.map((one, i) => <Block key={i} box={one} at={laid.boxes[i] ?? { x: 0, y: 0 }} code={code} />)}
-        {labelled(drawing, laid).map(({ line, text, at, few }) => (
-          <text key={line} data-line={line} class={few ? "label few" : "label"} x={at.x} y={at.y} text-anchor="middle" dominant-baseline="central">{text}</text>
+        {labelled(drawing, laid).map(({ edge, text, at, few }) => (
+          <text key={edge} data-edge={edge} class={few ? "label few" : "label"} x={at.x} y={at.y} text-anchor="middle" dominant-baseline="central">{text}</text>
         ))}
       </>
     ),
@@ -139,7 +139,7 @@ function Drawn({ code, drawing, laid }: DrawnProps): ComponentChild {
         role="application"
         tabIndex={0}
         aria-label="Graph of basic blocks"
-        aria-description="Down and up follow the most frequent way, left and right go by address, shift with arrows moves the picture, plus and minus zoom, 0 shows all."
+        aria-description="Down and up follow the most frequent edge, left and right go by address, shift with arrows moves the picture, plus and minus zoom, 0 shows all."
         onKeyDown={onKey}
         onPointerDown={(event) => {
           dragged.current = { x: event.clientX, y: event.clientY, far: false };
@@ -173,7 +173,7 @@ function Drawn({ code, drawing, laid }: DrawnProps): ComponentChild {
       <p class="hint said" role="status">
         {box?.description ?? `Grey: fewer than ${drawing.enough} executions. Dashed: over a call. Red: often mispredicted.`}
       </p>
-      <WaysTable code={code} drawing={drawing} />
+      <EdgesTable code={code} drawing={drawing} />
     </div>
   );
 }
@@ -192,8 +192,8 @@ type Act = (on: Acting) => void;
 /** The block that is most often reached from the chosen one, or comes to it. */
 function follow({ drawing, chosen, chooseBlock }: Acting, from: "from" | "to", to: "from" | "to"): void {
   const here = drawing.boxOf.get(chosen);
-  const ways = drawing.lines.filter((line) => line[from] === here && (drawing.boxes[line[to]]?.block ?? -1) >= 0 && line.from !== line.to);
-  const most = ways.reduce<Line | undefined>((a, b) => (!a || b.count > a.count ? b : a), undefined);
+  const edges = drawing.edges.filter((edge) => edge[from] === here && (drawing.boxes[edge[to]]?.block ?? -1) >= 0 && edge.from !== edge.to);
+  const most = edges.reduce<Edge | undefined>((a, b) => (!a || b.count > a.count ? b : a), undefined);
   chooseBlock(here === undefined ? drawing.boxes[0]?.block : most && drawing.boxes[most[to]]?.block);
 }
 
@@ -219,11 +219,6 @@ const MOVES: Readonly<Record<string, Act>> = {
   ArrowRight: (on) => on.move(-FAR, 0),
   ArrowLeft: (on) => on.move(FAR, 0),
 };
-
-function isBack(drawing: Drawing, { from, to }: Line): boolean {
-  const [source, target] = [drawing.boxes[from]?.block ?? -1, drawing.boxes[to]?.block ?? -1];
-  return target >= 0 && source >= target;
-}
 
 function Block({ box, at, code }: { box: Box; at: Point; code: Code }): ComponentChild {
   const { width, height } = sizeOf(box);
@@ -251,7 +246,7 @@ function Frame({ size, at, name }: { size: Size; at: Point; name: string }): Com
   return <rect class={name} x={at.x - size.width / 2 - 2} y={at.y - size.height / 2 - 2} width={size.width + 4} height={size.height + 4} rx={4} />;
 }
 
-function Arrow({ line, at, back }: { line: Line; at: Laid["lines"][number] | undefined; back: boolean }): ComponentChild {
+function Arrow({ edge, at }: { edge: Edge; at: Laid["edges"][number] | undefined }): ComponentChild {
   if (!at) return null;
   const [start, ...rest] = at.curve;
   const last = rest.at(-1) ?? start;
@@ -259,14 +254,14 @@ function Arrow({ line, at, back }: { line: Line; at: Laid["lines"][number] | und
   const text = (one: Point): string => `${one.x.toFixed(1)} ${one.y.toFixed(1)}`;
   const far = Math.hypot(at.end.x - last.x, at.end.y - last.y) || 1;
   const [dx, dy] = [((at.end.x - last.x) / far) * 4, ((at.end.y - last.y) / far) * 4];
-  const width = 1 + Math.min(3, Math.max(0, Math.log10(line.count / 100)) * 0.8);
+  const width = 1 + Math.min(3, Math.max(0, Math.log10(edge.count / 100)) * 0.8);
   return (
     <g
-      data-from={line.from}
-      data-to={line.to}
-      class={["way", line.way, back ? "back" : "", line.few ? "few" : "", line.mispredicted >= 0.05 ? "missed" : ""].filter(Boolean).join(" ")}
+      data-from={edge.from}
+      data-to={edge.to}
+      class={["edge", edge.kind.replace(" ", "-"), edge.few ? "few" : "", edge.mispredicted >= 0.05 ? "missed" : ""].filter(Boolean).join(" ")}
     >
-      <title>{line.description}</title>
+      <title>{edge.description}</title>
       <path d={`M${text(start)}C${rest.map(text).join(" ")}`} stroke-width={width} />
       <path class="head" d={`M${text(at.end)}L${text({ x: last.x - dy, y: last.y + dx })}L${text({ x: last.x + dy, y: last.y - dx })}Z`} />
     </g>
@@ -274,33 +269,33 @@ function Arrow({ line, at, back }: { line: Line; at: Laid["lines"][number] | und
 }
 
 interface Label {
-  /** A row of the lines. */
-  readonly line: number;
+  /** A row of the edges. */
+  readonly edge: number;
   readonly text: string;
   /** Its middle. */
   readonly at: Point;
   readonly few: boolean;
 }
 
-/** The labels of the lines, each beside or on its line where no box and no other label is. */
+/** The labels of the edges, each beside or on its edge where no box and no other label is. */
 function labelled(drawing: Drawing, laid: Laid): Label[] {
   const taken = laid.boxes.map((at, i): Rectangle => ({ at, size: sizeOf(drawing.boxes[i] ?? EMPTY) }));
-  return drawing.lines.flatMap(({ label, few }, i) => {
+  return drawing.edges.flatMap(({ label, few }, i) => {
     if (!label) return [];
     const size = { width: label.length * LETTER + 4, height: LINE - 2 };
-    const curve = laid.lines[i]?.curve ?? [];
+    const curve = laid.edges[i]?.curve ?? [];
     const places = ALONG.flatMap((part) => {
       const { x, y } = pointAt(curve, part);
       return [size.width / 2 + 4, -size.width / 2 - 4, 0].map((aside) => ({ x: x + aside, y }));
     });
     const at = places.find((place) => !taken.some((other) => overlap({ at: place, size }, other))) ?? places[0] ?? { x: 0, y: 0 };
     taken.push({ at, size });
-    return [{ line: i, text: label, at, few }];
+    return [{ edge: i, text: label, at, few }];
   });
 }
 
 const EMPTY: Box = { block: -1, lines: [""], share: NaN, few: false, description: "" };
-/** Parts of a line at which its label is tried. */
+/** Parts of an edge at which its label is tried. */
 const ALONG = [0.5, 0.4, 0.6, 0.3, 0.7, 0.2, 0.8, 0.1, 0.9];
 
 interface Rectangle {
@@ -326,7 +321,7 @@ function pointAt(curve: readonly Point[], part: number): Point {
 }
 
 /** The same for those who do not see the picture. */
-function WaysTable({ code, drawing }: { code: Code; drawing: Drawing }): ComponentChild {
+function EdgesTable({ code, drawing }: { code: Code; drawing: Drawing }): ComponentChild {
   const [open, setOpen] = useState(false);
   const place = (box: number): ComponentChild => {
     const block = drawing.boxes[box]?.block ?? -1;
@@ -335,22 +330,22 @@ function WaysTable({ code, drawing }: { code: Code; drawing: Drawing }): Compone
     return <button type="button" class="plain" onClick={() => choose(code, first)}>{hex(code.address[first] ?? 0n)}</button>;
   };
   return (
-    <details class="ways" onToggle={(event) => setOpen(event.currentTarget.open)}>
+    <details class="edges" onToggle={(event) => setOpen(event.currentTarget.open)}>
       <summary>As a table</summary>
       {open ? (
-        <table aria-label="Ways">
+        <table aria-label="Edges">
           <thead>
             <tr><th>From</th><th>To</th><th>How</th><th>Count</th><th>Probability %</th><th>Mispredicted %</th></tr>
           </thead>
           <tbody>
-            {drawing.lines.map((line, i) => (
+            {drawing.edges.map((edge, i) => (
               <tr key={i}>
-                <td>{place(line.from)}</td>
-                <td>{place(line.to)}</td>
-                <td>{line.way}</td>
-                <td>{count(line.count)}</td>
-                <td>{percent(line.probability)}</td>
-                <td>{percent(line.mispredicted)}</td>
+                <td>{place(edge.from)}</td>
+                <td>{place(edge.to)}</td>
+                <td>{edge.kind}</td>
+                <td>{count(edge.count)}</td>
+                <td>{percent(edge.probability)}</td>
+                <td>{percent(edge.mispredicted)}</td>
               </tr>
             ))}
           </tbody>

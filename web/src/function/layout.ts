@@ -1,4 +1,4 @@
-// Where the boxes and lines of a graph lie. Graphviz gets nothing but numbers: sizes of boxes, and which lead where.
+// Where the boxes and edges of a graph lie. Graphviz gets nothing but numbers: sizes of boxes, and which lead where.
 
 import { unzipped } from "../embedded.ts";
 
@@ -16,15 +16,15 @@ export interface Point {
 export interface Laid extends Size {
   /** The middle of each box. */
   readonly boxes: readonly Point[];
-  /** Of each line: where it starts, three points for each Bézier curve, and where its arrow ends. */
-  readonly lines: readonly { readonly curve: readonly Point[]; readonly end: Point }[];
+  /** Of each edge: where it starts, three points for each Bézier curve, and where its arrow ends. */
+  readonly edges: readonly { readonly curve: readonly Point[]; readonly end: Point }[];
 }
 
 const LONGEST = 10_000; // milliseconds
 const INCH = 72;
 
 /** Rejects with an `Error` where it fails or takes too long; never answers after `signal`. */
-export async function layOut(boxes: readonly Size[], lines: readonly (readonly [number, number])[], signal: AbortSignal): Promise<Laid> {
+export async function layOut(boxes: readonly Size[], edges: readonly (readonly [number, number])[], signal: AbortSignal): Promise<Laid> {
   const embedded = document.querySelector<HTMLScriptElement>('script[id="graph.js"]'); // in a single file
   const address = embedded ? URL.createObjectURL(new Blob([await unzipped(embedded)], { type: "text/javascript" })) : "graph.js";
   const worker = new Worker(address);
@@ -38,7 +38,7 @@ export async function layOut(boxes: readonly Size[], lines: readonly (readonly [
         if (data.laid) resolve(read(data.laid, boxes.length));
         else reject(new Error(data.failed));
       };
-      if (!signal.aborted) worker.postMessage(written(boxes, lines));
+      if (!signal.aborted) worker.postMessage(written(boxes, edges));
     });
   } finally {
     worker.terminate();
@@ -47,9 +47,9 @@ export async function layOut(boxes: readonly Size[], lines: readonly (readonly [
 }
 
 /** In Graphviz's language. The limits of its searches keep large graphs under a second or two. */
-function written(boxes: readonly Size[], lines: readonly (readonly [number, number])[]): string {
+function written(boxes: readonly Size[], edges: readonly (readonly [number, number])[]): string {
   const made = boxes.map(({ width, height }, i) => `${i} [width=${width / INCH} height=${height / INCH}]`);
-  const led = lines.map(([from, to], i) => `${from} -> ${to} [id=${i}]`);
+  const led = edges.map(([from, to], i) => `${from} -> ${to} [id=${i}]`);
   return `digraph { nslimit=2 nslimit1=2 mclimit=0.3 ranksep=0.45 node [shape=box fixedsize=true label=""]\n${[...made, ...led].join("\n")}\n}`;
 }
 
@@ -68,10 +68,10 @@ function read(text: string, boxes: number): Laid {
   };
   const placed: Point[] = Array.from({ length: boxes }, () => ({ x: 0, y: 0 }));
   for (const { name, pos } of drawn.objects ?? []) placed[Number(name)] = point(pos);
-  const lines: Laid["lines"][number][] = [];
+  const edges: Laid["edges"][number][] = [];
   for (const { id, pos } of drawn.edges ?? []) {
     const [end = "", ...curve] = pos.split(" ");
-    lines[Number(id)] = { curve: curve.map(point), end: point(end.replace("e,", "")) };
+    edges[Number(id)] = { curve: curve.map(point), end: point(end.replace("e,", "")) };
   }
-  return { width, height, boxes: placed, lines };
+  return { width, height, boxes: placed, edges };
 }

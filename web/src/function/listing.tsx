@@ -1,154 +1,52 @@
-// The assembly: how often each block ran, and which way its branches went, with its jumps as arcs beside it. Only the
-// rows in view are elements.
+// The assembly: how often each block ran, and where its branches went, with its jumps as arcs beside it.
 
 import type { ComponentChild } from "preact";
-import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
+import { useMemo, useState } from "preact/hooks";
+import { isKnown, numberColumn, textColumn, type Column } from "../columns.tsx";
 import { count, counted, decimal, hex, largest, percent } from "../format.ts";
-import { Notes } from "../parts.tsx";
+import { Grid } from "../grid.tsx";
+import { countsOf, Notes } from "../parts.tsx";
 import { change } from "../state.ts";
-import { numberColumn, textColumn, type Column } from "../table.tsx";
 import type { Numbers } from "../wire.ts";
 import { choose, chosenRow, point, pointed } from "./choice.ts";
 import type { Code, PanelProps } from "./code.ts";
-import { Arcs, GUTTER } from "./gutter.ts";
+import { Arcs, Gutter, GUTTER } from "./gutter.tsx";
 
 const ROW = 22; // px, as in app.css
 const END = 8; // px after the last column, as in app.css
-const AROUND = 10;
 
 export function Listing({ code }: PanelProps): ComponentChild {
   const { answer } = code;
   const arcs = useMemo(() => new Arcs(answer), [answer]);
   const columns = useMemo(() => columnsOf(code, arcs), [code, arcs]);
-  const scroller = useRef<HTMLDivElement>(null);
-  const canvas = useRef<HTMLCanvasElement>(null);
-  const [view, setView] = useState({ top: 0, height: 600 });
+  const order = useMemo(() => Uint32Array.from({ length: code.rows }, (_, row) => row), [code]);
   const [arc, setArc] = useState(-1);
-  const chosen = chosenRow(code);
   const under = pointed.value;
-
-  useLayoutEffect(() => {
-    const element = scroller.current;
-    if (!element) return undefined;
-    const measure = (): void => setView({ top: element.scrollTop, height: element.clientHeight });
-    const observer = new ResizeObserver(measure);
-    observer.observe(element);
-    element.addEventListener("scroll", measure, { passive: true });
-    return () => {
-      observer.disconnect();
-      element.removeEventListener("scroll", measure);
-    };
-  }, []);
-  useLayoutEffect(() => reveal(scroller.current, chosen < 0 ? code.hottest : chosen), [code, chosen]);
-  useLayoutEffect(() => {
-    if (canvas.current) arcs.paint(canvas.current, view.top, view.height - ROW, ROW, under, arc);
-  });
-  useEffect(() => {
-    const dark = matchMedia("(prefers-color-scheme: dark)");
-    const again = (): void => setView((before) => ({ ...before }));
-    dark.addEventListener("change", again);
-    return () => dark.removeEventListener("change", again);
-  }, []);
-
-  const here = chosen < 0 ? code.hottest : chosen;
-  const page = Math.max(1, Math.floor(view.height / ROW) - 3);
-  const moves: Record<string, number> = {
-    ArrowDown: chosen < 0 ? here : here + 1,
-    ArrowUp: chosen < 0 ? here : here - 1,
-    PageDown: here + page,
-    PageUp: here - page,
-    Home: 0,
-    End: code.rows - 1,
+  const classOf = (row: number): string => {
+    const block = code.block[row] ?? 0;
+    return [code.first[block] === row ? "leader" : "", under.includes(row) ? "pointed" : "", code.counted[block] ? "" : "cold"].filter(Boolean).join(" ");
   };
-  const onKeyDown = (event: KeyboardEvent): void => {
-    if (event.target !== scroller.current) return;
-    const to = moves[event.key];
-    if (to !== undefined) {
-      event.preventDefault();
-      choose(code, Math.max(0, Math.min(code.rows - 1, to)));
-    } else if (event.key === "Enter" && chosen >= 0) {
-      jump(code, arcs, here);
-    }
-  };
-  const inGutter = (event: MouseEvent): void => {
-    const found = arcs.at(event.offsetX, event.offsetY + view.top, ROW);
-    setArc(found);
-    point(found < 0 ? [] : arcs.ends(found));
-  };
-  const first = Math.max(0, Math.floor(view.top / ROW) - AROUND);
-  const past = Math.min(code.rows, Math.ceil((view.top + view.height) / ROW) + AROUND);
-  const template = { gridTemplateColumns: columns.map(({ width, grow }) => (grow ? `minmax(${width}rem, ${grow}fr)` : `${width}rem`)).join(" ") };
-  const least = `${columns.reduce((sum, { width }) => sum + width, 0) + (GUTTER + END) / 16}rem`;
   return (
     <section class="table listing" aria-label="Assembly">
       <div class="above">
         <span class="counted" role="status">{arc < 0 ? `${counted(code.rows, "instruction")} in ${counted(code.first.length, "block")}` : arcs.said(arc, code)}</span>
         <Notes notes={answer.list("notes")} />
       </div>
-      <div
-        ref={scroller}
-        class="grid"
-        role="grid"
-        tabIndex={0}
-        aria-label="Instructions"
-        aria-rowcount={code.rows + 1}
-        aria-colcount={columns.length}
-        aria-activedescendant={chosen >= 0 ? `row-${chosen}` : undefined}
-        onKeyDown={onKeyDown}
-        onMouseLeave={() => point([])}
+      <Grid
+        label="Instructions"
+        columns={columns}
+        order={order}
+        rowHeight={ROW}
+        padding={GUTTER + END}
+        active={chosenRow(code)}
+        start={code.hottest}
+        onChoose={(row) => choose(code, row)}
+        onOpen={(row) => jump(code, arcs, row)}
+        onPoint={(row) => point(row < 0 ? [] : [row])}
+        classOf={classOf}
       >
-        <div role="rowgroup" class="head" style={{ minWidth: least }}>
-          <div role="row" aria-rowindex={1} class="row" style={template}>
-            {columns.map(({ key, title, unit, hint, numeric }) => (
-              <div key={key} role="columnheader" title={hint} class={numeric ? "cell number" : "cell"}>
-                {title}
-                {unit ? <span class="unit"> {unit}</span> : null}
-              </div>
-            ))}
-          </div>
-        </div>
-        <canvas
-          ref={canvas}
-          class="gutter"
-          aria-hidden="true"
-          style={{ width: `${GUTTER}px`, height: `${Math.max(0, view.height - ROW)}px`, marginBottom: `-${Math.max(0, view.height - ROW)}px` }}
-          onMouseMove={inGutter}
-          onMouseLeave={() => setArc(-1)}
-          onClick={() => arc >= 0 && choose(code, arcs.ends(arc)[1] ?? 0)}
-        />
-        <div role="rowgroup" class="body" style={{ minWidth: least, height: `${code.rows * ROW}px` }}>
-          {Array.from({ length: past - first }, (_, i) => {
-            const row = first + i;
-            const block = code.block[row] ?? 0;
-            const names = ["row"];
-            if (code.first[block] === row) names.push("leader");
-            if (row === chosen) names.push("active");
-            if (under.includes(row)) names.push("pointed");
-            if (!code.counted[block]) names.push("cold");
-            return (
-              <div
-                key={row}
-                id={`row-${row}`}
-                role="row"
-                class={names.join(" ")}
-                style={{ ...template, transform: `translateY(${row * ROW}px)` }}
-                aria-rowindex={row + 2}
-                aria-selected={row === chosen}
-                data-row={row}
-                onMouseEnter={() => point([row])}
-                onClick={() => choose(code, row)}
-                onDblClick={() => jump(code, arcs, row)}
-              >
-                {columns.map((column) => (
-                  <div key={column.key} role="gridcell" class={column.numeric ? "cell number" : "cell"} data-column={column.key}>
-                    {column.cell(row)}
-                  </div>
-                ))}
-              </div>
-            );
-          })}
-        </div>
-      </div>
+        {(view) => <Gutter code={code} arcs={arcs} view={view} row={ROW} arc={arc} onArc={setArc} />}
+      </Grid>
     </section>
   );
 }
@@ -159,16 +57,10 @@ function jump(code: Code, arcs: Arcs, row: number): void {
   if (target !== undefined) change({ at: hex(target) });
 }
 
-function reveal(element: HTMLElement | null, row: number): void {
-  if (!element || row < 0) return;
-  const room = element.clientHeight - ROW;
-  const top = row * ROW;
-  if (top < element.scrollTop || top + ROW > element.scrollTop + room) element.scrollTop = Math.max(0, top - room / 3);
-}
-
 function columnsOf(code: Code, arcs: Arcs): Column[] {
   const { answer, block, first, last, address, missing } = code;
   const kind = answer.texts("instructions.kind");
+  const { replaced } = countsOf(answer);
   const rows = code.rows;
 
   /** A value of the block in each of its rows that `where` names, else NaN. */
@@ -207,8 +99,6 @@ function columnsOf(code: Code, arcs: Arcs): Column[] {
       );
     },
   };
-  const timed = answer.numbers("blocks.cycles").some((value: number) => !Number.isNaN(value));
-  const judged = answer.numbers("blocks.mispredicted").some((value: number) => !Number.isNaN(value));
   const columns: Column[] = [
     {
       key: "address",
@@ -226,10 +116,10 @@ function columnsOf(code: Code, arcs: Arcs): Column[] {
       hint: "Samples with this address.",
     }),
     blank(
-      numberColumn("count", "Executed", counts, count, {
-        width: 4.3,
+      numberColumn("count", replaced ? "Executions" : "Seen", counts, count, {
+        width: replaced ? 4.8 : 4.3,
         bar: largest(counts),
-        hint: "How often its block ran, as branch records show.",
+        hint: replaced ? "How often its block ran, by the estimate." : "How often its block was seen to run in branch records.",
         unknown: missing,
       }),
       atFirst,
@@ -249,5 +139,5 @@ function columnsOf(code: Code, arcs: Arcs): Column[] {
     blank(numberColumn("ipc", "IPC", ofBlock("ipc", atFirst), decimal, { width: 2.6, few, hint: "Instructions per cycle of the block.", unknown: noCycles }), ran(atFirst)),
   ];
   // Where nothing is known of a column, the sentence above the table says so once.
-  return columns.filter(({ key }) => (timed || (key !== "cycles" && key !== "ipc")) && (judged || key !== "mispredicted"));
+  return columns.filter(isKnown);
 }

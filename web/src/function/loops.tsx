@@ -1,8 +1,8 @@
 // The loops of the function: how often they were entered, and how often they went round each time.
 
 import type { ComponentChild } from "preact";
-import { count, counted, decimal, hex } from "../format.ts";
-import { Unknown } from "../table.tsx";
+import { Figure, Unknown } from "../columns.tsx";
+import { count, counted, decimal, hex, UNKNOWN } from "../format.ts";
 import { choose } from "./choice.ts";
 import type { PanelProps } from "./code.ts";
 import { binsOf, LabelledHistogram, type Bin } from "./histogram.tsx";
@@ -48,7 +48,7 @@ function Loop({ code, loop, bins }: PanelProps & { loop: number; bins: readonly 
         {figures.map(([key, title, hint, shown, why]) => (
           <div key={key} title={hint}>
             <dt>{title}</dt>
-            <dd data-figure={key} class={few && key.startsWith("p") ? "few" : undefined}>{code.missing || shown === "–" ? <Unknown why={why} /> : shown}</dd>
+            <dd data-figure={key}>{code.missing || shown === UNKNOWN ? <Unknown why={why} /> : <Figure few={few && key.startsWith("p")}>{shown}</Figure>}</dd>
           </div>
         ))}
       </dl>
@@ -62,7 +62,7 @@ function Loop({ code, loop, bins }: PanelProps & { loop: number; bins: readonly 
 function seen(visits: number, cut: number, unstarted: number): string {
   if (!visits) return unstarted ? `No visit was seen from its beginning, only ${count(unstarted)} from within: how trips are distributed is not known.` : "";
   const end = cut ? `, ${count(cut)} of them (pale) not to their end: they go round that often at least` : "";
-  return `${count(visits)} visits from their beginning${end}${unstarted ? `; ${count(unstarted)} seen from within only are not in the picture` : ""}.`;
+  return `${count(visits)} visits from their beginning${end}${unstarted ? `; ${count(unstarted)} seen from within only ${unstarted === 1 ? "is" : "are"} not in the picture` : ""}.`;
 }
 
 function short(value: number): string {

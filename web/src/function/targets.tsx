@@ -1,8 +1,8 @@
 // Where the indirect jumps and calls went, and how surely that was predicted: a matrix of all, and a table of each.
 
 import type { ComponentChild } from "preact";
+import { Figure, Place, Unknown } from "../columns.tsx";
 import { count, hex, percent } from "../format.ts";
-import { Place } from "../table.tsx";
 import { choose } from "./choice.ts";
 import type { Code, PanelProps } from "./code.ts";
 
@@ -102,7 +102,9 @@ function Cell({ at, target }: { at: string; target: Target }): ComponentChild {
 function Site({ code, row, targets }: PanelProps & { row: number; targets: readonly Target[] }): ComponentChild {
   const at = hex(code.address[row] ?? 0n);
   const rest = targets.slice(SHOWN);
-  const sum = (of: (target: Target) => number): number => rest.reduce((all, target) => all + of(target), 0);
+  const sum = (of: (target: Target) => number, over: readonly Target[] = rest): number => over.reduce((all, target) => all + of(target), 0);
+  const enough = Number(code.answer.header["enough"]);
+  const few = sum((one) => one.count, targets) < enough;
   return (
     <table class="site" aria-label={`Targets of ${at}`}>
       <caption>
@@ -116,11 +118,11 @@ function Site({ code, row, targets }: PanelProps & { row: number; targets: reado
           <tr key={target.column}>
             <td class="target" title={target.to} data-number={target.column + 1}><Place name={target.to} /></td>
             <td>{count(target.count)}</td>
-            <td>{percent(target.share)}</td>
-            <td title={Number.isNaN(target.mispredicted) ? "The source does not record predictions." : undefined}>{percent(target.mispredicted)}</td>
+            <td><Figure few={few}>{percent(target.share)}</Figure></td>
+            <td>{Number.isNaN(target.mispredicted) ? <Unknown why="The source does not record predictions." /> : <Figure few={target.count < enough}>{percent(target.mispredicted)}</Figure>}</td>
           </tr>
         ))}
-        {rest.length ? <tr><td>{rest.length} others</td><td>{count(sum((one) => one.count))}</td><td>{percent(sum((one) => one.share))}</td><td /></tr> : null}
+        {rest.length ? <tr><td>{rest.length} others</td><td>{count(sum((one) => one.count))}</td><td><Figure few={few}>{percent(sum((one) => one.share))}</Figure></td><td /></tr> : null}
       </tbody>
     </table>
   );

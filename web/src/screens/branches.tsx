@@ -3,10 +3,11 @@
 import type { ComponentChild } from "preact";
 import { useMemo } from "preact/hooks";
 import { useAnswer } from "../asking.ts";
-import { count, decimal, hex, largest, percent } from "../format.ts";
-import { Answered, Notes } from "../parts.tsx";
-import { change, filters, go, linkTo, state } from "../state.ts";
-import { numberColumn, Table, textColumn, type Column } from "../table.tsx";
+import { numberColumn, textColumn, type Column } from "../columns.tsx";
+import { count, counted, decimal, hex, largest, percent } from "../format.ts";
+import { Answered, Counts, countsOf, Notes, shareTitle, shareWidth } from "../parts.tsx";
+import { change, counted as counts, go, linkTo, state } from "../state.ts";
+import { Table } from "../table.tsx";
 import type { Answer, Numbers } from "../wire.ts";
 
 const VIEWS = [
@@ -15,7 +16,7 @@ const VIEWS = [
 ];
 
 export function Branches(): ComponentChild {
-  return <Answered asked={useAnswer("branches", filters.value)}>{(answer) => <Listed answer={answer} />}</Answered>;
+  return <Answered asked={useAnswer("branches", counts.value)}>{(answer) => <Listed answer={answer} />}</Answered>;
 }
 
 function Listed({ answer }: { answer: Answer }): ComponentChild {
@@ -35,6 +36,7 @@ function Listed({ answer }: { answer: Answer }): ComponentChild {
         </nav>
         <p class="summary">{summaryOf(answer)}</p>
       </div>
+      <Counts answer={answer} />
       <div class={chosen < 0 ? "stacked" : "stacked halves"}>
         <Table
           key={edges ? "edges" : "sites"}
@@ -119,7 +121,7 @@ function open(answer: Answer, end: string, row: number): void {
 function summaryOf(answer: Answer): string {
   const [sites, branches, all, shown] = ["sites", "branches", "count", "shown"].map((name) => Number(answer.header[name] ?? 0)) as [number, number, number, number];
   const rows = answer.length("count");
-  const said = `${count(sites)} branch instructions were taken ${count(all)} times, to ${count(branches)} pairs of ends.`;
+  const said = `${sites === 1 ? "1 branch instruction was" : `${count(sites)} branch instructions were`} taken ${counted(all, "time")}, along ${counted(branches, "edge")}.`;
   return rows === branches ? said : `${said} The hottest ${count(rows)} are here: ${percent(shown / (all || 1))} % of that.`;
 }
 
@@ -129,6 +131,37 @@ const NO_NAME = "No symbol is known there.";
 /** The kind of each branch, where the source says it of any. */
 function typeColumn(types: readonly string[]): Column[] {
   return types.some(Boolean) ? [textColumn("type", "Type", types, { width: 5, unknown: "The record does not say." })] : [];
+}
+
+/** How often branches are taken. */
+function countColumns(answer: Answer, of: (name: string) => Numbers): Column[] {
+  const { basis, replaced } = countsOf(answer);
+  const hint = replaced ? "How often it was taken, by the estimate." : "Entries of branch stacks: as often as it was observed.";
+  return [
+    numberColumn("count", replaced ? "Executions" : "Taken", of("count"), count, { width: 5.7, hint }),
+    numberColumn("share", shareTitle(basis), of("share"), percent, {
+      unit: "%",
+      width: shareWidth(basis),
+      bar: largest(of("share")),
+      few: fewOf(answer, of("count")),
+      hint: "Of all branches that were taken. The longest bar is the largest share.",
+    }),
+  ];
+}
+
+/** How surely and how quickly branches are taken. */
+function rateColumns(numbers: (name: string) => Numbers, few: (row: number) => boolean): Column[] {
+  return [
+    numberColumn("mispredicted", "Mispredicted", numbers("mispredicted"), percent, {
+      unit: "%",
+      width: 7.8,
+      bar: 1,
+      few,
+      hint: "Of the times that it was taken.",
+      unknown: UNREPORTED,
+    }),
+    numberColumn("cycles", "Cycles", numbers("cycles"), decimal, { width: 4.5, few, hint: "Since the branch before it, on average.", unknown: UNREPORTED }),
+  ];
 }
 
 /** Where rates rest on too few branches. */
@@ -144,7 +177,6 @@ function siteColumns(answer: Answer): Column[] {
     hint: "Places that it went to. Choose it to see them.",
   };
   const number = targets.cell;
-  const few = fewOf(answer, of("count"));
   const columns: Column[] = [
     textColumn("from_function", "Branch", answer.texts("sites.from_function"), {
       grow: 1,
@@ -154,17 +186,9 @@ function siteColumns(answer: Answer): Column[] {
       link: linkOf(answer, "sites.from"),
     }),
     ...typeColumn(answer.texts("sites.type")),
-    numberColumn("count", "Taken", of("count"), count, { width: 5.5, bar: largest(of("count")), hint: "Entries of branch stacks that begin there." }),
+    ...countColumns(answer, of),
     numberColumn("wrong", "Mispredicts", of("wrong"), count, { width: 6.8, hint: "Entries that were mispredicted.", unknown: UNREPORTED }),
-    numberColumn("mispredicted", "Mispredicted", of("mispredicted"), percent, {
-      unit: "%",
-      width: 7.8,
-      bar: 1,
-      few,
-      hint: "Of the times that it was taken.",
-      unknown: UNREPORTED,
-    }),
-    numberColumn("cycles", "Cycles", of("cycles"), decimal, { width: 4.5, few, hint: "Since the branch before it, on average.", unknown: UNREPORTED }),
+    ...rateColumns(of, fewOf(answer, of("count"))),
     {
       ...targets,
       cell: (row) => (
@@ -189,7 +213,7 @@ function withNames(columns: readonly Column[]): Column[] {
 }
 
 function edgeColumns(answer: Answer): Column[] {
-  const few = fewOf(answer, answer.numbers("count"));
+  const of = (name: string): Numbers => answer.numbers(name);
   return withNames([
     textColumn("from_function", "From", answer.texts("from_function"), {
       grow: 1,
@@ -206,19 +230,8 @@ function edgeColumns(answer: Answer): Column[] {
       link: linkOf(answer, "to"),
     }),
     ...typeColumn(answer.texts("type")),
-    numberColumn("count", "Taken", answer.numbers("count"), count, {
-      bar: largest(answer.numbers("count")),
-      hint: "Entries of branch stacks with this branch.",
-    }),
-    numberColumn("mispredicted", "Mispredicted", answer.numbers("mispredicted"), percent, {
-      unit: "%",
-      width: 7.8,
-      bar: 1,
-      few,
-      hint: "Of the times that it was taken.",
-      unknown: UNREPORTED,
-    }),
-    numberColumn("cycles", "Cycles", answer.numbers("cycles"), decimal, { width: 4.5, few, hint: "Since the branch before it, on average.", unknown: UNREPORTED }),
+    ...countColumns(answer, of),
+    ...rateColumns(of, fewOf(answer, of("count"))),
     textColumn("from", "From address", answer.texts("from"), { width: 9.2, hint: "As linked." }),
     textColumn("to", "To address", answer.texts("to"), { width: 9.2, hint: "As linked." }),
   ]);
@@ -232,10 +245,9 @@ function targetColumns(answer: Answer, site: number, rows: readonly number[]): C
   const few = fewOf(answer, taken);
   return [
     textColumn("to_function", "To", texts("to_function"), { grow: 1, unknown: NO_NAME, link: (row) => linkOf(answer, "to")(rows[row] ?? -1) }),
-    numberColumn("count", "Taken", taken, count),
+    numberColumn("count", countsOf(answer).replaced ? "Executions" : "Taken", taken, count),
     numberColumn("share", "Of the site", taken.map((value) => value / all), percent, { few, unit: "%", width: 10, bar: 1, hint: "Of the times that this branch was taken." }),
-    numberColumn("mispredicted", "Mispredicted", numbers("mispredicted"), percent, { unit: "%", width: 10, bar: 1, few, unknown: UNREPORTED }),
-    numberColumn("cycles", "Cycles", numbers("cycles"), decimal, { width: 4.5, few, hint: "Since the branch before it, on average.", unknown: UNREPORTED }),
+    ...rateColumns(numbers, few),
     textColumn("to", "Address", texts("to"), { width: 9, hint: "As linked." }),
   ];
 }

@@ -3,10 +3,11 @@
 import type { ComponentChild } from "preact";
 import { useMemo } from "preact/hooks";
 import { isLive, useAnswer, useOverview } from "../asking.ts";
+import { numberColumn, textColumn, type Column } from "../columns.tsx";
 import { count, duration, largest, UNKNOWN } from "../format.ts";
 import { Answered } from "../parts.tsx";
 import { change, filters, state } from "../state.ts";
-import { numberColumn, Table, textColumn, type Column } from "../table.tsx";
+import { Table } from "../table.tsx";
 import type { Answer, Json } from "../wire.ts";
 
 export function Capture(): ComponentChild {
@@ -174,14 +175,14 @@ function Modules({ modules, overview, windows }: ModulesProps): ComponentChild {
   const columns = useMemo(() => {
     const samples = samplesOf(modules.length, overview);
     const text = (name: string): string[] => modules.map((module) => textOf(module[name] ?? null));
-    const [build, pdb] = [text("build_id"), text("pdb")];
+    const identity = modules.map(({ build_id: build, pdb }) => String(build ?? "") || [one(pdb)["name"], one(pdb)["guid"], one(pdb)["age"]].join(" ").trim());
     return [
       textColumn("name", "Module", text("name"), { grow: 2 }),
       textColumn("kind", "Kind", text("kind"), { width: 7 }),
       numberColumn("samples", "Samples", samples, count, { width: 8, bar: largest(samples), unknown: "Only the modules with most samples are counted." }),
       textColumn("missing", "Missing", text("missing"), { grow: 1, unknown: "Its binary was found, or it has none.", hint: "Why its binary is not used." }),
       textColumn("binary", "Binary", text("binary"), { grow: 1, unknown: "None was found." }),
-      textColumn("identity", "Identity", build.map((id, i) => id || pdb[i] || ""), { width: 8, unknown: "The capture has no build id and no PDB of it." }),
+      textColumn("identity", "Identity", identity, { width: 8, grow: 1, unknown: "The capture has no build id and no PDB of it." }),
     ];
   }, [modules, overview]);
   const missing = modules.filter((module) => module["missing"]).length;

@@ -3,11 +3,12 @@
 import type { ComponentChild } from "preact";
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { useAnswer } from "../asking.ts";
+import { numberColumn, textColumn, Unknown, type Column } from "../columns.tsx";
 import { flipped, layout, matched, nodeAt, treeOf, type Layout, type Tree } from "../flame.ts";
 import { count, counted, percent } from "../format.ts";
 import { Answered } from "../parts.tsx";
 import { change, filters, go, state } from "../state.ts";
-import { numberColumn, Table, textColumn, Unknown, type Column } from "../table.tsx";
+import { Table } from "../table.tsx";
 import type { Answer } from "../wire.ts";
 
 const HEIGHT = 20; // px of a frame
@@ -35,6 +36,8 @@ interface Shown {
   readonly whole: number;
   /** The frame that is as wide as the page; -1: all of them. */
   readonly zoomed: number;
+  /** Shares that rest on fewer samples are grey. */
+  readonly enough: number;
 }
 
 function Stacks({ answer }: { answer: Answer }): ComponentChild {
@@ -52,7 +55,7 @@ function Stacks({ answer }: { answer: Answer }): ComponentChild {
   }, [answer, find]);
   const zoomed = useMemo(() => (zoom ? at.hash.indexOf(parseInt(zoom, 16)) : -1), [at, zoom]);
   const whole = Number(answer.header["samples"]) || 1;
-  const shown: Shown = { tree, at, names, modules, colours: legend.of, found, searched: find !== "", whole, zoomed };
+  const shown: Shown = { tree, at, names, modules, colours: legend.of, found, searched: find !== "", whole, zoomed, enough: Number(answer.header["enough"]) };
   const zoomTo = (node: number): void => change({ zoom: node < 0 ? "" : (at.hash[node] ?? 0).toString(16) });
   const open = (node: number): void => {
     const name = tree.name[node] ?? 0;
@@ -116,9 +119,11 @@ function Choice({ name, chosen, hint, more = {}, children }: ChoiceProps): Compo
 /** Where the stacks come from, and what is missing in them. */
 function sentence(answer: Answer, closed: number): string {
   const samples = Number(answer.header["samples"]);
+  const events = answer.header["events"] as [string, number][];
+  const of = events.length > 1 ? `: ${events.map(([name, number]) => `${count(number)} of ${name}`).join(", ")}` : events[0] ? ` of ${events[0][0]}` : "";
   const bare = Number(answer.header["bare"]);
   const other = answer.header["other"] as Record<string, number>;
-  const parts = [`${counted(samples, "sample")}. Stacks: ${answer.list("sources").join("; ")}.`];
+  const parts = [`${counted(samples, "sample")}${of}. Stacks: ${answer.list("sources").join("; ")}.`];
   if (answer.header["rebuilt"]) parts.push("Rebuilt stacks are only as deep as the calls in a branch stack: callers further out are missing.");
   if (bare) parts.push(`${percent(bare / samples)} % of the samples have no caller.`);
   if (other["nodes"]) parts.push(`Other: ${count(other["nodes"])} narrow frames, summed, with ${percent((other["samples"] ?? 0) / samples)} % of the samples.`);
@@ -332,7 +337,7 @@ function Frames({ shown, onZoom }: { shown: Shown; onZoom(node: number): void })
   );
 }
 
-function listed({ tree, at, names, modules, whole, zoomed }: Shown): { nodes: number[]; columns: Column[] } {
+function listed({ tree, at, names, modules, whole, zoomed, enough }: Shown): { nodes: number[]; columns: Column[] } {
   const children = new Map<number, number[]>();
   for (const row of at.rows) {
     for (const node of row) {
@@ -360,13 +365,14 @@ function listed({ tree, at, names, modules, whole, zoomed }: Shown): { nodes: nu
     },
   };
   const shares = of(tree.samples, whole);
+  const few = (row: number): boolean => (tree.samples[nodes[row] ?? 0] ?? 0) < enough;
   const columns = [
     numberColumn("order", "#", Float64Array.from(nodes, (_, row) => row + 1), count, { width: 4, hint: "From the top, the heaviest first." }),
     numberColumn("depth", "Depth", Float64Array.from(nodes, (node) => (at.depth[node] ?? 0) + 1), count, { width: 4.5 }),
     name,
     textColumn("module", "Module", nodes.map((node) => modules[tree.name[node] ?? 0] ?? ""), { width: 7, grow: 1, unknown: "Nothing was mapped there." }),
     numberColumn("samples", "Total", of(tree.samples), count, { unit: "samples", width: 8, hint: "Samples with this frame in their stack." }),
-    numberColumn("share", "Total", shares, percent, { unit: "%", bar: 1, hint: "Of all samples with stacks." }),
+    numberColumn("share", "Total", shares, percent, { unit: "%", bar: 1, few, hint: "Of all samples with stacks." }),
     numberColumn("own", "Self", of(tree.own), count, { unit: "samples", width: 8, hint: "Samples whose own address is in this frame." }),
   ];
   return { nodes, columns };

@@ -1,4 +1,4 @@
-// Function: its instructions, how often they ran, and which way its branches went.
+// Function: its instructions, how often they ran, and where its branches went.
 
 import type { ComponentChild } from "preact";
 import { useMemo } from "preact/hooks";
@@ -7,14 +7,14 @@ import { count, counted, decimal } from "../format.ts";
 import { Code } from "../function/code.ts";
 import { Listing } from "../function/listing.tsx";
 import { PANELS } from "../function/panels.ts";
-import { Answered } from "../parts.tsx";
-import { change, filters, linkTo, state } from "../state.ts";
+import { Answered, Counts, countsOf } from "../parts.tsx";
+import { change, counted as counts, linkTo, state } from "../state.ts";
 import type { Answer } from "../wire.ts";
 
 export function Function(): ComponentChild {
   const { at_module = "", start = "", name = "" } = state.value.parameters;
   const chosen = start ? { at_module, start } : { name };
-  const asked = useAnswer(start || name ? "function" : null, { ...filters.value, ...chosen });
+  const asked = useAnswer(start || name ? "function" : null, { ...counts.value, ...chosen });
   if (!start && !name) {
     return <p class="first">Choose a function in <a href={linkTo("hot")}>Hot</a>: Enter, or a click on its name.</p>;
   }
@@ -28,7 +28,7 @@ function Whole({ answer }: { answer: Answer }): ComponentChild {
     String(header["module"]),
     `${header["start"]} to ${header["end"]}`,
     counted(Number(header["samples"]), "sample"),
-    header["executed"] === null ? null : `${count(Number(header["executed"]))} instructions seen`,
+    header["executed"] === null ? null : `${count(Number(header["executed"]))} instructions ${countsOf(answer).replaced ? "executed" : "seen"}`,
     header["ipc"] === null ? (code.missing ? null : "cycles not recorded") : `${decimal(Number(header["ipc"]))} instructions per cycle`,
     code.missing || answer.numbers("blocks.mispredicted").some((value: number) => !Number.isNaN(value)) ? null : "mispredictions not known",
   ];
@@ -38,9 +38,10 @@ function Whole({ answer }: { answer: Answer }): ComponentChild {
         <h2 title={String(header["function"])}>{String(header["function"])}</h2>
         <p>{facts.filter(Boolean).join(", ")}</p>
       </div>
+      {code.missing ? null : <Counts answer={answer} />}
       {code.missing ? <p class="refusal">No counts of executions: {code.missing}. {header["hint"]}</p> : null}
       <div class="sides">
-        <Listing code={code} />
+        <Listing key={`${header["module_row"]} ${header["start"]}`} code={code} />
         <Beside code={code} />
       </div>
     </>

@@ -3,14 +3,15 @@
 import type { ComponentChild } from "preact";
 import { useMemo } from "preact/hooks";
 import { useAnswer, useOverview } from "../asking.ts";
+import { numberColumn, textColumn, type Column } from "../columns.tsx";
 import { count, counted, decimal, largest, percent } from "../format.ts";
-import { Answered, Notes, Sparkline } from "../parts.tsx";
-import { filters, go, linkTo } from "../state.ts";
-import { numberColumn, Table, textColumn, type Column } from "../table.tsx";
+import { Answered, Counts, countsOf, Notes, shareTitle, shareWidth, Sparkline, type CountsOf } from "../parts.tsx";
+import { counted as counts, go, linkTo } from "../state.ts";
+import { Table } from "../table.tsx";
 import type { Answer } from "../wire.ts";
 
 export function Hot(): ComponentChild {
-  const asked = useAnswer("hot", filters.value);
+  const asked = useAnswer("hot", counts.value);
   const overview = useOverview().answer;
   return <Answered asked={asked}>{(answer) => <Functions answer={answer} events={overview?.texts("events.name") ?? []} />}</Answered>;
 }
@@ -20,11 +21,12 @@ function Functions({ answer, events }: { answer: Answer; events: string[] }): Co
   return (
     <>
       <p class="first">{String(answer.header["first"])}{others(answer)}</p>
+      <Counts answer={answer} />
       <Table
         label="Functions"
         columns={columns}
         rows={answer.length("function")}
-        sort="-samples"
+        sort={countsOf(answer).replaced ? "-share" : "-samples"}
         onOpen={(row) => {
           const place = placeOf(answer, row);
           if (place) go("function", place);
@@ -48,12 +50,17 @@ function placeOf(answer: Answer, row: number): Record<string, string> | null {
   return start && module !== undefined && module >= 0 ? { at_module: String(module), start: `0x${start.toString(16)}` } : null;
 }
 
+const NO_CODE = "No branch stacks, or their code is not available: see the notes.";
+
 function columnsOf(answer: Answer, events: string[]): Column[] {
   const share = answer.numbers("share");
   const event = answer.numbers("event");
   const samples = answer.numbers("samples");
   const branches = answer.numbers("branches");
   const enough = Number(answer.header["enough"]);
+  const instructions = answer.numbers("instructions");
+  const { replaced } = countsOf(answer);
+  const of = answer.header["share_of"] as CountsOf["basis"];
   const fewBranches = (row: number): boolean => (branches[row] ?? 0) < enough;
   const parts = Number(answer.header["parts"]);
   const overTime = answer.numbers("over_time");
@@ -64,13 +71,13 @@ function columnsOf(answer: Answer, events: string[]): Column[] {
     title: "Over time",
     hint: "Samples over the time of the capture, each row scaled to its own largest.",
     values: samples,
-    width: several ? 5 : 6.5,
+    width: 5.5,
     numeric: true,
     cell: (row) => <Sparkline values={overTime} at={row * parts} length={parts} label="samples over time" />,
   };
   return [
     textColumn("function", "Function", answer.texts("function"), {
-      width: several ? 10 : 13,
+      width: several ? 9 : 12,
       grow: 3,
       link: (row) => {
         const place = placeOf(answer, row);
@@ -78,18 +85,20 @@ function columnsOf(answer: Answer, events: string[]): Column[] {
       },
     }),
     textColumn("module", "Module", answer.texts("module"), { width: several ? 5.5 : 6.5, grow: 1, unknown: "Nothing was mapped there." }),
-    ...(several ? [textColumn("event", "Event", Array.from(event, (row) => events[row] ?? ""), { width: 5.5 })] : []),
+    ...(several ? [textColumn("event", "Event", Array.from(event, (row) => events[row] ?? ""), { width: 6.3, grow: 0.5 })] : []),
     numberColumn("samples", "Samples", samples, count, { width: 6, hint: "Samples whose own address is in the function." }),
-    numberColumn("share", "Share", share, percent, {
+    numberColumn("share", shareTitle(of), share, percent, {
       unit: "%",
+      width: shareWidth(of),
       bar: largest(share),
-      few: (row) => (samples[row] ?? 0) < enough,
-      hint: "Of all samples of the event. The longest bar is the largest share.",
+      few: (row) => ((replaced ? instructions : samples)[row] ?? 0) < enough,
+      hint: `Of all ${replaced ? "instructions" : "samples"} of the event. The longest bar is the largest share.`,
+      unknown: NO_CODE,
     }),
-    numberColumn("instructions", "Instructions", answer.numbers("instructions"), count, {
+    numberColumn("instructions", replaced ? "Executed" : "Instructions", instructions, count, {
       width: 7,
-      hint: "Instructions executed, by the ranges of branch stacks.",
-      unknown: "No branch stacks, or their code is not available: see the notes.",
+      hint: replaced ? "Instructions executed, by the estimate." : "Instructions in the ranges of branch stacks: as often as they were observed.",
+      unknown: NO_CODE,
     }),
     numberColumn("mispredicted", "Mispredicted", answer.numbers("mispredicted"), percent, {
       unit: "%",

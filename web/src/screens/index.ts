@@ -13,8 +13,7 @@ export interface Screen {
   readonly title: string;
   /** The question that it answers. */
   readonly question: string;
-  /** null: its place is kept, nothing is shown yet. */
-  readonly show: ComponentType | null;
+  readonly show: ComponentType;
 }
 
 export const SCREENS: readonly Screen[] = [
@@ -22,7 +21,5 @@ export const SCREENS: readonly Screen[] = [
   { name: "flame", title: "Flame", question: "Who calls it?", show: Flame },
   { name: "function", title: "Function", question: "Which way, how often, how surely?", show: Function },
   { name: "branches", title: "Branches", question: "What is predictable?", show: Branches },
-  { name: "time", title: "Time", question: "When did it change?", show: null },
-  { name: "diff", title: "Diff", question: "What regressed?", show: null },
   { name: "capture", title: "Capture", question: "What was recorded, and what is missing?", show: Capture },
 ];

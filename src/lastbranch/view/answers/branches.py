@@ -8,7 +8,7 @@ from ...analysis import BranchTable, SiteTable, sites, without_binary
 from ...analysis.significance import ENOUGH
 from ...lbr import type_name
 from ...model import Array
-from ..answer import Answer, Column, ratio, texts
+from ..answer import Answer, Column, counts_of, ratio, texts
 from ..loaded import Loaded, Parameters, whole_number
 
 __all__ = ["branches"]
@@ -26,19 +26,20 @@ def branches(loaded: Loaded, parameters: Parameters) -> Answer:
     ``to_share`` float64 of that target.
 
     ``limit`` is how many rows to send of each. Header: ``branches``, ``sites`` and ``count`` in all, ``shown`` entries
-    of the branches that were sent, ``empty`` entries, ``enough`` of them for rates to mean something,
-    ``notes``.
+    of the branches that were sent, ``empty`` entries, ``counts`` (`counts_of`; ``estimate`` chooses them), ``enough``
+    of them for rates to mean something, ``notes``.
     """
     limit = whole_number(parameters, "limit", _ROWS)
     chosen = loaded.filter(parameters)
-    table = loaded.branches(chosen)
+    estimate = loaded.estimate(parameters)
+    table = loaded.branches(chosen, estimate)
     every = table.take(table.recorded)
-    by_site = loaded.once(("sites", chosen), lambda: sites(table))
+    by_site = loaded.once(("sites", chosen, estimate.replaced), lambda: sites(table))
     total = int(every.count.sum())
     shown, listed = every.take(slice(limit)), by_site.take(slice(limit))
     answer = Answer({
         "branches": len(every), "sites": len(by_site), "count": total, "shown": int(shown.count.sum()),
-        "empty": int(table.count.sum()) - total,
+        "empty": int(table.count.sum()) - total, "counts": counts_of(estimate),
         "enough": ENOUGH, "notes": texts(without_binary(loaded.profile, shown.from_module, shown.to_module)),
     })  # fmt: skip
     answer.columns |= _end(loaded, "from", shown.from_module, shown.from_address, shown.process)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...analysis import call_stacks, fold
+from ...analysis import CallStacks, call_stacks, fold
 from ...analysis.functions import Folded
 from ...analysis.naming import View
+from ...analysis.significance import ENOUGH
 from ...analysis.stacks import REBUILT
-from ...model import Array
-from ..answer import Answer, texts
+from ...model import Array, Profile, visible
+from ..answer import Answer, module_names, texts
 from ..loaded import Loaded, Parameters, whole_number
 
 __all__ = ["flame"]
@@ -28,8 +29,9 @@ def flame(loaded: Loaded, parameters: Parameters) -> Answer:
 
     ``limit`` is how many nodes to send, the heaviest. What lies below a node and was not sent is one child of it, whose
     name is the row ``other.name`` of the header (-1: all was sent), with ``other.nodes`` and ``other.samples`` in all.
-    Other facts in the header: ``samples``, ``sources`` of the stacks, ``rebuilt`` where branch stacks are one of them,
-    and ``bare`` samples without callers.
+    Other facts in the header: ``samples``, ``events`` (name and samples of each that has stacks, where the capture has
+    several), ``sources`` of the stacks, ``rebuilt`` where branch stacks are one of them, ``bare`` samples without
+    callers, and ``enough`` of them for a share to mean something.
     """
     profile, chosen = loaded.profile, loaded.filter(parameters)
     view: View = "inline" if parameters.get("inline") else "function"
@@ -44,19 +46,26 @@ def flame(loaded: Loaded, parameters: Parameters) -> Answer:
     rows = [-1] * other + [label.module for label in labels]
     return Answer(
         {
-            "samples": int(stacks.samples.sum()), "sources": texts(stacks.sources), "bare": stacks.bare,
-            "rebuilt": REBUILT in stacks.sources,
-            "other": {"name": other - 1, "nodes": cut, "samples": int(samples[name < 0].sum())},
+            "samples": int(stacks.samples.sum()), "events": _events(profile, stacks),
+            "sources": texts(stacks.sources), "bare": stacks.bare, "rebuilt": REBUILT in stacks.sources,
+            "enough": ENOUGH, "other": {"name": other - 1, "nodes": cut, "samples": int(samples[name < 0].sum())},
         },
         {
             "parent": parent.astype(np.int32), "name": which.reshape(-1).astype(np.int32),
             "samples": samples, "own": own,
             "names.function": texts(names),
-            "names.module": texts(profile.modules[row].short if row >= 0 else "" for row in rows),
+            "names.module": module_names(profile, rows),
             "names.module_row": np.array(rows, np.int64),
             "names.start": np.array([0] * other + [label.start for label in labels], np.uint64),
         },
     )  # fmt: skip
+
+
+def _events(profile: Profile, stacks: CallStacks) -> list[tuple[str, int]]:
+    if len(profile.events) < 2:
+        return []
+    samples = np.bincount(stacks.event, stacks.samples, len(profile.events)).astype(np.int64)
+    return [(visible(profile.events[row].name), int(samples[row])) for row in np.flatnonzero(samples).tolist()]
 
 
 def _tree(folded: Folded) -> tuple[Array, Array, Array, Array]:

@@ -7,14 +7,14 @@ import numpy as np
 from ...analysis import Annotation, Place, find_functions
 from ...analysis.annotation import SourceLines, source_lines
 from ...analysis.arcs import arcs_of
-from ...analysis.block_graph import BlockGraph, Way, block_graph
+from ...analysis.block_graph import BlockGraph, EdgeKind, block_graph
 from ...analysis.distributions import Distribution
 from ...analysis.indirect_targets import indirect_targets
 from ...analysis.naming import place_of
 from ...analysis.significance import ENOUGH
 from ...errors import SelectionError
 from ...lbr import type_name
-from ..answer import Answer, Column, ratio, texts
+from ..answer import Answer, Column, counts_of, ratio, texts
 from ..loaded import Loaded, Parameters, whole_number
 
 __all__ = ["function"]
@@ -37,15 +37,16 @@ def function(loaded: Loaded, parameters: Parameters) -> Answer:
     ``arcs.`` source and target (rows), count, ``share`` of the executions of the source, mispredicted, lane;
     ``lines.`` with code and ``source.`` texts by file (row of ``files.``) and line, ``instructions.line`` a row of
     ``lines.`` or -1; ``loops.`` header (a block), depth, blocks, iterations, trips, cycles, and of `Trips` trips_p50,
-    trips_p90, visits, cut, unstarted, longest. Of the graph of the blocks ``ways.`` source and target (blocks, -1
-    outside), way, count, probability, mispredicted, decided (executions of its branch that say whether it was
+    trips_p90, visits, cut, unstarted, longest. Of the graph of the blocks ``block_edges.`` source and target (blocks,
+    -1 outside), kind, count, probability, mispredicted, decided (executions of its branch that say whether it was
     mispredicted), and ``blocks.`` came, went. Histograms: ``trips.`` loop, and ``cycles.`` block, with low, below,
     count, cut. The matrix of indirect branches: ``targets.`` edge, site (a row), share, column, and by column
     ``columns.`` edge (one to it) and count.
     """
     profile = loaded.profile
     place = _place(loaded, parameters)
-    found = loaded.annotate(place, loaded.filter(parameters))
+    estimate = loaded.estimate(parameters)
+    found = loaded.annotate(place, loaded.filter(parameters), estimate)
     flow, lines = found.flow, source_lines(loaded.namer, found)
     sources = _source(loaded, place.module, lines)
     graph = block_graph(flow)
@@ -56,13 +57,14 @@ def function(loaded: Loaded, parameters: Parameters) -> Answer:
         "samples": int(found.samples.sum()), "executed": None if found.missing else flow.executed, "ipc": flow.ipc,
         "missing": found.missing, "hint": found.hint, "notes": texts(found.notes + loaded.sources.notes),
         "distributions_of": found.part, "no_cycles": found.no_cycles, "enough": ENOUGH, "arch": profile.machine.arch,
+        "counts": counts_of(estimate),
     })  # fmt: skip
     tables: dict[str, dict[str, Column]] = {
         "instructions": {**_instructions(found), "line": np.array(lines.of, np.int64)},
         "blocks": _blocks(found) | {"came": graph.came, "went": graph.went},
         "edges": _edges(loaded, found),
         "arcs": _arcs(found),
-        "ways": _ways(graph),
+        "block_edges": _block_edges(graph),
         "loops": _loops(found),
         "trips": _histograms("loop", [trips.of_visit for trips in found.trips]),
         "cycles": _histograms("block", found.cycles),
@@ -150,16 +152,16 @@ def _source(loaded: Loaded, module: int, lines: SourceLines) -> dict[str, Column
     return {"file": np.array(file, np.int64), "line": np.array(line, np.int64), "text": texts(text)}
 
 
-def _ways(graph: BlockGraph) -> dict[str, Column]:
-    ways = graph.ways
-    decided = ways.mispredicted + ways.predicted
+def _block_edges(graph: BlockGraph) -> dict[str, Column]:
+    edges = graph.edges
+    decided = edges.mispredicted + edges.predicted
     return {
-        "source": ways.source,
-        "target": ways.target,
-        "way": [Way(way).name.lower() for way in ways.way.tolist()],
-        "count": ways.count,
-        "probability": ways.probability,
-        "mispredicted": ratio(ways.mispredicted, decided),
+        "source": edges.source,
+        "target": edges.target,
+        "kind": [EdgeKind(kind).name.lower().replace("_", " ") for kind in edges.kind.tolist()],
+        "count": edges.count,
+        "probability": edges.probability,
+        "mispredicted": ratio(edges.mispredicted, decided),
         "decided": decided,
     }
 

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ...analysis import NameTable, why_no_stacks
+from ...analysis import Estimate, NameTable, why_no_stacks
+from ...analysis.executions import Basis, basis_of_event
 from ...analysis.functions import branches_by_function
 from ...analysis.naming import Label, Namer
 from ...analysis.over_time import Shares
 from ...analysis.significance import ENOUGH
 from ...model import Array, Profile, SampleFilter, visible
-from ..answer import Answer, Column, ratio, texts
+from ..answer import Answer, Column, counts_of, module_names, ratio, texts
 from ..loaded import Loaded, Parameters, whole_number
 
 __all__ = ["PARTS", "hot"]
@@ -28,21 +29,27 @@ def hot(loaded: Loaded, parameters: Parameters) -> Answer:
     """A row for each event and function, as `report --by function` prints them, the heaviest of each event first.
 
     ``event`` int64 row, ``function`` and ``module`` texts, ``module_row`` int64 and ``start`` uint64 (0: not known),
-    ``samples``, ``share`` of the event's samples, ``instructions``, ``branches`` taken in it,
+    ``samples``, ``share`` of the event's samples (of its instructions, where executions are estimated),
+    ``instructions``, ``branches`` taken in it,
     ``mispredicted`` share of them, ``cycles`` a branch; NaN where that is not known. ``over_time`` unsigned: `PARTS`
     numbers a row, none where the source has no time stamps.
 
     ``limit`` is how many rows to send, those with most samples (0: all). Header: ``first``, a sentence, ``notes``,
+    ``counts`` (`counts_of`; ``estimate`` chooses them), ``share_of``: what shares follow (`analysis.executions.Basis`),
     ``enough`` samples or branches for their shares to mean something, and ``other``: ``rows``, ``samples`` and
     ``share`` (of all samples) of what was not sent.
     """
     chosen, limit = loaded.filter(parameters), whole_number(parameters, "limit", 0)
-    found = loaded.once(("hot", chosen), lambda: _counted(loaded, chosen))
+    estimate = loaded.estimate(parameters)
+    found = loaded.once(("hot", chosen, estimate.replaced), lambda: _counted(loaded, chosen, estimate))
     samples = found.table.samples
     rows = np.sort(np.argsort(-samples, kind="stable")[: limit or len(samples)])
     left = int(samples.sum() - samples[rows].sum())
     other = {"rows": len(samples) - len(rows), "samples": left, "share": left / max(1, int(samples.sum()))}
-    header = {"first": found.first, "notes": found.notes, "parts": PARTS, "enough": ENOUGH, "other": other}
+    header = {
+        "first": found.first, "notes": found.notes, "parts": PARTS, "enough": ENOUGH, "other": other,
+        "counts": counts_of(estimate), "share_of": found.share_of,
+    }  # fmt: skip
     return Answer(header, _columns(loaded.profile, found, rows))
 
 
@@ -52,6 +59,7 @@ class _Counted:
 
     table: NameTable
     share: NDArray[np.float64]
+    share_of: Basis
     branches: NDArray[np.float64]
     mispredicted: NDArray[np.float64]
     cycles: NDArray[np.float64]
@@ -60,15 +68,27 @@ class _Counted:
     notes: list[str]
 
 
-def _counted(loaded: Loaded, chosen: SampleFilter | None) -> _Counted:
+def _counted(loaded: Loaded, chosen: SampleFilter | None, estimate: Estimate) -> _Counted:
     profile = loaded.profile
-    table, over_time = loaded.functions(chosen, PARTS)
-    share = ratio(table.samples, np.bincount(table.event, table.samples, len(profile.events))[table.event])
+    table, over_time = loaded.functions(chosen, PARTS, estimate)
+    followed = {basis_of_event(profile.events[event]) for event in set(table.event.tolist())}
+    share_of: Basis = followed.pop() if len(followed) == 1 else "entries"
+    share = _of_event(table, table.samples.astype(np.float64))
+    if estimate.replaced:
+        share_of, share = "executions", _of_event(table, _known(table.instructions, table.has_instructions))
     count, wrong, right, cycles, timed = _branches(loaded.namer, table)
     why = why_no_stacks(profile, chosen)
     notes = texts([*table.notes, *([f"no branches: {why}"] if why else [])])
     found = _Counted(
-        table, share, count, ratio(wrong, wrong + right), ratio(cycles, timed), _over_time(over_time, table), "", notes
+        table,
+        share,
+        share_of,
+        count,
+        ratio(wrong, wrong + right),
+        ratio(cycles, timed),
+        _over_time(over_time, table),
+        "",
+        notes,
     )
     found.first = _first(profile, found)
     return found
@@ -81,7 +101,7 @@ def _columns(profile: Profile, found: _Counted, rows: Array) -> dict[str, Column
     return {
         "event": table.event,
         "function": texts(label.shown(profile) for label in labels),
-        "module": texts(profile.modules[label.module].short if label.module >= 0 else "" for label in labels),
+        "module": module_names(profile, (label.module for label in labels)),
         "module_row": np.array([label.module for label in labels], np.int64),
         "start": np.array([label.start for label in labels], np.uint64),
         "samples": table.samples,
@@ -92,6 +112,12 @@ def _columns(profile: Profile, found: _Counted, rows: Array) -> dict[str, Column
         "cycles": found.cycles[rows],
         "over_time": over_time.reshape(-1),
     }
+
+
+def _of_event(table: NameTable, values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Shares of ``values`` (NaN: not known) of their sums by event."""
+    sums = np.bincount(table.event, np.nan_to_num(values), int(table.event.max(initial=0)) + 1)
+    return ratio(values, sums[table.event])
 
 
 def _known(values: Array | None, known: Array) -> NDArray[np.float64]:
@@ -138,7 +164,7 @@ def _first(profile: Profile, found: _Counted) -> str:
     top = int(np.flatnonzero(event == main)[0])  # the heaviest of its event
     whole = int(samples[event == main].sum())
     labels = [table.labels[name] for name in table.name.tolist()]
-    name = _name(profile, labels[top])
+    name, share = _name(profile, labels[top]), int(samples[top]) / max(1, whole)
     if whole < ENOUGH:
         return f"Only {whole} samples: shares mean little. {name} has {int(samples[top])} of them."
     wrong, count = found.mispredicted, found.branches
@@ -147,7 +173,7 @@ def _first(profile: Profile, found: _Counted) -> str:
         if len(set(event.tolist())) > 1
         else " of the samples"
     )
-    sentence = f"Start with {name}: {found.share[top]:.0%}{of}"
+    sentence = f"Start with {name}: {share:.0%}{of}"
     if count[top] >= ENOUGH and wrong[top] >= _OFTEN_WRONG:
         return f"{sentence}, and {wrong[top]:.1%} of the branches taken in it were mispredicted."
     mapped = np.array([label.module >= 0 for label in labels], bool)

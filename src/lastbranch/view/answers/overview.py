@@ -9,7 +9,7 @@ import numpy as np
 from ...analysis import how_to_record, why_no_stacks
 from ...model import Profile
 from ...version import __version__
-from ..answer import Answer, texts
+from ..answer import Answer, module_names, texts
 from ..loaded import Loaded, Parameters
 
 __all__ = ["overview"]
@@ -39,7 +39,7 @@ def overview(loaded: Loaded, _parameters: Parameters) -> Answer:
     answer.columns["processes.samples"] = samples
     row, samples = _summed(modules.key, modules.samples)
     answer.columns["modules.row"] = row
-    answer.columns["modules.name"] = texts(profile.modules[r].short for r in row.tolist())
+    answer.columns["modules.name"] = module_names(profile, row.tolist())
     answer.columns["modules.samples"] = samples
     events = np.bincount(modules.event, modules.samples, len(profile.events)).astype(np.int64)
     answer.header["warnings"] = texts(_warnings(profile))  # after all of the file was read

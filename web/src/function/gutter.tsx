@@ -1,8 +1,12 @@
 // Jumps as arcs beside the assembly, on a canvas: forwards quiet, backwards (loops) in the accent colour, mispredicted
 // ones red; the more often, the thicker. The table has the same numbers as text.
 
+import type { ComponentChild } from "preact";
+import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { count, hex, largest, percent } from "../format.ts";
+import type { View } from "../grid.tsx";
 import type { Answer, Numbers } from "../wire.ts";
+import { choose, point, pointed } from "./choice.ts";
 import type { Code } from "./code.ts";
 
 /** px: how wide it is, as the padding in app.css. */
@@ -114,4 +118,48 @@ export class Arcs {
   private left(arc: number): number {
     return GUTTER - NEAREST - (this.lane[arc] ?? 0) * this.step;
   }
+}
+
+interface GutterProps {
+  readonly code: Code;
+  readonly arcs: Arcs;
+  readonly view: View;
+  /** px: of a row. */
+  readonly row: number;
+  /** The arc under the mouse, -1 where none is. */
+  readonly arc: number;
+  onArc(arc: number): void;
+}
+
+/** The arcs of the rows in view; the mouse on one points at its ends, a click leads to its target. */
+export function Gutter({ code, arcs, view, row, arc, onArc }: GutterProps): ComponentChild {
+  const canvas = useRef<HTMLCanvasElement>(null);
+  const [, paintAgain] = useState({});
+  const under = pointed.value;
+  const height = Math.max(0, view.height - row); // below the headings
+  useLayoutEffect(() => {
+    if (canvas.current) arcs.paint(canvas.current, view.top, height, row, under, arc);
+  });
+  useEffect(() => {
+    const dark = matchMedia("(prefers-color-scheme: dark)");
+    const again = (): void => paintAgain({});
+    dark.addEventListener("change", again);
+    return () => dark.removeEventListener("change", again);
+  }, []);
+  const onMouseMove = (event: MouseEvent): void => {
+    const found = arcs.at(event.offsetX, event.offsetY + view.top, row);
+    onArc(found);
+    point(found < 0 ? [] : arcs.ends(found));
+  };
+  return (
+    <canvas
+      ref={canvas}
+      class="gutter"
+      aria-hidden="true"
+      style={{ width: `${GUTTER}px`, height: `${height}px`, marginBottom: `-${height}px` }}
+      onMouseMove={onMouseMove}
+      onMouseLeave={() => onArc(-1)}
+      onClick={() => arc >= 0 && choose(code, arcs.ends(arc)[1] ?? 0)}
+    />
+  );
 }
