@@ -28,6 +28,7 @@ from lastbranch.formats.tb5 import NEVER, STRUCTS, Scope, Table, Tb5File, Tb5Wri
 from lastbranch.formats.tb5.layout import ModuleFlag, empty_records
 from lastbranch.opening import open_source
 from lastbranch.tb5_binding import bind_stream, unbind_stream
+from lastbranch.tbrw.c.build import build, missing
 
 DATA = Table(Scope.STREAM, 0, 2)
 SAMPLE = np.dtype([("pc", STRUCTS["TBRW_SampleRecordPC"].dtype), ("tsc", "<u8")])
@@ -254,6 +255,20 @@ def scale(folder: Path, capture: str, symfs: str, gigabytes: float, large: str |
         path.unlink()
 
 
+def c_library(folder: Path, number: int) -> None:
+    """Records a second of processor time through libtbrw."""
+    build(folder)
+    program, binaries = folder / "tbrw_records", folder / "analyzer" / "bin"
+    words = ["gcc", "-O2", "-I", str(folder / "analyzer" / "include"), "-o", str(program)]
+    words += [str(Path(__file__).with_name("tbrw_records.c")), f"-L{binaries}", "-ltbrw", f"-Wl,-rpath,{binaries}"]
+    subprocess.run(words, check=True)
+    told = subprocess.run([program, folder / "c.tb5", str(number)], check=True, capture_output=True, text=True).stdout
+    rates = {name: float(rate) for name, rate in map(str.split, told.splitlines())}
+    required("C: enumerate_data", rates["enumerate_data"], "M records/s", "at least 1")
+    required("C: single add_data", rates["add_data"], "M records/s", "at least 0.3")
+    required("C: add_data of a record in two halves", rates["halves"], "M records/s", "at least 0.3")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--folder")
@@ -263,7 +278,7 @@ def main() -> None:
     parser.add_argument("--symfs", default="/")
     parser.add_argument("--scale", type=float, metavar="GIGABYTES")
     parser.add_argument("--large", metavar="PERF.DATA")
-    parser.add_argument("--only", choices=["records", "bind", "report", "scale"])
+    parser.add_argument("--only", choices=["records", "bind", "c", "report", "scale"])
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=given.folder) as name:
         folder = Path(name)
@@ -271,6 +286,8 @@ def main() -> None:
             records(folder, given.gigabytes)
         if given.only in (None, "bind") and given.samples:
             binding(folder, given.samples)
+        if given.only in (None, "c") and not missing():
+            c_library(folder, 1_000_000)
         if given.capture and given.only in (None, "report"):
             report(folder, given.capture, given.symfs)
         if given.capture and given.scale and given.only in (None, "scale"):

@@ -1,7 +1,8 @@
 """Binding stored in a TB5 file: bind and unbind streams by the rules of the TBRW guide (3.3, 6.1, 6.6).
 
 A module record owns the addresses ``[load_address, load_address + length)`` of its process from module_event_when (0:
-since before the start) until module_unload_tsc (all ones: forever) or a notice of unloading (`module_lives`). Its code
+since before the start) until module_unload_tsc (all ones: forever) or a notice of unloading (`module_lives`); without
+TBRW_MODULE_TSC_USED these are numbers of samples of the stream. Its code
 selector and segment type must match those of the sample where both are recorded. Records of the kernel, of process 0
 and global ones apply to every process, after its own.
 """
@@ -127,76 +128,107 @@ _FOREVER = (1 << 62) - 1
 _NEVER = np.uint64(NEVER)
 
 
-class ModuleLookup:
-    """Finds module records. ``modules`` are TBRW_MODULE records."""
+class _Loads:
+    """The module records ``rows`` of one clock, in their address spaces ``space``."""
 
-    def __init__(self, modules: Array) -> None:
-        self._modules, lives = modules, module_lives(modules)
-        self._loads = np.flatnonzero(lives.loads)
-        ends = lives.until[lives.until != _NEVER]
-        self._times = distinct(np.concatenate([lives.since[lives.since != 0], ends]))
-        since = np.searchsorted(self._times, lives.since, side="right")
-        self._first = np.where(lives.since == 0, 0, since).astype(np.int64)
-        past = np.searchsorted(self._times, lives.until, side="right").astype(np.int64)
-        self._last = np.where(lives.until == _NEVER, _FOREVER, past)
-        self._start = modules["module_load_address"]
-        self._end = self._start + modules["module_length"]
-        self._end = np.where(self._end < self._start, _NEVER, self._end)
-        pid, kernel = modules["module_associated_pid"], self._start >= np.uint64(KERNEL_HALF)
-        pids = distinct(pid[~lives.everybodys])
-        self._space_of = Ids(pids, np.arange(len(pids)) + _FIRST_PROCESS, _FIRST_PROCESS + len(pids))
-        shared = np.where(kernel, _KERNEL, _SHARED)
-        self._space = np.where(lives.everybodys, shared, self._space_of(pid))
-        self._shared_user = bool((~kernel & lives.everybodys).any())
+    def __init__(self, modules: Array, lives: ModuleLives, space: Array, rows: NDArray[np.int64]) -> None:
+        self._modules, self.rows = modules, rows
+        since, until = lives.since[rows], lives.until[rows]
+        self._times = distinct(np.concatenate([since[since != 0], until[until != _NEVER]]))
+        first = np.searchsorted(self._times, since, side="right")
+        self._first = np.where(since == 0, 0, first).astype(np.int64)
+        past = np.searchsorted(self._times, until, side="right").astype(np.int64)
+        self._last = np.where(until == _NEVER, _FOREVER, past)
+        self._space, self._start = space[rows], modules["module_load_address"][rows]
+        end = self._start + modules["module_length"][rows]
+        self._end = np.where(end < self._start, _NEVER, end)
         self._indexes: dict[tuple[int, int], SpaceIndex] = {}
-        self.by_kind = bool(modules["module_code_selector"].any() or (modules["module_segment_type_word"] & 3).any())
-        """Whether any module records its selector or mode. Otherwise those of samples do not matter."""
 
-    def find(self, ip: Array, pid: Array, time: Array, selector: Array, mode: Array) -> NDArray[np.int64]:
-        """int64 row of the module of each sample, -1 without one.
-
-        ``ip`` and ``time`` are uint64, ``pid`` uint32, ``selector`` and ``mode`` integers.
-        """
-        moment = self._moments(time)
-        space = self._space_of(pid)
-        if not self.by_kind:
-            return self._find(0, 0, space, moment, ip)
-        kinds = selector.astype(np.int64) << 2 | mode
-        out = np.full(len(ip), -1, np.int64)
-        present = np.flatnonzero(np.bincount(kinds, minlength=1)).tolist()
-        for kind in present:
-            if len(present) == 1:
-                return self._find(kind >> 2, kind & 3, space, moment, ip)
-            mine = np.flatnonzero(kinds == kind)
-            out[mine] = self._find(kind >> 2, kind & 3, space[mine], moment[mine], ip[mine])
-        return out
-
-    def _moments(self, time: Array) -> NDArray[np.int64]:
+    def moments(self, time: Array) -> NDArray[np.int64]:
         if len(time) > len(self._times) and bool((time[1:] >= time[:-1]).all()):
             # The samples are in order: find the changes among them.
             changes = np.searchsorted(time, self._times, side="left")
             return np.repeat(np.arange(len(self._times) + 1), np.diff(changes, prepend=0, append=len(time)))
         return np.searchsorted(self._times, time, side="right")
 
-    def _find(self, selector: int, mode: int, space: Array, moment: Array, ip: Array) -> NDArray[np.int64]:
-        index = self._indexes.get((selector, mode))
+    def find(self, kind: tuple[int, int], space: Array, moment: Array, ip: Array) -> NDArray[np.int64]:
+        index = self._indexes.get(kind)
         if index is None:
-            index = self._indexes[selector, mode] = self._build(selector, mode)
-        kernel = ip >= np.uint64(KERNEL_HALF)
-        found = index.find(np.where(kernel, _KERNEL, space), moment, ip)
-        if self._shared_user:
-            rest = np.flatnonzero((found < 0) & ~kernel)
-            found[rest] = index.find(np.full(len(rest), _SHARED), moment[rest], ip[rest])
-        return found
+            index = self._indexes[kind] = self._build(*kind)
+        return index.find(space, moment, ip)
 
     def _build(self, selector: int, mode: int) -> SpaceIndex:
-        theirs, kind = self._modules["module_code_selector"], self._modules["module_segment_type_word"] & 3
+        mine = self._modules[self.rows]
+        theirs, kind = mine["module_code_selector"], mine["module_segment_type_word"] & 3
         fits = (theirs == selector) | (theirs == 0) | (selector == 0)
         fits &= (kind == mode) | (kind == CpuMode.V86) | (mode == CpuMode.V86)
-        rows = self._loads[fits[self._loads]]
         columns = (self._space, self._start, self._end, self._first, self._last)
-        space, lo, hi, first, last, which = split_overlaps(*(c[rows] for c in columns))
-        return SpaceIndex(space, lo, hi, first, last, rows[which])
+        space, lo, hi, first, last, which = split_overlaps(*(c[fits] for c in columns))
+        return SpaceIndex(space, lo, hi, first, last, self.rows[fits][which])
+
+
+class ModuleLookup:
+    """Finds module records. ``modules`` are TBRW_MODULE records.
+
+    A process's own modules go before everybody's, then those with time stamps before those with sample numbers.
+    """
+
+    def __init__(self, modules: Array) -> None:
+        lives = module_lives(modules)
+        pid, kernel = modules["module_associated_pid"], modules["module_load_address"] >= np.uint64(KERNEL_HALF)
+        pids = distinct(pid[~lives.everybodys])
+        self._space_of = Ids(pids, np.arange(len(pids)) + _FIRST_PROCESS, _FIRST_PROCESS + len(pids))
+        shared = np.where(kernel, _KERNEL, _SHARED)
+        space = np.where(lives.everybodys, shared, self._space_of(pid))
+        self._shared_user = bool((~kernel & lives.everybodys).any())
+        self._timed, self._numbered = (
+            _Loads(modules, lives, space, np.flatnonzero(lives.loads & (lives.timed == timed)))
+            for timed in (True, False)
+        )
+        self.by_number = len(self._numbered.rows) > 0
+        """Whether the numbers of samples matter."""
+        self.by_kind = bool(modules["module_code_selector"].any() or (modules["module_segment_type_word"] & 3).any())
+        """Whether any module records its selector or mode. Otherwise those of samples do not matter."""
+
+    def find(
+        self, ip: Array, pid: Array, time: Array, number: Array, selector: Array, mode: Array
+    ) -> NDArray[np.int64]:
+        """int64 row of the module of each sample, -1 without one.
+
+        ``ip`` and ``time`` are uint64, ``number`` (which sample of its stream it is) uint64, ``pid`` uint32,
+        ``selector`` and ``mode`` integers.
+        """
+        clocks = [(c, c.moments(t)) for c, t in ((self._timed, time), (self._numbered, number)) if len(c.rows)]
+        space = self._space_of(pid)
+        if not self.by_kind:
+            return self._find((0, 0), clocks, space, ip)
+        kinds = selector.astype(np.int64) << 2 | mode
+        out = np.full(len(ip), -1, np.int64)
+        present = np.flatnonzero(np.bincount(kinds, minlength=1)).tolist()
+        for kind in present:
+            which = kind >> 2, kind & 3
+            if len(present) == 1:
+                return self._find(which, clocks, space, ip)
+            mine = np.flatnonzero(kinds == kind)
+            out[mine] = self._find(which, [(c, m[mine]) for c, m in clocks], space[mine], ip[mine])
+        return out
+
+    def _find(
+        self, kind: tuple[int, int], clocks: list[tuple[_Loads, NDArray[np.int64]]], space: Array, ip: Array
+    ) -> NDArray[np.int64]:
+        kernel = ip >= np.uint64(KERNEL_HALF)
+        own = np.where(kernel, _KERNEL, space)
+        if not clocks:
+            return np.full(len(ip), -1, np.int64)
+        (first, moment), *others = clocks
+        out = first.find(kind, own, moment, ip)
+        rest = np.flatnonzero(out < 0) if others else np.empty(0, np.intp)
+        for loads, moment in others:
+            out[rest] = loads.find(kind, own[rest], moment[rest], ip[rest])
+        for loads, moment in clocks if self._shared_user else ():
+            rest = np.flatnonzero((out < 0) & ~kernel)
+            out[rest] = loads.find(kind, np.full(len(rest), _SHARED), moment[rest], ip[rest])
+        return out
 
 
 class TaskLookup:
@@ -371,6 +403,7 @@ class _Chunk(NamedTuple):
     pid: Array
     tid: Array
     time: Array
+    number: Array
     selector: Array
     mode: Array
 
@@ -420,7 +453,7 @@ class StreamBinding:
         rows = np.empty(len(c.ip), STRUCTS["DATA_BIND_STRUCT"].dtype)
         process = self.tasks.process(c.pid, c.time)
         # -1 becomes NEVER: no index
-        rows["module_index"] = self.lookup.find(c.ip, c.pid, c.time, c.selector, c.mode).view(np.uint64)
+        rows["module_index"] = self.lookup.find(c.ip, c.pid, c.time, c.number, c.selector, c.mode).view(np.uint64)
         rows["pid_index"] = process.view(np.uint64)
         rows["tid_index"] = self.tasks.thread(process, c.pid, c.tid, c.time).view(np.uint64)
         return rows
@@ -428,8 +461,8 @@ class StreamBinding:
     def _chunks(self) -> Iterator[_Chunk]:
         parts: list[_Chunk] = []
         size = 0
-        for _, records in self.records.blocks(None, None):
-            parts.append(self._columns(records))
+        for first, records in self.records.blocks(None, None):
+            parts.append(self._columns(first, records))
             size += len(records)
             if size >= _CHUNK:
                 yield _joined(parts)
@@ -437,7 +470,7 @@ class StreamBinding:
         if parts:
             yield _joined(parts)
 
-    def _columns(self, records: Array) -> _Chunk:
+    def _columns(self, first: int, records: Array) -> _Chunk:
         ip, pid = _word(records, "iip", np.uint64), _word(records, "pidRecIndex", np.uint32)
         flags = _word(records, "bitFields2", np.uint32, IA64PC | PID_IS_RAW)
         narrow = (flags & IA64PC) == 0
@@ -452,7 +485,11 @@ class StreamBinding:
             selector = _word(records, "cs", np.uint16)
         else:
             mode = selector = np.broadcast_to(np.uint16(0), len(records))
-        return _Chunk(ip, pid, _word(records, "tid", np.uint32), _word(records, "time", np.uint64), selector, mode)
+        number: Array = np.broadcast_to(np.uint64(0), len(records))
+        if self.lookup.by_number:
+            number = np.arange(first, first + len(records), dtype=np.uint64)
+        tid, time = _word(records, "tid", np.uint32), _word(records, "time", np.uint64)
+        return _Chunk(ip, pid, tid, time, number, selector, mode)
 
     # -- inferred processes and threads
 
@@ -480,7 +517,8 @@ class StreamBinding:
     def _write_rest(self) -> None:
         """Write the bind information of modules, processes and threads, and the records that were inferred."""
         kinds = StreamType
-        owner = self.tasks.process(self.modules["module_associated_pid"], self.modules["module_event_when"])
+        when = np.where(self.lives.timed, self.modules["module_event_when"], np.uint64(0))
+        owner = self.tasks.process(self.modules["module_associated_pid"], when)
         of_module = np.zeros(len(self.modules), STRUCTS["MODULE_BIND_STRUCT"].dtype)
         of_module["pid_index"] = np.where(self.lives.everybodys, _NEVER, owner.view(np.uint64))
         of_process = np.zeros(len(self.processes), STRUCTS["PID_BIND_STRUCT"].dtype)

@@ -40,12 +40,13 @@ def owner(m: dict[str, int]) -> int | None:
 
 
 def life(modules: list[dict[str, int]], row: int) -> tuple[int, int]:
-    """From when to when a record's module was there: notices of unloading behind it may end it early."""
+    """From when to when a record's module was there, in times or in sample numbers: notices of unloading of the same
+    clock behind it may end it early."""
     m = modules[row]
-    timed = m["module_flags"] & ModuleFlag.TSC_USED
-    since, until = (m["module_event_when"], m["module_unload_tsc"]) if timed else (0, NEVER)
+    since = m["module_event_when"]
+    until = m["module_unload_tsc"] if timed(m) else m["reserved_for_legacy"] or NEVER
     for number, other in enumerate(modules):
-        if not is_notice(other) or not other["module_flags"] & ModuleFlag.TSC_USED:
+        if not is_notice(other) or timed(other) != timed(m):
             continue
         same = owner(other) == owner(m) and other["module_load_address"] == m["module_load_address"]
         if same and (since, row) < (other["module_event_when"], number):
@@ -53,9 +54,14 @@ def life(modules: list[dict[str, int]], row: int) -> tuple[int, int]:
     return since, until
 
 
-def truth(modules: list[dict[str, int]], s: dict[str, int]) -> int:
-    """The row of the module by the guide's words; own modules before everybody's, the newest load first."""
-    best: tuple[int, int, int] | None = None
+def timed(m: dict[str, int]) -> bool:
+    return bool(m["module_flags"] & ModuleFlag.TSC_USED)
+
+
+def truth(modules: list[dict[str, int]], number: int, s: dict[str, int]) -> int:
+    """The row of the module by the guide's words; own modules before everybody's, time stamps before sample numbers,
+    the newest load first."""
+    best: tuple[int, bool, int, int] | None = None
     for row, m in enumerate(modules):
         if is_notice(m) or (not everybodys(m) and m["module_associated_pid"] != s["pid"]):
             continue
@@ -63,14 +69,15 @@ def truth(modules: list[dict[str, int]], s: dict[str, int]) -> int:
         if not start <= s["ip"] < min(start + m["module_length"], NEVER):
             continue
         since, until = life(modules, row)
-        if not since <= s["time"] or not (until == NEVER or s["time"] < until):
+        now = s["time"] if timed(m) else number
+        if not since <= now or not (until == NEVER or now < until):
             continue
         selector, mode = m["module_code_selector"], m["module_segment_type_word"]
         if (selector and s["cs"] and selector != s["cs"]) or (mode and s["mode"] and mode != s["mode"]):
             continue
-        rank = (0 if everybodys(m) else 1, since, row)
+        rank = (0 if everybodys(m) else 1, timed(m), since, row)
         best = rank if best is None or rank > best else best
-    return NEVER if best is None else best[2]
+    return NEVER if best is None else best[3]
 
 
 _ADDRESS = st.sampled_from([0x1000, 0x1800, 0x2000, 0x3000, KERNEL, KERNEL + 0x1000, KERNEL + 0x1800])
@@ -79,13 +86,14 @@ _MODULES = st.lists(
         {
             "module_associated_pid": st.sampled_from([0, 7, 8, 5_000_000]),
             "module_flags": st.builds(
-                lambda kind, notice, timed: int(kind | notice | timed),
+                lambda kind, notice, clock: int(kind | notice | clock),
                 st.sampled_from([0, 0, ModuleFlag.IS_EXE, ModuleFlag.GLOBAL_LOAD]),
                 st.sampled_from([0, ModuleFlag.LOADED, ModuleFlag.UNLOADED, ModuleFlag.LOADED | ModuleFlag.UNLOADED]),
-                st.sampled_from([0, *[ModuleFlag.TSC_USED] * 3]),
+                st.sampled_from([0, ModuleFlag.TSC_USED]),
             ),
             "module_event_when": st.integers(0, 12),
             "module_unload_tsc": st.integers(0, 12) | st.just(NEVER),
+            "reserved_for_legacy": st.sampled_from([0, 0, 3, 8]),
             "module_segment_type_word": st.sampled_from([0, 2, 3]),
             "module_code_selector": st.sampled_from([0, 0x10, 0x33]),
             "module_length": st.sampled_from([0, 1, 0x800, 0x1000, 0x2800]),
@@ -124,7 +132,7 @@ def test_modules_are_those_of_the_guides_rule(
     write(path, modules, samples)
     summary = bind_stream(path)
     file = TB5(path)
-    assert [m for m, _, _ in bound(file, 4)] == [truth(modules, s) for s in samples]
+    assert [m for m, _, _ in bound(file, 4)] == [truth(modules, i, s) for i, s in enumerate(samples)]
     # Processes and threads are inferred: each id once, in the order of ids.
     own = {m["module_associated_pid"] for m in modules if not everybodys(m)}
     pids = sorted(own | {s["pid"] for s in samples})
@@ -166,7 +174,7 @@ def test_a_notice_of_unloading_ends_what_was_loaded_there(tmp_path: Path) -> Non
     ]  # fmt: skip
     samples = [{"ip": ip, "pid": pid, "tid": 1, "cs": 0, "mode": 0, "time": time} for pid, ip, time, _ in cases]
     write(path, modules, samples)
-    assert [truth(modules, s) for s in samples] == [row for *_, row in cases]
+    assert [truth(modules, i, s) for i, s in enumerate(samples)] == [row for *_, row in cases]
     bind_stream(path)
     assert [m for m, _, _ in bound(TB5(path), 4)] == [row for *_, row in cases]
     profile = open_profile(path)
@@ -175,6 +183,34 @@ def test_a_notice_of_unloading_ends_what_was_loaded_there(tmp_path: Path) -> Non
     found, _ = binder.locate(binder.scopes(batch), batch.ip)
     names = [profile.modules[m].name if m >= 0 else None for m in found.tolist()]
     assert names == [None if row == NEVER else f"m{ip:x}" for _, ip, _, row in cases]
+
+
+def test_sample_numbers_are_the_lives_of_modules_without_time_stamps(tmp_path: Path) -> None:
+    """8.6: module_event_when may be a sample number, and reserved_for_legacy holds that of the end."""
+    path = tmp_path / "a.tb5"
+    base = {"module_associated_pid": 7, "module_length": 0x100, "module_flags": 0, "reserved_for_legacy": 0,
+            "module_code_selector": 0, "module_segment_type_word": 0, "module_unload_tsc": 1}  # fmt: skip
+    loads = [
+        base | {"module_load_address": 0x1000, "module_event_when": 0, "reserved_for_legacy": 2},
+        base | {"module_load_address": 0x1000, "module_event_when": 3},
+        base | {"module_load_address": 0x2000, "module_event_when": 1},
+        base | {"module_load_address": 0x2000, "module_event_when": 4, "module_flags": int(ModuleFlag.UNLOADED)},
+        module(0, 0, start=0x4000),  # with time stamps
+    ]  # fmt: skip
+    samples = [
+        {"ip": ip, "pid": 7, "tid": 1, "cs": 0, "mode": 0, "time": 1000 + 10 * i}
+        for i, ip in enumerate([0x1000, 0x2000, 0x1000, 0x1000, 0x2000, 0x1000, 0x4000])
+    ]
+    expected = [0, 2, NEVER, 1, NEVER, 1, 4]
+    write(path, loads, samples)
+    assert [truth(loads, i, s) for i, s in enumerate(samples)] == expected
+    bind_stream(path)
+    assert [m for m, _, _ in bound(TB5(path), 4)] == expected
+    profile = open_profile(path)
+    (batch,) = profile.batches()
+    binder = bind(profile).binder
+    found, _ = binder.locate(binder.scopes(batch), batch.ip)
+    assert (found >= 0).tolist() == [row != NEVER for row in expected]
 
 
 def test_processes_of_the_file_are_used_by_their_time(tmp_path: Path) -> None:

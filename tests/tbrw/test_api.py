@@ -140,6 +140,13 @@ def test_bit_fields_have_their_places() -> None:
     assert tbrw.TBRW_MODULE(module_segment_type=2).module_segment_type == 2
 
 
+def test_basic_types_are_those_of_the_guide() -> None:
+    sizes = {"CHAR": ctypes.sizeof(ctypes.c_wchar), "U8": 1, "U16": 2, "U32": 4, "U64": 8, "S32": 4, "S64": 8, "PTR": 8}
+    assert {name: ctypes.sizeof(getattr(tbrw, f"TBRW_{name}")) for name in sizes} == sizes
+    assert tbrw.TBRW_PSampleRecordPC(tbrw.TBRW_SampleRecordPC(eip=7)).contents.eip == 7
+    assert (tbrw.TRUE, tbrw.FALSE) == (1, 0)
+
+
 def test_both_spellings_of_the_guide_work() -> None:
     cpu = tbrw.TBRW_CPU(cpu_package_num=3)
     assert cpu.cpu_pacakge_num == 3

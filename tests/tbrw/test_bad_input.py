@@ -172,6 +172,7 @@ def test_itanium_has_its_own_cpuid_and_unknown_architectures_are_refused(ptr: An
 @pytest.mark.parametrize(
     ("section", "call", "record", "status"),
     [
+        (TBRW_SOFTWARE_SECTION, TBRW_set_os, TBRW_OS(), TBRW_UNEXPECTED_VALUE),
         (TBRW_SOFTWARE_SECTION, TBRW_set_os, TBRW_OS(os_platform=7), TBRW_UNEXPECTED_VALUE),
         (TBRW_SOFTWARE_SECTION, TBRW_set_os, TBRW_OS(os_platform=0x200), TBRW_UNEXPECTED_VALUE),
         (TBRW_VERSION_INFO_SECTION, TBRW_set_version_info, TBRW_VERSION_INFO(sample_file_version=15),

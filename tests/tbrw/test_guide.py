@@ -275,7 +275,7 @@ def bound_rows(ptr: Any, start: int = 0) -> list[tuple[int, int, int]]:
     rows: list[tuple[int, int, int]] = []
 
     def callback(data: Any, size: int, count: int, table: Any, table_size: int, user: Any) -> int:
-        assert (len(data), table_size) == (size, count * 24)
+        assert (len(data), table_size, data.readonly) == (size, count * 24, True)
         assert size == count * 40
         rows.extend((b.module_index, b.pid_index, b.tid_index) for b in table)
         return 1
@@ -306,6 +306,19 @@ def test_figure_1_binds_to_the_module_of_process_428(figure: Any) -> None:
     assert ok(TBRW_get_one_pid(figure, rows[5][1])).pid_id == 500
     ok(TBRW_done_section(figure, TBRW_PROCESS_THREAD_SECTION))
     ok(TBRW_done_section(figure, TBRW_MODULE_SECTION))
+
+
+def test_a_sample_may_have_the_index_of_its_process(tmp_path: Path) -> None:
+    """6.10: pidRecIndex is a process id only if pidRecIndexRaw says so."""
+    sample = recipe.sample(0x630E5907, 1)
+    sample.pidRecIndexRaw = 0
+    with open_file(tmp_path / "a.tb5", "w") as file:
+        recipe.write_globals(file.handle, [recipe.module(NAVIGATOR, 0x27000, PROCESS)])
+        with file.writing(Section.PROCESS_THREAD) as section:
+            section.put(TBRW_PID(pid_id=500), TBRW_PID(pid_id=PROCESS))
+        recipe.write_stream(file.handle, [(sample, recipe.time_stamp())])
+        file.bind(0)
+        assert [row[:2] for row in bound_rows(file.handle)] == [(0, 1)]
 
 
 def test_figure_1_bind_tables_of_modules_and_threads(figure: Any) -> None:

@@ -67,25 +67,7 @@ def full(tmp_path: Path) -> Path:
     """A file with every section, three streams, and one of them without data."""
     path = tmp_path / "in" / "full.tb5"
     path.parent.mkdir()
-    with tbrw.open_file(path, "w") as file:
-        recipe.write_globals(file.handle, [recipe.module(0x1000 * i, 0x1000, i) for i in range(5)])
-        with file.writing(tbrw.Section.PROCESS_THREAD) as section:
-            section.put(*(tbrw.TBRW_PID(pid_id=i, pid_name=f"näme {i}") for i in range(3)))
-            section.put(*(tbrw.TBRW_TID(tid_id=i, tid_associated_pid=i) for i in range(4)))
-        with file.writing(tbrw.Section.USER_DEFINED_GLOBAL) as section:
-            section.write(bytes(range(256)))
-        recipe.write_stream(file.handle, [(recipe.sample(0x1000 * i, i), recipe.time_stamp(i)) for i in range(100)])
-        for comment in ("first", ""):
-            with file.writing_stream() as stream:
-                with stream.writing(tbrw.StreamSection.STREAM_INFO) as section:
-                    section.put(tbrw.TBRW_STREAM_INFO(stream_type=tbrw.TBRW_CUSTOM_STREAM, comment=comment))
-                with stream.writing(tbrw.StreamSection.DATA_DESCRIPTION) as section:
-                    section.put(tbrw.TBRW_SAMPREC_DESC_ENTRY(desc_type=0x4000, desc_data_size=12, desc_name="mine"))
-                with stream.writing(tbrw.StreamSection.USER_DEFINED_STREAM) as section:
-                    section.write(comment.encode())
-                with stream.writing(tbrw.StreamSection.DATA) as section:
-                    if comment:
-                        section.write(os.urandom(12 * 1000))
+    recipe.write_full(path)
     return path
 
 
@@ -244,6 +226,19 @@ def test_print_shows_every_section_and_its_values(full: Path) -> None:
         assert expected in ran.out, expected
     assert ran.out.count(" TimeStamp=") == 100
     assert "  0x0000  66 69 72 73 74" in ran.out, "user-defined data of stream 1"
+
+
+def test_print_shows_the_half_of_a_record_that_holds(tmp_path: Path) -> None:
+    narrow, wide = recipe.sample(), tbrw.TBRW_SampleRecordPC(iip=0x7F0000001234, ipsr=3 << 32, IA64PC=1)
+    with tbrw.open_file(tmp_path / "a.tb5", "w") as file:
+        recipe.write_globals(file.handle, [])
+        recipe.write_stream(file.handle, [(one, recipe.time_stamp()) for one in (narrow, wide)])
+    first, second = [line for line in run("print_tb5", tmp_path / "a.tb5").out.splitlines() if "TimeStamp=" in line]
+    assert "eip=0x617000 eflags=0x246 csd_lowWord=0xffff csd_highWord=0xcf9b00" in first
+    assert "iip" not in first
+    assert "iip=0x7f0000001234 ipsr=0x300000000" in second
+    assert "eip" not in second
+    assert "eflags" not in second
 
 
 def test_programs_fail_with_a_message(tmp_path: Path) -> None:

@@ -227,6 +227,24 @@ def test_done_section_wants_what_the_section_must_hold(ptr: Any, section: int, p
         ok(TBRW_done_section(ptr, section))
 
 
+@pytest.mark.parametrize(
+    ("part", "record"),
+    [
+        ("system", TBRW_SYSTEM()), ("host", TBRW_HOST()), ("host", TBRW_HOST(host_name="", host_ip_address="")),
+        ("application", TBRW_APPLICATION()),
+    ],
+)  # fmt: skip
+def test_done_section_wants_structures_that_say_something(ptr: Any, part: str, record: Any) -> None:
+    """Table 4: nodes, a host, what memory applications have."""
+    section = TBRW_HARDWARE_SECTION if part == "system" else TBRW_SOFTWARE_SECTION
+    ok(TBRW_writing_section(ptr, section))
+    for name in ["system"] if part == "system" else ["host", "os", "application"]:
+        ok(getattr(tbrw, f"TBRW_set_{name}")(ptr, record if name == part else getattr(recipe, name)()))
+    assert TBRW_done_section(ptr, section) == TBRW_NO_DATA_TO_WRITE
+    ok(getattr(tbrw, f"TBRW_set_{part}")(ptr, getattr(recipe, part)()))
+    ok(TBRW_done_section(ptr, section))
+
+
 def test_a_set_call_before_done_replaces_the_one_before(ptr: Any) -> None:
     recipe.section(
         ptr, TBRW_HARDWARE_SECTION,
@@ -569,6 +587,32 @@ def test_binding_needs_modules_data_and_addresses(ptr: Any) -> None:
         ok(TBRW_done_stream(ptr, stream))
         assert TBRW_dobind(ptr, stream) == expected
     ok(TBRW_dobind(ptr, 0))
+
+
+@pytest.mark.parametrize("subtype", [SST_NONE, SST_IIP, SST_EIP])
+@pytest.mark.parametrize("size", [4, 8])
+def test_every_kind_of_instruction_pointer_is_bound(ptr: Any, subtype: int, size: int) -> None:
+    """8.11: ST_IP with SST_EIP is the address of a 32-bit program."""
+    recipe.write_globals(ptr, [recipe.module(pid=0)])
+    begin_stream(ptr, 0)
+    recipe.stream_section(ptr, 0, TBRW_STREAM_INFO_SECTION, lambda: TBRW_set_stream_info(ptr, 0, recipe.stream_info()))
+    address = TBRW_SAMPREC_DESC_ENTRY(desc_type=ST_IP, desc_subtype=subtype, desc_data_size=size)
+    recipe.stream_section(
+        ptr, 0, TBRW_DATA_DESCRIPTION_SECTION, lambda: TBRW_add_data_descriptor_entry(ptr, 0, address)
+    )
+    samples = b"".join(at.to_bytes(size, "little") for at in (recipe.SAMPLE_AT, recipe.MODULE_AT - 1))
+    recipe.stream_section(ptr, 0, TBRW_DATA_SECTION, lambda: TBRW_add_data(ptr, 0, 2 * size, samples))
+    ok(TBRW_done_stream(ptr, 0))
+    ok(TBRW_dobind(ptr, 0))
+    rows: list[int] = []
+    ok(TBRW_reading_stream(ptr, 0))
+    ok(TBRW_reading_stream_section(ptr, 0, TBRW_DATA_SECTION))
+    ok(
+        TBRW_bind_enumerate_data(
+            ptr, 0, lambda d, s, n, table, *_: rows.extend(b.module_index for b in table) or 1, 0, 0
+        )
+    )
+    assert rows == [0, (1 << 64) - 1]
 
 
 def test_bound_calls_need_a_bound_stream(whole: Any) -> None:

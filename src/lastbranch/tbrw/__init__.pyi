@@ -487,6 +487,8 @@ TBRW_U32 = ctypes.c_uint
 TBRW_U64 = ctypes.c_ulong
 TBRW_S32 = ctypes.c_int
 TBRW_S64 = ctypes.c_long
+TBRW_PTR = ctypes.c_void_p
+TBRW_PSampleRecordPC: TypeAlias = ctypes._Pointer[TBRW_SampleRecordPC]
 TBRW_FILE_READ: FileMode
 TBRW_FILE_WRITE: FileMode
 TBRW_FILE_CREATE_ALWAYS: FileMode
@@ -695,6 +697,8 @@ TBRW_UNSUPPORTED_ARCH_TYPE: Status
 TBRW_NO_DATA_TO_WRITE: Status
 VT_SUCCESS: Status
 ST_TIMESTAMP: DescType
+TRUE: int
+FALSE: int
 
 def TBRW_get_version() -> tuple[int, int, int]: ...
 def TBRW_open(filename: str | PathLike[str], access_mode: int) -> tuple[int, Handle | None]: ...

@@ -22,7 +22,7 @@ from .rules import Access, FileMode
 from .status import Status, TbrwError, status_text
 from .structures import RECORDS, TBRW_STRING_OR_ID
 
-__all__ = ["FUNCTIONS"]
+__all__ = ["FUNCTIONS", "INPUTS", "OUTPUTS", "TBRW_PTR"]
 
 
 # -- a function from its row
@@ -53,13 +53,19 @@ class TooSmall(TbrwError):
         self.needed = needed
 
 
-def make(prototype: str, chapter: str, text: str, body: Callable[..., Any]) -> Callable[..., Any]:
-    """Make the function ``TBRW_`` + name of a row."""
+def parameters(prototype: str) -> tuple[str, dict[str, Any], dict[str, Any]]:
+    """The name of a function, its parameters, and its OUT values with their types."""
     head, _, returned = prototype.partition(" -> ")
     name, _, inside = head.rstrip(")").partition("(")
-    names, outs = [list(filter(None, part.split(", "))) for part in (inside, returned)]
-    kinds = [_KINDS.get(n, int) for n in names]
-    out_kinds = [_KINDS.get(n, int) for n in outs]
+    given, outs = ({n: _KINDS.get(n, int) for n in part.split(", ") if n} for part in (inside, returned))
+    return f"TBRW_{name}", given, outs
+
+
+def make(prototype: str, chapter: str, text: str, body: Callable[..., Any]) -> Callable[..., Any]:
+    """Make the function of a row."""
+    name, given_kinds, out_kinds_by_name = parameters(prototype)
+    names, kinds = list(given_kinds), list(given_kinds.values())
+    outs, out_kinds = list(out_kinds_by_name), list(out_kinds_by_name.values())
     failed = tuple(0 if kind is int else None for kind in out_kinds)
     signature = Signature(
         [Parameter(n, Parameter.POSITIONAL_OR_KEYWORD, annotation=k) for n, k in zip(names, kinds, strict=True)],
@@ -79,7 +85,7 @@ def make(prototype: str, chapter: str, text: str, body: Callable[..., Any]) -> C
             return Status.SUCCESS if result is None else result
         return (Status.SUCCESS, *(result if len(outs) > 1 else (result,)))
 
-    call.__name__ = call.__qualname__ = f"TBRW_{name}"
+    call.__name__ = call.__qualname__ = name
     call.__module__ = "lastbranch.tbrw"
     shown = ", ".join(["status", *outs])
     call.__doc__ = f"{text}\n\nReturns ``{shown}``. Guide: {chapter}."
@@ -444,7 +450,13 @@ _DATA: list[Row] = [
     ("unbind(ptr, data_stream)", "9.3.4", "Remove what binding a stream added to the file.", Handle.unbind),
 ]  # fmt: skip
 
-FUNCTIONS: dict[str, tuple[str, Callable[..., Any]]] = {
-    f"TBRW_{row[0].partition('(')[0]}": (row[1], make(*row)) for row in _rows()
-}
+FUNCTIONS: dict[str, tuple[str, Callable[..., Any]]] = {}
 """Name -> (chapter, function)."""
+INPUTS: dict[str, dict[str, Any]] = {}
+"""Name -> the parameters of the function with their types; an INOUT one is in `OUTPUTS`, too."""
+OUTPUTS: dict[str, dict[str, Any]] = {}
+"""Name -> the OUT values of the function with their types."""
+
+for _row in _rows():
+    _name, _given, _outs = parameters(_row[0])
+    FUNCTIONS[_name], INPUTS[_name], OUTPUTS[_name] = (_row[1], make(*_row)), _given, _outs

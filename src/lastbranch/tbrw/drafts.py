@@ -20,6 +20,7 @@ from ..formats.tb5.layout import (
     POINTERS,
     SAMPLE_FILE_VERSION,
     STRUCTS,
+    TELLING,
     ArchType,
     DescType,
     OsFamily,
@@ -128,6 +129,12 @@ class RecordsDraft:
         missing = [name for name in REQUIRED.get((self.scope, self.section), ()) if not self.rows[name]]
         if missing:
             raise TbrwError(Status.NO_DATA_TO_WRITE, f"{self.where} lacks {', '.join(missing)}")
+        for name in TELLING.keys() & self.rows.keys():
+            row = self.rows[name].array(bool)[0]  # a string counts by whether it has text
+            if not any(row[field] for field in TELLING[name]):
+                raise TbrwError(
+                    Status.NO_DATA_TO_WRITE, f"{self.where}: {name} is empty; give {' or '.join(TELLING[name])}"
+                )
 
     def tables(self, intern: Callable[[str | None], int]) -> Iterator[tuple[int, Array]]:
         """(part, records) to write. The first part is always among them, so that an empty section exists too."""
@@ -258,7 +265,7 @@ class DataDraft:
 
 # -- what a record must hold to be accepted, by structure
 
-_PLATFORMS = {0, *OsFamily, *range(0x100, 0x200)}
+_PLATFORMS = {*OsFamily, *range(0x100, 0x200)}
 _USER_STREAMS = (StreamType.SAMPLING, StreamType.AGGREGATED, StreamType.BOOKMARK, StreamType.CUSTOM)
 _ENTRY = STRUCTS["TBRW_SAMPREC_DESC_ENTRY"]
 _LEGACY_SIZE = STRUCTS["TBRW_SampleRecordPC"].size
@@ -400,6 +407,11 @@ class Drafts:
         """Add records, all of them or none."""
         with self._store.lock, translated():
             self._data[stream].add(portions, self._record_sizes.get(stream, 0))
+
+    def whole_records(self, stream: int) -> int:
+        """Bytes of a record if a stream that is being written holds whole records so far, else 0."""
+        data, size = self._data.get(stream), self._record_sizes.get(stream, 0)
+        return size if data is not None and size and not data.size % size else 0
 
     # -- done
 

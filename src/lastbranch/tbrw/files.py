@@ -2,7 +2,8 @@
 
     with open_file("run.tb5", "w") as file:
         with file.writing(Section.SOFTWARE) as section:
-            section.put(TBRW_HOST(host_name="a"), TBRW_OS(), TBRW_APPLICATION())
+            section.put(TBRW_HOST(host_name="a"), TBRW_APPLICATION(app_page_size=4096))
+            section.put(TBRW_OS(os_platform=TBRW_OSFAMILY_LINUX64))
         with file.writing_stream() as stream, stream.writing(StreamSection.STREAM_INFO) as section:
             section.put(TBRW_STREAM_INFO(stream_type=TBRW_CUSTOM_STREAM))
 

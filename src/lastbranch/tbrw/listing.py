@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..formats.tb5.layout import CHILDREN, NEVER, SINGLE, Scope, Section, StreamSection
+from ..formats.tb5.layout import CHILDREN, IA64PC, NEVER, SINGLE, Scope, Section, StreamSection
 from ..model import visible
 from .files import Owner, Stream, Tb5
 from .structure_sections import parts_of
@@ -21,6 +21,8 @@ _HEXADECIMAL = {
 }  # fmt: skip
 """Words of field names whose values are bits and addresses."""
 _BYTES_A_LINE = 16
+_OTHER_FORM = {True: {"eip", "eflags", "csd_lowWord", "csd_highWord"}, False: {"iip", "ipsr"}}
+"""IA64PC of a legacy sample record -> the half of its union that does not hold (6.10, 6.11)."""
 
 
 def lines(file: Tb5) -> Iterator[str]:
@@ -76,11 +78,14 @@ def _number(field: str, value: int) -> str:
 def _data(stream: Stream, bound: bool) -> Iterator[str]:
     dtype, index = stream.dtype(), 0
     names = dtype.names or ()
+    word = names.index("bitFields2") if {"bitFields2", "eip", "iip"} <= set(names) else None
     with stream.reading(StreamSection.DATA):
         for data, places in stream.portions(bound):
             records = np.frombuffer(data, dtype).tolist()
             for i, values in enumerate(records):
-                shown = " ".join(f"{n}={_value(n, v)}" for n, v in zip(names, values, strict=True))
+                left_out = _OTHER_FORM[bool(values[word] & int(IA64PC))] if word is not None else ()
+                pairs = ((n, v) for n, v in zip(names, values, strict=True) if n not in left_out)
+                shown = " ".join(f"{n}={_value(n, v)}" for n, v in pairs)
                 yield f"  {index + i}: {shown}{_owner(places[i]) if places else ''}"
             index += len(records)
 

@@ -13,7 +13,6 @@ from ..formats.tb5 import Tb5File
 from ..formats.tb5.layout import (
     POINTERS,
     STRUCTS,
-    DescType,
     Pointer,
     Scope,
     Section,
@@ -24,6 +23,7 @@ from ..formats.tb5.layout import (
     struct_of,
     with_children,
 )
+from ..formats.tb5.sample_reader import SampleRecords
 from ..model import Array
 from .rules import Access, Rules
 from .status import Status, TbrwError
@@ -263,9 +263,7 @@ class Reader:
     def require_addresses(self, stream: int) -> None:
         """Raises `TbrwError` (LEGACY_DATA_NOT_EXIST) if the records of a stream have no address to bind."""
         with self.store.reading() as view:
-            if not {DescType.LEGACY_SAMPLE_RECORD, DescType.IP}.intersection(
-                view.descriptors(stream)["desc_type"].tolist()
-            ):
+            if "iip" not in SampleRecords(view, stream).names:
                 raise TbrwError(Status.LEGACY_DATA_NOT_EXIST, f"the records of stream {stream} have no address")
 
     def bound_stream(self) -> int:

@@ -35,8 +35,8 @@ from .rules import FileMode
 from .status import Status
 
 __all__ = [
-    "ENUMERATIONS", "ID_MARK", "NUMBERS", "PAIRS", "RECORDS", "Record", "TBRW_STRING_OR_ID", "TYPES", "buffer_of",
-    "memory_at", "register", "text_at",
+    "ALIASES", "ENUMERATIONS", "ID_MARK", "NUMBERS", "PAIRS", "RECORDS", "Record", "TBRW_STRING_OR_ID", "TYPES",
+    "buffer_of", "memory_at", "register", "text_at",
 ]  # fmt: skip
 
 
@@ -209,7 +209,7 @@ _PAIRS = {
 }
 """Two declared words, ``name_...``, that are one structure called ``name`` in C: its type and its fields."""
 
-_ALIASES = {
+ALIASES: dict[str, dict[str, str]] = {
     "TBRW_CPU": {"cpu_pacakge_num": "cpu_package_num"},
     "TBRW_SAMPREC_DESC_ENTRY": {"desc_sub_type": "desc_subtype"},
 }
@@ -274,7 +274,7 @@ def _record(name: str) -> type[Record]:
         both = [(n, type(n, (ctypes.Structure,), _body(struct, part))) for n, part in (("_a", under), ("_b", over))]
         body["_fields_"].insert(0, ("_head", _union(both, ["_a", "_b"])))
         body["_anonymous_"] += ("_head",)
-    for other, own in _ALIASES.get(name, {}).items():
+    for other, own in ALIASES.get(name, {}).items():
         body[other] = _alias(own)
     targets = POINTERS[name].targets if name in POINTERS else ()
     body |= {
@@ -340,9 +340,11 @@ NUMBERS: dict[str, int] = {
 """Name in the guide -> member of an enumeration."""
 NUMBERS["VT_SUCCESS"] = Status.SUCCESS
 NUMBERS["ST_TIMESTAMP"] = DescType.TIME_STAMP  # so called in 6.9
+NUMBERS |= {"TRUE": 1, "FALSE": 0}  # what callbacks return (5.9)
 
 TYPES: dict[str, Any] = {
     "TBRW_CHAR": ctypes.c_wchar, "TBRW_U8": ctypes.c_uint8, "TBRW_U16": ctypes.c_uint16, "TBRW_U32": ctypes.c_uint32,
     "TBRW_U64": ctypes.c_uint64, "TBRW_S32": ctypes.c_int32, "TBRW_S64": ctypes.c_int64,
+    "TBRW_PTR": ctypes.c_void_p, "TBRW_PSampleRecordPC": ctypes.POINTER(RECORDS["TBRW_SampleRecordPC"]),
 }  # fmt: skip
-"""Basic types (8.1)."""
+"""Basic types (8.1, 6.10). Handles of Python are objects: only C programs need TBRW_PTR."""
