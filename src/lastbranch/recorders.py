@@ -38,23 +38,26 @@ def branch_select(classes: str, call_stack: bool = False) -> int:
 
 def record(
     target: Sequence[str] | int | None, output: str | os.PathLike[str] = "lastbranch.tb5", *, engine: str = "auto",
-    classes: str = "user,any", call_stack: bool = False, **options: Any,
+    classes: str = "user,any", call_graph: str = "auto", **options: Any,
 ) -> Profile:  # fmt: skip
     """Record a program, and open what was recorded.
 
     ``target`` is a command as a sequence of words, the id of a running process, or ``None`` for the whole system. The
-    other arguments mean what those of ``lastbranch record`` mean: ``classes`` are the branches to record, ``options``
-    are fields of `lastbranch.capture.Options` (``duration``, ``period``, ``depth``, ``duty``...).
+    other arguments mean what those of ``lastbranch record`` mean: ``classes`` are the branches to record,
+    ``call_graph`` is where call stacks come from, ``options`` are fields of `lastbranch.capture.Options`
+    (``duration``, ``period``, ``depth``, ``duty``...).
     The program keeps this process's standard streams.
 
     Raises what `record_file` and `lastbranch.open` raise.
     """
-    from .capture import Options
+    from .capture import CALL_GRAPHS, Options
     from .opening import open_profile
 
     if isinstance(target, str):
         raise SelectionError(f"{target!r} is not a sequence of words", hint=f"record([{target!r}])")
-    chosen = Options(select=branch_select(classes, call_stack), call_stack=call_stack, **options)
+    if call_graph not in CALL_GRAPHS:
+        raise SelectionError(f"call_graph = {call_graph!r}: choose from {', '.join(map(repr, CALL_GRAPHS))}")
+    chosen = Options(select=branch_select(classes, call_graph == "lbr"), call_graph=call_graph, **options)
     record_file(target, os.fspath(output), chosen, engine=engine, command_line=("lastbranch.record",), say=warn)
     return open_profile(output)
 
@@ -85,7 +88,14 @@ def record_file(
     check_output(output)
     try:
         check_target(target)
-        if engine != "software":
+        if options.call_graph == "dwarf" and engine != "software":
+            if engine == "hardware":
+                raise SelectionError(
+                    "call stacks by call frame information (dwarf) need the software engine, which stops the program",
+                    hint="--call-graph fp or lbr",
+                )
+            say("using the software engine: call stacks by call frame information (dwarf) need it")
+        elif engine != "software":
             try:
                 return _by_hardware(target, output, options, command_line)
             except UnavailableError as error:
@@ -103,8 +113,8 @@ def _by_hardware(
     from .capture import Request, Target, record_hardware
 
     request = Request(
-        Target(), options.event, options.period, options.frequency, options.select, options.call_stack,
-        tuple(command_line),
+        Target(), options.event, options.period, options.frequency, options.select, options.call_graph == "lbr",
+        tuple(command_line), chains=options.call_graph == "fp",
     )  # fmt: skip
     return record_hardware(target, request, output, duration=options.duration)
 

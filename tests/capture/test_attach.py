@@ -13,7 +13,9 @@ from pathlib import Path
 import pytest
 
 from capture_tools import FREESTANDING, build, needs_ptrace, record
+from fuzz_capture import attached
 from lastbranch.model import ModuleKind
+from waiting import until
 
 pytestmark = needs_ptrace
 DENSE = ("--engine", "software", "--duty", "50", "--period", "500000")
@@ -43,13 +45,6 @@ def state(pid: int) -> tuple[str, ...]:
     found = status(pid)
     names = ("SigBlk", "SigIgn", "SigCgt", "SigPnd", "ShdPnd", "Cpus_allowed_list")
     return (*(found[name] for name in names), str(os.sched_getscheduler(pid)))
-
-
-def until(condition: object, seconds: float = 60) -> None:
-    end = time.monotonic() + seconds
-    while not condition():  # type: ignore[operator]
-        assert time.monotonic() < end, "it took too long"
-        time.sleep(0.002)
 
 
 def has_computed(pid: int) -> bool:
@@ -121,6 +116,40 @@ def test_the_target_survives_a_killed_collector(who: str, target: subprocess.Pop
         assert state(target.pid) == before
 
 
+@pytest.mark.parametrize("words", [["urg"], ["winch"], ["block"]], ids=" ".join)
+def test_no_handler_runs_because_the_collector_was_killed(words: list[str], tmp_path: Path) -> None:
+    """Stopped before that, it leaves the target at a signal that it does not suppress any more."""
+    program, output = build(tmp_path, "signals"), tmp_path / "it.tb5"
+    command = [sys.executable, "-m", "lastbranch", "record", "--no-progress", *DENSE, "-o", str(output), "-p"]
+    with subprocess.Popen([program, *words], stdout=subprocess.PIPE, text=True) as target:
+        until(lambda: has_computed(target.pid))
+        with subprocess.Popen([*command, str(target.pid)], stderr=subprocess.DEVNULL) as ours:
+            until(lambda: status(target.pid)["TracerPid"] != "0")
+            tracer = int(status(target.pid)["TracerPid"])
+            for _ in range(60):  # the trigger may not be set yet, or a burst be over
+                os.kill(tracer, signal.SIGSTOP)
+                time.sleep(0.05)
+                if status(target.pid)["State"].startswith("t"):
+                    break
+                os.kill(tracer, signal.SIGCONT)
+                time.sleep(0.05)
+            os.kill(tracer, signal.SIGKILL)
+            ours.wait()
+        until(lambda: runs(target.pid))
+        target.send_signal(signal.SIGTERM)
+        assert target.communicate(timeout=60) == ("0 handled, 0 taken\n", None)
+
+
+def test_a_program_that_handles_all_quiet_signals_is_warned_of(tmp_path: Path) -> None:
+    with subprocess.Popen([build(tmp_path, "signals"), "urg", "winch"], stdout=subprocess.PIPE, text=True) as target:
+        until(lambda: has_computed(target.pid))
+        done = record(tmp_path / "it.data", *DENSE, "--duration", "0.3", "-p", str(target.pid))
+        assert "handles SIGURG and SIGWINCH" in done.err
+        until(lambda: status(target.pid)["TracerPid"] == "0")
+        target.send_signal(signal.SIGTERM)
+        assert target.communicate(timeout=60) == ("0 handled, 0 taken\n", None)
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_the_recording_and_not_the_process(
     number: signal.Signals, target: subprocess.Popen[bytes], tmp_path: Path
@@ -134,6 +163,11 @@ def test_a_signal_ends_the_recording_and_not_the_process(
         assert ours.wait(60) == 0
     assert output.exists()
     assert runs(target.pid)
+
+
+def test_programs_do_what_they_do_alone() -> None:
+    """Ten kinds, each attached to once; `make fuzz` does it 100 times."""
+    attached(1)
 
 
 def test_a_stopped_process_stays_stopped(target: subprocess.Popen[bytes], tmp_path: Path) -> None:

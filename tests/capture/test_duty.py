@@ -7,7 +7,7 @@ import random
 import pytest
 
 from lastbranch.capture.software import schedule
-from lastbranch.capture.software.schedule import Duty
+from lastbranch.capture.software.schedule import BurstLengths, Duty
 
 
 class Clock:
@@ -76,3 +76,18 @@ def test_time_that_nobody_used_is_not_saved_up(clock: Clock) -> None:
     assert duty.allows()
     duty.spent(0.101, 0)
     assert not duty.allows()
+
+
+@pytest.mark.parametrize(("spent", "fewest", "most"), [(0.0, 32, 96), (1.0, 200, 600), (100.0, 352, 1056)])
+def test_bursts_get_longer_with_the_time_that_was_spent(spent: float, fewest: int, most: int) -> None:
+    lengths = BurstLengths()
+    found = [lengths.next(spent) for _ in range(20_000)]
+    assert (min(found), max(found)) == (fewest, most)
+    assert max(found) <= lengths.most
+    assert sum(found) / len(found) == pytest.approx((fewest + most) / 2, rel=0.02)
+
+
+def test_a_fixed_range_of_lengths_is_kept() -> None:
+    lengths = BurstLengths((5, 7))
+    assert {lengths.next(spent) for spent in (0.0, 1.0, 100.0) for _ in range(100)} == {5, 6, 7}
+    assert lengths.most == 7

@@ -37,7 +37,7 @@ from lastbranch.capture.software.tree import Process, Thread
 pytestmark = needs_ptrace
 ENGINES = {
     "debug registers": lambda: BlockStep(DebugRegisters()),
-    "perf breakpoints": lambda: BlockStep(PerfBreakpoints(signal.SIGURG)),
+    "perf breakpoints": lambda: BlockStep(PerfBreakpoints()),
     "single steps": SingleStep,
 }
 
@@ -215,7 +215,7 @@ def test_a_thread_that_is_killed_in_a_burst_is_gone(name: str, running: Thread) 
 @pytest.mark.parametrize("name", ["debug registers", "perf breakpoints"])
 def test_a_wait_that_takes_too_long_drops_the_burst(name: str, running: Thread) -> None:
     """Breakpoints are put where the program never comes."""
-    make = {"debug registers": DebugRegisters, "perf breakpoints": lambda: PerfBreakpoints(signal.SIGURG)}
+    make = {"debug registers": DebugRegisters, "perf breakpoints": lambda: PerfBreakpoints()}
     engine = BlockStep(make[name](), walks=False)
     ends = Fork({0x10: End(None, ())}, frozenset())  # type: ignore[dict-item]
     runner = bursts(engine, BurstLimits(seconds=0.05))
@@ -232,13 +232,32 @@ def test_a_wait_that_takes_too_long_drops_the_burst(name: str, running: Thread) 
     assert next_stop(running.tid, 0.1) is None
 
 
+@pytest.mark.parametrize("name", ["debug registers", "perf breakpoints"])
+def test_a_breakpoint_of_ours_where_no_path_leads_ends_the_burst_and_never_the_program(
+    name: str, running: Thread
+) -> None:
+    """The signal of that stop would kill the program if it were handed on."""
+    known, _ = bursts(ENGINES[name]()).run(running, lambda status: False)
+    assert known.why == "full"
+    sources = {source for source, _, _ in known.edges}
+    elsewhere = next(target for _, target, _ in known.edges if target not in sources)
+    make = {"debug registers": DebugRegisters, "perf breakpoints": PerfBreakpoints}
+    engine = BlockStep(make[name](), walks=False)
+    wrong = Fork({elsewhere: End(None, ())}, frozenset())  # type: ignore[dict-item]
+    real, engine.breakpoints.place = engine.breakpoints.place, lambda fork: real(wrong)  # type: ignore[method-assign]
+    burst, _ = bursts(engine).run(running, lambda status: False)
+    assert (burst.why, burst.status) == ("unexpected path", None)
+    ptrace.cont(running.tid)
+    assert next_stop(running.tid, 0.2) is None, "it runs on"
+
+
 def test_threads_that_ignore_sigtrap_have_no_burst(running: Thread, monkeypatch: pytest.MonkeyPatch) -> None:
     stat = stat_of(running.tid)
     assert stat is not None
     monkeypatch.setattr(Thread, "stat", lambda thread: stat._replace(ignored=1 << 4))
     with pytest.raises(NoBurst, match="SIGTRAP is ignored"):
         bursts(SingleStep()).run(running, lambda status: False)
-    burst, _ = bursts(BlockStep(PerfBreakpoints(signal.SIGURG))).run(running, lambda status: False)
+    burst, _ = bursts(BlockStep(PerfBreakpoints())).run(running, lambda status: False)
     assert burst.why == "full"
 
 

@@ -51,7 +51,7 @@ def test_however_it_is_linked(name: str, flags: tuple[str, ...], folder: Path, b
 
 
 def test_threads_have_bursts_of_their_own(folder: Path, both: Both) -> None:
-    profile = both(build(folder, "threads"), least=5).profile()
+    profile = both(build(folder, "threads"), least=8).profile()
     assert len({tid for batch in profile.streams[-1].batches() for tid in batch.tid.tolist()}) >= 2
 
 
@@ -61,6 +61,21 @@ def test_a_program_that_blocks_all_signals(folder: Path, both: Both) -> None:
 
 def test_a_program_that_uses_traps_and_stops(folder: Path, both: Both) -> None:
     both(build(folder, "traps"), least=5)
+
+
+@pytest.mark.parametrize(
+    "words", [["cont", "20"], ["block", "20"], ["urg", "winch", "20"], ["urg", "chld", "20"]], ids=" ".join
+)
+def test_a_program_gets_its_own_signals_and_no_others(words: list[str], folder: Path, both: Both) -> None:
+    both(build(folder, "signals"), *words, least=2)
+
+
+def test_a_program_lives_where_no_more_signals_may_wait(folder: Path, tmp_path: Path) -> None:
+    """The kernel sends SIGIO then, which ends a program that does not handle it."""
+    program, output = build(folder, "signals"), tmp_path / "it.data"
+    words = [sys.executable, "-m", "lastbranch", "record", "--no-progress", *DENSE, "-o", output, "--", program, "20"]
+    done = subprocess.run(["prlimit", "--sigpending=0", *words], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (0, "0 handled, 0 taken\n"), done.stderr
 
 
 def test_forks_vforks_and_execs_are_followed(folder: Path, both: Both) -> None:
@@ -153,3 +168,45 @@ def test_many_threads_have_triggers_where_few_files_may_be_open(folder: Path, tm
     done = subprocess.run(words, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout) == (0, "128\n200\n"), done.stderr
     assert "no trigger" not in run_cli("info", output).out
+
+
+def test_threads_are_recorded_where_fewer_files_may_be_open_than_threads_run(folder: Path, tmp_path: Path) -> None:
+    program, output, threads = build(folder, "crowd"), tmp_path / "it.tb5", 48
+    for rounds in (20_000_000, 80_000_000, 320_000_000):  # more of them get a burst where they run longer
+        ours = [sys.executable, "-m", "lastbranch", "record", *DENSE, "--depth", "16", "-o", output, "--"]
+        words = ["sh", "-c", 'ulimit -n 32; exec "$@"', "sh", *ours, program, str(threads), str(rounds)]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=120)
+        assert (done.returncode, done.stdout) == (0, f"{threads}\n"), done.stderr
+        assert "not recorded" not in done.stderr
+        bursts = Recorded(0, b"", "", output).profile().streams[-1]
+        if len({tid for batch in bursts.batches() for tid in batch.tid.tolist()}) > 32:
+            return
+    raise AssertionError("no more threads have bursts than files may be open")
+
+
+def test_a_thread_that_cannot_be_recorded_is_named(folder: Path, tmp_path: Path) -> None:
+    refused = (
+        "from lastbranch.capture.software.schedule import syscall; opened, open = [], syscall.open_event\n"
+        "def refuse(attr, tid, *cpu):\n"
+        "  opened.extend([tid] * (not cpu))\n"
+        "  if len(opened) == 3 and not cpu: raise PermissionError(13, 'Permission denied')\n"
+        "  return open(attr, tid, *cpu)\n"
+        "syscall.open_event = refuse\n"
+        "from lastbranch.cli import main; main()"
+    )
+    program, output = build(folder, "crowd"), tmp_path / "it.tb5"
+    words = ["record", *DENSE, "-o", str(output), "--", str(program), "4", "1000"]
+    done = subprocess.run([sys.executable, "-c", refused, *words], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    for said in (done.stderr, run_cli("info", output).out):
+        assert "1 thread not recorded (Permission denied): " in said
+
+
+def test_a_surge_of_threads_is_not_followed_but_those_that_last_are_found(folder: Path, tmp_path: Path) -> None:
+    program = build(folder, "surge")
+    words = (*DENSE[: DENSE.index("--duty")], "--duty", "2", "--", program, "3000")
+    done = record(tmp_path / "it.tb5", *words)
+    assert done.code == 0, done.err
+    assert "threads began faster than the duty limit allows" in done.err
+    found = {tid for b in done.profile().streams[-1].batches() for tid in b.tid.tolist()}
+    assert int(done.out) in found

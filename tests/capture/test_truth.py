@@ -17,7 +17,7 @@ from capture_tools import FREESTANDING, Recorded, Trace, build, functions, needs
 from lastbranch.lbr import KIND
 
 pytestmark = needs_ptrace
-DENSE = ("--depth", "32", "--engine", "software", "--duty", "50", "--period", "500000")
+DENSE = ("--burst", "32", "--engine", "software", "--duty", "50", "--period", "500000")
 """As many bursts as can be had: the truth is the same."""
 ROUNDS = 6
 LEAST = 1000
@@ -124,9 +124,31 @@ def test_samples_weigh_the_time_that_the_program_ran(recorded: Recorded) -> None
         assert not (batch["branch_flags"] & np.uint64(0xFFFFF)).any(), "neither mispredictions nor cycles are known"
 
 
+def test_a_long_burst_makes_records_without_a_gap(folder: Path, program: Path, truth: Trace) -> None:
+    """Its records have one thread, time and start, follow each other, and share its weight."""
+    words = (*DENSE[2:], "--depth", "16", "--burst", "90-100", "--", program, "30000")
+    profile = record(folder / "long.tb5", *words).profile()
+    bursts: dict[tuple[int, int, int], list[list[tuple[int, int]]]] = defaultdict(list)
+    weights: dict[tuple[int, int, int], list[int]] = defaultdict(list)
+    for batch in profile.streams[-1].batches():
+        keys = zip(batch.tid.tolist(), batch.time.tolist(), batch["addr"].tolist(), strict=True)
+        for i, key in enumerate(keys):
+            source, target, _ = batch.stack(i)
+            bursts[key].append(list(zip(source.tolist()[::-1], target.tolist()[::-1], strict=True)))
+            weights[key].append(int(batch.period[i]))
+            assert batch.ip[i] == target[0] or i + 1 == len(batch) or batch.time[i + 1] != batch.time[i]
+    whole = [parts for parts in bursts.values() if 90 <= sum(map(len, parts)) <= 100]
+    assert len(whole) > 20
+    assert {len(part) for parts in whole for part in parts[1:]} == {16}, "the oldest has the rest"
+    for parts in whole:
+        entries = [entry for part in parts for entry in part]
+        assert all(walk(truth, a[1], b[0]) is not None for a, b in pairwise(entries))
+    assert all(max(shared) - min(shared) <= 1 for shared in weights.values())
+
+
 def test_call_stack_mode_holds_chains_without_gaps(folder: Path, program: Path, truth: Trace) -> None:
     """Each call of a stack was made in the function that the next older one entered."""
-    done = record(folder / "calls.data", *DENSE, "--call-stack", "--", program, "30000")
+    done = record(folder / "calls.data", *DENSE, "--call-graph", "lbr", "--", program, "30000")
     found = [stack for stack in stacks(done.profile()) if stack]
     assert sum(len(stack) > 1 for stack in found) > 5
     starts = functions(program)
@@ -134,6 +156,19 @@ def test_call_stack_mode_holds_chains_without_gaps(folder: Path, program: Path, 
         for (_, entered), (call, _) in pairwise(stack):
             assert max(s for s in starts if s <= call) == entered
             assert truth.edge(*stack[0])
+
+
+def test_call_stack_mode_leaves_calls_of_the_next_instruction_out(folder: Path) -> None:
+    """In any encoding: what the longest of them skips is 6 bytes."""
+    program = build(folder, "empty_calls", "-mno-red-zone")
+    found: list[list[tuple[int, int]]] = []
+    for _ in range(10):
+        done = record(folder / "empty.data", *DENSE, "--call-graph", "lbr", "--", program, "2000000")
+        found += stacks(done.profile())
+        if sum(len(stack) > 1 for stack in found) > 5:  # a busy machine has few bursts
+            break
+    assert any(len(stack) > 1 for stack in found)
+    assert all(not 0 < target - source <= 6 for stack in found for source, target in stack)
 
 
 def test_a_filter_keeps_its_class(folder: Path, program: Path) -> None:
@@ -156,7 +191,7 @@ def test_the_example_of_the_guide_shows_the_hottest_edges_of_the_trace_by_time(f
     bursts: list[list[tuple[int, int]]] = []
     moments: list[NDArray[np.uint64]] = []
     for _ in range(20):
-        profile = record(folder / "shares.tb5", "--depth", "64", *DENSE[2:], "--", program, "300000").profile()
+        profile = record(folder / "shares.tb5", "--burst", "64", *DENSE[2:], "--", program, "300000").profile()
         bursts += stacks(profile)
         moments += [b.ip for b in profile.streams[0].batches()]
         if len(bursts) >= 400 <= sum(map(len, moments)):

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from lastbranch import native
 from lastbranch.bind import SpaceIndex
+from lastbranch.bind.binder import _module_addresses, module_addresses
 from lastbranch.bind.index import BY_ADDRESS, RUN
 
 pytestmark = pytest.mark.skipif(native.library() is None, reason="no compiled library")
@@ -100,3 +101,29 @@ def test_declines_runs_of_other_addresses() -> None:
         runs["end"] = ends
         words = native.address(runs), len(runs), native.address(address), 8, 4, native.address(out)
         assert library.lb_find_mappings(native.address(index), *words) == 1, ends
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, (1 << 64) - 1)), min_size=1, max_size=4), st.data())
+def test_addresses_in_modules_are_those_of_the_numpy_form(mappings: Any, data: Any) -> None:
+    module, bias = np.array([m for m, _ in mappings], np.int64), np.array([b for _, b in mappings], np.uint64)
+    asked = st.tuples(st.integers(-1, len(mappings) - 1), st.integers(0, (1 << 64) - 1))
+    mapping, address = np.array(data.draw(st.lists(asked, min_size=1)), object).T
+    mapping, address = mapping.astype(np.int64), np.repeat(address.astype(np.uint64), 3)[::3]
+    for expected, found in zip(
+        _module_addresses(mapping, address, module, bias),
+        module_addresses(mapping.copy(), address, module, bias),
+        strict=True,
+    ):
+        assert (expected.dtype, expected.tolist()) == (found.dtype, found.tolist())
+
+
+def test_mappings_that_do_not_exist_are_declined() -> None:
+    library = native.library()
+    assert library is not None
+    value, address = np.array([0, 1, -1]), np.zeros(3, np.uint64)
+    given = native.address(address), 8, 3, native.address(np.zeros(2, np.int64)), native.address(address)
+    for worst, number, declined in ((1, 2, 0), (1, 1, 1), (-2, 2, 1)):
+        value[1] = worst
+        out = native.address(value.copy()), native.address(np.empty(3, np.uint64))
+        assert library.lb_module_addresses(*given, number, *out) == declined

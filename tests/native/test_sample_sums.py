@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lastbranch import native
-from lastbranch.analysis.sample_sums import _summed, _summed_compiled
+from lastbranch.analysis.sample_sums import _NativeSums, _summed
 from lastbranch.model import SampleBatch
 
 ADDRESSES = st.one_of(st.integers(0, 3), st.sampled_from([(1 << 64) - 1, 1 << 63, 1 << 47]))
@@ -37,8 +37,15 @@ def test_sums_of_branches(compiled: bool, stacks: list[tuple[int, list[tuple[int
     )
     batch = SampleBatch({**required, **dict(zip(names, columns, strict=True))}, {"branch": offsets})
     scope = np.array([scope for scope, _ in stacks], np.int64)
-    found = (_summed_compiled if compiled else _summed)(scope, batch)
-    assert found is not None
+    if compiled:
+        sums = _NativeSums.available()
+        assert sums is not None
+        for part in range(0, len(stacks), 5):  # in several batches
+            sums.add(scope[part : part + 5], batch.slice(part, min(part + 5, len(stacks))))
+        found = sums.take()
+        assert sums.add(scope[:0], batch.slice(0, 0)) == 0
+    else:
+        found = _summed(scope, batch)
     want: dict[tuple[int, int, int], list[int]] = {}
     for owner, stack in stacks:
         inside = Counter((a, b) for a, b, _ in stack)

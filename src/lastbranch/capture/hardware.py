@@ -7,7 +7,6 @@ any other.
 from __future__ import annotations
 
 import os
-import signal
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
@@ -21,7 +20,7 @@ from ..lbr import PERF_SELECT
 from ..model import Profile
 from ..model.atomic_output import PartFile
 from ..opening import FileSource
-from .launch import SIGNALS, Interruptions, Launched, launch
+from .launch import Interruptions, Launched, held_signals, launch
 from .perf_events.event_set import (
     BUILD_ID,
     PAGES,
@@ -222,25 +221,21 @@ def record_hardware(
     Raises `UnavailableError` where the kernel refuses (nothing has been executed then), `SelectionError` for an event
     or a selection that makes no sense, `RunError` where the command cannot be executed.
     """
-    unblocked = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
-    try:
-        with PartFile(output) as spill:
-            child = None
-            if target is None or isinstance(target, int):
-                request = replace(wanted, target=Target(-1 if target is None else target))
-            else:
-                child = launch(target, unblocked, traced=False)
-                request = replace(wanted, target=Target(child.pid, before_exec=True))
-            with on_failure(child.abandon) if child else nullcontext():
-                recording = Recording(request, spill.path, kernel=kernel)
-            with recording:
-                summary = _until_over(recording, child, duration)
-            if child and (failure := child.failed()):
-                raise describe_exec(child.command[0], failure)
-            save(spill, output, lambda profile: _describe(profile, summary))
-            return summary
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, unblocked)
+    with held_signals() as unblocked, PartFile(output) as spill:
+        child = None
+        if target is None or isinstance(target, int):
+            request = replace(wanted, target=Target(-1 if target is None else target))
+        else:
+            child = launch(target, unblocked, traced=False)
+            request = replace(wanted, target=Target(child.pid, before_exec=True))
+        with on_failure(child.abandon) if child else nullcontext():
+            recording = Recording(request, spill.path, kernel=kernel)
+        with recording:
+            summary = _until_over(recording, child, duration)
+        if child and (failure := child.failed()):
+            raise describe_exec(child.command[0], failure)
+        save(spill, output, lambda profile: _describe(profile, summary))
+        return summary
 
 
 def _until_over(recording: Recording, child: Launched | None, duration: float | None) -> HardwareSummary:

@@ -6,13 +6,17 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 from . import ptrace
 
-__all__ = ["Interruptions", "Launched", "Received", "SIGNALS", "end_with_parent", "exit_code", "launch", "received"]
+__all__ = [
+    "Interruptions", "Launched", "Received", "Repeats", "end_with_parent", "exit_code", "held_signals", "interruptible",
+    "launch", "received",
+]  # fmt: skip
 
 _PR_SET_PDEATHSIG = 1
 _OURS = (signal.SIGPIPE, signal.SIGXFSZ)
@@ -88,8 +92,12 @@ def end_with_parent(number: int = signal.SIGKILL) -> None:
 # then fg), it returns uninitialized memory as a signal.
 
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGHUP)
-_SI_KERNEL = 0x80
+_FAULTS = (signal.SIGILL, signal.SIGTRAP, signal.SIGBUS, signal.SIGFPE, signal.SIGSEGV, signal.SIGSYS)
+_NEVER_END = (signal.SIGCHLD, signal.SIGCONT, signal.SIGURG, signal.SIGWINCH, *_OURS)
+_STOP = (signal.SIGKILL, signal.SIGSTOP, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
+SIGNALS = tuple(sorted(signal.valid_signals() - {*_FAULTS, *_NEVER_END, *_STOP}))
+"""All that would end this process, and can be blocked."""
+_SI_KERNEL, _SI_PID = 0x80, 4
 _SET_SIZE, _INFO_SIZE = 128, 128
 """sizeof(sigset_t) and sizeof(siginfo_t); glibc and musl, 64-bit."""
 
@@ -100,6 +108,8 @@ class Received(NamedTuple):
     number: int
     by_terminal: bool
     """The kernel sent it, to the whole foreground job and so to the program, too."""
+    sender: int = 0
+    """Its process."""
 
     def forward(self, pid: int) -> None:
         """Send it to ``pid``, unless that has it already, has ended, or is not ours (sudo)."""
@@ -109,16 +119,67 @@ class Received(NamedTuple):
 
 
 def received(seconds: float = 0.0, *, also: Iterable[int] = ()) -> Received | None:
-    """The next of `SIGNALS` and ``also``, which must all be blocked; ``None`` where none came within ``seconds``, or
-    the wait was interrupted."""
-    mask = sum(1 << number - 1 for number in (*SIGNALS, *also))
+    """The next of `SIGNALS` and ``also`` that are blocked; ``None`` where none came within ``seconds``, or the wait was
+    interrupted."""
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    mask = sum(1 << number - 1 for number in blocked.intersection((*SIGNALS, *also)))
     wanted = ctypes.create_string_buffer(mask.to_bytes(_SET_SIZE, "little"), _SET_SIZE)
     info = (ctypes.c_int * (_INFO_SIZE // 4))()  # si_signo, si_errno, si_code, ...
     whole = int(seconds)
     limit = (ctypes.c_long * 2)(whole, int((seconds - whole) * 1e9))
     if _libc.sigtimedwait(wanted, info, limit) < 0:
         return None
-    return Received(info[0], info[2] == _SI_KERNEL)
+    return Received(info[0], info[2] == _SI_KERNEL, info[_SI_PID])
+
+
+_held: list[set[int]] = []
+
+
+@contextmanager
+def held_signals() -> Iterator[set[int]]:
+    """Block `SIGNALS`, so that `received` gets them; those that are left at the end are dropped. Gives the signal mask
+    of before, also where they are held already."""
+    if _held:
+        yield _held[0]
+        return
+    _held.append(signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS))
+    try:
+        yield _held[0]
+    finally:
+        while received() is not None:
+            pass
+        signal.pthread_sigmask(signal.SIG_SETMASK, _held.pop())
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Let SIGINT through, and no other signal that is held."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    if _held and signal.SIGINT not in _held[0]:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+class Repeats:
+    """Tells one signal that comes several times from another one. timeout(1) sends its signal to a process, and at once
+    to the whole group; and what comes to a group comes to the collector directly, and by way of its parent."""
+
+    _AT_ONCE, _BY_OTHERS = 0.02, 0.5
+    """Seconds between two of the same sender, and of different ones."""
+
+    def __init__(self) -> None:
+        self._last, self._at = Received(0, False), 0.0
+
+    def has(self, found: Received) -> bool:
+        """Whether ``found`` came before."""
+        last, since = self._last, time.monotonic() - self._at
+        self._last, self._at = found, self._at + since
+        return found.number == last.number and since < (
+            self._AT_ONCE if found.sender == last.sender else self._BY_OTHERS
+        )
 
 
 class Interruptions:
@@ -126,13 +187,15 @@ class Interruptions:
     ends the recording."""
 
     def __init__(self, child: int | None) -> None:
-        self._child, self._count = child, 0
+        self._child, self._count, self._repeats = child, 0, Repeats()
         self.last = 0
         """The newest signal."""
 
     def enough(self) -> bool:
         """Take the signals that have come; whether they end the recording."""
         while (found := received()) is not None:
+            if self._repeats.has(found):
+                continue
             self._count, self.last = self._count + 1, found.number
             if self._child is not None and self._count == 1:
                 found.forward(self._child)

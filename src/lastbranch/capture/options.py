@@ -7,7 +7,10 @@ from dataclasses import dataclass, field
 from ..lbr import PERF_SELECT
 from ..model.safe_text import counted
 
-__all__ = ["DEFAULT_SELECT", "Options", "Summary"]
+__all__ = ["CALL_GRAPHS", "DEFAULT_SELECT", "Options", "Summary"]
+
+CALL_GRAPHS = ("auto", "dwarf", "fp", "lbr", "none")
+"""Where call stacks come from: call frame information, frame pointers, call-stack mode of the branch records."""
 
 DEFAULT_SELECT = PERF_SELECT["USER"] | PERF_SELECT["ANY"]
 
@@ -23,10 +26,14 @@ class Options:
     frequency: int | None = None
     """Samples per second, instead of a period."""
     depth: int = 96
+    """Branches of a record, at most."""
+    burst: tuple[int, int] | None = None
+    """Software engine: the fewest and the most branches of a burst; ``None``: they grow with the recording. All are
+    kept, in records of ``depth``. With a filter, or in call-stack mode, a burst makes one record."""
     select: int = DEFAULT_SELECT
     """PERF_SAMPLE_BRANCH_* bits."""
-    call_stack: bool = False
-    """Call-stack mode."""
+    call_graph: str = "auto"
+    """How call stacks are recorded, one of `CALL_GRAPHS`."""
     time_period: int = 2_000_000
     """ns of CPU time between two time samples. One costs up to 15 us where its timer is a virtual machine's."""
     duty: float = 0.05
@@ -62,6 +69,10 @@ class Summary:
     """Number of bursts by the reason for their end."""
     skipped: dict[str, int] = field(default_factory=dict)
     """Number of triggers without a burst, by reason."""
+    call_graph: str = "none"
+    """How call stacks were recorded."""
+    stacks: dict[str, int] = field(default_factory=dict)
+    """Number of bursts by how their call stacks ended; only ``whole`` ones have all callers."""
     self_test: dict[str, str] = field(default_factory=dict)
     """Result of the start-up test, by engine."""
     processes: int = 0

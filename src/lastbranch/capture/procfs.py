@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import os
 import re
+from array import array
 from typing import NamedTuple
 
 __all__ = [
-    "Mapping", "PAGE", "Stat", "cpu_list", "cpu_model", "cpuid", "fields", "mappings",
+    "Mapping", "PAGE", "Stat", "cpu_list", "cpu_model", "cpuid", "fields", "has_interpreter", "mappings",
     "memory_kb", "parse_stat", "process_of", "program_of", "read", "stat_of", "status_of",
 ]  # fmt: skip
 
@@ -113,6 +114,19 @@ def program_of(pid: int) -> str:
     except OSError:
         stat = stat_of(pid)
         return stat.name if stat else "?"
+
+
+_AT_BASE = 7
+
+
+def has_interpreter(pid: int) -> bool:
+    """Whether a dynamic loader starts the program of ``pid`` (AT_BASE of getauxval(3))."""
+    try:
+        with open(f"/proc/{pid}/auxv", "rb", buffering=0) as file:
+            words = array("Q", file.read(PAGE))
+    except OSError:
+        return False
+    return dict(zip(words[::2], words[1::2], strict=False)).get(_AT_BASE, 0) != 0
 
 
 PAGE = 4096

@@ -19,19 +19,22 @@ from .. import native
 __all__ = [
     "SyscallBatch", "CS", "DEBUG_REGISTER", "EFLAGS", "EVENT_CLONE", "EVENT_EXEC", "EVENT_FORK", "EVENT_STOP",
     "EVENT_VFORK", "EXITKILL", "FOLLOW", "GENERAL", "Gone", "Interrupted", "ORIG_RAX", "Resumer", "Poke",
-    "RESUME_FLAG", "RIP", "Registers", "TICK", "USER_CODE_64", "WORDS", "cont", "detach", "event_message",
-    "event_of", "interrupt", "listen", "next_stop", "poke_user", "refusal", "registers", "seize", "set_sigmask",
-    "siginfo", "sigmask", "signal_of", "single_step", "stopped", "ticking", "wait",
+    "RESUME_FLAG", "RIP", "Registers", "THREADS", "TICK", "USER_CODE_64", "WORDS", "cont", "detach", "event_message",
+    "event_of", "interrupt", "listen", "next_stop", "poke_user", "refusal", "registers", "reports", "seize",
+    "set_sigmask", "siginfo", "sigmask", "signal_of", "single_step", "stopped", "ticking", "wait",
 ]  # fmt: skip
 
 
 POKEUSER, CONT, _SINGLESTEP, GETREGS, _DETACH = 6, 7, 9, 12, 17
+_SETOPTIONS = 0x4200
 _GETEVENTMSG, _GETSIGINFO, _SEIZE, _INTERRUPT, _LISTEN = 0x4201, 0x4202, 0x4206, 0x4207, 0x4208
 _GETSIGMASK, _SETSIGMASK = 0x420A, 0x420B
 
 EVENT_FORK, EVENT_VFORK, EVENT_CLONE, EVENT_EXEC, EVENT_STOP = 1, 2, 3, 4, 128
 FOLLOW = 1 << EVENT_FORK | 1 << EVENT_VFORK | 1 << EVENT_CLONE | 1 << EVENT_EXEC
 """PTRACE_O_* for stops at forks, clones and execs; new tasks are traced from their first instruction."""
+THREADS = 1 << EVENT_CLONE
+"""The part of `FOLLOW` that is for new threads."""
 EXITKILL = 1 << 20
 """PTRACE_O_EXITKILL: the traced program is killed when its tracer ends."""
 
@@ -84,6 +87,11 @@ def refusal(tid: int, code: int) -> Exception:
 def seize(tid: int, options: int) -> None:
     """Start to trace ``tid`` without stopping it. Raises `PermissionError` where that is not allowed."""
     _call(_SEIZE, tid, 0, options)
+
+
+def set_options(tid: int, options: int) -> None:
+    """Change the PTRACE_O_* of a stopped thread."""
+    _call(_SETOPTIONS, tid, 0, options)
 
 
 def interrupt(tid: int) -> None:
@@ -158,6 +166,14 @@ def wait(tid: int = -1) -> tuple[int, int]:
     return found, _status.value
 
 
+def reports(tid: int) -> bool:
+    """Whether `wait` would return an event of ``tid`` at once."""
+    try:
+        return os.waitid(os.P_PID, tid, os.WEXITED | os.WSTOPPED | os.WNOHANG | os.WNOWAIT | WALL) is not None
+    except OSError:
+        return False
+
+
 # -- a batch of system calls by one call from Python, on x86-64
 #
 # Between two stops of a thread a tracer makes a handful of system calls. A call from Python costs as much as the
@@ -218,6 +234,7 @@ _OFFSET, _VALUE = 3, 4
 def ticking() -> Iterator[None]:
     """Interrupt every wait of this process each `TICK`."""
     before = signal.signal(signal.SIGALRM, lambda *_: None)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGALRM})
     signal.setitimer(signal.ITIMER_REAL, TICK, TICK)
     try:
         yield

@@ -17,11 +17,11 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, NoReturn
 
 from ..errors import LastbranchError
 from ..model.atomic_output import PartFile, PartFolder, keep_old, unused_name
-from .launch import SIGNALS, end_with_parent, received
+from .launch import Repeats, end_with_parent, held_signals, interruptible, received
 from .options import Options, Summary
 from .software import record_software
 from .traceable import CollectorError, RunError
@@ -51,7 +51,7 @@ def record(
     Raises `UnavailableError` where recording is impossible, `RunError` where the command cannot be executed,
     `CollectorError` where the collector crashed; what it had recorded is written nevertheless.
     """
-    with PartFile(output) as spill:
+    with held_signals(), PartFile(output) as spill:
         with open(os.dup(spill.file.fileno()), "r+b") as file:
             summary, failure = collect(target, options, file, command, say, progress)
         if failure is None or os.fstat(spill.file.fileno()).st_size > _EMPTY:
@@ -69,51 +69,39 @@ def collect(
 
     ``running`` is called in this process with the collector's process id; for the others see `record`.
     """
-    unblocked = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
-    reads, writes = os.pipe()
-    before = os.getpid()
-    pid = os.fork()
-    if pid == 0:
-        os.close(reads)
-        summary = Summary()
-        # SIGTERM lets an attached process go in order; a launched one ends with its collector anyway.
-        end_with_parent(signal.SIGTERM if isinstance(target, int) else signal.SIGKILL)
-        if os.getppid() != before:
-            os._exit(1)
-        gc.disable()  # the loop makes no cycles, and a collection would fall into a burst
+    with held_signals() as unblocked:
+        reads, writes = os.pipe()
+        before = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            os.close(reads)
+            # SIGTERM lets an attached process go in order; a launched one ends with its collector anyway.
+            end_with_parent(signal.SIGTERM if isinstance(target, int) else signal.SIGKILL)
+            if os.getppid() != before:
+                os._exit(1)
+            gc.disable()  # the loop makes no cycles, and a collection would fall into a burst
+            _collect(
+                lambda summary: record_software(
+                    target, options, file, command, unblocked, summary, say, _telling(writes, progress)
+                ),
+                file, writes,
+            )  # fmt: skip
+        os.close(writes)
+        # Also in the thread, which would take them from us.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
         try:
-            record_software(target, options, file, command, unblocked, summary, say, progress)
-        except LastbranchError as error:
-            summary.error, summary.hint, summary.status = str(error), error.hint or "", error.exit_code
-        except BaseException as error:
-            if isinstance(error, OSError) and error.errno in _FULL:
-                summary.error = f"the recording cannot be written: {error.strerror}"
-                summary.hint = "free some space, or write elsewhere with -o"
-            else:
-                from ..crashes import crash_line
-
-                summary.error = f"the collector failed: {crash_line(error)}"
-            summary.status = CollectorError.exit_code
+            running(pid)
+            first: list[bytes] = []
+            loading = threading.Thread(target=_load, args=(reads, first))
+            loading.start()
+            _wait(pid)
+            loading.join()
         finally:
-            with suppress(OSError):
-                file.flush()
-            with suppress(OSError):
-                os.write(writes, json.dumps(asdict(summary)).encode())
-            os._exit(0)
-    os.close(writes)
-    try:
-        running(pid)
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})  # in the thread, too: it would take them from us
-        loading = threading.Thread(target=_load)
-        loading.start()
-        _wait(pid)
-        loading.join()
-    finally:
-        while received() is not None:
-            pass  # one interrupt too many: the records are written nevertheless
-        signal.pthread_sigmask(signal.SIG_SETMASK, unblocked)
-    with os.fdopen(reads, "rb") as pipe:
-        result = pipe.read()
+            while received() is not None:
+                pass  # one interrupt too many: the records are written nevertheless
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        with os.fdopen(reads, "rb") as pipe:
+            result = (b"".join(first) + pipe.read()).strip()
     if not result:
         return Summary(), CollectorError("the collector was killed", hint="the data it had written is kept")
     done = Summary(**json.loads(result))
@@ -124,10 +112,56 @@ def collect(
     return done, CollectorError(done.error, hint=done.hint or None)
 
 
-def _load() -> None:
-    """Import what the end of the recording needs while the program runs, in a thread: `_wait` must take signals."""
-    import numpy.ma  # noqa: F401  # np.unique does when it is first called
+def _collect(run: Callable[[Summary], None], file: IO[bytes], pipe: int) -> NoReturn:
+    """Be the collector: ``run``, write the summary to ``pipe``, and end."""
+    summary = Summary()
+    try:
+        run(summary)
+    except LastbranchError as error:
+        summary.error, summary.hint, summary.status = str(error), error.hint or "", error.exit_code
+    except BaseException as error:
+        if isinstance(error, OSError) and error.errno in _FULL:
+            summary.error = f"the recording cannot be written: {error.strerror}"
+            summary.hint = "free some space, or write elsewhere with -o"
+        else:
+            from ..crashes import crash_line
 
+            summary.error = f"the collector failed: {crash_line(error)}"
+        summary.status = CollectorError.exit_code
+    finally:
+        with suppress(OSError):
+            file.flush()
+        with suppress(OSError):
+            os.write(pipe, json.dumps(asdict(summary)).encode())
+        os._exit(0)
+
+
+_RUNNING = b" "
+"""What the collector writes when the recording runs; JSON ignores it."""
+
+
+def _telling(pipe: int, progress: Callable[[Summary], None]) -> Callable[[Summary], None]:
+    """``progress``, which tells ``pipe`` at its first call."""
+    told = False
+
+    def tell(summary: Summary) -> None:
+        nonlocal told
+        if not told:
+            os.write(pipe, _RUNNING)
+            told = True
+        progress(summary)
+
+    return tell
+
+
+def _load(pipe: int, first: list[bytes]) -> None:
+    """Import what the end of the recording needs while the program runs, in a thread: `_wait` must take signals.
+
+    Not before it runs: its start would take longer. ``first`` gets the byte that is read from ``pipe`` to know.
+    """
+    first.append(os.read(pipe, 1))
+    if first[0] != _RUNNING:
+        return
     from .. import opening  # noqa: F401
     from ..binaries import elf  # noqa: F401  # `read_image` does, for the program's own file
     from ..formats.perfdata import reader  # noqa: F401
@@ -136,10 +170,12 @@ def _load() -> None:
 
 def _wait(pid: int) -> None:
     """Wait for the collector, with SIGCHLD blocked, and pass on signals that only we got."""
+    repeats = Repeats()
     while os.waitpid(pid, os.WNOHANG)[0] == 0:
         found = received(0.5, also=(signal.SIGCHLD,))
-        if found is not None and found.number != signal.SIGCHLD:
-            found.forward(pid)
+        if found is not None and found.number != signal.SIGCHLD and not repeats.has(found):
+            # SIGALRM is the collector's own clock.
+            (found._replace(number=signal.SIGTERM) if found.number == signal.SIGALRM else found).forward(pid)
 
 
 def save(spill: PartFile, output: str, describe: Callable[[Profile], None]) -> None:
@@ -152,7 +188,8 @@ def save(spill: PartFile, output: str, describe: Callable[[Profile], None]) -> N
         if output.endswith(".data"):
             keep_old(output)
             spill.move(output)
-        else:
+            return
+        with interruptible():
             _convert(f"/proc/self/fd/{spill.file.fileno()}", output, describe)
     except BaseException as error:
         hint = _kept(spill, output)
@@ -204,15 +241,29 @@ def describe(profile: Profile, options: Options, summary: Summary) -> None:
         profile.lost[f"triggers without a burst ({why})"] = count
 
 
+_CALL_STACKS = {
+    "dwarf": "of software-lbr samples, by call frame information; by bursts",
+    "fp": "of cpu-clock samples, by frame pointers; whole where all code was compiled to keep them",
+    "lbr": "call-stack mode; calls made in the burst that have not returned",
+    "none": "not recorded",
+}
+
+
+def _call_stacks(summary: Summary) -> str:
+    ended = ", ".join(f"{count} {end}" for end, count in sorted(summary.stacks.items(), key=lambda item: -item[1]))
+    return _CALL_STACKS[summary.call_graph] + (f": {ended}" if ended else "")
+
+
 def notes_of(options: Options, summary: Summary) -> dict[str, str]:
     """Lines for the profile's header."""
-    return {
+    return {f"recording note {i}": note for i, note in enumerate(summary.notes, 1)} | {
         "software LBR": f"{summary.engine}; trigger {summary.trigger}; sideband {summary.sideband}",
         "start-up test": "; ".join(f"{name}: {said}" for name, said in summary.self_test.items()),
-        "bursts": f"{summary.bursts} of up to {options.depth} branches, {summary.share:.1%} of wall time "
-        f"(limit {options.duty:.1%})",
+        "bursts": f"{summary.bursts}, {summary.branches / max(summary.bursts, 1):.0f} branches each on average, in "
+        f"records of up to {options.depth}; {summary.share:.1%} of wall time (limit {options.duty:.1%})",
+        "call stacks": _call_stacks(summary),
         "bursts by end": ", ".join(f"{why} {count}" for why, count in sorted(summary.ended.items())),
-        "weights": "the weight of a software-lbr sample is the CPU time in ns since its thread's last sample: "
+        "weights": "the records of a burst share its weight, the CPU time in ns since its thread's last burst: "
         "functions compare by time, taken/not-taken ratios of a branch are unbiased",
         "addresses": "ip is the end of the burst, the target of the newest branch; addr is its start",
         "not known": "mispredictions and cycles; in call-stack mode, calls made before the burst",

@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 enum { POKEUSER = 6, CONT = 7, GETREGS = 12, DEBUG_REGISTER = 848, WALL = 0x40000000 };
+enum { MODIFY_ATTRIBUTES = 0x4008240B, BP_ADDR = 56 / 8 };
 enum { RCX = 11, RIP = 16, EFLAGS = 18, RSP = 19, REGISTERS = 27, RESUME_FLAG = 1 << 16 };
 enum { CF = 1, PF = 4, ZF = 0x40, SF = 0x80, OF = 0x800 };
 enum { SLOTS = 4, KNOWN = 3, PAGE = 4096, BLOCK = 512, BLOCKS = 4, NONE = 0xFF };
@@ -78,6 +79,9 @@ struct context {
     /* where it is: before the run to an end of `node`; the branch it stands before counts if it is taken */
     u64 node, stack, stack_known, pending, slots_used;
     u64 slots[SLOTS];
+    /* breakpoints by perf events, and the attribute of them all; debug registers set by ptrace where that is 0 */
+    u64 events[SLOTS];
+    u64 *attribute;
     u64 shares;
     struct shared shared[KNOWN];
     /* what came of it */
@@ -199,6 +203,17 @@ static i64 poke(struct context *c, u64 slot, u64 value)
     return result;
 }
 
+/* Move the breakpoint of a slot. */
+static i64 move(struct context *c, u64 slot, u64 address)
+{
+    c->slots[slot] = address;
+    if (!c->attribute) return poke(c, slot, address);
+    c->attribute[BP_ADDR] = address;
+    i64 result = call(SYS_ioctl, c->events[slot], MODIFY_ATTRIBUTES, (u64)c->attribute, 0);
+    if (result < 0) c->error = -result;
+    return result;
+}
+
 /* breakpoints.moves: as few as can be. */
 static i64 place(struct context *c, const struct node *node)
 {
@@ -225,16 +240,12 @@ static i64 place(struct context *c, const struct node *node)
             if (!(is_free >> slot & 1) || (int)(in_way >> slot & 1) != first || !(wanted || first)) continue;
             u32 i = wanted ? __builtin_ctz(wanted) : 0;
             wanted &= wanted - 1;
-            if (poke(c, slot, ends[i].address) < 0) return -1;
-            c->slots[slot] = ends[i].address;
+            if (move(c, slot, ends[i].address) < 0) return -1;
         }
     if (!wanted) return 0;
-    for (; wanted; wanted &= wanted - 1) {
-        u64 slot = c->slots_used++;
-        c->slots[slot] = ends[__builtin_ctz(wanted)].address;
-        if (poke(c, slot, c->slots[slot]) < 0) return -1;
-    }
-    return poke(c, 7, 0x55 & ((1 << 2 * c->slots_used) - 1));
+    for (; wanted; wanted &= wanted - 1)
+        if (move(c, c->slots_used++, ends[__builtin_ctz(wanted)].address) < 0) return -1;
+    return c->attribute ? 0 : poke(c, 7, 0x55 & ((1 << 2 * c->slots_used) - 1));
 }
 
 /* Let it run to the next stop. */

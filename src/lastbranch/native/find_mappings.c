@@ -72,3 +72,21 @@ EXPORT int lb_find_mappings(const struct index *x, const struct run *runs, i64 r
     }
     return i == count ? FOUND : DECLINED;
 }
+
+/* Module and module address of each of `count` addresses, `stride` bytes apart, by the mapping that owns it: `value` as
+ * `lb_find_mappings` has found it, which becomes the module. Mapping i has `module[i]` and lies `bias[i]` above its module
+ * addresses. Without a mapping the module is -1 and the address stays. DECLINED for values that are none of `mappings`. */
+EXPORT int lb_module_addresses(const u8 *address, i64 stride, i64 count, const i64 *module, const u64 *bias, i64 mappings,
+                               i64 *value, u64 *out)
+{
+    for (i64 i = 0; i < count; i++)
+        if (value[i] < -1 || value[i] >= mappings) return DECLINED;
+    for (i64 i = 0; i < count; i++) {
+        u64 a;
+        memcpy(&a, address + stride * i, 8);
+        int owned = value[i] >= 0;
+        out[i] = owned ? a - bias[value[i]] : a;
+        value[i] = owned ? module[value[i]] : -1;
+    }
+    return FOUND;
+}

@@ -46,6 +46,7 @@ SIGNATURES: dict[str, str] = {
     "lb_distinct_stacks": "i64 pointer i64 pointer i64 pointer i64 u64 pointer pointer",
     # find_mappings.c
     "lb_find_mappings": "int pointer pointer i64 pointer i64 i64 pointer",
+    "lb_module_addresses": "int pointer i64 i64 pointer pointer i64 pointer pointer",
     # format_lists.c
     "lb_format_hex_lists": "i64 pointer i64 pointer i64 int text i64 pointer i64 pointer",
     # near_entries.c
@@ -56,7 +57,15 @@ SIGNATURES: dict[str, str] = {
     # runs.c
     "lb_take_runs": "int pointer i64 i64 pointer pointer i64 pointer i64",
     # sample_sums.c
-    "lb_sample_sums": f"i64 pointer pointer i64 {'pointer i64 ' * 3} u64 pointer i64 pointer",
+    "lb_branch_sums_new": "pointer u64",
+    "lb_branch_sums_free": "nothing pointer",
+    "lb_branch_sums_add": f"i64 {'pointer ' * 4} i64 {'pointer i64 i64 ' * 3}",
+    "lb_branch_sums_take": f"nothing {'pointer ' * 5}",
+    # stationary.c
+    "lb_elimination_new": "pointer i64 pointer pointer i64 i64 i64",
+    "lb_elimination_free": "nothing pointer",
+    "lb_elimination_run": "int pointer pointer pointer",
+    "lb_strong_components": "int pointer i64 pointer pointer",
     # sum_stacks.c
     "lb_sums_new": "pointer u64 i64 i64",
     "lb_sums_free": "nothing pointer",
@@ -64,6 +73,8 @@ SIGNATURES: dict[str, str] = {
     "lb_sums_rows": "i64 pointer",
     "lb_sums_frames": "i64 pointer",
     "lb_sums_take": f"nothing {'pointer ' * 5}",
+    # unwind_stack.c
+    "lb_unwind_stack": "int pointer",
     # walk_events.c
     "lb_walk_events": f"int pointer pointer i64 pointer pointer pointer i64 pointer i64 pointer i64 {'pointer ' * 3}",
 }

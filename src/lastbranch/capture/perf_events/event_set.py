@@ -57,6 +57,8 @@ class Request:
     branches: int = _PERF["ANY"] | _PERF["USER"]
     call_stack: bool = False
     command_line: tuple[str, ...] = ()
+    chains: bool = False
+    """Whether samples have call chains, by frame pointers."""
 
     @property
     def select(self) -> int:
@@ -172,7 +174,7 @@ def sampling_spec(choice: EventChoice, request: Request, host: Host, wakeup: int
     fields = {"wakeup_events": wakeup, "clockid": CLOCK}
     extras = [_LOST]
     if request.select:
-        sample_type |= SAMPLE.BRANCH_STACK | (SAMPLE.CALLCHAIN if request.call_stack else 0)
+        sample_type |= SAMPLE.BRANCH_STACK | (SAMPLE.CALLCHAIN if request.call_stack or request.chains else 0)
         fields["branch_sample_type"] = request.select
         extras += [_TYPE, _INDEX]
     flags = _common(request.target) | choice.exclude

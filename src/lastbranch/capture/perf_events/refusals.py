@@ -115,7 +115,7 @@ REFUSALS: tuple[Refusal, ...] = (
             "omit --event to use the taken-branch event, or record this event without branches", ("events",)),
     Refusal("no-call-stack", (_e.EOPNOTSUPP,), lambda a, h: a.request.call_stack and bool(_depth(h)),
             "{facility} has no call-stack mode here (Intel has it since Haswell; AMD and Arm do not)",
-            "record without --call-stack", ("software",)),
+            "record without --call-graph lbr", ("software",)),
     Refusal("too-precise", (_e.EOPNOTSUPP,), lambda a, h: (a.choice.precise or 0) > a.most_precise,
             "{event} requests precise level {precise}, but {pmu} offers only {max_precise}",
             "use fewer p modifiers, or P for the highest level offered"),

@@ -22,6 +22,7 @@ from ...formats.perfdata.layout import ATTR_FIELDS, ATTR_FLAGS, TYPE
 __all__ = [
     "CLOCK", "CPU_CLOCK", "FLAG", "Ring", "USER_ONLY", "attribute", "disable", "enable", "event_id", "modify",
     "more_files", "open_event", "read_count", "set_period", "signal_thread",
+    "sparing",
 ]  # fmt: skip
 
 
@@ -72,10 +73,13 @@ def open_event(attr: bytes, tid: int, cpu: int = -1, group: int = -1) -> int:
 
 
 def signal_thread(fd: int, tid: int, signal: int) -> None:
-    """Make each overflow send ``signal`` to ``tid``, with the descriptor in its siginfo (``si_code`` POLL_IN)."""
-    fcntl.fcntl(fd, _F_SETSIG, signal)
-    fcntl.fcntl(fd, _F_SETOWN_EX, struct.pack("=ii", _F_OWNER_TID, tid))
-    fcntl.fcntl(fd, fcntl.F_SETFL, fcntl.fcntl(fd, fcntl.F_GETFL) | os.O_ASYNC)
+    """Make each overflow send ``signal`` to ``tid``, with the descriptor in its siginfo (``si_code`` POLL_IN). 0: send
+    none."""
+    others = fcntl.fcntl(fd, fcntl.F_GETFL) & ~os.O_ASYNC
+    if signal:
+        fcntl.fcntl(fd, _F_SETSIG, signal)
+        fcntl.fcntl(fd, _F_SETOWN_EX, struct.pack("=ii", _F_OWNER_TID, tid))
+    fcntl.fcntl(fd, fcntl.F_SETFL, others | os.O_ASYNC if signal else others)
 
 
 def read_count(fd: int) -> int:
@@ -98,6 +102,19 @@ def more_files() -> bool:
         return False
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     return True
+
+
+_SPARE = 16
+"""Descriptors for what is open for a moment only."""
+
+
+def sparing(fd: int) -> int:
+    """``fd``, a new descriptor that shall stay open. Raises `OSError` EMFILE where few others are left then, and closes
+    it. The kernel gives the lowest number that is free."""
+    if fd < resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _SPARE:
+        return fd
+    os.close(fd)
+    raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
 
 def set_period(fd: int, period: int) -> None:

@@ -106,37 +106,42 @@ class BurstRunner:
     def __init__(
         self, engine: Engine, limits: BurstLimits, processor: SharedProcessor, sideband: Sideband | None = None
     ) -> None:
-        self.engine, self.limits, self.signal = engine, limits, engine.signal
+        self.engine, self.limits = engine, limits
         self.processor, self.sideband = processor, sideband or Sideband()
-        self._bit = 1 << self.signal - 1
         self._code = Code()
         self._registers = ptrace.Registers()
 
-    def run(self, thread: Thread, is_trigger: Callable[[int], bool]) -> tuple[Burst, int]:
+    def run(self, thread: Thread, is_trigger: Callable[[int], bool], depth: int = 0) -> tuple[Burst, int]:
         """``(burst, processor)`` of a stopped thread, which is stopped again afterwards unless the burst was dropped.
+        ``depth``: the number of branches, if it is not that of the limits.
 
         Raises `NoBurst`, and `ptrace.Gone` where the thread ended meanwhile.
         """
-        stat = thread.stat()
+        thread.seen = stat = thread.stat()
         if stat is None:
             raise ptrace.Gone(thread.tid)
-        if self.signal == signal.SIGTRAP and stat.ignored & self._bit:
+        self.engine.suit(stat)
+        thread.stops_by = self.engine.signal
+        bit = 1 << thread.stops_by - 1
+        if thread.stops_by == signal.SIGTRAP and stat.ignored & bit:
             raise NoBurst("SIGTRAP is ignored")  # a stop would make the kernel take it for not ignored
         ptrace.registers(thread.tid, self._registers)
         if self._registers[CS] != USER_CODE_64:
             raise NoBurst("32-bit code")
-        if stat.blocked & self._bit:
+        needed = bit | stat.pending & thread.sent  # of the trigger, one that came when it was blocked
+        if stat.blocked & needed:
             thread.mask = ptrace.sigmask(thread.tid)
-            ptrace.set_sigmask(thread.tid, thread.mask & ~self._bit)
+            ptrace.set_sigmask(thread.tid, thread.mask & ~needed)
         process = thread.process
-        if process.successors is None:
-            descriptor = process.descriptor if self.engine.walks else -1
-            process.successors = Successors(self._code, process.memory, self.engine.ends, widen=True, memory=descriptor)
-        process.successors.begin(alone=len(process.threads) == 1)
         target = Target(thread.tid, is_trigger)
         try:
+            if process.successors is None:
+                memory = process.descriptor if self.engine.walks else -1
+                process.successors = Successors(self._code, process.memory, self.engine.ends, widen=True, memory=memory)
+            process.successors.begin(alone=len(process.threads) == 1)
             with self.processor.with_thread(thread.tid, stat.cpu) as cpu, self.sideband.paused(thread, cpu):
-                burst = self.engine.burst(target, process.successors, self.limits)
+                limits = self.limits.of(depth) if depth else self.limits
+                burst = self.engine.burst(target, process.successors, limits)
         except OSError as error:
             self.clean(thread)
             raise NoBurst(f"{self.engine.name}: {error.strerror}") from error

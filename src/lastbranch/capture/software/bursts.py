@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from .control_flow import Edge
 
@@ -25,6 +25,10 @@ class BurstLimits:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "kinds", sum(1 << kind for kind in self.counted))
+
+    def of(self, depth: int) -> BurstLimits:
+        """The same for another number of branches."""
+        return replace(self, depth=depth)
 
     def full(self, burst: Burst) -> bool:
         """Whether the burst has all its branches."""

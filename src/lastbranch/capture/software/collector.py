@@ -16,12 +16,13 @@ from typing import IO
 from ... import native
 from ...errors import UnavailableError
 from ...lbr import KIND, convert
+from ...model import counted
 from .. import ptrace
 from ..launch import Interruptions, Launched, exit_code, launch
 from ..options import DEFAULT_SELECT, Options, Summary
 from ..perf_events.synthesis import process_records
 from ..perf_events.syscall import CPU_CLOCK, FLAG, USER_ONLY, attribute, more_files, open_event
-from ..procfs import process_of, program_of
+from ..procfs import has_interpreter, process_of, program_of
 from ..ptrace import (
     EVENT_CLONE,
     EVENT_EXEC,
@@ -38,12 +39,16 @@ from ..ptrace import (
 from ..traceable import check_machine, check_program, describe_attach, describe_exec, describe_launch, warnings_of
 from .burst_runner import BurstRunner, NoBurst, SharedProcessor
 from .bursts import Burst, BurstLimits
-from .control_flow import Edge
-from .engines import BlockStep, DebugRegisters, Engine, PerfBreakpoints, SingleStep
+from .call_chains import CallChains
+from .control_flow import CALLS, Edge
+from .engines import BlockStep, Breakpoints, DebugRegisters, Engine, PerfBreakpoints, SingleStep
+from .quiet_signals import handled_signal, quiet_signal
 from .record_writer import RECORDS, RecordWriter, Sideband, now, open_sideband
-from .schedule import ClockTrigger, Duty, PollTrigger, Trigger
-from .startup_test import OK, test_engines
-from .tree import Thread, Tree
+from .schedule import Budget, BurstLengths, ClockTrigger, Duty, PollTrigger, Trigger
+from .startup_test import OK, report_time, test_engines
+from .successors import Successors
+from .tree import Process, Thread, Tree
+from .unwinder import Unwinder
 
 __all__ = ["record_software"]
 
@@ -60,14 +65,15 @@ def detach_all(tree: Tree, trigger: Trigger, bursts: BurstRunner, *, killed: boo
     """Detach from the threads of ``tree``. ``killed``: they would be killed at our end, so each one is stopped first.
 
     The kernel releases others when we end, without interrupting system calls; here only the remains of a burst are
-    removed.
+    removed, and signals of triggers that are on their way.
     """
     for thread in tree.threads.values():
         trigger.disarm(thread)
-    waiting = [thread for thread in tree.threads.values() if killed or thread.timed_out]
-    for thread in waiting:
+    stopped_first = [thread for thread in tree.threads.values() if killed or thread.timed_out]
+    for thread in stopped_first:
         with suppress(ptrace.Gone, OSError):
             ptrace.interrupt(thread.tid)
+    waiting = stopped_first + [thread for thread in tree.threads.values() if not killed and trigger.stops(thread)]
     deadline = time.monotonic() + _SECONDS
     while waiting and time.monotonic() < deadline:
         thread = waiting.pop(0)
@@ -85,20 +91,34 @@ def detach_all(tree: Tree, trigger: Trigger, bursts: BurstRunner, *, killed: boo
 
 def _detach(thread: Thread, status: int, trigger: Trigger, bursts: BurstRunner) -> None:
     """Detach from a stopped thread. It gets its own signal, but none of ours."""
-    ours = trigger.due(thread, status) or (thread.timed_out and signal_of(status) == bursts.signal)
+    ours = trigger.due(thread, status) or (thread.timed_out and signal_of(status) == thread.stops_by)
     bursts.clean(thread)
-    while trigger.pending(thread):
-        ptrace.cont(thread.tid, 0 if event_of(status) or ours else signal_of(status))
+    mask, blocked = ptrace.sigmask(thread.tid), False
+    while waiting := trigger.pending(thread):
+        nothing_else = bool(event_of(status)) or ours
+        if waiting & mask:
+            if not nothing_else:
+                break  # it gets its own signal; ours stays blocked
+            ptrace.set_sigmask(thread.tid, mask & ~waiting)
+            blocked = True
+        ptrace.cont(thread.tid, 0 if nothing_else else signal_of(status))
         following = next_stop(thread.tid, _SECONDS)
         if following is None or not stopped(following):
             return
         status, ours = following, trigger.due(thread, following)
+    if blocked:
+        ptrace.set_sigmask(thread.tid, mask)
     ptrace.detach(thread.tid, 0 if event_of(status) or ours else signal_of(status))
 
 
 CALL_STACK = 1 << 9
 """MSR_LBR_SELECT.EN_CALLSTACK."""
 
+_MOST_FOLLOWING = 0.02
+"""Seconds that new threads may cost at once: a hundred of them."""
+_ALWAYS_FOLLOWED = 100
+"""The first so many new threads, on busy machines, too, where each costs more."""
+_TOO_FAST = "threads began faster than the duty limit allows to follow: of those that soon ended not all had bursts"
 _STOPPING = frozenset((signal.SIGSTOP, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU))
 
 
@@ -110,17 +130,25 @@ class Collector:
     """
 
     def __init__(
-        self, tree: Tree, root: int, options: Options, select: int, bursts: BurstRunner, trigger: Trigger,
-        sideband: Sideband, out: RecordWriter, summary: Summary, *, kills: bool,
+        self, tree: Tree, root: int, options: Options, select: int, bursts: BurstRunner, lengths: BurstLengths | None,
+        trigger: Trigger, sideband: Sideband, out: RecordWriter, summary: Summary, *, kills: bool, report_time: float,
     ) -> None:  # fmt: skip
         self.tree, self.root, self.options, self.select = tree, root, options, select
         self.bursts, self.trigger, self.sideband, self.out, self.summary = bursts, trigger, sideband, out, summary
-        self.kills = kills
+        self.kills, self._report_time = kills, report_time
         self.duty = Duty(options.duty, options.burst_period)
+        self._following = Budget(options.duty / 2, _MOST_FOLLOWING, _MOST_FOLLOWING)
+        """What new threads may cost: each stops at least twice."""
+        self._traced = ptrace.FOLLOW | (ptrace.EXITKILL if kills else 0)
+        self.lengths = lengths
         self.on_exec: Callable[[int, str], None] = lambda pid, path: None
         self.on_tick: Callable[[Summary], None] = lambda summary: None
         self.root_status: int | None = None
         self._ended, self._skipped = Counter[str](), Counter[str]()
+        self.chains = CallChains(Unwinder() if summary.call_graph == "dwarf" else None)
+        sideband.on_mapping = self._mapped
+        self._unarmed: dict[str, list[str]] = {}
+        """Threads that get no bursts, by the reason."""
         self._stopping = False
         self._next_tick = 0.0
         self._stopped_at = 0.0
@@ -135,6 +163,8 @@ class Collector:
     def run(self) -> None:
         begun = time.monotonic()
         end = None if self.options.duration is None else begun + self.options.duration
+        for process in self.tree.processes.values():
+            self.chains.mapped(process)
         while self.tree.threads and self.root_status is None and not self._stopping:
             if time.monotonic() >= self._next_tick:
                 self._tick(begun)
@@ -151,13 +181,20 @@ class Collector:
             self._handle(tid, status)
         detach_all(self.tree, self.trigger, self.bursts, killed=self.kills)
         self._tick(begun)
+        for why, threads in self._unarmed.items():
+            named = ", ".join(threads)
+            self.summary.notes += (f"{counted(len(threads), 'thread')} not recorded ({why}): {named}",)
 
     def _tick(self, begun: float) -> None:
         self._next_tick = time.monotonic() + TICK
         self.sideband.drain(self.out)
+        self.chains.prepare()
         self.trigger.tick(list(self.tree.threads.values()))
+        for process in [one for one in self.tree.processes.values() if one.unfollowed]:
+            self._find_threads(process)
         self.summary.seconds = time.monotonic() - begun
         self.summary.ended, self.summary.skipped = dict(self._ended), dict(self._skipped)
+        self.summary.stacks = dict(self.chains.counts)
         self.on_tick(self.summary)
 
     def _handle(self, tid: int, status: int) -> None:
@@ -172,12 +209,18 @@ class Collector:
             if thread.timed_out:
                 self._recover(thread, status)
                 return
+            if not thread.follows and self._following.left() > _MOST_FOLLOWING / 2:
+                thread.follows = True
+                ptrace.set_options(tid, self._traced)
             event = event_of(status)
             if event in _NEW_TASK:
                 self._forked(thread, event)
+                if event == EVENT_CLONE:
+                    self._limit_following(thread)
                 ptrace.cont(tid)
+                self._lost()
             elif event == EVENT_EXEC:
-                self._executed(thread)
+                self._executed(thread, status)
             elif self.trigger.due(thread, status):
                 self._triggered(thread)
             elif event == EVENT_STOP:
@@ -194,6 +237,7 @@ class Collector:
             return
         self.arm(thread)
         ptrace.cont(thread.tid)
+        self._lost()
 
     def _recover(self, thread: Thread, status: int) -> None:
         """The first stop after a burst's deadline."""
@@ -201,7 +245,7 @@ class Collector:
         self._rearm(thread)
         if event_of(status) == EVENT_STOP and signal_of(status) in _STOPPING:
             ptrace.listen(thread.tid)
-        elif event_of(status) or signal_of(status) == self.bursts.signal or self.trigger.due(thread, status):
+        elif event_of(status) or signal_of(status) == thread.stops_by or self.trigger.due(thread, status):
             ptrace.cont(thread.tid)
         else:
             ptrace.cont(thread.tid, signal_of(status))
@@ -216,15 +260,51 @@ class Collector:
         tid = ptrace.event_message(parent.tid)
         pid = process_of(tid) if event == EVENT_CLONE else tid
         same = pid == parent.process.pid
+        self._add(tid, pid, parent)
+        self.summary.processes += not same
+
+    def _add(self, tid: int, pid: int, parent: Thread) -> Thread:
+        """A task that ``parent`` has created."""
         thread = self.tree.add(tid, pid)
-        thread.origin = parent.origin
+        thread.origin, thread.seen, thread.blocks_internal = parent.origin, parent.seen, parent.blocks_internal
+        thread.process.by_loader = parent.process.by_loader
         if not thread.process.name:
             thread.process.name = parent.process.name
         self.summary.threads += 1
-        self.summary.processes += not same
         self.sideband.forked(self.out, thread, parent)
+        return thread
 
-    def _executed(self, thread: Thread) -> None:
+    # -- threads that begin and end faster than they may be followed
+
+    def _lost(self) -> None:
+        """The stop that was just handled took time that new threads may cost."""
+        took = time.perf_counter() - self._stopped_at + self._report_time
+        self._following.spend(took)
+        self.duty.lost(took)
+
+    def _limit_following(self, parent: Thread) -> None:
+        """Do not follow what ``parent``, which is stopped, creates next if that costs too much already."""
+        if self._following.left() > 0 or self.summary.threads < _ALWAYS_FOLLOWED or not parent.follows:
+            return
+        parent.follows, parent.process.unfollowed = False, True
+        ptrace.set_options(parent.tid, self._traced & ~ptrace.THREADS)
+        if _TOO_FAST not in self.summary.notes:
+            self.summary.notes = (*self.summary.notes, _TOO_FAST)
+
+    def _find_threads(self, process: Process) -> None:
+        """Trace threads of ``process`` that were not followed and are still there."""
+        parent = next((self.tree.threads[tid] for tid in process.threads), None)
+        for tid in _threads(process.pid) - process.threads:
+            if parent is None or self._following.left() <= 0:
+                return
+            self._stopped_at = time.perf_counter()
+            with suppress(OSError, ptrace.Gone):
+                ptrace.seize(tid, self._traced)
+                self.arm(self._add(tid, process.pid, parent))
+            self._lost()
+        process.unfollowed = any(not self.tree.threads[tid].follows for tid in process.threads)
+
+    def _executed(self, thread: Thread, status: int) -> None:
         """The other threads of the process have ended without an event, and the caller has the leader's id now."""
         process = thread.process
         former = ptrace.event_message(thread.tid)
@@ -235,6 +315,7 @@ class Collector:
         if former != thread.tid:
             self.trigger.disarm(thread)  # its signal would go to an id that no longer exists
         process.forget()
+        thread.seen, thread.process.by_loader = thread.stat(), has_interpreter(process.pid)
         path = program_of(process.pid)
         process.name = os.path.basename(path)
         self.sideband.executed(self.out, thread)
@@ -243,7 +324,7 @@ class Collector:
         if ignored and process.pid != self.root:
             self.trigger.disarm(thread)
             self.tree.remove(thread.tid)
-            ptrace.detach(thread.tid)
+            _detach(thread, status, self.trigger, self.bursts)
             self._skipped["program not followed"] += 1
             return
         self.arm(thread)
@@ -269,7 +350,9 @@ class Collector:
         except ProcessLookupError:
             return
         except OSError as error:
-            self._skipped[f"no trigger: {error.strerror}"] += 1
+            program = thread.process.name or program_of(thread.process.pid)
+            whole = self._unarmed.setdefault(error.strerror or str(error), [])
+            whole.append(f"{thread.tid} of {program} ({thread.process.pid})")
 
     def _rearm(self, thread: Thread) -> None:
         thread.spent = self.trigger.used(thread)
@@ -286,39 +369,54 @@ class Collector:
             self.trigger.hold(thread)
             cpu = self.trigger.used(thread) - thread.spent
             weight, thread.first_weight = thread.first_weight or cpu, 0
+            length = self.lengths.next(self.summary.in_bursts) if self.lengths else 0
+            self.sideband.drain(self.out)  # the program may just have mapped code
+            self.chains.begin(thread)
             try:
-                burst, cpu_number = self.bursts.run(thread, lambda status: self.trigger.due(thread, status))
+                burst, cpu_number = self.bursts.run(thread, lambda status: self.trigger.due(thread, status), length)
             except NoBurst as reason:
                 self._skipped[str(reason)] += 1
                 burst, cpu_number = Burst(), -1
             when = now()  # before it runs again, and may map other code there
             if burst.edges and not burst.dropped:
                 self.sideband.reached(self.out, thread, when)
+            self.chains.end(thread, burst)
             if not burst.dropped:
                 self._rearm(thread)
                 if burst.status is None:
                     ptrace.cont(thread.tid)
             ended = time.perf_counter()  # from here on others may run before us
-        took, self._stopped_at = ended - self._stopped_at, ended
+        took, self._stopped_at = ended - self._stopped_at + self._report_time, ended
         self.duty.spent(took, cpu)
         self.summary.in_bursts += took
         if cpu_number >= 0:
             self._ended[burst.why] += 1
         if burst.edges and not burst.dropped:
-            self._write_sample(thread, burst, when, weight, cpu_number)
+            self._write_records(thread, burst, when, weight, cpu_number, length)
         if burst.status is not None:
             self._handle(thread.tid, burst.status)
         elif thread.process.successors is not None:
             thread.process.successors.widen()  # it runs again
 
-    def _write_sample(self, thread: Thread, burst: Burst, when: int, weight: int, cpu: int) -> None:
-        stack = self._cut_to_depth(burst.edges)
-        self.out.sample(when, thread.process.pid, thread.tid, cpu, burst.start, burst.end, weight, stack)
-        self.summary.bursts += 1
-        self.summary.branches += len(stack)
+    def _mapped(self, pid: int) -> None:
+        if (process := self.tree.processes.get(pid)) is not None:
+            self.chains.mapped(process)
 
-    def _cut_to_depth(self, edges: Sequence[Edge]) -> list[Edge]:
-        """What a ring of the recording's depth and filter keeps of the branches of a burst, newest first."""
+    def _write_records(self, thread: Thread, burst: Burst, when: int, weight: int, cpu: int, length: int) -> None:
+        """All records of a burst, oldest first: they have its time and its start, and share its weight."""
+        kept = burst.edges[-length:]  # the last stop may reveal more than `length`
+        records = self._records(kept, thread.process.successors)
+        last = len(records) - 1
+        chains = self.chains.of(burst.edges, [len(burst.edges) - self.options.depth * n for n in range(last, -1, -1)])
+        for number, (stack, frames) in enumerate(zip(records, chains, strict=True)):
+            end = burst.end if number == last else stack[0][1]
+            part = weight * (number + 1) // len(records) - weight * number // len(records)
+            self.out.sample(when, thread.process.pid, thread.tid, cpu, burst.start, end, part, stack, frames)
+            self.summary.branches += len(stack)
+        self.summary.bursts += 1
+
+    def _records(self, edges: Sequence[Edge], code: Successors | None) -> list[list[Edge]]:
+        """The branches of a burst as rings of the recording's depth and filter deliver them, each newest first."""
         depth = self.options.depth
         if self.select & CALL_STACK:
             import numpy as np
@@ -326,16 +424,20 @@ class Collector:
             from ...lbr import ring_contents
 
             columns = (np.array(c, t) for c, t in zip(zip(*edges, strict=True), ("u8", "u8", "u1"), strict=True))
-            return [edges[i] for i in ring_contents(*columns, depth=depth, select=self.select).tolist()]
+            length = np.array([_length_of_call(edge, code) for edge in edges], np.uint64)
+            kept = ring_contents(*columns, depth=depth, select=self.select, length=length)
+            return [[edges[i] for i in kept.tolist()]]
         counted = self.bursts.limits.counted  # for a filter this is faster
-        return [edge for edge in reversed(edges) if edge[2] in counted][:depth]
+        newest_first = [edge for edge in reversed(edges) if edge[2] in counted]
+        if not self.lengths:
+            return [newest_first[:depth]]
+        return [newest_first[at : at + depth] for at in range(0, len(newest_first), depth)][::-1]
 
 
 # -- a recording: the choice of engine, trigger and sideband, launching or attaching, and the collector's run
 
 
-_HARMLESS = signal.SIGURG
-"""Programs ignore it: one that the collector leaves pending does nothing."""
+_HANDLED = "the process handles SIGURG and SIGWINCH: its handler of SIGWINCH may run if the recorder is killed"
 _FIRST_PERIOD = 20_000_000
 _SLOWER = "the compiled library is not in use: bursts take longer (`lastbranch doctor` says why)"
 
@@ -356,8 +458,10 @@ def record_software(
             summary.notes = (*summary.notes, _SLOWER)
         trigger = _trigger(launched)
         summary.trigger = trigger.name
-        bursts = BurstRunner(engine, _limits(options.depth, select), SharedProcessor(both=launched))
-        out = RecordWriter(file, options.select, options.burst_period or _FIRST_PERIOD, options.time_period)
+        limits, lengths = _limits(options, select)
+        bursts = BurstRunner(engine, limits, SharedProcessor(both=launched))
+        summary.call_graph = graph = _call_graph(options.call_graph, select)
+        out = RecordWriter(file, options.select, options.burst_period or _FIRST_PERIOD, options.time_period, graph)
         tree, child, since = Tree(), None, now()
         if isinstance(target, int):
             root = target
@@ -367,10 +471,15 @@ def record_software(
             root = child.pid
         with suppress(OSError, ValueError):  # the whole system's limit may be lower
             more_files()  # each thread takes a few; what was launched keeps the limit that it has
-        sideband = open_sideband(list(tree.threads), options.time_period, at_exec=launched)
+        sideband = open_sideband(list(tree.threads), options.time_period, at_exec=launched, chains=graph == "fp")
         summary.sideband, bursts.sideband = sideband.name, sideband
+        if sideband.lacks:
+            summary.notes += (sideband.lacks,)
         out.begin(sideband.ids, command)
-        collector = Collector(tree, root, options, select, bursts, trigger, sideband, out, summary, kills=launched)
+        collector = Collector(
+            tree, root, options, select, bursts, lengths, trigger, sideband, out, summary, kills=launched,
+            report_time=report_time(),
+        )  # fmt: skip
         signals = Interruptions(root if launched else None)
 
         def tick(summary: Summary) -> None:
@@ -389,7 +498,10 @@ def record_software(
             else:
                 _describe_running(root, since, out)
                 for thread in tree.threads.values():
+                    thread.seen = thread.stat()
                     collector.arm(thread)
+                if not quiet_signal(tree.threads[root].seen) and handled_signal(tree.threads[root].seen):
+                    say(_HANDLED)
             collector.run()
         finally:
             sideband.close()
@@ -405,47 +517,68 @@ def record_software(
 
 def _engine(launched: bool, allow_risk: bool, summary: Summary) -> Engine:
     """The first engine that passes the start-up test, of those that may be used."""
-    safe: list[Engine] = [BlockStep(PerfBreakpoints(_HARMLESS))]
-    fastest = BlockStep(DebugRegisters())
-    risky: list[Engine] = [fastest, SingleStep()]
+    safe, risky = _block_steps(PerfBreakpoints), [*_block_steps(DebugRegisters), SingleStep()]
     tested = risky if launched else safe + risky
     try:
         summary.self_test = test_engines(tested)
-        if fastest.walks and summary.self_test[fastest.name] != OK:
-            tested.insert(tested.index(fastest) + 1, plain := BlockStep(DebugRegisters(), walks=False))
-            summary.self_test |= test_engines([plain])
     except OSError as error:
         raise describe_launch(error) from error
-    good = [engine for engine in tested if summary.self_test[engine.name] == OK]
-    if not good:
+    good = next((engine for engine in tested if summary.self_test.get(engine.name) == OK), None)
+    if good is None:
         said = "; ".join(f"{name}: {what}" for name, what in summary.self_test.items())
         raise UnavailableError(f"no engine passes the start-up test on this machine ({said})")
-    if not launched and good[0] not in safe and not allow_risk:
-        said = summary.self_test[safe[0].name]
+    if not launched and good not in safe and not allow_risk:
+        said = summary.self_test[safe[-1].name]
         raise UnavailableError(
             f"perf breakpoints cannot be used here ({said}); with the other engines the process would be killed if the "
             "collector were killed in the middle of a burst",
             hint="--allow-risk accepts that risk; or launch the program with `lastbranch record COMMAND`",
         )
-    summary.engine = good[0].name
-    return good[0]
+    summary.engine = good.name
+    return good
+
+
+def _block_steps(breakpoints: Callable[[], Breakpoints]) -> list[Engine]:
+    """With the compiled walk where there is one, and without."""
+    walking, plain = BlockStep(breakpoints()), BlockStep(breakpoints(), walks=False)
+    return [walking, plain] if walking.walks else [plain]
 
 
 def _trigger(launched: bool) -> Trigger:
-    """Perf events if they are allowed. A process that we attach to must survive us: no SIGSTOP there."""
+    """Perf events if they are allowed."""
     try:
         os.close(open_event(attribute(USER_ONLY | FLAG["disabled"], sample_period=_FIRST_PERIOD, **CPU_CLOCK), 0))
     except OSError:
         return PollTrigger()
-    return ClockTrigger(signal.SIGSTOP if launched else _HARMLESS)
+    return ClockTrigger(ends_with_us=launched)
 
 
-def _limits(depth: int, select: int) -> BurstLimits:
-    """A burst is full when ``depth`` branches have passed the filter; in call-stack mode, where returns delete calls,
-    twice as many."""
-    twice = depth * 2 if select & CALL_STACK else depth
+def _call_graph(wanted: str, select: int) -> str:
+    """How call stacks are recorded: call frame information needs nothing but what bursts need, too."""
+    if select & CALL_STACK:
+        return "lbr"
+    return "dwarf" if wanted == "auto" else wanted
+
+
+_LONGEST = 15
+"""Bytes of an instruction of x86."""
+
+
+def _length_of_call(edge: Edge, code: Successors | None) -> int:
+    """Bytes of the instruction of a call that may be one of the next instruction; 0 for any other branch."""
+    source, target, kind = edge
+    if kind not in CALLS or not 0 < target - source <= _LONGEST or code is None:
+        return 0
+    branch = code.line(source)
+    return branch.length if branch is not None and branch.address == source else 0
+
+
+def _limits(options: Options, select: int) -> tuple[BurstLimits, BurstLengths | None]:
+    """When bursts end, and who draws their lengths. With a filter a burst ends when ``depth`` branches have passed it;
+    in call-stack mode, where returns delete calls, when twice as many have."""
     if select == convert(DEFAULT_SELECT, "perf", "msr").value:
-        return BurstLimits(twice, stops=64 + 16 * depth)  # all of them, which needs no ring
+        lengths = BurstLengths(options.burst)
+        return BurstLimits(lengths.most, stops=64 + 16 * lengths.most), lengths
     import numpy as np
 
     from ...lbr import ring_contents
@@ -455,7 +588,8 @@ def _limits(depth: int, select: int) -> BurstLimits:
         kind for kind in KIND.values()
         if len(ring_contents(one, far, np.array([kind], np.uint8), depth=1, select=select & ~CALL_STACK))
     )  # fmt: skip
-    return BurstLimits(twice, counted, stops=64 + 16 * depth)
+    depth = options.depth * 2 if select & CALL_STACK else options.depth
+    return BurstLimits(depth, counted, stops=64 + 16 * options.depth), None
 
 
 def _launch(command: Sequence[str], unblocked: Iterable[int], tree: Tree) -> Launched:

@@ -41,6 +41,8 @@ __all__ = [
 
 
 _WINDOW = 64
+_FEW = 4
+"""Instructions decoded at once: a line has fewer than five on average."""
 _BLOCK = 512
 _LONGEST = 15
 _REMEMBERED = 1 << 16
@@ -48,20 +50,36 @@ _BASE = 1 << 32
 """Windows are decoded as if they were at this address, so that no direct branch has the target 0."""
 
 
-class _Block(NamedTuple):
-    """A window up to its first branch; ``offset``, ``target`` and stores by `RIP` are relative to its start.
+@dataclass(slots=True)
+class _Block:
+    """A window up to its first branch; ``offset`` and ``target`` are relative to its start.
 
     ``kind`` `NOT_A_BRANCH`: the window ended first, and the line continues at ``offset``. ``target`` is ``None`` where
     the instruction does not contain it.
     """
 
+    window: bytes
+    before: tuple[tuple[str, int, int], ...]
+    """The instructions before the branch: text, start and end."""
     offset: int
-    length: int
-    kind: int
-    target: int | None
-    goes: Evaluation | None
-    reads: int | None
-    effects: Effects
+    length: int = 0
+    kind: int = UNDECODABLE
+    target: int | None = None
+    goes: Evaluation | None = None
+    reads: int | None = None
+    _effects: Effects | None = None
+
+    @property
+    def effects(self) -> Effects:
+        """Of the instructions; stores by `RIP` are relative to the window's start."""
+        if self._effects is None:
+            effects = Effects()
+            for text, start, end in self.before:
+                effects = effects.then(_effects(text, self.window[start:], end))
+            if self.reads == RCX and self.kind == KIND["cond"]:
+                effects = effects.then(_COUNTED)
+            self._effects = effects
+        return self._effects
 
 
 class Effects(NamedTuple):
@@ -114,11 +132,23 @@ def _sum(one: int | None, other: int | None) -> int | None:
 _BY_CODE = ((RIP, 1),)
 
 
-class Line(NamedTuple):
+@dataclass(slots=True)
+class Line:
     """A straight line to its first branch, which is ``None`` where code cannot be read or decoded."""
 
     branch: Branch | None
-    effects: Effects
+    _blocks: list[tuple[int, _Block]]
+    _effects: Effects | None = None
+
+    @property
+    def effects(self) -> Effects:
+        """What it changes. To find out takes longer than a stop of a traced thread."""
+        if self._effects is None:
+            effects = Effects()
+            for address, block in self._blocks:
+                effects = effects.then(block.effects.at(address))
+            self._effects = effects
+        return self._effects
 
 
 class Code:
@@ -130,7 +160,7 @@ class Code:
 
     def line(self, read: Memory, address: int) -> Line:
         """The straight line from ``address`` to the first branch."""
-        effects = Effects()
+        blocks: list[tuple[int, _Block]] = []
         while True:
             window = read(address, _WINDOW)
             block = self._blocks.get(window)
@@ -140,16 +170,16 @@ class Code:
                 block = self._blocks[window] = self._decode(window)
             at = address + block.offset & ADDRESSES
             if block.kind == UNDECODABLE:
-                return Line(None, effects)
-            effects = effects.then(block.effects.at(address))
+                return Line(None, blocks)
+            blocks.append((address, block))
             if block.kind != NOT_A_BRANCH:
                 target = 0 if block.target is None else address + block.target & ADDRESSES
-                return Line(Branch(at, block.length, block.kind, target, block.goes, block.reads), effects)
+                return Line(Branch(at, block.length, block.kind, target, block.goes, block.reads), blocks)
             address = at
 
     def _decode(self, window: bytes) -> _Block:
-        offset, effects = 0, Effects()
-        for found in self._decoder.lines(window, _BASE):
+        offset, before = 0, list[tuple[str, int, int]]()
+        for found in self._decoder.lines(window, _BASE, _FEW):
             if found.kind == UNDECODABLE or found.text.startswith(_TRANSACTION):
                 break
             if found.kind != NOT_A_BRANCH:
@@ -159,14 +189,11 @@ class Code:
                 reads = register_of(goes)
                 if isinstance(goes, InMemory) and reads == RIP:
                     target = offset + found.length + goes.displacement
-                if reads == RCX and found.kind == KIND["cond"]:
-                    effects = effects.then(_COUNTED)
-                return _Block(offset, found.length, found.kind, target, goes, reads, effects)
+                return _Block(window, tuple(before), offset, found.length, found.kind, target, goes, reads)
+            before.append((found.text, offset, offset + found.length))
             offset += found.length
-            effects = effects.then(_effects(found.text, window[offset - found.length :], offset))
         cut_off = offset > 0 and len(window) - offset < _LONGEST
-        kind = NOT_A_BRANCH if cut_off else UNDECODABLE
-        return _Block(offset, 0, kind, None, None, None, effects)
+        return _Block(window, tuple(before), offset, kind=NOT_A_BRANCH if cut_off else UNDECODABLE)
 
 
 _TRANSACTION = "xbegin"

@@ -19,15 +19,17 @@ from ... import native
 from ...formats.perfdata.layout import TYPE
 from .. import ptrace
 from ..perf_events import syscall
+from ..procfs import Stat
 from ..ptrace import EFLAGS, RCX, RESUME_FLAG, RIP, RSP, Poke, Resumer, event_of, next_stop, signal_of, stopped
 from .bursts import Burst, BurstLimits
 from .control_flow import Edge, End, Fork, Placed
 from .instructions import ADDRESSES, NOT_TAKEN, Branch
+from .quiet_signals import handled_signal, quiet_signal
 from .successors import Expectation, Successors
 from .walk_tables import SLOTS, Context, SharedWord
 
 __all__ = [
-    "BlockStep", "DebugRegisters", "Engine", "PerfBreakpoints", "SingleStep", "Target", "Walked",
+    "BlockStep", "Breakpoints", "DebugRegisters", "Engine", "PerfBreakpoints", "SingleStep", "Target", "Walked",
 ]  # fmt: skip
 
 
@@ -58,6 +60,9 @@ class Engine(ABC):
     def burst(self, thread: Target, successors: Successors, limits: BurstLimits) -> Burst:
         """Run ``thread`` until ``limits`` are reached; `Burst.dropped` if it is not stopped again then. ``successors``
         are of its address space. Raises `ptrace.Gone` where it ended meanwhile."""
+
+    def suit(self, thread: Stat) -> None:  # noqa: B027  most have one signal
+        """Choose `signal` for the thread of the next burst, as it is now."""
 
     def clean(self, tid: int) -> None:  # noqa: B027  most leave nothing
         """Undo what a dropped burst left in a thread, which is stopped again."""
@@ -166,12 +171,20 @@ class Breakpoints(ABC):
         self.at: tuple[int, ...] = ()
         """Their addresses."""
 
+    def suit(self, thread: Stat) -> None:  # noqa: B027  most have one signal
+        """Choose the signal for a thread as it is now."""
+
     def arm(self, tid: int) -> None:
         self._tid, self.at = tid, ()
 
     @abstractmethod
     def place(self, fork: Fork) -> Sequence[Poke]:
         """Stop at the ends of ``fork`` and nowhere before, once these words of struct user are set."""
+
+    def before_walk(self, context: Context) -> None:
+        """Tell the compiled walk how to move them, and how they stop the thread."""
+        context.struck = self.signal << 8 | 0x7F
+        context.slots_used, context.slots[: len(self.at)] = len(self.at), self.at
 
     @abstractmethod
     def struck(self) -> bool:
@@ -244,11 +257,18 @@ class PerfBreakpoints(Breakpoints):
     """PERF_TYPE_BREAKPOINT events, moved by PERF_EVENT_IOC_MODIFY_ATTRIBUTES. They vanish with the collector."""
 
     name = "perf breakpoints"
+    signal = quiet_signal(None)
 
-    def __init__(self, signal: int) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.signal = signal
         self._fds: list[int] = []
+        self._attribute = ctypes.create_string_buffer(_BREAKPOINT, len(_BREAKPOINT))
+        """What the walk modifies."""
+
+    def suit(self, thread: Stat) -> None:
+        unblocked = thread._replace(blocked=0)
+        choices = (choose(seen) for seen in (thread, unblocked) for choose in (quiet_signal, handled_signal))
+        self.signal = next(filter(None, choices))
 
     def place(self, fork: Fork) -> Sequence[Poke]:
         moved, self.at = moves(self.at, fork)
@@ -256,10 +276,19 @@ class PerfBreakpoints(Breakpoints):
             if slot < len(self._fds):
                 syscall.modify(self._fds[slot], _attribute(address))
             else:
-                fd = syscall.open_event(_attribute(address), self._tid)
-                self._fds.append(fd)
-                syscall.signal_thread(fd, self._tid, self.signal)
+                self._open(_attribute(address))
         return ()
+
+    def _open(self, attribute: bytes) -> None:
+        fd = syscall.open_event(attribute, self._tid)
+        self._fds.append(fd)
+        syscall.signal_thread(fd, self._tid, self.signal)
+
+    def before_walk(self, context: Context) -> None:
+        super().before_walk(context)
+        while len(self._fds) < SLOTS:  # the walk moves them to where they are needed
+            self._open(_DISABLED)
+        context.events[:], context.attribute = self._fds, ctypes.addressof(self._attribute)
 
     def struck(self) -> bool:
         code, _, fd = ptrace.siginfo(self._tid)
@@ -275,6 +304,10 @@ class PerfBreakpoints(Breakpoints):
 _BREAKPOINT = syscall.attribute(
     syscall.USER_ONLY, type=TYPE.BREAKPOINT, sample_period=1, bp_type=_EXECUTION, config2=_LENGTH, wakeup_events=1
 )
+_DISABLED = syscall.attribute(
+    syscall.USER_ONLY | syscall.FLAG["disabled"], type=TYPE.BREAKPOINT, sample_period=1, bp_type=_EXECUTION,
+    config2=_LENGTH, wakeup_events=1,
+)  # fmt: skip
 _BP_ADDR = 56
 """Offset of config1, which is bp_addr."""
 
@@ -321,7 +354,7 @@ class Walker:
     """Calls the walk of the compiled ``library`` for one engine, on its ``registers`` and ``breakpoints``."""
 
     def __init__(
-        self, library: ctypes.CDLL, registers: ctypes.Array[ctypes.c_uint64], breakpoints: DebugRegisters
+        self, library: ctypes.CDLL, registers: ctypes.Array[ctypes.c_uint64], breakpoints: Breakpoints
     ) -> None:
         self._run = library.lb_branch_walk
         self._breakpoints = breakpoints
@@ -329,7 +362,6 @@ class Walker:
         self._context = Context()
         self._context.registers = ctypes.addressof(registers)
         self._context.passed, self._context.room = ctypes.addressof(self._passed), _ROOM
-        self._context.struck = breakpoints.signal << 8 | 0x7F
         self._at = ctypes.c_void_p(ctypes.addressof(self._context))
         self._tables: object = None
 
@@ -355,8 +387,7 @@ class Walker:
         c.node = expected.fork.node
         c.stack, c.stack_known = (expected.stack or 0) & ADDRESSES, expected.stack is not None
         c.pending = chosen is not None and limits.kinds >> chosen[2] & 1
-        slots = self._breakpoints.at
-        c.slots_used, c.slots[: len(slots)] = len(slots), slots
+        self._breakpoints.before_walk(c)
         c.shares = len(expected.shared)
         for index, shared in enumerate(expected.shared):
             c.shared[index] = SharedWord(*shared)
@@ -402,15 +433,18 @@ class BlockStep(Engine):
         """``walks``: with the compiled walk, where there is one."""
         self.breakpoints = breakpoints
         self.signal, self.ends = breakpoints.signal, SLOTS
-        self._struck = self.signal << 8 | 0x7F
         self._registers = ptrace.Registers()
         self._resumer = Resumer(self._registers)
         self._walker: Walker | None = None
         library = native.library()
-        if walks and library is not None and isinstance(breakpoints, DebugRegisters):  # it can move no others
+        if walks and library is not None:
             self._walker = Walker(library, self._registers, breakpoints)
         self.walks = self._walker is not None
         self.name = f"block stepping, {breakpoints.name}{', compiled walk' * self.walks}"
+
+    def suit(self, thread: Stat) -> None:
+        self.breakpoints.suit(thread)
+        self.signal = self.breakpoints.signal
 
     def burst(self, thread: Target, successors: Successors, limits: BurstLimits) -> Burst:
         registers = self._registers
@@ -493,15 +527,18 @@ class BlockStep(Engine):
             status, before, was = pending
             if status is None:
                 status = self._resumer.wait(thread.tid, limits.seconds)
+        struck = self.signal << 8 | 0x7F
         while True:
             if status is None:
                 return "deadline"
-            if status == self._struck and (at := registers[RIP]) in fork.ends:
+            if status == struck and (at := registers[RIP]) in fork.ends:
                 # The kernel sets the resume flag at a breakpoint, and the next executed instruction clears it. It may
                 # be left from the last stop, too, if nothing was executed since.
                 ran = at != before or (was and without_counter(registers) != was)
                 if (ran and registers[EFLAGS] & RESUME_FLAG) or self.breakpoints.struck():
                     return "full"
+            if status == struck and registers[RIP] in self.breakpoints.at and self.breakpoints.struck():
+                return "unexpected path"  # at one of another fork: for the program that signal would be deadly
             if not thread.is_trigger(status):
                 burst.status = status
                 return "signal" if stopped(status) else "gone"

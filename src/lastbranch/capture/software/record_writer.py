@@ -10,13 +10,13 @@ from __future__ import annotations
 import os
 import struct
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import IO
 
 from ...closing import on_failure
 from ...errors import UnavailableError
-from ...formats.perfdata.layout import MISC, SAMPLE
+from ...formats.perfdata.layout import MISC, RECORD, SAMPLE
 from ...formats.perfdata.writer import Described, SideRecords, pipe_begin, pipe_event, pipe_feature, record
 from ...lbr import FLAG_FIELDS
 from ..perf_events import syscall
@@ -30,12 +30,15 @@ __all__ = ["RECORDS", "RecordWriter", "Sideband", "now", "open_sideband"]
 
 TIME_SAMPLES = SAMPLE.IDENTIFIER | SAMPLE.IP | SAMPLE.TID | SAMPLE.TIME | SAMPLE.CPU | SAMPLE.PERIOD
 BURSTS = TIME_SAMPLES | SAMPLE.ADDR | SAMPLE.BRANCH_STACK
-"""Fields of the two kinds of samples. ``ADDR`` is the address at which the burst began."""
+"""Fields of the two kinds of samples, `SAMPLE.CALLCHAIN` beside these where call stacks are recorded. ``ADDR`` is the
+address at which the burst began."""
 
 _BURST_ID = 1 << 62
 """Id of the bursts' event; the kernel's ids count from 1."""
 RECORDS = SideRecords(BURSTS, _BURST_ID)
 """Makes records of our event."""
+_USER_CONTEXT = (1 << 64) - 512
+"""PERF_CONTEXT_USER, which call chains have before the frames of user code."""
 _PRIV_USER = 1 << FLAG_FIELDS["priv"][0]
 _TYPE_SHIFT = FLAG_FIELDS["type"][0]
 _SIDEBAND = (
@@ -50,16 +53,26 @@ def _attribute(more_flags: int = 0, sample_type: int = TIME_SAMPLES, **fields: i
     return syscall.attribute(flags, sample_type=sample_type, clockid=CLOCK, **fields, **CPU_CLOCK)
 
 
+def _time_attribute(period: int, chains: bool, more_flags: int = 0, **fields: int) -> bytes:
+    """The event of the time samples; ``chains``: with call chains by frame pointers."""
+    if chains:
+        more_flags |= FLAG["exclude_callchain_kernel"]
+    sample_type = TIME_SAMPLES | SAMPLE.CALLCHAIN if chains else TIME_SAMPLES
+    return _attribute(more_flags, sample_type, sample_period=period, **fields)
+
+
 class RecordWriter:
     """Appends records to ``file`` and keeps none in memory."""
 
-    def __init__(self, file: IO[bytes], select: int, period: int, time_period: int) -> None:
+    def __init__(self, file: IO[bytes], select: int, period: int, time_period: int, call_graph: str = "none") -> None:
         """``select``: PERF_SAMPLE_BRANCH_* of the bursts. ``period``: CPU time between bursts, of the time samples
-        ``time_period``, in ns."""
+        ``time_period``, in ns. ``call_graph`` ``dwarf``: bursts have call chains, ``fp``: time samples."""
         self.write, self.flush = file.write, file.flush
         self.write(pipe_begin())
-        self._time_attr = _attribute(sample_period=time_period)
-        self._burst_attr = _attribute(sample_period=period, sample_type=BURSTS, branch_sample_type=select)
+        self._chains = call_graph == "dwarf"
+        fields = BURSTS | SAMPLE.CALLCHAIN if self._chains else BURSTS
+        self._time_attr = _time_attribute(time_period, call_graph == "fp")
+        self._burst_attr = _attribute(sample_period=period, sample_type=fields, branch_sample_type=select)
 
     def begin(self, time_ids: Sequence[int], command: Sequence[str]) -> None:
         """What must precede samples: the two events, with the ids of the kernel's one, and the machine."""
@@ -71,14 +84,15 @@ class RecordWriter:
 
     def sample(
         self, when: int, pid: int, tid: int, cpu: int, start: int, end: int, weight: int,
-        stack: Sequence[tuple[int, int, int]],
+        stack: Sequence[tuple[int, int, int]], frames: Sequence[int] = (),
     ) -> None:  # fmt: skip
-        """A burst: ``weight`` ns of CPU time, ``stack`` of (from, to, perf's branch type), newest first."""
-        words = [word for source, target, kind in stack for word in (source, target, kind << _TYPE_SHIFT | _PRIV_USER)]
-        body = struct.pack(
-            f"=QQiiQQiIQQ{len(words)}Q",
-            _BURST_ID, end, pid, tid, when, start, cpu, 0, weight, len(stack), *words,
-        )  # fmt: skip
+        """A burst: ``weight`` ns of CPU time, ``stack`` of (from, to, perf's branch type), newest first. ``frames``:
+        the call stack at its end, innermost first."""
+        chain = [_USER_CONTEXT, *frames] if frames else []
+        words = [len(chain), *chain] if self._chains else []
+        words.append(len(stack))
+        words += [word for source, target, kind in stack for word in (source, target, kind << _TYPE_SHIFT | _PRIV_USER)]
+        body = struct.pack(f"=QQiiQQiIQ{len(words)}Q", _BURST_ID, end, pid, tid, when, start, cpu, 0, weight, *words)
         self.write(record("SAMPLE", body, MISC.USER))
 
 
@@ -101,6 +115,10 @@ class Sideband:
     def __init__(self) -> None:
         self.ids: list[int] = []
         """Of the kernel's events."""
+        self.on_mapping: Callable[[int], None] = lambda pid: None
+        """Gets the id of each process that mapped code."""
+        self.lacks = ""
+        """What it does not record, and why."""
 
     def drain(self, out: RecordWriter) -> None:
         """Write what has arrived."""
@@ -129,10 +147,11 @@ class KernelSideband(Sideband):
 
     name = "perf events"
 
-    def __init__(self, tids: Sequence[int], period: int, *, at_exec: bool) -> None:
-        """``at_exec``: begin when the thread executes a program. Raises `OSError` where the kernel refuses."""
+    def __init__(self, tids: Sequence[int], period: int, *, at_exec: bool, chains: bool = False) -> None:
+        """``at_exec``: begin when the thread executes a program. ``chains``: time samples have call chains. Raises
+        `OSError` where the kernel refuses."""
         flags = FLAG["inherit"] | (FLAG["disabled"] | FLAG["enable_on_exec"] if at_exec else 0)
-        attr = _attribute(flags, sample_period=period, wakeup_events=1 << 20)
+        attr = _time_attribute(period, chains, flags, wakeup_events=1 << 20)
         super().__init__()
         self._fds: dict[tuple[int, int], int] = {}
         """By thread and processor."""
@@ -155,8 +174,13 @@ class KernelSideband(Sideband):
             self._rings[cpu] = Ring(fd, _PAGES)
 
     def drain(self, out: RecordWriter) -> None:
+        def take(records: bytes) -> None:
+            out.write(records)
+            for pid in _mapping(records):
+                self.on_mapping(pid)
+
         for ring in self._rings.values():
-            ring.drain(out.write)
+            ring.drain(take)
 
     @contextmanager
     def paused(self, thread: Thread, cpu: int) -> Iterator[None]:
@@ -178,6 +202,16 @@ class KernelSideband(Sideband):
         for fd in self._fds.values():
             os.close(fd)
         self._rings, self._fds = {}, {}
+
+
+def _mapping(records: bytes) -> Iterator[int]:
+    """The process of each MMAP2 record."""
+    at = 0
+    while at + 12 <= len(records):
+        kind, _, size, pid = struct.unpack_from("=IHHi", records, at)
+        if kind == RECORD["MMAP2"]:
+            yield pid
+        at += max(size, 8)
 
 
 class TracerSideband(Sideband):
@@ -218,12 +252,15 @@ class TracerSideband(Sideband):
         found = mappings(self._kernel.text(f"/proc/{pid}/maps") or "")
         for m in set(found) - set(self._known.get(pid, ())):
             out.write(mapping_record(RECORDS, pid, m, build_id_of(self._kernel, pid, m, self._build_ids), when))
+            self.on_mapping(pid)
         self._known[pid] = found
 
 
-def open_sideband(tids: Sequence[int], period: int, *, at_exec: bool) -> Sideband:
-    """The kernel's sideband where perf events are allowed, else the tracer's."""
+def open_sideband(tids: Sequence[int], period: int, *, at_exec: bool, chains: bool = False) -> Sideband:
+    """The kernel's sideband where perf events are allowed, else the tracer's, which has no call chains."""
     try:
-        return KernelSideband(tids, period, at_exec=at_exec)
-    except (OSError, UnavailableError):
-        return TracerSideband()
+        return KernelSideband(tids, period, at_exec=at_exec, chains=chains)
+    except (OSError, UnavailableError) as error:
+        sideband = TracerSideband()
+        sideband.lacks = f"no time samples: {error.strerror if isinstance(error, OSError) else error}"
+        return sideband

@@ -7,6 +7,7 @@ blocked threads fail with EINTR.
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import signal
@@ -19,12 +20,14 @@ from ..perf_events import syscall
 from ..perf_events.syscall import CPU_CLOCK, FLAG, USER_ONLY
 from ..procfs import stat_of
 from ..ptrace import event_of, signal_of, stopped
+from .quiet_signals import INTERNAL, handled_signal, pending_signals, quiet_signal
 from .tree import Thread
 
-__all__ = ["ClockTrigger", "Duty", "PollTrigger", "Trigger"]
+__all__ = ["Budget", "BurstLengths", "ClockTrigger", "Duty", "PollTrigger", "Trigger"]
 
 
-_POLL_IN = 1
+_POLL_IN, _SI_KERNEL = 1, 0x80
+_NO_FILES = (errno.EMFILE, errno.ENFILE)
 _OVERDUE = 4
 """After this many periods without its signal, a thread is assumed to block it."""
 _CHECK_INTERVAL = 0.1
@@ -68,68 +71,13 @@ class Trigger(ABC):
         """Stop for good; a signal may still be pending."""
         thread.period = 0
 
-    def pending(self, thread: Thread) -> bool:
-        """Whether a signal of the trigger is pending for a stopped thread."""
+    def pending(self, thread: Thread) -> int:
+        """The trigger's signals that wait for a thread, bit n - 1 for signal n."""
+        return 0
+
+    def stops(self, thread: Thread) -> bool:
+        """Whether a signal of the trigger has stopped a thread, or is about to."""
         return False
-
-
-class ClockTrigger(Trigger):
-    """A cpu-clock event on each thread, whose overflow sends it ``signal``; `due` tells it from other such signals.
-
-    SIGSTOP cannot be blocked, but one that is pending when the collector crashes would stop the thread for good.
-    """
-
-    def __init__(self, signal: signal.Signals) -> None:
-        self.signal = signal
-        self.name = f"cpu-clock, {signal.name}"
-        self._next_check = 0.0
-
-    def arm(self, thread: Thread, period: int) -> None:
-        thread.clock = syscall.open_event(
-            syscall.attribute(USER_ONLY | FLAG["disabled"], sample_period=period, wakeup_events=1, **CPU_CLOCK),
-            thread.tid,
-        )
-        thread.period = period
-        syscall.signal_thread(thread.clock, thread.tid, self.signal)
-        syscall.enable(thread.clock)
-
-    def hold(self, thread: Thread) -> None:
-        syscall.disable(thread.clock)
-
-    def rearm(self, thread: Thread, period: int) -> None:
-        thread.period = period
-        syscall.set_period(thread.clock, period)
-        syscall.enable(thread.clock)
-
-    def due(self, thread: Thread, status: int) -> bool:
-        if super().due(thread, status):
-            return True
-        if not stopped(status) or event_of(status) or signal_of(status) != self.signal:
-            return False
-        code, _, fd = ptrace.siginfo(thread.tid)
-        return code == _POLL_IN and fd in (thread.clock, thread.former_clock)
-
-    def used(self, thread: Thread) -> int:
-        return syscall.read_count(thread.clock)
-
-    def tick(self, threads: Iterable[Thread]) -> None:
-        now = time.monotonic()
-        if now < self._next_check:
-            return
-        self._next_check = now + _CHECK_INTERVAL
-        for thread in threads:
-            if thread.clock >= 0 and self.used(thread) - thread.spent > _OVERDUE * thread.period:
-                _interrupt(thread)
-
-    def disarm(self, thread: Thread) -> None:
-        if thread.clock >= 0:
-            os.close(thread.clock)
-            thread.clock, thread.former_clock = -1, thread.clock
-        thread.period = 0
-
-    def pending(self, thread: Thread) -> bool:
-        stat = stat_of(thread.tid)
-        return stat is not None and bool(stat.pending & ~stat.blocked & 1 << self.signal - 1)
 
 
 class PollTrigger(Trigger):
@@ -157,6 +105,96 @@ class PollTrigger(Trigger):
                 _interrupt(thread)
 
 
+class ClockTrigger(PollTrigger):
+    """A cpu-clock event on each thread, whose overflow sends it its `quiet_signal`; `due` tells it from other such
+    signals. A thread that blocks all of these is interrupted, and so is one for which no file may be opened."""
+
+    name = "cpu-clock"
+
+    def __init__(self, *, ends_with_us: bool) -> None:
+        """``ends_with_us``: the program is killed if we are."""
+        self._ends_with_us = ends_with_us
+        self._next_check = 0.0
+
+    def arm(self, thread: Thread, period: int) -> None:
+        attr = syscall.attribute(USER_ONLY | FLAG["disabled"], sample_period=period, wakeup_events=1, **CPU_CLOCK)
+        try:
+            thread.clock = syscall.sparing(syscall.open_event(attr, thread.tid))
+        except OSError as error:
+            if error.errno not in _NO_FILES:
+                raise
+            super().arm(thread, period)
+            return
+        thread.period = period
+        self._send(thread)
+        syscall.enable(thread.clock)
+
+    def _send(self, thread: Thread) -> None:
+        """Have the event send the signal that suits the thread as it was last seen."""
+        number = quiet_signal(thread.seen)
+        if self._ends_with_us and (thread.process.by_loader or not number) and not thread.blocks_internal:
+            number = INTERNAL
+        number = number or handled_signal(thread.seen)
+        if number != thread.sends:
+            syscall.signal_thread(thread.clock, thread.tid, number)
+            thread.sends, thread.sent = number, thread.sent | 1 << number >> 1
+
+    def hold(self, thread: Thread) -> None:
+        if thread.clock >= 0:
+            syscall.disable(thread.clock)
+
+    def rearm(self, thread: Thread, period: int) -> None:
+        super().rearm(thread, period)
+        if thread.clock >= 0:
+            if self._ends_with_us:
+                thread.blocks_internal = bool(ptrace.sigmask(thread.tid) >> INTERNAL - 1 & 1)
+            self._send(thread)
+            syscall.set_period(thread.clock, period)
+            syscall.enable(thread.clock)
+
+    def due(self, thread: Thread, status: int) -> bool:
+        if super().due(thread, status):
+            return True
+        if not stopped(status) or event_of(status):
+            return False
+        number = signal_of(status)
+        bit = 1 << number - 1
+        if thread.sent & bit:
+            code, _, fd = ptrace.siginfo(thread.tid)
+            return code == _POLL_IN and (number == INTERNAL or fd in (thread.clock, thread.former_clock))
+        # The kernel sends SIGIO in place of INTERNAL to a user with too many pending signals (RLIMIT_SIGPENDING).
+        return (
+            number == signal.SIGIO and thread.sends == INTERNAL and ptrace.siginfo(thread.tid)[0] == _SI_KERNEL
+            and not (thread.seen and (thread.seen.caught | thread.seen.ignored | thread.seen.blocked) & bit)
+        )  # fmt: skip
+
+    def used(self, thread: Thread) -> int:
+        return syscall.read_count(thread.clock) if thread.clock >= 0 else super().used(thread)
+
+    def tick(self, threads: Iterable[Thread]) -> None:
+        now = time.monotonic()
+        check_all = now >= self._next_check
+        if check_all:
+            self._next_check = now + _CHECK_INTERVAL
+        super().tick(thread for thread in threads if not thread.sends)
+        for thread in threads if check_all else ():
+            if thread.sends and self.used(thread) - thread.spent > _OVERDUE * thread.period:
+                _interrupt(thread)
+
+    def disarm(self, thread: Thread) -> None:
+        if thread.clock >= 0:
+            os.close(thread.clock)
+            thread.clock, thread.former_clock = -1, thread.clock
+        thread.period = thread.sends = 0
+
+    def pending(self, thread: Thread) -> int:
+        return thread.sent and pending_signals(thread.tid) & thread.sent
+
+    def stops(self, thread: Thread) -> bool:
+        stat = thread.stat()
+        return stat is not None and bool(stat.pending & ~stat.blocked & thread.sent or ptrace.reports(thread.tid))
+
+
 def _interrupt(thread: Thread) -> None:
     """Interrupt a running thread."""
     stat = None if thread.interrupted else stat_of(thread.tid)
@@ -181,6 +219,25 @@ _NEW_WEIGHT = 0.1
 """Weight of the newest burst in the running means."""
 
 
+class Budget:
+    """Seconds that may be spent: ``share`` of wall time. ``most`` of them are saved up, of which there are ``left`` at
+    the beginning."""
+
+    def __init__(self, share: float, most: float, left: float = 0.0) -> None:
+        self._share, self._most, self._left = share, most, left
+        self._last = time.monotonic()
+
+    def left(self) -> float:
+        """Seconds; negative: too many were spent."""
+        now = time.monotonic()
+        self._left = min(self._left + (now - self._last) * self._share, self._most)
+        self._last = now
+        return self._left
+
+    def spend(self, seconds: float) -> None:
+        self._left -= seconds
+
+
 class Duty:
     """Allows bursts within ``share`` of wall time, and proposes CPU-time periods that reach it.
 
@@ -192,8 +249,8 @@ class Duty:
         self._fixed = period
         self._cost = first_cost
         self._cpu = self._apart = first_cost / share
-        self._budget = 0.0
-        self._last = self._last_burst = time.monotonic()
+        self._budget = Budget(share, _LARGEST_BUDGET)
+        self._last_burst = time.monotonic()
 
     @property
     def period(self) -> int:
@@ -208,7 +265,7 @@ class Duty:
     def next_period(self) -> int:
         """A period with jitter, so that bursts do not synchronize with the program; after too much burst time, at least
         as long as it takes to make up for it."""
-        owed = max(-self._budget, 0.0) / self.share * 1e9
+        owed = max(-self._budget.left(), 0.0) / self.share * 1e9
         return int(max(self.period, owed, _KERNEL_MINIMUM) * random.uniform(1 - _JITTER, 1 + _JITTER))
 
     def first_period(self) -> int:
@@ -217,17 +274,47 @@ class Duty:
 
     def allows(self) -> bool:
         """Whether a burst may begin now."""
-        now = time.monotonic()
-        self._budget = min(self._budget + (now - self._last) * self.share, _LARGEST_BUDGET)
-        self._last = now
-        return self._budget > 0
+        return self._budget.left() > 0
+
+    def lost(self, seconds: float) -> None:
+        """The program lost ``seconds`` otherwise: they count, too."""
+        self._budget.spend(seconds)
 
     def spent(self, seconds: float, cpu: int) -> None:
         """A burst took ``seconds``, and its thread has run for ``cpu`` ns since the one before."""
-        self._budget -= seconds
+        self._budget.spend(seconds)
         self._cost += (seconds - self._cost) * _NEW_WEIGHT
         now = time.monotonic()
         apart, self._last_burst = now - self._last_burst, now
         # CPU time of all threads over wall time, as the bursts see it: how many run at once
         self._cpu += (cpu / 1e9 - self._cpu) * _NEW_WEIGHT
         self._apart += (apart - self._apart) * _NEW_WEIGHT
+
+
+# -- how long bursts are
+
+
+_SHORT, _LONG = 64, 704
+"""Mean branches of the first bursts, and of bursts late in a long recording."""
+_AT_ONE_SECOND = 400
+"""Mean branches once bursts have taken a second (benchmarks/bench_truth.py)."""
+
+
+class BurstLengths:
+    """Draws the number of branches of each burst: bursts of one length lock to loops.
+
+    Few bursts tell most if they are short, since each begins elsewhere; many, if they are long, since their later
+    branches depend less on where the burst began. So they grow with the recording, unless ``fixed`` has the fewest and
+    the most branches of all of them.
+    """
+
+    def __init__(self, fixed: tuple[int, int] | None = None) -> None:
+        self._fixed = fixed
+        self.most = fixed[1] if fixed else _LONG * 3 // 2
+
+    def next(self, spent: float) -> int:
+        """Of a burst before which bursts have taken ``spent`` seconds."""
+        if self._fixed:
+            return random.randint(*self._fixed)
+        mean = int(min(max(_AT_ONE_SECOND * spent**0.5, _SHORT), _LONG))
+        return random.randint(mean // 2, mean * 3 // 2)

@@ -11,7 +11,22 @@ from typing import NamedTuple
 
 from ...lbr import KIND
 from ..ptrace import RCX, RSP
-from .control_flow import CALLS, RETURN, Code, Edge, End, Fork, KnownTarget, Line, Nearby, State, freed, joined, lines
+from .control_flow import (
+    CALLS,
+    RETURN,
+    Code,
+    Edge,
+    Effects,
+    End,
+    Fork,
+    KnownTarget,
+    Line,
+    Nearby,
+    State,
+    freed,
+    joined,
+    lines,
+)
 from .instructions import ADDRESSES, NOT_TAKEN, WORD, Branch, Memory, Registers
 from .walk_tables import ROOTS, Tables
 
@@ -90,6 +105,9 @@ _KEPT = 1 << 14
 """Most forks of one address space."""
 _Targets = Mapping[KnownTarget, int]
 """Values of known targets. On another path the same branch may have another one, or none."""
+
+
+_UNKNOWN = State(Effects(None))
 
 
 class Expectation(NamedTuple):
@@ -273,39 +291,47 @@ class Successors:
                 return
         self._pages.tables.put(at.family, at.key, fork)
 
-    def _path(self, place: int, state: State, passed: frozenset[int], targets: _Targets) -> End | None:
+    def _path(self, place: int, state: State | None, passed: frozenset[int], targets: _Targets) -> End | None:
         """The first branch from ``place`` with more than one successor; ``None`` where code cannot be read. The path
-        has no branch of ``passed``. ``targets`` are the values of known targets."""
+        has no branch of ``passed``. ``targets`` are the values of known targets. ``state`` ``None``: what instructions
+        change is not looked at, and no target but that of a direct branch is known."""
         path: list[Edge] = []
         before: list[End] = []
         while True:
-            branch, effects = self._line(place)
+            line = self._line(place)
+            branch = line.branch
             if branch is None:
                 return before[-1] if before and before[-1].branch.kind not in _DIRECT else None
-            state = state.after(effects)
-            end = End(branch, tuple(path), state)
+            if state is not None:
+                state = state.after(line.effects)
+            end = End(branch, tuple(path), state or _UNKNOWN)
             if branch.address in passed or any(branch.address == source for source, _, _ in path):
                 return before[-1] if before else end  # its breakpoint would stop the first pass
             if branch.kind in _DIRECT:
                 target: int | None = branch.target
+            elif state is None:
+                target = None
             else:
                 known = state.known_target(branch)
                 target = None if known is None else targets.get(known, known.static())
             if target is None or branch.goes is None or len(path) == _FOLLOWED:
                 return end
-            if branch.kind == RETURN:
+            if state is not None and branch.kind == RETURN:
                 state = state.returned(branch)
-            elif branch.kind in CALLS:
+            elif state is not None and branch.kind in CALLS:
                 state = state.called(branch.address + branch.length)
             before.append(end)
             path.append((branch.address, target, branch.kind))
             place = target
 
     def _fork(self, place: int, targets: _Targets, most: int) -> Fork:
-        first = self._path(place, State(), frozenset(), targets)
+        quick = most == 1 and not targets
+        first = self._path(place, None if quick else State(), frozenset(), targets)
         if first is None:
             return Fork({}, frozenset())
         fork = Fork({first.branch.address: first}, frozenset(edge[0] for edge in first.path), lines(place, first))
+        if quick:
+            return fork
         queue = [first]
         for end in queue:
             if len(fork.ends) >= most:

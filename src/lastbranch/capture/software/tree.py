@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 
+from ..perf_events.syscall import sparing
 from ..procfs import PAGE, Stat, parse_stat, stat_of
 from .control_flow import memory_of
 from .instructions import Memory
 from .successors import Successors
+from .unwinder import AddressSpace
 
 __all__ = ["Process", "Thread", "Tree"]
 
@@ -20,8 +22,13 @@ class Process:
     pid: int
     name: str = ""
     threads: set[int] = field(default_factory=set)
+    by_loader: bool = False
+    """Its program was started by a dynamic loader, so it calls the kernel through a C library."""
+    unfollowed: bool = False
+    """Whether it may have threads that are not traced: there were too many new ones."""
     successors: Successors | None = None
     """Its code, as far as bursts have run through it."""
+    _space: AddressSpace | None = None
     _mem: int = -1
 
     @property
@@ -36,11 +43,23 @@ class Process:
             self._mem = os.open(f"/proc/{self.pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
         return self._mem
 
+    @property
+    def space(self) -> AddressSpace:
+        """What it has mapped, as far as call stacks have led through it."""
+        if self._space is None:
+            self._space = AddressSpace(self.pid, self.memory, self.descriptor)
+        return self._space
+
+    def mapped(self) -> None:
+        """It mapped code."""
+        if self._space is not None:
+            self._space.forget()
+
     def forget(self) -> None:
         """The address space was replaced, or has ended."""
         if self._mem >= 0:
             os.close(self._mem)
-        self._mem, self.successors = -1, None
+        self._mem, self.successors, self._space = -1, None, None
 
 
 class Tree:
@@ -89,12 +108,24 @@ class Thread:
     """That of the closed event before, a signal of which may be pending."""
     period: int = 0
     """ns of CPU time after which its next burst is due; 0: not armed."""
+    seen: Stat | None = None
+    """It, or the thread that made it, as it was at the last stop that mattered: its signals."""
+    blocks_internal: bool = False
+    """Whether it blocked `INTERNAL` when that was last looked at."""
+    sends: int = 0
+    """The signal that its trigger sends, 0 for none."""
+    sent: int = 0
+    """All that its triggers have sent, bit n - 1 for signal n."""
+    stops_by: int = 0
+    """The signal of the stops of its last burst."""
     interrupted: bool = False
     """Whether it was interrupted to run a burst."""
     spent: int = 0
     """Its CPU time in ns at the end of its last burst."""
     first_weight: int = 0
     """The weight of its first burst, in ns of CPU time; 0 after it."""
+    follows: bool = True
+    """Whether threads that it creates are traced."""
     timed_out: bool = False
     """A burst missed its deadline; its remains are removed at the next stop."""
     mask: int | None = None
@@ -105,7 +136,8 @@ class Thread:
         """`stat_of` from a file that stays open, since each burst reads it."""
         try:
             if self._stat < 0:
-                self._stat = os.open(f"/proc/{self.process.pid}/task/{self.tid}/stat", os.O_RDONLY | os.O_CLOEXEC)
+                path = f"/proc/{self.process.pid}/task/{self.tid}/stat"
+                self._stat = sparing(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
             return parse_stat(os.pread(self._stat, PAGE, 0))
         except OSError:
             return stat_of(self.tid)

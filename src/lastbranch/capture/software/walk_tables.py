@@ -77,7 +77,8 @@ class Context(ctypes.Structure):
     _fields_ = [
         *_words("tid memory struck alone burst counted_kinds registers nodes ends path lines stores page_lists pages"),
         *_words("entries mask stops wanted room passed node stack stack_known pending slots_used"),
-        ("slots", ctypes.c_uint64 * SLOTS), ("shares", ctypes.c_uint64), ("shared", SharedWord * 3),
+        ("slots", ctypes.c_uint64 * SLOTS), ("events", ctypes.c_uint64 * SLOTS), *_words("attribute shares"),
+        ("shared", SharedWord * 3),
         *_words("ends_passed stops_made status error before again"),
         ("was", Registers), ("blocks", ctypes.c_uint64), ("block", _Block * 4), ("scratch", ctypes.c_uint8 * _PAGE),
     ]  # fmt: skip

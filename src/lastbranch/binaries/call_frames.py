@@ -1,0 +1,588 @@
+"""Call frame information of ELF files: for each instruction, where its caller's registers are.
+
+``.eh_frame`` with or without ``.eh_frame_hdr`` (LSB 5.0, chapter 10.6), ``.debug_frame`` of versions 1, 3 and 4 (DWARF
+5, 6.4 and 7.24). Nothing is parsed before it is asked for: the caller may have stopped a program meanwhile.
+
+A FDE (frame description entry) covers a range of code; what entries have in common is in a CIE (common information
+entry). The byte code of both makes the rows of a table: from an address on, how the CFA (canonical frame address: the
+caller's stack pointer) is computed, and a rule for each register of the caller.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from enum import IntEnum
+from struct import Struct
+from typing import NamedTuple
+
+from ..errors import FormatError
+from ..model import Source, read_at
+from . import Image, Section, read_image
+
+__all__ = ["CallFrames", "Cie", "Fde", "FrameSection", "Row", "Rule", "RuleKind", "frame_sections"]
+
+
+class RuleKind(IntEnum):
+    """How a register of the caller is found (DWARF 5, 6.4.1)."""
+
+    UNDEFINED = 0
+    """It is lost; of the return address: there is no caller."""
+    SAME = 1
+    AT_OFFSET = 2
+    """In memory at CFA + value."""
+    IS_OFFSET = 3
+    """It is CFA + value."""
+    REGISTER = 4
+    """In the register with the number value."""
+    AT_EXPRESSION = 5
+    """In memory at what the DWARF expression gives."""
+    IS_EXPRESSION = 6
+    """It is what the DWARF expression gives."""
+
+
+class Rule(NamedTuple):
+    """The rule of one register; ``value`` an offset or a register number, ``expression`` DWARF byte code."""
+
+    kind: RuleKind
+    value: int = 0
+    expression: bytes = b""
+
+
+class Row(NamedTuple):
+    """From link address ``address`` on: the CFA is register ``cfa`` plus ``offset``, or what ``expression`` gives where
+    that is not empty. ``rules`` has the registers that have one, by their DWARF numbers."""
+
+    address: int
+    cfa: int
+    offset: int
+    expression: bytes
+    rules: dict[int, Rule]
+
+
+class Cie(NamedTuple):
+    """What FDEs have in common. ``encoding`` is that of their addresses (DW_EH_PE_*), ``program`` where in the section
+    its byte code begins and ends."""
+
+    offset: int
+    version: int
+    augmentation: str
+    code_align: int
+    data_align: int
+    return_register: int
+    encoding: int
+    address_size: int
+    program: tuple[int, int]
+
+    @property
+    def is_signal_frame(self) -> bool:
+        """Whether the caller was interrupted, rather than waiting for a call to return."""
+        return "S" in self.augmentation
+
+
+class Fde(NamedTuple):
+    """The entry at ``offset`` of its section, for the code from link address ``begin`` to ``end``."""
+
+    offset: int
+    cie: Cie
+    begin: int
+    end: int
+    program: tuple[int, int]
+
+
+PROGRAM_LIMIT = 1 << 16
+"""Most bytes of one entry. Generated code of 64 KiB has some thousands."""
+ROWS_LIMIT = 1 << 14
+"""Most rows of one FDE, and most states that its byte code remembers."""
+_ADDRESSES = (1 << 64) - 1
+_WORDS = {
+    order: {width: Struct(order + code) for width, code in {2: "H", -2: "h", 4: "I", -4: "i", 8: "Q", -8: "q"}.items()}
+    for order in "<>"
+}
+"""By byte order and width in bytes, negative for signed numbers."""
+
+_OMIT, _INDIRECT, _APPLICATION, _FORMAT = 0xFF, 0x80, 0x70, 0x0F
+_RELATIVE_TO_PLACE, _RELATIVE_TO_DATA = 0x10, 0x30
+_FORMATS = {0x2: 2, 0x3: 4, 0x4: 8, 0xA: -2, 0xB: -4, 0xC: -8}
+"""DW_EH_PE_udata2 to DW_EH_PE_sdata8: the width, negative for signed numbers."""
+
+
+class Bytes:
+    """A part of a section that is read from its begin to its end. Every read is checked."""
+
+    def __init__(self, section: FrameSection, at: int, end: int) -> None:
+        self.section, self.at, self.end = section, at, min(end, len(section.data))
+        self.begin = at
+
+    def need(self, count: int, field: str) -> int:
+        """The place of the next ``count`` bytes, which are passed."""
+        at = self.at
+        if count < 0 or count > self.end - at:
+            raise self.section.bad(f"{max(self.end - at, 0)} bytes are left", at, field, count)
+        self.at = at + count
+        return at
+
+    def word(self, width: int, field: str) -> int:
+        """A number of ``width`` bytes, negative for a signed one."""
+        at = self.need(abs(width), field)
+        value: int = self.section.words[width].unpack_from(self.section.data, at)[0]
+        return value
+
+    def byte(self, field: str) -> int:
+        return self.section.data[self.need(1, field)]
+
+    def uleb(self, field: str) -> int:
+        """An unsigned LEB128 number; bits past the 64th must be 0."""
+        data, at, value, shift = self.section.data, self.at, 0, 0
+        while True:
+            byte = data[self.need(1, field)]
+            value |= (byte & 0x7F) << shift
+            shift += 7
+            if byte < 0x80:
+                break
+        if value > _ADDRESSES:
+            raise self.section.bad("a number of more than 64 bits", at, field, hex(value))
+        return value
+
+    def sleb(self, field: str) -> int:
+        """A signed LEB128 number of 64 bits."""
+        begin = self.at
+        value = shift = 0
+        while True:
+            byte = self.section.data[self.need(1, field)]
+            value |= (byte & 0x7F) << shift
+            shift += 7
+            if byte < 0x80:
+                break
+        value -= (byte & 0x40) << shift - 6
+        if not -1 << 63 <= value < 1 << 64:
+            raise self.section.bad("a number of more than 64 bits", begin, field, hex(value))
+        return value
+
+    def block(self, field: str) -> bytes:
+        """Bytes with their number as LEB128 before them."""
+        count = self.uleb(field)
+        at = self.need(count, field)
+        return self.section.data[at : at + count]
+
+    def text(self, field: str) -> str:
+        at = self.at
+        end = self.section.data.find(b"\0", at, self.end)
+        if end < 0:
+            raise self.section.bad("a string does not end", at, field, self.section.data[at : at + 16].hex())
+        self.at = end + 1
+        return self.section.data[at:end].decode("latin-1")
+
+    def encoded(self, encoding: int, address_size: int, field: str, *, relative: bool = True) -> int:
+        """An address in a DW_EH_PE_* encoding; ``relative`` False: a length, to which no base is added."""
+        section, at = self.section, self.at
+        form = encoding & _FORMAT
+        if form in (0x1, 0x9):
+            value = self.uleb(field) if form == 0x1 else self.sleb(field)
+        elif form in (0x0, 0x8):
+            value = self.word(address_size if form == 0x0 else -address_size, field)
+        elif form in _FORMATS:
+            value = self.word(_FORMATS[form], field)
+        else:
+            raise section.bad("an unknown form of an address", at, field, hex(encoding))
+        if not relative:
+            return value & _ADDRESSES
+        base = encoding & _APPLICATION
+        if base == _RELATIVE_TO_PLACE:
+            value += section.address + at
+        elif base == _RELATIVE_TO_DATA:
+            value += section.data_base
+        elif base or encoding & _INDIRECT:
+            raise section.bad("an address that depends on what is loaded", at, field, hex(encoding))
+        return value & ((1 << 8 * address_size) - 1)
+
+
+class FrameSection:
+    """One section of call frame information: ``data``, at link ``address``, ``offset`` bytes into ``file``."""
+
+    def __init__(
+        self, name: str, data: bytes, *, address: int = 0, offset: int = 0, file: str = "", order: str = "<",
+        address_size: int = 8, data_base: int = 0,
+    ) -> None:  # fmt: skip
+        """``data_base``: what DW_EH_PE_datarel counts from, the address of ``.eh_frame_hdr`` in its own table."""
+        self.name, self.data, self.address, self.offset, self.file = name, data, address, offset, file
+        self.is_eh = name == ".eh_frame"
+        self.words, self.address_size, self.data_base = _WORDS[order], address_size, data_base
+        self._cies: dict[int, Cie] = {}
+
+    def bad(self, reason: str, at: int, field: str, value: object) -> FormatError:
+        """The error about ``field`` at byte ``at`` of the section."""
+        return FormatError(f"{self.name}: {reason}", file=self.file, offset=self.offset + at, field=field, value=value)
+
+    # -- entries
+
+    def entries(self) -> Iterator[Cie | Fde]:
+        """All entries in their order. Raises `FormatError` at the first damaged one."""
+        at = 0
+        while at + 4 <= len(self.data):
+            body, is_cie, _, following = self._head(at)
+            if body is None:  # a length of 0 ends .eh_frame, and fills up .debug_frame
+                at = following
+                continue
+            yield self._cie(at) if is_cie else self.fde(at)
+            at = following
+
+    def extents(self) -> Iterator[tuple[int, int, int]]:
+        """(begin, end, offset) of every sound FDE with code: no more is looked at. One that is damaged is passed."""
+        at = 0
+        while at + 4 <= len(self.data):
+            try:
+                body, is_cie, cie_at, following = self._head(at)
+            except FormatError:
+                return
+            if body is not None and not is_cie:
+                try:
+                    begin, end = self._range(body, self._cie(cie_at))
+                except FormatError:
+                    begin = end = 0
+                if end > begin:
+                    yield begin, end, at
+            at = following
+
+    def fde(self, at: int) -> Fde:
+        """The FDE at byte ``at``. Raises `FormatError` where there is none, or a damaged one."""
+        body, is_cie, cie_at, _ = self._head(at)
+        if body is None or is_cie:
+            raise self.bad("not a frame description entry", at, "CIE pointer", 0)
+        if body.end - body.at > PROGRAM_LIMIT:
+            raise self.bad(f"an entry has at most {PROGRAM_LIMIT} bytes", at, "length", body.end - body.at)
+        cie = self._cie(cie_at)
+        begin, end = self._range(body, cie)
+        if cie.augmentation.startswith("z"):
+            body.block("augmentation data")
+        return Fde(at, cie, begin, end, (body.at, body.end))
+
+    def _range(self, body: Bytes, cie: Cie) -> tuple[int, int]:
+        begin = body.encoded(cie.encoding, cie.address_size, "initial_location")
+        size = body.encoded(cie.encoding, cie.address_size, "address_range", relative=False)
+        if size > 1 << 8 * cie.address_size or begin + size > 1 << 8 * cie.address_size:
+            raise self.bad("code past the last address", body.begin, "address_range", hex(size))
+        return begin, begin + size
+
+    def _head(self, at: int) -> tuple[Bytes | None, bool, int, int]:
+        """(the entry behind its CIE pointer, whether it is a CIE, the offset of its CIE, that of the next entry)."""
+        head = Bytes(self, at, len(self.data))
+        length, wide = head.word(4, "length"), False
+        if length == 0xFFFFFFFF:
+            length, wide = head.word(8, "length"), True
+        end = head.at + length
+        if length == 0:
+            return None, False, 0, len(self.data) if self.is_eh else end
+        if end > len(self.data):
+            raise self.bad("an entry ends past its section", at, "length", length)
+        body = Bytes(self, head.at, end)
+        place = body.at
+        width = 8 if wide and not self.is_eh else 4
+        pointer = body.word(width, "CIE pointer")
+        if self.is_eh:  # counts back from where it stands
+            return body, pointer == 0, place - pointer, end
+        return body, pointer == (1 << 8 * width) - 1, pointer, end
+
+    def _cie(self, at: int) -> Cie:
+        found = self._cies.get(at)
+        if found is None:
+            found = self._cies[at] = self._read_cie(at)
+        return found
+
+    def _read_cie(self, at: int) -> Cie:
+        if not 0 <= at < len(self.data):
+            raise self.bad("a common information entry outside the section", max(at, 0), "CIE pointer", at)
+        body, is_cie, _, _ = self._head(at)
+        if body is None or not is_cie:
+            raise self.bad("not a common information entry", at, "CIE_id", 0)
+        if body.end - body.at > PROGRAM_LIMIT:
+            raise self.bad(f"an entry has at most {PROGRAM_LIMIT} bytes", at, "length", body.end - body.at)
+        version = body.byte("version")
+        if version not in (1, 3, 4):
+            raise self.bad("an unknown version", body.at - 1, "version", version)
+        augmentation, address_size = body.text("augmentation"), self.address_size
+        if augmentation == "eh":  # of GCC 2
+            body.word(address_size, "EH data")
+        if version == 4:
+            address_size = body.byte("address_size")
+            if address_size not in (4, 8):
+                raise self.bad("addresses have 4 or 8 bytes", body.at - 1, "address_size", address_size)
+            if segment := body.byte("segment_selector_size"):
+                raise self.bad("segments are not supported", body.at - 1, "segment_selector_size", segment)
+        code_align = body.uleb("code_alignment_factor")
+        data_align = body.sleb("data_alignment_factor")
+        returns = body.byte("return_address_register") if version == 1 else body.uleb("return_address_register")
+        encoding = 0
+        if augmentation.startswith("z"):
+            count = body.uleb("augmentation length")
+            begin = body.need(count, "augmentation length")
+            encoding = self._augmentation(Bytes(self, begin, begin + count), augmentation, address_size)
+        elif augmentation not in ("", "eh"):
+            raise self.bad("an unknown augmentation", at, "augmentation", augmentation)
+        return Cie(
+            at, version, augmentation, code_align, data_align, returns, encoding, address_size, (body.at, body.end)
+        )
+
+    def _augmentation(self, data: Bytes, letters: str, address_size: int) -> int:
+        """The encoding of addresses."""
+        encoding = 0
+        for letter in letters[1:]:
+            match letter:
+                case "R":
+                    encoding = data.byte("FDE encoding")
+                case "L":
+                    data.byte("LSDA encoding")
+                case "P":
+                    how = data.byte("personality encoding")
+                    if how != _OMIT:
+                        data.encoded(how & _FORMAT, address_size, "personality", relative=False)
+                case "S" | "B" | "G":
+                    pass
+                case _:  # the rest is of no use without knowing this one, and its length is known
+                    break
+        return encoding
+
+    # -- the table of an entry
+
+    def rows(self, fde: Fde) -> list[Row]:
+        """The rows of ``fde``, in ascending order of addresses. Raises `FormatError` for byte code that is damaged."""
+        start = _Machine(fde.cie, fde.begin)
+        start.run(Bytes(self, *fde.cie.program))
+        machine = _Machine(fde.cie, fde.begin, start)
+        machine.run(Bytes(self, *fde.program))
+        return machine.rows()
+
+
+_ADVANCE, _OFFSET, _RESTORE = 1, 2, 3
+"""The high two bits of instructions that have an operand in the low six."""
+
+
+class _Machine:
+    """Runs the byte code of a CIE or FDE (DWARF 5, 6.4.2)."""
+
+    def __init__(self, cie: Cie, address: int, start: _Machine | None = None) -> None:
+        """``start``: the one that ran the CIE."""
+        self._cie, self._address = cie, address
+        self._cfa: tuple[int, int, bytes] = start._cfa if start else (0, 0, b"")
+        self._initial: dict[int, Rule] = start.rules if start else {}
+        self.rules: dict[int, Rule] = dict(self._initial)
+        self._kept: list[tuple[tuple[int, int, bytes], dict[int, Rule]]] = []
+        self._rows: list[Row] = []
+
+    def rows(self) -> list[Row]:
+        return [*self._rows, Row(self._address, *self._cfa, self.rules)]
+
+    def run(self, code: Bytes) -> None:
+        while code.at < code.end:
+            self._step(code)
+
+    def _step(self, code: Bytes) -> None:
+        at, cie = code.at, self._cie
+        opcode = code.byte("instruction")
+        high, low = opcode >> 6, opcode & 0x3F
+        if high == _ADVANCE:
+            self._advance(code, low)
+        elif high == _OFFSET:
+            self.rules[low] = Rule(RuleKind.AT_OFFSET, code.uleb("offset") * cie.data_align)
+        elif high == _RESTORE:
+            self._restore(low)
+        else:
+            match low:
+                case 0x00 | 0x2D:  # nop; AArch64's negate_ra_state, GNU_window_save
+                    pass
+                case 0x01:  # set_loc
+                    self._move(code, code.encoded(cie.encoding, cie.address_size, "set_loc"))
+                case 0x02 | 0x03 | 0x04 | 0x1D:  # advance_loc1, 2, 4, MIPS_advance_loc8
+                    self._advance(code, code.byte("delta") if low == 0x02 else code.word(_DELTAS[low], "delta"))
+                case 0x05 | 0x11 | 0x2F:  # offset_extended, _sf, GNU_negative_offset_extended
+                    register = code.uleb("register")
+                    factored = code.sleb("offset") if low == 0x11 else code.uleb("offset")
+                    sign = -1 if low == 0x2F else 1
+                    self.rules[register] = Rule(RuleKind.AT_OFFSET, sign * factored * cie.data_align)
+                case 0x14 | 0x15:  # val_offset, _sf
+                    register = code.uleb("register")
+                    factored = code.uleb("offset") if low == 0x14 else code.sleb("offset")
+                    self.rules[register] = Rule(RuleKind.IS_OFFSET, factored * cie.data_align)
+                case 0x06:  # restore_extended
+                    self._restore(code.uleb("register"))
+                case 0x07:
+                    self.rules[code.uleb("register")] = Rule(RuleKind.UNDEFINED)
+                case 0x08:
+                    self.rules[code.uleb("register")] = Rule(RuleKind.SAME)
+                case 0x09:
+                    register = code.uleb("register")
+                    self.rules[register] = Rule(RuleKind.REGISTER, code.uleb("register"))
+                case 0x0A:  # remember_state
+                    if len(self._kept) >= ROWS_LIMIT:
+                        raise code.section.bad("too many remembered states", at, "remember_state", len(self._kept))
+                    self._kept.append((self._cfa, dict(self.rules)))
+                case 0x0B:  # restore_state
+                    if not self._kept:
+                        raise code.section.bad("no state was remembered", at, "restore_state", opcode)
+                    self._cfa, self.rules = self._kept.pop()
+                case 0x0C | 0x12:  # def_cfa, _sf
+                    register = code.uleb("register")
+                    offset = code.uleb("offset") if low == 0x0C else code.sleb("offset") * cie.data_align
+                    self._cfa = register, offset, b""
+                case 0x0D:  # def_cfa_register
+                    self._cfa = code.uleb("register"), self._cfa[1], b""
+                case 0x0E | 0x13:  # def_cfa_offset, _sf
+                    offset = code.uleb("offset") if low == 0x0E else code.sleb("offset") * cie.data_align
+                    self._cfa = self._cfa[0], offset, b""
+                case 0x0F:  # def_cfa_expression
+                    self._cfa = 0, 0, code.block("expression")
+                case 0x10 | 0x16:  # expression, val_expression
+                    register = code.uleb("register")
+                    kind = RuleKind.AT_EXPRESSION if low == 0x10 else RuleKind.IS_EXPRESSION
+                    self.rules[register] = Rule(kind, 0, code.block("expression"))
+                case 0x2E:  # GNU_args_size
+                    code.uleb("size")
+                case _:
+                    raise code.section.bad("an unknown instruction", at, "instruction", hex(opcode))
+
+    def _restore(self, register: int) -> None:
+        if register in self._initial:
+            self.rules[register] = self._initial[register]
+        else:
+            self.rules.pop(register, None)
+
+    def _advance(self, code: Bytes, delta: int) -> None:
+        self._move(code, self._address + delta * self._cie.code_align)
+
+    def _move(self, code: Bytes, address: int) -> None:
+        """Begin a new row, unless it would cover nothing."""
+        if address < self._address or address > _ADDRESSES:
+            raise code.section.bad("rows that do not ascend", code.at, "location", hex(address))
+        if address == self._address:
+            return
+        if len(self._rows) >= ROWS_LIMIT:
+            raise code.section.bad(f"an entry has at most {ROWS_LIMIT} rows", code.at, "location", hex(address))
+        self._rows.append(Row(self._address, *self._cfa, dict(self.rules)))
+        self._address = address
+
+
+_DELTAS = {0x03: 2, 0x04: 4, 0x1D: 8}
+
+
+# -- the sections of a file, and looking an address up
+
+
+class CallFrames:
+    """The call frame information of one ELF file, by link address. What is damaged covers no code."""
+
+    def __init__(self, source: Source) -> None:
+        """Reads headers only. Raises `FormatError` where ``source`` is no sound ELF file."""
+        self.image = read_image(source)
+        self._source = source
+        self._sections: list[FrameSection] | None = None
+        self._table: tuple[FrameSection, int, int] | None = None
+        """``.eh_frame_hdr``, the place of its first row, and how many it has."""
+        self._extents: list[list[tuple[int, int, int]]] = []
+        self._found: dict[int, tuple[FrameSection, Fde, list[Row]] | None] = {}
+        """By offset and section, what was parsed."""
+
+    def find(self, address: int) -> tuple[Fde, Row] | None:
+        """The entry and the row for the instruction at link ``address``; ``None`` where no sound entry covers it."""
+        for number, section in enumerate(self.load()):
+            at = self._place(number, section, address)
+            if at is None:
+                continue
+            key = at << 1 | number
+            if key not in self._found:
+                try:
+                    fde = section.fde(at)
+                    self._found[key] = section, fde, section.rows(fde)
+                except FormatError:
+                    self._found[key] = None
+            known = self._found[key]
+            if known is not None and known[1].begin <= address < known[1].end:
+                rows = known[2]
+                return known[1], rows[bisect_right(rows, address, key=lambda row: row.address) - 1]
+        return None
+
+    def load(self) -> Sequence[FrameSection]:
+        """Read the sections, unless that was done. Raises `FormatError` where they are past the end of the file, or
+        damaged in their compression."""
+        if self._sections is not None:
+            return self._sections
+        self._sections = []
+        self._sections = frame_sections(self._source, self.image)
+        header = next((s for s in self.image.sections if s.name == ".eh_frame_hdr" and s.file_size), None)
+        if header is not None and self._sections and self._sections[0].is_eh:
+            self._table = _search_table(self._source, self.image, header)
+        self._extents = [[] for _ in self._sections]
+        return self._sections
+
+    def _place(self, number: int, section: FrameSection, address: int) -> int | None:
+        """The offset of the FDE that may cover ``address``."""
+        if section.is_eh and self._table is not None:
+            table, first, count = self._table
+            low, high, pair = 0, count, _PAIR[table.words is _WORDS["<"]]
+            while low < high:
+                middle = (low + high) // 2
+                if pair.unpack_from(table.data, first + 8 * middle)[0] + table.address <= address:
+                    low = middle + 1
+                else:
+                    high = middle
+            if not low:
+                return None
+            at: int = pair.unpack_from(table.data, first + 8 * low - 8)[1] + table.address - section.address
+            return at if 0 <= at < len(section.data) else None
+        extents = self._extents[number]
+        if not extents:
+            extents[:] = sorted(section.extents()) or [(0, 0, 0)]
+        row = bisect_right(extents, (address, _ADDRESSES + 1, 0)) - 1
+        return extents[row][2] if row >= 0 and extents[row][0] <= address < extents[row][1] else None
+
+
+_PAIR = {True: Struct("<ii"), False: Struct(">ii")}
+_SEARCHED = 0x3B
+"""DW_EH_PE_datarel | DW_EH_PE_sdata4: the only encoding that readers search."""
+
+
+def _search_table(source: Source, image: Image, header: Section) -> tuple[FrameSection, int, int] | None:
+    """``.eh_frame_hdr``: where its sorted rows begin, and how many there are; ``None`` where it cannot be searched."""
+    section = _read(source, image, header)
+    data = Bytes(section, 0, len(section.data))
+    try:
+        version, pointer, count_encoding, table = (
+            data.byte(f) for f in ("version", "eh_frame_ptr_enc", "fde_count_enc", "table_enc")
+        )
+        if version != 1 or table != _SEARCHED or count_encoding == _OMIT:
+            return None
+        data.encoded(pointer, section.address_size, "eh_frame_ptr")
+        count = data.encoded(count_encoding, section.address_size, "fde_count")
+    except FormatError:
+        return None
+    return (section, data.at, count) if count <= (data.end - data.at) // 8 else None
+
+
+def frame_sections(source: Source, image: Image) -> list[FrameSection]:
+    """The sections with call frame information of the file ``source``, whose headers are ``image``, ``.eh_frame``
+    first. Raises `FormatError` where one is past the end of the file, or its compression is damaged."""
+    found = []
+    for name in (".eh_frame", ".debug_frame"):
+        section = next((s for s in image.sections if s.name == name and s.file_size), None)
+        if section is not None and not section.compressed:
+            found.append(_read(source, image, section))
+        elif section is not None or (name == ".debug_frame" and any(s.name == ".zdebug_frame" for s in image.sections)):
+            from .sections import Binary  # loads NumPy, which recordings start without
+
+            space = Binary(source).section(name)
+            found.append(_section(image, name, bytes(space.raw[: space.size]), 0, 0, source.name))
+    return found
+
+
+def _read(source: Source, image: Image, section: Section) -> FrameSection:
+    data = read_at(source, section.offset, section.file_size)
+    if len(data) != section.file_size:
+        reason = f"{section.name}: {section.file_size} bytes are past the end of the file"
+        raise FormatError(reason, file=source.name, offset=section.offset, field="sh_size", value=section.file_size)
+    return _section(image, section.name, data, section.vaddr, section.offset, source.name)
+
+
+def _section(image: Image, name: str, data: bytes, address: int, offset: int, file: str) -> FrameSection:
+    return FrameSection(
+        name, data, address=address, offset=offset, file=file, order="<" if image.byte_order == "little" else ">",
+        address_size=image.bits // 8, data_base=address,
+    )  # fmt: skip

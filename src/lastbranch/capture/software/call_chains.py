@@ -1,0 +1,115 @@
+"""The call chain of each record of a burst: the stacks at its two ends, and the calls and returns between them.
+
+A thread's stack is unwound where a burst begins and where it ends. The records in between end at branches of the burst:
+from its end back, each call that is undone leaves the innermost caller, and each return makes one. If that leads to the
+stack of the beginning, all of it is so; if not (a jump out of several functions, another stack), only the last record
+has its chain.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+
+from ...errors import LastbranchError
+from .. import ptrace
+from ..ptrace import RIP
+from .bursts import Burst
+from .control_flow import CALLS, RETURN, Edge
+from .tree import Process, Thread
+from .unwinder import ENDS, Stack, Unwinder
+
+__all__ = ["CallChains", "rewound"]
+
+_ELSEWHERE = "of a thread that had gone on"
+"""A burst whose thread is not at the end that is known: it may have made or left frames since."""
+_JUMPED = "known at the end of the burst only"
+
+
+class CallChains:
+    """Takes the call stacks of bursts. ``counts`` is the number of bursts by how their stacks ended."""
+
+    def __init__(self, unwinder: Unwinder | None) -> None:
+        """``unwinder`` ``None``: no call chains are recorded."""
+        self._unwinder = unwinder
+        self._registers = ptrace.Registers()
+        self._before: Stack | None = None
+        self._after: Stack | None = None
+        self._mapped, self._due = set[Process](), set[Process]()
+        self.counts = Counter[str]()
+
+    def mapped(self, process: Process) -> None:
+        """``process`` mapped code."""
+        process.mapped()
+        self._mapped.add(process)
+
+    def prepare(self) -> None:
+        """Get ready for stacks through code that was mapped before the last call: many programs end sooner."""
+        due, self._due, self._mapped = self._due, self._mapped, set()
+        for process in due:
+            if process.threads and self._unwinder is not None:
+                with suppress(OSError, LastbranchError):
+                    self._unwinder.prepare(process.space)
+
+    def begin(self, thread: Thread) -> None:
+        """A burst of the stopped ``thread`` begins."""
+        self._before = self._stack(thread)
+
+    def end(self, thread: Thread, burst: Burst) -> None:
+        """It has ended, and the thread is still stopped."""
+        self._after = None
+        if self._before is None or burst.dropped or not burst.edges:
+            return
+        self._after = self._stack(thread)
+        if self._after is None or self._registers[RIP] != burst.end:
+            self._after = None
+            self.counts[_ELSEWHERE] += 1
+        else:
+            self.counts[ENDS[self._after.end]] += 1
+
+    def _stack(self, thread: Thread) -> Stack | None:
+        if self._unwinder is None:
+            return None
+        try:
+            ptrace.registers(thread.tid, self._registers)
+            return self._unwinder.stack(thread.process.space, self._registers)
+        except (OSError, LastbranchError):
+            return None
+
+    def of(self, edges: Sequence[Edge], places: Iterable[int]) -> list[Sequence[int]]:
+        """The chain of each record of the burst that `end` was called for, whose branches were ``edges``, oldest first.
+        A record ends after so many of them: ``places``, ascending. A chain is empty where it is not known."""
+        *earlier, _ = ends = list(places)
+        if self._after is None or self._before is None:
+            return [()] * len(ends)
+        found: list[Sequence[int]] | None = None
+        if earlier:
+            found = rewound(edges, earlier, self._before, self._after)
+            if found is None:
+                self.counts[_JUMPED] += 1
+        return [*(found or [()] * len(earlier)), self._after.frames]
+
+
+def rewound(edges: Sequence[Edge], places: Sequence[int], before: Stack, after: Stack) -> list[Sequence[int]] | None:
+    """The frames after the first so many of ``edges``, for each of the ascending ``places``; ``None`` where the calls
+    and returns do not lead from the stack ``before`` all edges to the one ``after`` them."""
+    callers = after.frames[:0:-1]
+    found: list[Sequence[int]] = []
+    wanted = list(places)
+    for index in range(len(edges) - 1, -1, -1):
+        source, target, kind = edges[index]
+        if wanted and wanted[-1] == index + 1:
+            wanted.pop()
+            found.append((target, *reversed(callers)))
+        if kind in CALLS:
+            if not callers or not 0 < callers.pop() - source <= _LONGEST_CALL:
+                return None
+        elif kind == RETURN:
+            callers.append(target)
+    same = all(0 <= known - made <= 1 for known, made in zip(before.frames[1:], reversed(callers), strict=False))
+    whole = before.end == after.end == 0
+    return found[::-1] if same and (not whole or len(callers) == len(before.frames) - 1) else None
+
+
+_LONGEST_CALL = 15
