@@ -10,7 +10,7 @@ import pytest
 
 from capture_tools import needs_ptrace
 from lastbranch.analysis.annotation import annotate
-from lastbranch.analysis.block_graph import Way, block_graph
+from lastbranch.analysis.block_graph import EdgeKind, block_graph
 from lastbranch.analysis.naming import Label, Place
 from lastbranch.lbr import KIND
 from lastbranch.model import Profile
@@ -42,18 +42,18 @@ def test_ways_and_probabilities_of_a_complete_run(run: Run, tmp_path: Path) -> N
     seen = set[int]()
     for place in places(profile):
         flow = annotate(profile, place).flow
-        ways, blocks = block_graph(flow).ways, flow.blocks
+        edges, blocks = block_graph(flow).edges, flow.blocks
         at, to = flow.address[blocks.last], flow.address[blocks.first]
-        for i in range(len(ways)):
-            source, target, way = int(ways.source[i]), int(ways.target[i]), int(ways.way[i])
-            seen.add(way)
-            if min(source, target) < 0 or way not in (Way.TAKEN, Way.THROUGH):
+        for i in range(len(edges)):
+            source, target, kind = int(edges.source[i]), int(edges.target[i]), int(edges.kind[i])
+            seen.add(kind)
+            if min(source, target) < 0 or kind not in (EdgeKind.TAKEN, EdgeKind.FALL_THROUGH):
                 continue
             pair = int(at[source]), int(to[target])
-            assert ways.count[i] == (entries if way == Way.TAKEN else follows)[pair]
+            assert edges.count[i] == (entries if kind == EdgeKind.TAKEN else follows)[pair]
             if flow.kind[blocks.last[source]] == KIND["cond"]:
-                assert ways.probability[i] == pytest.approx(follows[pair] / ran[pair[0]], abs=0.01)
-    assert seen == {Way.TAKEN, Way.THROUGH, Way.CALLED, Way.RETURNED, Way.LEFT, Way.ENTERED}
+                assert edges.probability[i] == pytest.approx(follows[pair] / ran[pair[0]], abs=0.01)
+    assert seen == set(EdgeKind)
 
 
 @needs_ptrace
@@ -67,7 +67,7 @@ def test_flow_is_conserved_but_for_the_ends_of_stacks(run: Run, tmp_path: Path) 
         graph = block_graph(flow)
         ran += int((graph.came > 0).sum())
         assert np.abs(graph.came - graph.went).sum() <= 2 * len(stacks)
-        going = graph.ways.take(graph.ways.source >= 0)
+        going = graph.edges.take(graph.edges.source >= 0)
         sums = np.bincount(going.source, going.probability, len(flow.blocks))
         assert sums[(flow.blocks.ended + flow.blocks.through) > 0] == pytest.approx(1)
     assert ran > 20

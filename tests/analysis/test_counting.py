@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import lastbranch
 from lastbranch import native
-from lastbranch.analysis import count_stacks, pairs
+from lastbranch.analysis import count_stacks, counting, pairs
 from lastbranch.analysis.compact import Compactor
 from lastbranch.bind import bind
 from lastbranch.errors import NotRecordedError
@@ -173,6 +173,23 @@ def test_one_program_at_two_bases_is_one_module() -> None:
     ranges = lastbranch.ranges(c.profile())
     columns = (ranges.module, ranges.start, ranges.end, ranges.count)
     assert [c.tolist() for c in columns] == [[0], [0], [0x10], [2]]
+
+
+@pytest.mark.parametrize("rows", [1, 1 << 17])
+def test_equal_branches_of_several_processes_are_one_row_if_nobody_asks_for_the_process(
+    rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(counting, "_SHRINK_ROWS", rows)
+    c = two_modules()
+    c.samples = [Sample(1, 1, [(0x1010, 0x1100, 2), (0x1050, 0x1000, 1)])]
+    c.samples += [Sample(2, 2, [(0x9010, 0x9100, 1)])] * 5
+    counted = count_stacks(c.profile(), ranges=False, details=True, by_process=False).branches
+    table = zip(counted.process.tolist(), counted.a.tolist(), counted.count.tolist(), strict=True)
+    assert sorted(table) == [(-1, 0x10, 6), (0, 0x50, 1)]
+    assert counted.predicted.tolist() == [1, 0]
+    assert set(counted.values) == set(counting.BRANCH_VALUES)
+    apart = count_stacks(c.profile(), ranges=False, details=False).branches
+    assert sorted(zip(apart.process.tolist(), apart.a.tolist(), strict=True)) == [(0, 0x10), (0, 0x50), (1, 0x10)]
 
 
 def test_a_range_over_two_modules_is_broken() -> None:

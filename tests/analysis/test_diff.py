@@ -250,6 +250,7 @@ def test_shares_of_functions_edges_and_blocks() -> None:
     assert by_spot(found) == {("f",): (0.75, 0.75), ("g",): (0.25, 0.25)}
     assert found.samples.tolist() == [[30, 10], [60, 20]]
     assert not found.significant().any()
+    assert found.noise == pytest.approx(math.sqrt(0.75 * 0.25 / 39 + 0.75 * 0.25 / 79))
     assert by_spot(compare(sides, "edge")) == {("f+0x18", "f+0x10"): (0.75, 0.75), ("g+0x20", "g+0x10"): (0.25, 0.25)}
     blocks = by_spot(compare(sides, "block"))
     assert blocks[("f+0x10",)] == (0.75, 0.75)

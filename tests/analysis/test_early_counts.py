@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 
 import perfdata_writer as pw
 from lastbranch.analysis.counting import Bound, Counted, EarlyCounts, count_stacks
+from lastbranch.analysis.early_pass import EarlyPass
+from lastbranch.fleet.counting import Labels, capture_file, count_captures
 from lastbranch.formats.perfdata import walk
 from lastbranch.model import BytesSource, Mode, Profile, SampleFilter
 from lastbranch.opening import read_profile
@@ -53,13 +55,15 @@ def histories(draw: Any) -> list[tuple[int, tuple[Any, ...]]]:
 FORMS = st.sampled_from([{}, {}, {}, {"big": True}, {"pipe": True}, {"compress": 83}])
 
 
-def capture(history: list[tuple[int, tuple[Any, ...]]]) -> Builder:
-    b = Builder(sample_type=pw.IP | pw.TID | pw.TIME | pw.BRANCH_STACK)
+def capture(history: list[tuple[int, tuple[Any, ...]]], events: int = 1) -> Builder:
+    layout = pw.IDENTIFIER | pw.IP | pw.TID | pw.TIME | pw.BRANCH_STACK
+    b = Builder(sample_type=layout if events > 1 else layout ^ pw.IDENTIFIER)
+    numbers = [0, *(b.attr(sample_type=layout) for _ in range(events - 1))]
     for place, (shift, (kind, *values)) in enumerate(history):
         at = {"time": max(1, 50 + place + shift)}
         match kind, values:
             case "sample", [pid, mode, ip, branches]:
-                b.sample(mode, ip=ip, pid=pid, branches=branches, **at)
+                b.sample(mode, ip=ip, pid=pid, branches=branches, event=numbers[place % events], **at)
             case "map", [pid, page, name]:
                 b.mmap2(pid=pid, addr=page * PAGE, length=PAGE, pgoff=0, name=f"/bin/{name}", **at)
             case "kernel", [addr, name]:
@@ -122,6 +126,42 @@ def test_early_counts_are_those_of_a_second_pass(
         assert columns(count_stacks(profile, **kinds)) == expected  # and the next one reads the capture
 
 
+class Closable(BytesSource):
+    def close(self) -> None: ...
+
+
+def counted_for_a_store(raw: bytes) -> list[Any]:
+    out: list[Any] = []
+    with patch("lastbranch.fleet.counting.open_source", lambda name: Closable(raw, name)):
+        counted = list(count_captures([capture_file("x.data", Labels())]))
+    for day, rows in counted:
+        texts = {name for name, column in rows.counts.items() if column.dtype == np.int32}
+        columns = {n: [rows.words[i] if n in texts else i for i in c.tolist()] for n, c in rows.counts.items()}
+        out += [day, sorted(zip(*columns.values(), strict=True)), rows.captures, sorted(rows.modules)]
+    return out
+
+
+@settings(max_examples=60, deadline=None)
+@given(histories(), FORMS, st.sampled_from([512, 2048, 4 << 20]), st.integers(1, 2))
+def test_a_store_gets_the_same_from_one_pass(history: list[Any], form: dict[str, Any], block: int, events: int) -> None:
+    raw = capture(history, events).build(**form)
+    with patch.object(walk, "BLOCK_BYTES", block):
+        found = counted_for_a_store(raw)
+        with patch.object(EarlyPass, "pour", return_value=False):
+            assert found == counted_for_a_store(raw)
+    assert not any(row["refused"] for row in found[2])
+
+
+def test_a_compressed_capture_is_inflated_once_for_a_store() -> None:
+    history: list[Any] = [(0, ("sample", 1, 2, PAGE, [(PAGE, PAGE + 8, 1)])) for _ in range(20)]
+    raw = capture(history).build(compress=83)
+    with patch.object(walk.Inflater, "_inflate", autospec=True, side_effect=walk.Inflater._inflate) as inflate:
+        opened(raw)
+        once = inflate.call_count
+        counted_for_a_store(raw)
+    assert inflate.call_count == 2 * once > 0
+
+
 def steady(samples: int = 40, changes: dict[int, tuple[Any, ...]] | None = None) -> bytes:
     """Samples of two processes with an empty entry each, a change at some of them."""
     history: list[Any] = [(-49, ("map", pid, page, "a")) for pid in (1, 2) for page in (0, 1)]
@@ -167,7 +207,7 @@ def test_a_filter_of_samples_reads_the_capture() -> None:
 
 def test_too_many_rows_are_not_kept() -> None:
     raw = steady()
-    with patch("lastbranch.analysis.counting._MOST_EARLY", -1), patch.object(walk, "BLOCK_BYTES", 512):
+    with patch("lastbranch.analysis.early_pass._MOST_EARLY", -1), patch.object(walk, "BLOCK_BYTES", 512):
         profile = opened(raw, EarlyCounts(ranges=True, details=False))
         asked = Asked(profile)
         found = columns(count_stacks(profile, ranges=True, details=False))

@@ -120,7 +120,7 @@ def test_a_part_of_the_stacks_says_the_same(run: Run, tmp_path: Path, monkeypatc
     ends = random.integers(32, len(run.edges), 2000)
     profile = run.capture(tmp_path / "perf.data", [(int(e) - 32, int(e)) for e in ends])
     whole = {found.place.label.function: found for found in annotations(profile)}
-    monkeypatch.setattr("lastbranch.analysis.paths._MOST", 5000)
+    monkeypatch.setattr("lastbranch.analysis.annotation._KEPT", 5000)
     for found in annotations(profile):
         name = found.place.label.function
         assert whole[name].part == 1
@@ -132,9 +132,8 @@ def test_a_part_of_the_stacks_says_the_same(run: Run, tmp_path: Path, monkeypatc
                 assert trips.of_visit.quantile(0.5) == every.of_visit.quantile(0.5)
 
 
-def test_whole_stacks_are_kept_of_all_over_the_capture(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lastbranch.analysis.paths._MOST", 500)
-    kept = StackSample(_Anywhere(), 2)  # type: ignore[arg-type]
+def test_whole_stacks_are_kept_of_all_over_the_capture() -> None:
+    kept = StackSample(1000)
     column = np.zeros(400, np.uint64)
     for _ in range(50):
         kept.add(100, np.repeat(np.arange(100), 4), np.arange(400), column.astype(np.int64), column, column, column)
@@ -143,14 +142,6 @@ def test_whole_stacks_are_kept_of_all_over_the_capture(monkeypatch: pytest.Monke
     assert 500 < len(found.stack) <= 1000
     assert found.part == 1 / 32
     assert max(np.diff(np.unique(found.stack))) < 100
-
-
-class _Anywhere:
-    def locate(self, scope: np.ndarray, address: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        return scope, address
-
-    def weights_of(self, _scope: np.ndarray) -> int:
-        return 1
 
 
 # -- small paths by hand: what a stack can hold beside plain jumps

@@ -8,7 +8,7 @@ from ..lazy import lazy_names
 
 if TYPE_CHECKING:
     from .annotation import Annotation, annotate
-    from .block_graph import BlockGraph, Way, Ways, block_graph
+    from .block_graph import BlockEdges, BlockGraph, EdgeKind, block_graph
     from .callgraph import CallTable, callees, callers
     from .count_tables import (
         BranchTable,
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
         without_binary,
     )
     from .counting import Bound, Counted, count_stacks, how_to_record, why_no_ranges, why_no_stacks
+    from .estimation import estimate_executions
+    from .executions import Estimate, basis_of
     from .flow import Blocks, Edges, Flow, Loop
     from .functions import NameTable, fold, names
     from .naming import Label, Namer, Place, find_functions
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Annotation",
+    "BlockEdges",
     "BlockGraph",
     "Blocks",
     "Bound",
@@ -38,7 +41,9 @@ __all__ = [
     "CallStacks",
     "CallTable",
     "Counted",
+    "EdgeKind",
     "Edges",
+    "Estimate",
     "Flow",
     "Key",
     "Label",
@@ -48,16 +53,16 @@ __all__ = [
     "Place",
     "RangeTable",
     "SiteTable",
-    "Way",
-    "Ways",
     "WeightTable",
     "annotate",
+    "basis_of",
     "block_graph",
     "branches",
     "call_stacks",
     "callees",
     "callers",
     "count_stacks",
+    "estimate_executions",
     "find_functions",
     "fold",
     "how_to_record",
@@ -74,11 +79,13 @@ __all__ = [
 
 __getattr__ = lazy_names(__name__, {
     "annotation": "Annotation annotate",
-    "block_graph": "BlockGraph Way Ways block_graph",
+    "block_graph": "BlockEdges BlockGraph EdgeKind block_graph",
     "callgraph": "CallTable callees callers",
     "count_tables": "BranchTable Key RangeTable SiteTable WeightTable branches merge_processes ranges sites weights "
     "without_binary",
     "counting": "Bound Counted count_stacks how_to_record why_no_ranges why_no_stacks",
+    "estimation": "estimate_executions",
+    "executions": "Estimate basis_of",
     "flow": "Blocks Edges Flow Loop",
     "functions": "NameTable fold names",
     "naming": "Label Namer Place find_functions",

@@ -17,7 +17,7 @@ from ..isa import Decoder
 from ..lbr import KIND
 from ..model import BRANCH, AddressSpaces, Array, ModuleKind, Profile, SampleBatch, SampleFilter, counted
 from .branch_kinds import CodeOf
-from .counting import Bound, PairTable, cycles_of, how_to_record, why_no_ranges, why_no_stacks
+from .counting import Bound, PairTable, Replacing, cycles_of, how_to_record, why_no_ranges, why_no_stacks
 from .distributions import Distribution
 from .executed import leaves
 from .flow import Flow, Loop, flow_of, loops
@@ -33,6 +33,10 @@ __all__ = ["Annotation", "SourceLines", "annotate", "annotate_each", "source_lin
 
 _FEW = 8
 """So many bounds are compared with one by one, which is quicker than a search for each address."""
+_KEPT = 1 << 17
+"""Entries that are kept for a function: thousands of stacks, of which no more would change a quantile that is shown."""
+_FUNCTIONS = 8
+"""So many times as many are kept, at most, for several functions together."""
 
 
 class Nearby:
@@ -47,7 +51,7 @@ class Nearby:
         self._bounds = _bounds(self._binder, code)
         self._branches, self._ranges = PairTable(self._binder), PairTable(self._binder, ("cycles", "timed"))
         self._samples = StackSums(1, 1)  # of one frame
-        self._stacks = StackSample(self._binder, len(code))
+        self._stacks = StackSample(_KEPT * min(len(code), _FUNCTIONS))
 
     def add(self, batch: SampleBatch) -> None:
         """Count a batch; without branch stacks its samples."""
@@ -95,16 +99,19 @@ class Nearby:
             out += bound <= address
         return out
 
-    def result(self) -> NearbyCounts:
-        """What was counted."""
+    def result(self, estimate: Replacing | None) -> NearbyCounts:
+        """What was counted; branches and ranges by executions with an ``estimate``."""
         ranges = self._ranges.result()
         within = (ranges.a_module == ranges.b_module) & (ranges.a <= ranges.b)
         (scope,), ip, _, (samples,) = self._samples.take()
         sums = Sums([np.int64, np.uint64], [np.int64])
         sums.add(*self._binder.locate(scope, ip), samples)
         module, address, samples = sums.result()
-        ranges = ranges.take(within)
-        return NearbyCounts(self._branches.result(), ranges, module, address, samples, self._stacks.result())
+        ranges, branches = ranges.take(within), self._branches.result()
+        if estimate:
+            ranges, branches = estimate.ranges(ranges), estimate.branches(branches)
+        stacks = NearbyStacks(self._stacks.result(), self._binder)
+        return NearbyCounts(branches, ranges, module, address, samples, stacks)
 
 
 class NearbyCounts(NamedTuple):
@@ -177,19 +184,23 @@ class Annotation:
     notes: list[str] = field(default_factory=list)
 
 
-def annotate(profile: Profile, place: Place, *, sample_filter: SampleFilter | None = None) -> Annotation:
-    """Count what ran of ``place``; the filter's modules do not matter.
+def annotate(
+    profile: Profile, place: Place, *, sample_filter: SampleFilter | None = None, estimate: Replacing | None = None
+) -> Annotation:
+    """Count what ran of ``place``; the filter's modules do not matter. With an ``estimate`` (`estimate_executions`)
+    branches and blocks are counted by executions.
 
     Without ranges the samples are still counted. Raises `UnavailableError` where the code is not available,
     `SelectionError` where a module has no code at the given address, and where the captures of a joined profile have
     branch stacks of different events.
     """
-    return annotate_each(profile, [place], sample_filter=sample_filter)(place)
+    return annotate_each(profile, [place], sample_filter=sample_filter, estimate=estimate)(place)
 
 
 def annotate_each(
-    profile: Profile, places: Sequence[Place], *, sample_filter: SampleFilter | None = None
-) -> Callable[[Place], Annotation]:
+    profile: Profile, places: Sequence[Place], *, sample_filter: SampleFilter | None = None,
+    estimate: Replacing | None = None,
+) -> Callable[[Place], Annotation]:  # fmt: skip
     """What `annotate` says of each of ``places``, counted in one pass: a function that gives it, and that raises what
     `annotate` raises."""
     check_events(profile, sample_filter, lambda event: event.branch_select is not None)
@@ -202,7 +213,7 @@ def annotate_each(
         columns = [c for c in _COLUMNS if c in stream.columns] if missing is None else ()
         for batch in filtered_batches(profile, stream.batches(columns), sample_filter, by_address=False):
             nearby.add(batch)
-    counts = nearby.result()
+    counts = nearby.result(estimate)
 
     def annotation(place: Place) -> Annotation:
         if (found := code_of(place.module)) is None:

@@ -1,4 +1,4 @@
-"""The graph of a function's blocks: the ways between them that were seen, and how probable each of them is."""
+"""The graph of a function's blocks: the edges between them that were seen, and how probable each of them is."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from ..model import Array
 from .branch_kinds import CALLS, JUMPS
 from .flow import Flow
 
-__all__ = ["BlockGraph", "Way", "Ways", "block_graph"]
+__all__ = ["BlockEdges", "BlockGraph", "EdgeKind", "block_graph"]
 
 
-class Way(IntEnum):
+class EdgeKind(IntEnum):
     """How a block is left and another one reached."""
 
     TAKEN = 0
     """By a jump within the function."""
-    THROUGH = 1
+    FALL_THROUGH = 1
     """Without a taken branch, into the block after it; from outside into the first one, out of the last one."""
     CALLED = 2
     """Out of the function by a call."""
@@ -34,18 +34,18 @@ class Way(IntEnum):
 
 
 @dataclass(slots=True)
-class Ways(Table):
-    """Ways between blocks, by their ends; equal-length arrays.
+class BlockEdges(Table):
+    """Edges between blocks, by their ends; equal-length arrays.
 
-    ``source``, ``target`` int64: rows of the blocks, -1 outside the function. ``way`` uint8 (`Way`). ``count``,
-    ``mispredicted``, ``predicted`` int64: entries of branch stacks, for `Way.THROUGH` ranges. ``probability`` float64:
-    of the executions of ``source``, the share that went this way; NaN from outside, and where the end of the block was
-    never seen.
+    ``source``, ``target`` int64: rows of the blocks, -1 outside the function. ``kind`` uint8 (`EdgeKind`). ``count``,
+    ``mispredicted``, ``predicted`` int64: entries of branch stacks, for `EdgeKind.FALL_THROUGH` ranges. ``probability``
+    float64: of the executions of ``source``, the share that took this edge; NaN from outside, and where the end of the
+    block was never seen.
     """
 
     source: Array
     target: Array
-    way: Array
+    kind: Array
     count: Array
     mispredicted: Array
     predicted: Array
@@ -60,24 +60,24 @@ class BlockGraph:
     is not seen to leave) and lost or contradictory records.
     """
 
-    ways: Ways
+    edges: BlockEdges
     came: Array
     went: Array
 
 
 def block_graph(flow: Flow) -> BlockGraph:
-    """The ways between the blocks of ``flow``, summed over the branches that make them."""
-    ways = _ways(flow)
-    came, went = (_sums(rows, ways.count, len(flow.blocks)) for rows in (ways.target, ways.source))
-    return BlockGraph(ways, came, went)
+    """The edges between the blocks of ``flow``, summed over the branches that make them."""
+    edges = _edges(flow)
+    came, went = (_sums(rows, edges.count, len(flow.blocks)) for rows in (edges.target, edges.source))
+    return BlockGraph(edges, came, went)
 
 
-def _ways(flow: Flow) -> Ways:
+def _edges(flow: Flow) -> BlockEdges:
     blocks, edges = flow.blocks, flow.edges
     n = len(blocks)
     if not n:
         none = np.empty(0, np.int64)
-        return Ways(none, none, none.astype(np.uint8), none, none, none, np.empty(0))
+        return BlockEdges(none, none, none.astype(np.uint8), none, none, none, np.empty(0))
     block_of = np.repeat(np.arange(n), blocks.last - blocks.first + 1)
     source, target = (np.where(rows >= 0, block_of[rows], -1) for rows in (edges.source, edges.target))
     kind = np.where(edges.source >= 0, flow.kind[edges.source], 0)
@@ -91,38 +91,38 @@ def _ways(flow: Flow) -> Ways:
     next_block = np.append(np.arange(1, n), -1)
     before = int(blocks.count[0] - flow.arrivals[0])  # ran into it from the code that lies before
     parts: list[tuple[Array, Array, Array, tuple[Array, ...]]] = [
-        (source[within], target[within], _all(Way.TAKEN, within.sum()), tuple(c[within] for c in counts)),
-        (source[out], _all(-1, out.sum()), np.where(CALLS[kind[out]], Way.CALLED, Way.LEFT),
+        (source[within], target[within], _all(EdgeKind.TAKEN, within.sum()), tuple(c[within] for c in counts)),
+        (source[out], _all(-1, out.sum()), np.where(CALLS[kind[out]], EdgeKind.CALLED, EdgeKind.LEFT),
          tuple(c[out] for c in counts)),
-        (_all(-1, into.sum()), target[into], np.where(after_call[into], Way.RETURNED, Way.ENTERED),
+        (_all(-1, into.sum()), target[into], np.where(after_call[into], EdgeKind.RETURNED, EdgeKind.ENTERED),
          tuple(c[into] for c in counts)),
-        (np.arange(n), next_block, _all(Way.THROUGH, n), (blocks.through, zero, zero)),
-        (_all(-1, 1), _all(0, 1), _all(Way.THROUGH, 1), (_all(before, 1), zero[:1], zero[:1])),
+        (np.arange(n), next_block, _all(EdgeKind.FALL_THROUGH, n), (blocks.through, zero, zero)),
+        (_all(-1, 1), _all(0, 1), _all(EdgeKind.FALL_THROUGH, 1), (_all(before, 1), zero[:1], zero[:1])),
     ]  # fmt: skip
     keys = [np.concatenate([part[i] for part in parts]) for i in range(3)]
     values = [np.concatenate([part[3][i] for part in parts]) for i in range(3)]
     keys, sums = group(keys, values, [np.add] * 3)
-    source, target, way = keys
+    source, target, how = keys
     count, wrong, right = sums
-    ways = Ways(source, target, way.astype(np.uint8), count, wrong, right, np.full(len(way), np.nan))
-    ways = ways.take(ways.count > 0)
-    ways.probability = _probability(flow, ways)
-    return ways
+    made = BlockEdges(source, target, how.astype(np.uint8), count, wrong, right, np.full(len(how), np.nan))
+    made = made.take(made.count > 0)
+    made.probability = _probability(flow, made)
+    return made
 
 
 def _all(value: int, count: int) -> NDArray[np.int64]:
     return np.full(int(count), value, np.int64)
 
 
-def _probability(flow: Flow, ways: Ways) -> NDArray[np.float64]:
+def _probability(flow: Flow, edges: BlockEdges) -> NDArray[np.float64]:
     """Whether the branch is taken: by the ranges, which see both; where it goes then: by the entries."""
-    blocks, source = flow.blocks, ways.source
-    past = ways.way == Way.THROUGH
-    branched = _sums(np.where(past, -1, source), ways.count, len(blocks))[source]
+    blocks, source = flow.blocks, edges.source
+    past = edges.kind == EdgeKind.FALL_THROUGH
+    branched = _sums(np.where(past, -1, source), edges.count, len(blocks))[source]
     ended, through = blocks.ended[source].astype(np.float64), blocks.through[source]
-    part = np.where(past, through * branched.clip(1), ended * ways.count)
+    part = np.where(past, through * branched.clip(1), ended * edges.count)
     whole = (ended + through) * branched.clip(1)
-    out = np.full(len(ways), np.nan)
+    out = np.full(len(edges), np.nan)
     np.divide(part, whole, out=out, where=(source >= 0) & (whole > 0))
     return out
 

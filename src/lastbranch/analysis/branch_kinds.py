@@ -15,7 +15,7 @@ from ..opening import code_of
 from .compact import Compactor, sparse_zeros
 from .native_stacks import NativeSites
 
-__all__ = ["CALLS", "JUMPS", "BranchKinds", "CodeOf", "kinds_table"]
+__all__ = ["CALLS", "JUMPS", "LONGEST_CALL", "BranchKinds", "CodeOf", "kinds_table"]
 
 _UNKNOWN = KIND["unknown"]
 _SLOT_BITS = 20
@@ -25,7 +25,7 @@ _KNOWN = np.uint8(1)
 """Added to the type of a branch in the table: 0 is for what was not seen yet, 255 for code that is not available."""
 _MIX = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F))
 
-_LONGEST_CALL = 8
+LONGEST_CALL = 8
 """Bytes of ``call [base + index * 8 + disp32]`` with a REX prefix, the longest that compilers make."""
 
 
@@ -84,7 +84,7 @@ class CodeOf:
         for row in distinct(module).tolist():
             if (opened := self(row)) is not None:
                 code, decoder = opened
-                for size in range(decoder.arch.unit, min(decoder.arch.longest, _LONGEST_CALL) + 1):
+                for size in range(decoder.arch.unit, min(decoder.arch.longest, LONGEST_CALL) + 1):
                     rows = np.flatnonzero((module == row) & (address >= size))
                     begin, whole = address[rows] - np.uint64(size), np.full(len(rows), size)
                     found, count = decoder.classify(*code.read_many(begin, whole), begin, np.ones_like(whole))

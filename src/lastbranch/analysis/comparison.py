@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from ..arrays import distinct, group, ranges
 from ..errors import NotRecordedError
 from ..model import Array, Module, ModuleKind, Profile, SampleBatch, SampleFilter
+from .bursts import bursts_of
 from .counting import Bound, count_stacks
 from .naming import Label, Namer
 from .sample_filtering import filtered_batches, period_of, wanted_events
@@ -229,10 +230,9 @@ class _Functions(Counter):
         weighed = all(e.has_period or e.period for e in events)
         for batch in self._batches():
             weight = period_of(self._profile, batch) if weighed else np.ones(len(batch))
-            key = rows[self.spots.rows(*self._places(batch))]
-            into.add(
-                weight, np.flatnonzero(weight), key[weight != 0], weight[weight != 0], self._profile.weight_of(batch)
-            )
+            key, burst, some = rows[self.spots.rows(*self._places(batch))], bursts_of(self._profile, batch), weight != 0
+            whole = np.bincount(burst, weight)
+            into.add(whole, burst[some], key[some], weight[some], self._profile.weight_of(batch))
 
 
 class _Edges(Counter):
@@ -268,7 +268,8 @@ class _Edges(Counter):
             each = np.repeat(np.arange(len(batch)), batch.depth)
             pair = self._pair(*self._bound(batch, each, batch["branch_from"], batch["branch_to"]))
             sample, key = self._known(each, pair, rows)
-            into.add(np.bincount(sample, minlength=len(batch)), sample, key, times=self._profile.weight_of(batch))
+            burst = bursts_of(self._profile, batch)[sample]
+            into.add(np.bincount(burst), burst, key, times=self._profile.weight_of(batch))
 
     def _known(self, sample: Array, pair: Array, rows: Array) -> tuple[Array, Array]:
         """(sample, key) of the pairs that were learned: others pass no filter of modules, or are empty."""
@@ -364,8 +365,8 @@ class _Blocks(_Edges):
             low = np.searchsorted(self._points, first * 2)
             sizes = np.searchsorted(self._points, last * 2, side="right") - low
             point = ranges(low, sizes)
-            weight, times = np.bincount(sample, minlength=len(batch)), self._profile.weight_of(batch)
-            into.add(weight, np.repeat(sample, sizes), rows[point], times=times)
+            burst = bursts_of(self._profile, batch)[sample]
+            into.add(np.bincount(burst), np.repeat(burst, sizes), rows[point], times=self._profile.weight_of(batch))
 
 
 class _SummedCounter(Counter):
@@ -438,7 +439,8 @@ class Difference:
     begins. ``share`` float64 [2, n]: its part of all samples by their periods (functions), of all branch entries
     (edges), or of all ranges (blocks), from 0 to 1. ``samples`` int64 [2, n]: samples that have it. ``probability``
     float64 that chance alone makes a difference as large, not a number where too few samples have it; ``rate`` float64
-    the false discovery rate at which it is significant, over all things of an event; ``notes`` what cannot be compared.
+    the false discovery rate at which it is significant, over all things of an event; ``noise`` float64 the standard
+    error of the change of its share; ``notes`` what cannot be compared.
     """
 
     event: list[str]
@@ -447,6 +449,7 @@ class Difference:
     samples: NDArray[np.int64]
     probability: NDArray[np.float64]
     rate: NDArray[np.float64]
+    noise: NDArray[np.float64]
     notes: list[str] = field(default_factory=list)
 
     def __len__(self) -> int:
@@ -544,17 +547,19 @@ def _compared(event: str, namers: Sequence[Namer], counters: Sequence[Counter]) 
     chance = probabilities(a, b)
     return Difference(
         [event] * len(called), called, np.stack([a.share, b.share]), np.stack([a.present, b.present]), chance,
-        adjusted(chance),
+        adjusted(chance), np.sqrt(a.variance(a.share) + b.variance(b.share)),
     )  # fmt: skip
 
 
 def _joined(parts: Sequence[Difference], notes: list[str]) -> Difference:
     event, spots = [e for p in parts for e in p.event], [s for p in parts for s in p.spots]
     share, samples = (np.concatenate([getattr(p, name) for p in parts], axis=1) for name in ("share", "samples"))
-    chance, rate = (np.concatenate([getattr(p, name) for p in parts]) for name in ("probability", "rate"))
+    chance, rate, noise = (
+        np.concatenate([getattr(p, name) for p in parts]) for name in ("probability", "rate", "noise")
+    )
     unsure: Array = np.where(np.isnan(chance), 2, chance)
     order = np.lexsort((-np.abs(share[1] - share[0]), unsure))
     return Difference(
         [event[i] for i in order.tolist()], [spots[i] for i in order.tolist()], share[:, order], samples[:, order],
-        chance[order], rate[order], notes,
+        chance[order], rate[order], noise[order], notes,
     )  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal, get_args
@@ -11,7 +11,7 @@ import numpy as np
 
 from ..arrays import Ints, Table, distinct, distinct_rows, group
 from ..model import AddressSpaces, Array, Profile, RowNames, SampleBatch, SampleFilter, Tabular, visible
-from .counting import BRANCH_VALUES, Bound, count_stacks
+from .counting import BRANCH_VALUES, Bound, Replacing, count_stacks
 from .sample_filtering import filtered_batches, period_of
 
 __all__ = [
@@ -116,14 +116,18 @@ def without_binary(profile: Profile, *modules: Array) -> list[str]:
     return [f"{visible(module.name)}: offsets, binary {module.missing}" for module in lacking]
 
 
-def branches(profile: Profile, *, sample_filter: SampleFilter | None = None) -> BranchTable:
-    """The distinct branches of ``profile``, hottest first, summed over processes and events.
+def branches(
+    profile: Profile, *, sample_filter: SampleFilter | None = None, estimate: Replacing | None = None
+) -> BranchTable:
+    """The distinct branches of ``profile``, hottest first, summed over processes and events; by their executions with
+    an ``estimate`` (`estimate_executions`).
 
     Raises `NotRecordedError` where the capture has no branch stacks.
     """
-    return branch_table(
-        profile, count_stacks(profile, ranges=False, details=True, sample_filter=sample_filter).branches
+    found = count_stacks(
+        profile, ranges=False, details=True, sample_filter=sample_filter, by_process=False, estimate=estimate
     )
+    return branch_table(profile, found.branches)
 
 
 def branch_table(profile: Profile, found: Bound) -> BranchTable:
@@ -143,13 +147,18 @@ def branch_table(profile: Profile, found: Bound) -> BranchTable:
     return BranchTable(*columns, row_names=names).take(np.argsort(-count, kind="stable"))
 
 
-def ranges(profile: Profile, *, sample_filter: SampleFilter | None = None) -> RangeTable:
-    """The distinct fall-through ranges of ``profile``, by module and address, summed over processes and events.
+def ranges(
+    profile: Profile, *, sample_filter: SampleFilter | None = None, estimate: Replacing | None = None
+) -> RangeTable:
+    """The distinct fall-through ranges of ``profile``, by module and address, summed over processes and events; by
+    their executions with an ``estimate``.
 
     Raises `NotRecordedError` where there are no branch stacks, or no ranges between them (a branch class was filtered
     out, or call-stack mode was on).
     """
-    counted = count_stacks(profile, ranges=True, details=False, sample_filter=sample_filter)
+    counted = count_stacks(
+        profile, ranges=True, details=False, sample_filter=sample_filter, by_process=False, estimate=estimate
+    )
     assert counted.ranges is not None
     keys, values = merge_processes(counted.ranges)
     return RangeTable(
@@ -157,23 +166,30 @@ def ranges(profile: Profile, *, sample_filter: SampleFilter | None = None) -> Ra
     )
 
 
-def weights(profile: Profile, by: Key, *, sample_filter: SampleFilter | None = None) -> WeightTable:
+def weights(
+    profile: Profile, by: Key, *, sample_filter: SampleFilter | None = None,
+    watch: Callable[[SampleBatch], None] | None = None,
+) -> WeightTable:  # fmt: skip
     """Samples, periods and branch entries by ``process``, ``thread`` or ``module``, for each event apart.
 
-    A module is that of the sample's instruction address. Raises `ValueError` for another ``by``.
+    A module is that of the sample's instruction address. ``watch`` gets each batch that is counted, for what else is to
+    be made of the pass. Raises `ValueError` for another ``by``.
     """
-    (table,) = weights_by(profile, (by,), sample_filter=sample_filter)
+    (table,) = weights_by(profile, (by,), sample_filter=sample_filter, watch=watch)
     return table
 
 
 def weights_by(
-    profile: Profile, keys: Sequence[Key], *, sample_filter: SampleFilter | None = None
-) -> list[WeightTable]:
+    profile: Profile, keys: Sequence[Key], *, sample_filter: SampleFilter | None = None,
+    watch: Callable[[SampleBatch], None] | None = None,
+) -> list[WeightTable]:  # fmt: skip
     """`weights` by each of ``keys``, all of one pass."""
     counter = WeightCounter(profile, keys)
     every = (batch for stream in profile.streams for batch in stream.batches(stream.for_depth))
     for batch in filtered_batches(profile, every, sample_filter):
         counter.add(batch)
+        if watch is not None:
+            watch(batch)
     return counter.result()
 
 
@@ -194,7 +210,7 @@ class WeightCounter:
         columns = np.ones(len(batch), np.int64), period_of(self._profile, batch), batch.depth
         values = [column * column.dtype.type(self._profile.weight_of(batch)) for column in columns]
         for by, parts in self._parts.items():
-            key = _key(self._profile.binder, batch, by) + 1
+            key = rows_of(self._profile.binder, batch, by) + 1
             parts.append(_summed(batch.event.astype(np.int64) * (self._rows[by] + 1) + key, *values))
 
     def result(self) -> list[WeightTable]:
@@ -233,7 +249,8 @@ def _summed(number: Array, *values: Array) -> list[Array]:
     return [number.astype(np.int64), *sums]
 
 
-def _key(binder: AddressSpaces, batch: SampleBatch, by: Key) -> Array:
+def rows_of(binder: AddressSpaces, batch: SampleBatch, by: Key) -> Array:
+    """The row of each sample in the table ``by``, -1 of those that have none."""
     scope = binder.scopes(batch)
     match by:
         case "process":

@@ -154,7 +154,15 @@ FINDINGS = {
         _W, "branch records without fall-through ranges, because not every taken branch was recorded",
         "record with `perf record -j any,u` (or any,k), without call-stack mode and other filters",
         "call TraceConfigureLastBranchRecord without FILTER_ flags and CALLSTACK_ENABLE",
-        "record without --filter and --call-stack",
+        "record without --filter and --call-graph lbr",
+    ),
+    "counts follow time": Kind(
+        _I, "records that cycles trigger begin where time is spent: branches and ranges are counted by time, not by "
+            "executions",
+        "for executions sample taken branches, which has no such bias (perf record -b -e br_inst_retired.near_taken, "
+        "r20c4; rc4 on AMD), or use --estimate executions",
+        "for executions sample BranchInstructionRetired instead of cycles, or use --estimate executions",
+        "for executions record without --event, or use --estimate executions",
     ),
     "no build ids": Kind(
         _W, "binaries without a build id: it is not known whether an available binary is the one that ran",

@@ -16,7 +16,7 @@ from ..errors import NotRecordedError
 from ..model import BRANCH, Array, ModuleKind, Profile, SampleBatch, SampleFilter
 from .branch_kinds import CodeOf
 from .count_tables import BranchTable, branch_table
-from .counting import Bound, Counted, EntryCounter, count_stacks, why_no_ranges, why_no_stacks
+from .counting import Bound, Counted, EntryCounter, Replacing, count_stacks, why_no_ranges, why_no_stacks
 from .executed import executed
 from .naming import Label, Namer, View
 from .sample_filtering import filtered_batches, period_of
@@ -134,6 +134,7 @@ class _Sums:
 def names(
     profile: Profile, view: View, symbols: Symbolizer | Namer | None, *, sample_filter: SampleFilter | None = None,
     totals: bool = True, branches: bool = False, watch: Callable[[SampleBatch], None] | None = None,
+    estimate: Replacing | None = None,
 ) -> NameTable:  # fmt: skip
     """Samples, periods and executed instructions by ``view``: ``function``, ``inline`` or ``line``.
 
@@ -141,14 +142,15 @@ def names(
 
     Without ``totals`` no call stacks are made, which can be half of the work, and names that are only callers have no
     row. ``branches``: the pass counts them, too (`NameTable.branches`). ``watch`` gets each batch of samples that
-    have a row, for what else is to be made of the pass.
+    have a row, for what else is to be made of the pass. With an ``estimate`` (`estimate_executions`) instructions and
+    branches are counted by executions; samples are time.
 
     The self columns of ``inline`` and ``line`` are those of the innermost inlined frame. What the capture does not have
     is ``None`` in the table, with a note; nothing is raised for it. Modules without names have one row each.
     """
     namer = symbols if isinstance(symbols, Namer) else Namer(profile, symbols)
     sums, notes = _Sums(), list[str]()
-    leaves, stacks, by_event = _count(profile, sample_filter, notes, totals, branches, watch)
+    leaves, stacks, by_event = _count(profile, sample_filter, notes, totals, branches, watch, estimate)
     ranges = {row: one.ranges for row, one in by_event.items() if one.ranges is not None and len(one.ranges.count)}
     _own(leaves, sums)
     if stacks is not None:
@@ -173,7 +175,7 @@ def names(
 
 def _count(
     profile: Profile, sample_filter: SampleFilter | None, notes: list[str], totals: bool, branches: bool,
-    watch: Callable[[SampleBatch], None] | None,
+    watch: Callable[[SampleBatch], None] | None, estimate: Replacing | None,
 ) -> tuple[CallStacks, CallStacks | None, dict[int, Counted]]:  # fmt: skip
     """(samples by their own address, as stacks of one frame; call stacks; ranges and branches by event), all of one
     pass."""
@@ -212,7 +214,7 @@ def _count(
         found = stacks.result() if stacks else None
     except NotRecordedError as error:
         notes.append(f"no totals: {error}")
-    return own.result(), found, {row: counter.result(sample_filter) for row, counter in counters.items()}
+    return own.result(), found, {row: counter.result(sample_filter, estimate) for row, counter in counters.items()}
 
 
 def _own(own: CallStacks, sums: _Sums) -> None:
@@ -358,20 +360,21 @@ Folded = dict[tuple[int, tuple[int, ...]], int]
 def fold(stacks: CallStacks, namer: Namer, view: View = "function", weight: str = "samples") -> Folded:
     """Sum ``stacks`` over events by process and names, heaviest first.
 
-    ``view`` ``function`` gives one name a frame, ``inline`` each inlined function its own. ``weight`` is ``samples`` or
-    ``period``. Raises `ValueError` for another.
+    ``view`` ``function`` gives one name a frame, ``inline`` each inlined function its own. ``weight`` is ``samples``,
+    ``period``, or ``executions`` where ``stacks`` has them. Raises `ValueError` for another.
     """
-    if weight not in ("samples", "period"):
-        raise ValueError(f"weight = {weight!r}: choose from 'samples', 'period'")
+    weights = {"samples": stacks.samples, "period": stacks.period, "executions": stacks.executions}
+    if (added := weights.get(weight)) is None:
+        raise ValueError(f"weight = {weight!r}: choose from {', '.join(map(repr, weights))}")
     stack, name = named_stacks(stacks, view, namer)
     offsets = np.searchsorted(stack, np.arange(len(stacks) + 1))
     rows, which = distinct_stacks([stacks.process], name, offsets)
     sums = np.zeros(len(rows), np.uint64)
-    np.add.at(sums, which, stacks.samples.astype(np.uint64) if weight == "samples" else stacks.period)
+    np.add.at(sums, which, added.astype(np.uint64))
     labels, bounds = take_rows(name, offsets, rows)
-    names, (process, weights) = labels.tolist(), (stacks.process[rows].tolist(), sums.tolist())
+    names, (process, totals) = labels.tolist(), (stacks.process[rows].tolist(), sums.tolist())
     folded = {
         (owner, tuple(reversed(names[lo:hi]))): total
-        for owner, total, (lo, hi) in zip(process, weights, pairwise(bounds.tolist()), strict=True)
+        for owner, total, (lo, hi) in zip(process, totals, pairwise(bounds.tolist()), strict=True)
     }
     return dict(sorted(folded.items(), key=lambda item: -item[1]))

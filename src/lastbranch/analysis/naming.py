@@ -43,8 +43,10 @@ class Label(NamedTuple):
 
     def shown(self, profile: Profile) -> str:
         """The function, or ``[module]`` for code without one."""
+        if self.function:
+            return self.function
         short = profile.modules[self.module].short if self.module >= 0 else "unknown"
-        return self.function or f"[{short.strip('[]')}]"
+        return f"[{short.strip('[]')}]"
 
 
 class Namer:

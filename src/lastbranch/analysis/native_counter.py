@@ -19,7 +19,7 @@ from ..model import BRANCH, ENTRY, Array, SampleBatch
 if TYPE_CHECKING:
     from ctypes import CDLL
 
-__all__ = ["NativeStackCounter"]
+__all__ = ["NativeStackCounter", "entry_places"]
 
 _SUMS, _DETAILS = 3, 6
 """Columns: count, mispredicted, predicted; with details those of `counting.BRANCH_VALUES`, too."""
@@ -58,7 +58,7 @@ class NativeStackCounter:
         How many were counted: the next one has addresses that the kernel cannot compact.
         """
         scope = np.ascontiguousarray(scope, np.int64)
-        first, columns = _places(batch)
+        first, columns = entry_places(batch)
         depth = np.diff(batch.offsets[BRANCH])
         done, flushed = 0, False
         while done < len(batch):
@@ -90,8 +90,9 @@ class NativeStackCounter:
         self._library.lb_counter_clear(self._counter)
 
 
-def _places(batch: SampleBatch) -> tuple[NDArray[np.int64], list[int]]:
-    """(where each stack begins, for each column of entries: address, bytes of one of these places, and of an entry)."""
+def entry_places(batch: SampleBatch) -> tuple[NDArray[np.int64], list[int]]:
+    """How kernels get the branch stacks of a batch: (where each one begins; for each column of entries its address, the
+    bytes of one of these places, and those of an entry)."""
     if batch.in_place is not None:
         base = native.address(batch.in_place.words)
         each = (word for n in range(len(ENTRY)) for word in (base + n * _WORD, _WORD, len(ENTRY) * _WORD))

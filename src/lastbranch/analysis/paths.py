@@ -8,6 +8,7 @@ oldest to the newest, block by block.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,27 +21,23 @@ from .distributions import Distribution, distribution
 from .executed import stops, straight
 from .flow import Flow, Loop
 
-__all__ = ["NearbyStacks", "Path", "StackSample", "Trips", "path_of"]
+__all__ = ["KeptStacks", "NearbyStacks", "Path", "StackSample", "Trips", "path_of"]
 
-_MOST = 1 << 17
-"""Entries that are kept for a function: thousands of stacks, of which no more would change a quantile that is shown."""
-_FUNCTIONS = 8
-"""So many times as many are kept, at most, for several functions together."""
 _GOLDEN = np.uint64(0x9E37_79B9_7F4A_7C15)
 """2**64 by the golden ratio: multiples of it are spread evenly, whatever the order of the samples."""
 
 
 class StackSample:
-    """Keeps the entries near ``functions`` functions of some of the stacks, drawn from all over the capture: of all of
-    them as long as they are few, then of every second, fourth... stack.
+    """Keeps the entries of some of the stacks, drawn from all over the capture: of all of them as long as there are at
+    most so many entries, then of every second, fourth... stack.
     """
 
-    def __init__(self, binder: AddressSpaces, functions: int) -> None:
-        self._binder, self._most = binder, _MOST * min(functions, _FUNCTIONS)
+    def __init__(self, most: int) -> None:
+        self._most = most
         self._stacks = self._entries = self._halvings = 0
         none = np.empty(0, np.int64)
         address = np.empty(0, np.uint64)
-        self._parts: list[tuple[Array, ...]] = [(none, none, none, address, address, none)]
+        self._parts: list[tuple[Array, ...]] = [(none, none, none, address, address, address)]
 
     def add(
         self, stacks: int, stack: Array, row: Array, scope: Array, source: Array, target: Array, flags: Array
@@ -53,7 +50,7 @@ class StackSample:
         if self._halvings:
             kept = self._chosen(stack)
             entries = tuple(column.take(kept) for column in entries)
-        self._parts.append((*entries[:-1], cycles_of(entries[-1])[0]))
+        self._parts.append(entries)
         self._entries += len(entries[0])
         while self._entries > self._most:
             self._halvings += 1
@@ -66,12 +63,31 @@ class StackSample:
         spread = stack.astype(np.uint64) * _GOLDEN
         return np.flatnonzero(spread < np.uint64(1 << (64 - self._halvings)))
 
-    def result(self) -> NearbyStacks:
-        """What was kept."""
-        stack, row, scope, source, target, cycles = (np.concatenate(c)[::-1] for c in zip(*self._parts, strict=True))
-        ends = (self._binder.locate(scope, addresses) for addresses in (source, target))
-        weight = np.broadcast_to(np.asarray(self._binder.weights_of(scope), np.int64), len(scope))
-        return NearbyStacks(0.5**self._halvings, stack, -row, cycles, weight, *ends)
+    def result(self) -> KeptStacks:
+        """What was kept, the oldest entry of each stack first."""
+        stack, row, *columns = (np.concatenate(column)[::-1] for column in zip(*self._parts, strict=True))
+        return KeptStacks(0.5**self._halvings, stack, -row, *columns)
+
+
+class KeptStacks(NamedTuple):
+    """The entries of ``part`` (0 to 1) of the stacks, the oldest of each stack first: the number of its ``stack``, its
+    ``row`` (int64), which ascends by 1 from an entry to the next, its ``scope`` and its columns as recorded."""
+
+    part: float
+    stack: Array
+    row: Array
+    scope: Array
+    source: Array
+    target: Array
+    flags: Array
+
+    def ends(self, binder: AddressSpaces) -> list[tuple[Array, Array]]:
+        """(module, address) of the source and of the target of each entry."""
+        return [binder.locate(self.scope, addresses) for addresses in (self.source, self.target)]
+
+    def weight(self, binder: AddressSpaces) -> NDArray[np.int64]:
+        """int64: how often the sample of each entry counts."""
+        return np.broadcast_to(np.asarray(binder.weights_of(self.scope), np.int64), len(self.scope))
 
 
 class NearbyStacks:
@@ -81,13 +97,10 @@ class NearbyStacks:
     is how often the sample counts. ``source`` and ``target`` are bound: rows of modules, and addresses in them.
     """
 
-    def __init__(
-        self, part: float, stack: Array, row: Array, cycles: Array, weight: Array, source: tuple[Array, Array],
-        target: tuple[Array, Array],
-    ) -> None:  # fmt: skip
-        self.part = part
-        self.stack, self.row, self.cycles, self.weight = stack, row, cycles, weight
-        self._ends = source, target
+    def __init__(self, kept: KeptStacks, binder: AddressSpaces) -> None:
+        self.part, self.stack, self.row = kept.part, kept.stack, kept.row
+        self.cycles, self.weight = cycles_of(kept.flags)[0], kept.weight(binder)
+        self._ends = kept.ends(binder)
         self._orders = [np.lexsort((address, module)) for module, address in self._ends]
         ordered = zip(self._ends, self._orders, strict=True)
         self._sorted = [(module[order], address[order]) for (module, address), order in ordered]
@@ -219,8 +232,8 @@ def path_of(
     good, _ = straight(stop, older_target[at], source[at], np.ones(len(at), np.int64))
     linked[at[~good]] = False
     at = at[good]
-    told = cycles[at] > 0
-    first, last = older_target[at][told], source[at][told]
+    timed = cycles[at] > 0
+    first, last = older_target[at][timed], source[at][timed]
 
     # What stands between the source of an entry and its target: nothing, or how the one ended and the other began.
     kind, older_kind = kinds[source.clip(0)], kinds[older_source.clip(0)]
@@ -245,7 +258,7 @@ def path_of(
     begin = np.column_stack([np.broadcast_to(slot, n) for slot, _ in slots])
     number = np.column_stack([number.astype(np.int64) for _, number in slots])
     passed, each = ranges(begin.reshape(-1), number.reshape(-1)), np.repeat(weight, number.sum(axis=1))
-    return Path(flow, passed, each, first, last, cycles[at][told], weight[at][told])
+    return Path(flow, passed, each, first, last, cycles[at][timed], weight[at][timed])
 
 
 def _comes_back(flow: Flow, source: Array, arrived: Array) -> NDArray[np.bool_]:

@@ -51,7 +51,7 @@ def check_events(profile: Profile, sample_filter: SampleFilter | None, counts: C
         raise SelectionError(
             f"the captures were sampled by different events: {', '.join(map(visible, names))}",
             hint=f"choose one with --event {visible(names[0])}, or in the bar of the viewer; "
-            "several (or --event '*') are added up",
+            "to add up several, repeat --event or give --event '*'",
         )
 
 

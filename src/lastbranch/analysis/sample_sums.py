@@ -6,14 +6,21 @@ They add up over captures, and with the sums of squares the test of `significanc
 from __future__ import annotations
 
 import os
+import weakref
 from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from .. import native
-from ..arrays import Table, group, group_unordered
-from ..model import BRANCH, ENTRY, AddressSpaces, Array, SampleBatch
-from .counting import Sampled, cycles_of
+from ..arrays import Ints, Table, group, group_unordered
+from ..model import Array, SampleBatch
+from .counting import Sampled, cycles_of, outcomes_of
+from .early_pass import Spaces
+from .native_counter import entry_places
+
+if TYPE_CHECKING:
+    from ctypes import CDLL
 
 __all__ = ["BranchSums", "SampleSums", "SummedBranches"]
 
@@ -66,20 +73,25 @@ _VALUES = len(fields(SummedBranches)) - _KEYS
 class BranchSums:
     """Sums the branches of the batches that it is given, whose samples are all of one event."""
 
-    def __init__(self, binder: AddressSpaces) -> None:
+    def __init__(self, binder: Spaces) -> None:
         self._binder = binder
         self._parts: list[list[Array]] = []
         self._rows = 0
+        self._kernel = _NativeSums.available()
 
     def add(self, batch: SampleBatch) -> None:
         """Add a batch that has the columns of branch entries."""
-        offsets = batch.offsets[BRANCH]
-        if not offsets[-1]:
+        if not batch.entries:
             return
         scope = self._binder.scopes(batch)
-        found = _summed_compiled(scope, batch)
-        self._parts.append(_summed(scope, batch) if found is None else found)
-        self._rows += len(self._parts[-1][0])
+        if self._kernel is None:
+            self._keep(_summed(scope, batch))
+        elif self._kernel.add(scope, batch) > _SHRINK_ROWS:
+            self._keep(self._kernel.take())
+
+    def _keep(self, part: list[Array]) -> None:
+        self._parts.append(part)
+        self._rows += len(part[0])
         if self._rows > max(_SHRINK_ROWS, 2 * len(self._parts[0][0])):
             self._merge()
 
@@ -90,8 +102,27 @@ class BranchSums:
         self._parts, self._rows = [[*keys, *sums]], 0
         return self._parts[0]
 
+    @property
+    def rows(self) -> int:
+        """Rows that it has in memory, some of them of the same branches."""
+        return sum(len(part[0]) for part in self._parts) + (self._kernel.rows if self._kernel is not None else 0)
+
+    def _finish(self) -> None:
+        """Bring all that was added to the parts."""
+        if self._kernel is not None and self._kernel.rows:
+            self._keep(self._kernel.take())
+
+    def pour(self, other: BranchSums, scope: Ints) -> None:
+        """Have ``other`` hold what was added here, too, under ``scope`` of each scope here, but where that is -1."""
+        self._finish()
+        for owner, *columns in self._parts:
+            into = scope[owner]
+            kept = into >= 0
+            other._keep([into[kept], *(column[kept] for column in columns)])
+
     def result(self) -> SummedBranches:
         """All that was added, by modules and addresses."""
+        self._finish()
         if not self._parts:
             kinds = [np.int64, np.uint64, np.int64, np.uint64, *[np.int64] * _VALUES]
             return SummedBranches(*(np.empty(0, kind) for kind in kinds))
@@ -105,7 +136,7 @@ def _summed(scope: Array, batch: SampleBatch) -> list[Array]:
     """Scope, source and target of the distinct branches of a batch, and their sums."""
     depth = batch.depth
     sample, flags = np.repeat(np.arange(len(depth)), depth), batch["branch_flags"]
-    values = [np.ones(len(sample), np.int64), *_outcome(flags), *cycles_of(flags)]
+    values = [np.ones(len(sample), np.int64), *outcomes_of(flags), *cycles_of(flags)]
     keys = [sample, batch["branch_from"], batch["branch_to"]]
     (sample, a, b), sums = group_unordered(keys, values, [np.add] * len(values))
     count = sums[0]
@@ -114,29 +145,35 @@ def _summed(scope: Array, batch: SampleBatch) -> list[Array]:
     return [*keys, *sums]
 
 
-_WORDS = 3 + _VALUES + 2
-"""Of a row of ``native/sample_sums.c``."""
+class _NativeSums:
+    """`_summed` of batch after batch, by the compiled library (``native/sample_sums.c``)."""
 
+    def __init__(self, library: CDLL) -> None:
+        self._library, self.rows = library, 0
+        self._sums = library.lb_branch_sums_new(int.from_bytes(os.urandom(8)))
+        if not self._sums:
+            raise MemoryError
+        weakref.finalize(self, library.lb_branch_sums_free, self._sums)
 
-def _summed_compiled(scope: Array, batch: SampleBatch) -> list[Array] | None:
-    """`_summed` by the compiled library; ``None`` without it."""
-    library = native.library()
-    if library is None:
-        return None
-    scope, offsets = np.ascontiguousarray(scope, np.int64), np.ascontiguousarray(batch.offsets[BRANCH], np.int64)
-    entries = int(offsets[-1])
-    slots, rows = np.zeros(1 << (entries.bit_length() + 1), np.uint32), np.empty((entries, _WORDS), np.uint64)
-    columns = [batch[name] for name in ENTRY]
-    strided = [word for column in columns for word in (native.address(column), column.strides[0])]
-    found = library.lb_sample_sums(
-        native.address(scope), native.address(offsets), len(scope), *strided, int.from_bytes(os.urandom(8)),
-        native.address(slots), len(slots), native.address(rows),
-    )  # fmt: skip
-    owner, a, b, *sums = (np.ascontiguousarray(rows[:found, i]) for i in range(3 + _VALUES))
-    return [owner.view(np.int64), a, b, *(column.view(np.int64) for column in sums)]
+    @classmethod
+    def available(cls) -> _NativeSums | None:
+        """Nothing yet, or ``None`` without the library."""
+        library = native.library()
+        return None if library is None else cls(library)
 
+    def add(self, scope: Array, batch: SampleBatch) -> int:
+        """Add a batch; how many rows there are now."""
+        (first, columns), depth = entry_places(batch), batch.depth
+        given = map(native.address, (scope := np.ascontiguousarray(scope, np.int64), first, depth))
+        self.rows = self._library.lb_branch_sums_add(self._sums, *given, len(scope), *columns)
+        if self.rows < 0:
+            raise MemoryError
+        return self.rows
 
-def _outcome(flags: Array) -> list[Array]:
-    """Columns ``mispredicted`` and ``predicted`` of each entry."""
-    flags = flags.astype(np.int64)
-    return [flags & 1, flags >> 1 & 1]
+    def take(self) -> list[Array]:
+        """The rows, in no order; there are none after that."""
+        scope, (a, b) = np.empty(self.rows, np.int64), np.empty((2, self.rows), np.uint64)
+        values = np.empty((_VALUES, self.rows), np.int64)
+        self._library.lb_branch_sums_take(self._sums, *map(native.address, (scope, a, b, values)))
+        self.rows = 0
+        return [scope, a, b, *values]

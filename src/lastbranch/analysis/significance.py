@@ -1,8 +1,8 @@
 """Whether two recordings differ by more than chance.
 
 The sampling unit is the sample, not the branch: the entries of one branch stack are neighbours in one run of the
-program, so a stack of 32 entries is one observation. Values are summed within a sample first. The spread of these sums
-over the samples gives the variance.
+program, so a stack of 32 entries is one observation. So are all samples of a burst (`bursts`): below, "sample" means
+such a unit. Values are summed within a sample first. The spread of these sums over the samples gives the variance.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from ..errors import NotRecordedError
 from ..lbr import call_frames, call_stack_mode, no_call_stacks_because, open_calls
 from ..model import BRANCH, FRAME, Array, Event, Profile, SampleBatch, SampleFilter
 from .branch_kinds import BranchKinds
-from .counting import how_to_record
+from .counting import Replacing, how_to_record
 from .native_stacks import rebuilt_stacks
 from .sample_filtering import check_events, filtered_batches, period_of, wanted_events
 
@@ -35,7 +35,8 @@ class CallStacks:
 
     Stack ``i`` has the frames ``offsets[i]:offsets[i + 1]`` of ``frame``, leaf first: rows of ``module`` (int64 row of
     the modules table, -1 nothing mapped) and ``address`` (uint64 module address; for a caller, an address inside its
-    call). ``event``, ``process`` (row, -1 unknown), ``samples`` int64 and ``period`` uint64 have one value a stack.
+    call). ``event``, ``process`` (row, -1 unknown), ``samples`` int64 and ``period`` uint64 have one value a stack, as
+    has ``executions`` int64, where they were estimated: of the branches in the records that were taken there.
     ``sources`` names what the stacks were made from.
     """
 
@@ -48,6 +49,7 @@ class CallStacks:
     module: Array
     address: Array
     sources: list[str] = field(default_factory=list)
+    executions: Array | None = None
 
     def __len__(self) -> int:
         return len(self.samples)
@@ -61,29 +63,31 @@ class CallStacks:
 class Tally:
     """Counts equal stacks of addresses by event and process."""
 
-    def __init__(self, profile: Profile) -> None:
+    def __init__(self, profile: Profile, more: int = 0) -> None:
         self._binder = profile.binder
         self._frames: dict[tuple[int, ...], int] = {}
-        self._fresh, self._bound = StackSums(2, 2), StackSums(2, 2)
-        """By event and scope, and by event and process: samples and periods."""
+        self._fresh, self._bound = StackSums(2, 2 + more), StackSums(2, 2 + more)
+        """By event and scope, and by event and process: samples, periods and so many ``more`` sums."""
 
-    def add(self, event: Array, scope: Array, period: Array, frame: Array, offsets: Array) -> None:
+    def add(self, event: Array, scope: Array, period: Array, frame: Array, offsets: Array, *more: Array) -> None:
         """Count a stack for each sample: uint64 ``frame``, ragged by int64 ``offsets``; ``scope`` as `bind.Binder`
-        gives it, uint64 ``period``."""
-        self._fresh.add([event.astype(np.int64), scope], frame, offsets, [np.ones(len(event), np.int64), period])
+        gives it, uint64 ``period``, and ``more`` 64-bit integers."""
+        once = np.ones(len(event), np.int64)
+        self._fresh.add([event.astype(np.int64), scope], frame, offsets, [once, period, *more])
         if self._fresh.size > _FRAMES:
             self._bind()
 
     def result(self) -> CallStacks:
         """The stacks that were counted."""
         self._bind()
-        (event, process), frame, offsets, (samples, period) = self._bound.take()
+        (event, process), frame, offsets, (samples, period, *more) = self._bound.take()
         order = np.lexsort((process, event, -samples))  # and then as they were first seen
         numbers, bounds = take_rows(frame, offsets, order)
         address, module = zip(*self._frames, strict=True) if self._frames else ((), ())
         return CallStacks(
             event[order], process[order], samples[order], period[order].view(np.uint64), bounds,
             numbers.view(np.int64), np.array(module, np.int64), np.array(address, np.uint64),
+            executions=more[0][order] if more else None,
         )  # fmt: skip
 
     def _bind(self) -> None:
@@ -120,8 +124,11 @@ def why_no_call_stacks(profile: Profile, sample_filter: SampleFilter | None = No
     return "; ".join(why for _, why in found) or "the capture has no events"
 
 
-def call_stacks(profile: Profile, *, sample_filter: SampleFilter | None = None) -> CallStacks:
-    """The distinct call stacks of the samples that ``sample_filter`` keeps, heaviest first.
+def call_stacks(
+    profile: Profile, *, sample_filter: SampleFilter | None = None, estimate: Replacing | None = None
+) -> CallStacks:
+    """The distinct call stacks of the samples that ``sample_filter`` keeps, heaviest first; with their executions where
+    there is an ``estimate`` (`estimate_executions`).
 
     Samples of events without any call stacks are left out. Raises `NotRecordedError` where no event has them, and
     `SelectionError` where the captures of a joined profile have them of different events.
@@ -130,7 +137,7 @@ def call_stacks(profile: Profile, *, sample_filter: SampleFilter | None = None) 
     if reason:
         raise NotRecordedError(f"the capture has no call stacks: {reason}", hint=_how(profile))
     check_events(profile, sample_filter, lambda event: bool(source_of(event)[0]))
-    counter = StackCounter(profile)
+    counter = StackCounter(profile, estimate)
     for batch in filtered_batches(profile, profile.batches(StackMaker.COLUMNS), sample_filter):
         counter.add(batch)
     return counter.result()
@@ -219,14 +226,17 @@ class StackMaker:
 class StackCounter:
     """Counts the call stacks of batches, which need the columns of `StackMaker`."""
 
-    def __init__(self, profile: Profile) -> None:
-        self._profile, self._maker, self._tally = profile, StackMaker(profile), Tally(profile)
+    def __init__(self, profile: Profile, estimate: Replacing | None = None) -> None:
+        self._profile, self._maker, self._tally = profile, StackMaker(profile), Tally(profile, bool(estimate))
+        self._estimate = estimate
 
     def add(self, batch: SampleBatch) -> None:
         for part, scope, frame, offsets in self._maker.of(batch):
             some = np.flatnonzero(np.diff(offsets))
             period = period_of(self._profile, part)[some]
-            self._tally.add(part.event[some], scope[some], period, frame, np.append(offsets[some], offsets[-1]))
+            counted = (part.event[some], scope[some], period, frame, np.append(offsets[some], offsets[-1]))
+            executions = [self._estimate.stacks(self._profile.binder, scope, part)[some]] if self._estimate else []
+            self._tally.add(*counted, *executions)
 
     def result(self) -> CallStacks:
         """What was counted. Raises `NotRecordedError` where no branch is known to be a call."""

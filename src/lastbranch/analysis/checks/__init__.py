@@ -46,7 +46,7 @@ def check(
     found = [*about_profile(profile, hits)] if kept is None else [*kept, *about_outside_modules(profile, hits)]
     # Rules of a format have reported the damage in the file, but not of what the tables have no room for.
     found += damaged(profile.damage if rules is None else [d for d in profile.damage if profile.is_budget(d)])
-    found += [*about_few_samples(profile), *about_names(profile, hits, symbols)]
+    found += [*about_few_samples(profile, hits), *about_names(profile, hits, symbols)]
     return sorted(found, key=lambda f: (list(Severity).index(f.severity), f.name == "damage"))
 
 

@@ -12,7 +12,9 @@ from ...arrays import Sums, distinct
 from ...lbr import no_ranges_because
 from ...model import KERNEL, KERNEL_HALF, Array, Change, Mode, ModuleKind, Profile, counted
 from ...symbols import Symbolizer, SymbolOptions
+from ..bursts import bursts_of
 from ..counting import origin_of
+from ..executions import basis_of_event
 from ..findings import Finding, Severity, finding, some
 from ..naming import Namer
 from ..significance import ENOUGH
@@ -26,6 +28,8 @@ _DELETED = " (deleted)"
 """What the kernel appends to the path of a file that has no name any more."""
 _MANY = 100
 """One in so many lost is an error."""
+_SHORTEST = 10_000_000
+"""ns. Nobody records for less."""
 _OUTSIDE_MANY = 10
 """One in so many samples outside of all images is an error."""
 
@@ -36,8 +40,9 @@ _LOST = {"records": "lost samples", "samples": "lost samples", "aux errors": "lo
 
 def check_profile(profile: Profile) -> Iterator[Finding]:
     """The findings that follow from the profile of a capture alone, except damage and names."""
-    yield from about_profile(profile, sample_hits(profile))
-    yield from about_few_samples(profile)
+    hits = sample_hits(profile)
+    yield from about_profile(profile, hits)
+    yield from about_few_samples(profile, hits)
 
 
 def about_profile(profile: Profile, hits: SampleHits) -> Iterator[Finding]:
@@ -72,6 +77,10 @@ def _about_stacks(profile: Profile) -> Iterator[Finding]:
         reason = no_ranges_because(event.branch_select_kind, event.branch_select or 0)
         if reason:
             yield finding("no ranges", f"event {event.name}: {reason}", origin=origin)
+    whole = [event for event in asked if not no_ranges_because(event.branch_select_kind, event.branch_select or 0)]
+    cycles = [e.name for e in whole if "cycles" in e.name.lower() and basis_of_event(e) == "time"]
+    if cycles and profile.entries:
+        yield finding("counts follow time", f"event {some(cycles, ', ')}", origin=origin)
 
 
 @dataclass(slots=True)
@@ -85,6 +94,12 @@ class SampleHits:
     """Those of them that are in the kernel of the host."""
     guest: int = 0
     """Those of them that are inside of a guest."""
+    bursts: int = 0
+    """Independent observations among all samples (`bursts.bursts_of`)."""
+    stacks: int = 0
+    """Those of events with branch stacks."""
+    times: tuple[int, int] = (0, 0)
+    """The first and the last tick."""
     places: tuple[Array, ...] = ()
     """(process, module row, module address) of those that an image owned, and how many samples there are of each."""
 
@@ -97,7 +112,15 @@ class SampleHits:
 
 def sample_hits(profile: Profile) -> SampleHits:
     binder, hits, places = profile.binder, SampleHits(), Sums([np.int64, np.int64, np.uint64], [np.int64])
+    branching = np.array([event.branch_select is not None for event in profile.events] + [False], bool)
     for batch in profile.batches(()):
+        if len(batch):
+            first = np.diff(bursts_of(profile, batch), prepend=-1) > 0
+            hits.bursts += int(np.count_nonzero(first))
+            hits.stacks += int(np.count_nonzero(first & branching[batch.event]))
+            low, high = int(batch.time.min()), int(batch.time.max())
+            earlier = hits.times if hits.bursts > np.count_nonzero(first) else (low, high)
+            hits.times = min(low, earlier[0]), max(high, earlier[1])
         scope = binder.scopes(batch)
         module, address = binder.locate(scope, batch.ip)
         known = batch.ip != 0
@@ -149,14 +172,17 @@ def _about_identity(profile: Profile, hits: SampleHits) -> Iterator[Finding]:
         yield finding("no build ids", seen)
 
 
-def about_few_samples(profile: Profile) -> Iterator[Finding]:
-    """Entries of one branch stack are neighbours in one run: a stack is one observation, whatever its depth."""
-    stacks = sum(s.samples for s in profile.streams if s.entries)
-    number = stacks or profile.samples
+def about_few_samples(profile: Profile, hits: SampleHits) -> Iterator[Finding]:
+    """Entries of one branch stack, and stacks of one burst, are neighbours in one run: one observation."""
+    recorded = sum(s.samples for s in profile.streams if s.entries)
+    number = min(hits.stacks, recorded) or hits.bursts
     if 0 < number < ENOUGH:
-        what = counted(number, "branch stack" if stacks else "sample")
+        what = "sample" if not recorded else "burst" if number < recorded else "branch stack"
         error = 100 * sqrt(0.1 * 0.9 / number)
-        seen = f"{what}; the standard error of a share of 10 % is {counted(round(error), 'point')}"
+        seen = f"{counted(number, what)}; the standard error of a share of 10 % is {counted(round(error), 'point')}"
+        first, last = map(profile.clock.to_ns, hits.times)
+        if profile.clock.has_time and last - first > _SHORTEST:
+            seen += f", and {3 * (last - first) / 1e9:.3g} s more of recording would halve it"
         yield finding("few samples", seen, origin=origin_of(profile))
 
 

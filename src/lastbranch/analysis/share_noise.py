@@ -1,0 +1,122 @@
+"""The sampling noise of shares of samples: how far off they would be in another recording of the same behaviour."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..arrays import Sums, group
+from ..model import Array, Profile, SampleBatch
+from .bursts import bursts_of
+from .count_tables import Key, rows_of
+from .naming import Namer, View
+from .significance import Clusters
+
+__all__ = ["Noise", "ShareNoise", "innermost", "noise_of_addresses", "noise_of_rows"]
+
+_SHORTEST = 0.01
+"""Seconds. Nobody records for less."""
+_ALONE = -1
+"""Of samples that are a burst each: their sums need no others."""
+
+
+@dataclass(slots=True)
+class Noise:
+    """``error`` float64, a row that was asked for: the standard error of its share of the samples of its event, from 0
+    to 1. ``bursts``: independent observations of all events; ``seconds`` they cover, 0 where times are not known."""
+
+    error: NDArray[np.float64]
+    bursts: int
+    seconds: float
+
+    @property
+    def notes(self) -> list[str]:
+        """How long to record for half of the errors: four times as long. Nothing where that is not known."""
+        if self.seconds < _SHORTEST:
+            return []
+        more = f"{3 * self.seconds:.3g} s more of recording would halve it"
+        return [f"noise is the standard error of samples %, in points, from {self.bursts} samples and bursts; {more}"]
+
+
+class ShareNoise:
+    """Sums over the bursts of batches by place. ``place_of`` gives integer columns for the samples of a batch."""
+
+    def __init__(self, profile: Profile, place_of: Callable[[SampleBatch], tuple[Array, ...]], columns: int) -> None:
+        self._profile, self._place_of = profile, place_of
+        self._sums = Sums([np.int64, np.int64, *[np.int64] * columns], [np.int64])
+        """Samples by event, burst (or `_ALONE`), and place."""
+        self._weights = np.zeros((len(profile.events), 3), np.int64)
+        """Bursts of each event, samples, and the sum of the squares of those of a burst."""
+        self._next = 0
+        self._first: int | None = None
+        self._last = 0
+
+    def add(self, batch: SampleBatch) -> None:
+        """Sum up a batch."""
+        if not len(batch):
+            return
+        burst = bursts_of(self._profile, batch)
+        size = np.bincount(burst)
+        first = np.flatnonzero(np.diff(burst, prepend=-1))
+        times, event = self._profile.weight_of(batch), batch.event.astype(np.int64)
+        for column, values in enumerate((np.ones(len(size), np.int64), size, size * size * times)):
+            self._weights[:, column] += np.bincount(event[first], values, len(self._weights)).astype(np.int64) * times
+        own = np.where(size[burst] > 1, burst + self._next, _ALONE)
+        self._next += len(size)
+        place = (column.view(np.int64) for column in self._place_of(batch))
+        self._sums.add(event, own, *place, np.full(len(batch), times))
+        low = int(batch.time.min())
+        self._first = low if self._first is None else min(low, self._first)
+        self._last = max(int(batch.time.max()), self._last)
+
+    def of(self, event: Array, key: Array, keys_of: Callable[..., Array]) -> Noise:
+        """The noise of the share of each ``key`` (not below -1) in its ``event``, where ``keys_of`` gives the keys of
+        places."""
+        own_event, burst, *place, samples = self._sums.result()
+        own_key = keys_of(*place)
+        (own_event, burst, own_key), (samples,) = group([own_event, burst, own_key], [samples], [np.add])
+        width = int(max(own_key.max(initial=0), key.max(initial=0))) + 2
+        error = np.zeros(len(event))
+        in_bursts = burst >= 0
+        whole = np.bincount(burst[in_bursts], samples[in_bursts], self._next + 1)
+        for row, (bursts, weight, squared) in enumerate(self._weights.tolist()):
+            mine = own_event == row
+            clusters = Clusters(width)
+            clusters.samples, clusters.weight, clusters.weight_squared = bursts, weight, squared
+            part, keys, alone = samples[mine].astype(np.float64), own_key[mine] + 1, burst[mine] == _ALONE
+            other = np.where(alone, 1.0, whole[burst[mine]])
+            clusters.part = np.bincount(keys, part, width)
+            clusters.part_squared = np.bincount(keys, np.where(alone, part, part * part), width)
+            clusters.part_weight = np.bincount(keys, part * other, width)
+            if weight:
+                asked = event == row
+                error[asked] = np.sqrt(clusters.variance(clusters.share))[key[asked] + 1]
+        clock = self._profile.clock
+        seconds = (clock.to_ns(self._last) - clock.to_ns(self._first or 0)) / 1e9 if clock.has_time else 0.0
+        return Noise(error, int(self._weights[:, 0].sum()), seconds)
+
+
+def noise_of_addresses(profile: Profile) -> ShareNoise:
+    """By process, module and module address of the samples' own addresses, for keys by `innermost`."""
+    binder = profile.binder
+
+    def place_of(batch: SampleBatch) -> tuple[Array, ...]:
+        scope = binder.scopes(batch)
+        return binder.process_of(scope), *binder.locate(scope, batch.ip)
+
+    return ShareNoise(profile, place_of, 3)
+
+
+def innermost(namer: Namer, view: View, process: Array, module: Array, address: Array) -> Array:
+    """The row of labels of each place."""
+    rows, offsets = namer.chains(view, process, module, address.view(np.uint64))
+    return rows[offsets[:-1]]
+
+
+def noise_of_rows(profile: Profile, by: Key) -> ShareNoise:
+    """By the rows of a table: process, thread or module."""
+    binder = profile.binder
+    return ShareNoise(profile, lambda batch: (rows_of(binder, batch, by),), 1)

@@ -1,0 +1,80 @@
+"""Sampling noise against the bootstrap: bursts drawn again, with replacement."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lastbranch.analysis.bursts import bursts_of
+from lastbranch.analysis.share_noise import ShareNoise
+from lastbranch.model import Clock, SampleBatch
+
+KEYS = 4
+RECORDS = "software-lbr"
+
+
+def profile_of(*events: str) -> Any:
+    clock = Clock()
+    return SimpleNamespace(events=[SimpleNamespace(name=e) for e in events], weight_of=lambda batch: 1, clock=clock)
+
+
+def batch_of(event: list[int], time: list[int], tid: list[int], key: list[int]) -> SampleBatch:
+    columns = {"event": np.array(event, np.int32), "time": np.array(time, np.int64), "tid": np.array(tid, np.int32)}
+    return SampleBatch({**columns, "ip": np.array(key, np.uint64)})
+
+
+def noise(profile: Any, *batches: SampleBatch) -> ShareNoise:
+    sums = ShareNoise(profile, lambda batch: (batch.ip,), 1)
+    for batch in batches:
+        sums.add(batch)
+    return sums
+
+
+def by_bootstrap(bursts: list[list[int]], rounds: int = 2000) -> np.ndarray:
+    chance = np.random.default_rng(1)
+    counts = np.array([np.bincount(burst, minlength=KEYS) for burst in bursts])
+    drawn = chance.integers(0, len(bursts), (rounds, len(bursts)))
+    sums = counts[drawn].sum(1)
+    return np.std(sums / sums.sum(1, keepdims=True), axis=0)
+
+
+@pytest.mark.parametrize("name", [RECORDS, "cycles"])
+@pytest.mark.parametrize("sticky", [0.0, 0.9])
+def test_the_standard_error_is_that_of_the_bootstrap(name: str, sticky: float) -> None:
+    """Of bursts of several records, which mostly stay where they are, and of samples that are alone."""
+    chance = np.random.default_rng(7)
+    bursts = []
+    for _ in range(400):
+        burst = [int(chance.choice(KEYS, p=[0.5, 0.3, 0.15, 0.05]))]
+        while chance.random() < 0.8:
+            burst.append(burst[-1] if chance.random() < sticky else int(chance.choice(KEYS, p=[0.5, 0.3, 0.15, 0.05])))
+        bursts.append(burst)
+    key = [place for burst in bursts for place in burst]
+    time = [number * 10**7 for number, burst in enumerate(bursts) for _ in burst]
+    whole = batch_of([0] * len(key), time, [1] * len(key), key)
+    units = bursts if name == RECORDS else [[place] for place in key]
+    cut = int(np.flatnonzero(np.diff(np.array(time)))[100]) + 1
+    parts = whole.slice(0, cut), whole.slice(cut, len(key))
+    asked = np.arange(KEYS)
+    found = noise(profile_of(name), *parts).of(np.zeros(KEYS, np.int64), asked, lambda place: place)
+    assert found.bursts == len(units)
+    assert found.seconds == pytest.approx(3.99)
+    np.testing.assert_allclose(found.error, by_bootstrap(units), rtol=0.1)
+    assert "12 s more of recording would halve it" in found.notes[0]
+
+
+def test_events_have_shares_of_their_own() -> None:
+    """The closed form of samples that are alone: the root of p (1 - p) / (n - 1)."""
+    batch = batch_of([0, 1] * 50, list(range(100)), [1] * 100, [0, 1, 1, 1] * 25)
+    found = noise(profile_of("cycles", "instructions"), batch)
+    error = found.of(np.array([0, 0, 1]), np.array([0, 1, 1]), lambda place: place).error
+    np.testing.assert_allclose(error, [np.sqrt(0.25 / 49)] * 2 + [0], atol=1e-9)
+
+
+def test_a_burst_is_records_of_one_thread_and_moment() -> None:
+    """A tick apart in trace logs."""
+    batch = batch_of([0] * 7 + [1, 1], [5, 5, 5, 6, 7, 9, 8, 8, 8], [1, 1, 2, 2, 2, 2, 2, 2, 2], [0] * 9)
+    assert bursts_of(profile_of(RECORDS, "cycles"), batch).tolist() == [0, 0, 1, 1, 1, 2, 3, 4, 5]
