@@ -200,7 +200,7 @@ def _whole(path: str, most: int) -> bytes:
 
 
 @dataclass(slots=True)
-class Found:
+class CapturePaths:
     """Files that may be captures, and what users should know about which they are."""
 
     paths: list[str] = field(default_factory=list)
@@ -220,12 +220,12 @@ class Found:
         return notes
 
 
-def captures_at(paths: Sequence[str]) -> Found:
+def captures_at(paths: Sequence[str]) -> CapturePaths:
     """The files that ``paths`` mean: those in folders, and those that patterns match; one that comes again counts once.
 
     Raises `FormatError` where a folder has no file, and a pattern matches none.
     """
-    found, known = Found(), set[object]()
+    found, known = CapturePaths(), set[object]()
     for path in paths:
         files = [path]
         if os.path.isdir(path):
@@ -265,7 +265,7 @@ def _nothing_in(paths: Sequence[str]) -> FormatError:
     folder = next((path for path in paths if os.path.isdir(path)), None)
     if folder is None:
         return FormatError("no file has a name like this", file=paths[0])
-    hint = f"for those in folders below it, give '{os.path.join(folder, '**', '*')}'"
+    hint = f"to search its subfolders, give '{os.path.join(folder, '**', '*')}'"
     return FormatError("the folder has no capture", file=folder, hint=hint)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import subprocess
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +16,7 @@ import pytest
 import perfdata_writer as pw
 from captures import REAL, Data
 from command_line import Ran
-from export_tools import BINARIES, binary_of
+from export_tools import BINARIES, binary_of, tool
 from lastbranch.analysis.sample_sums import BranchSums
 from lastbranch.opening import open_source, read_profile
 from perfdata_writer import Builder
@@ -244,6 +245,27 @@ def test_functions_are_those_of_the_capture(run: Run, data: Data, symfs, tmp_pat
     by_module = rows_of(run("fleet", "report", store, "--by", "module", *words))
     assert sum(int(str(row["samples"])) for row in by_module) == 403
     assert sum(int(str(row["branches"])) for row in by_module) == 12825
+
+
+def test_debug_files_have_names_where_the_binary_is_missing(run: Run, data: Data, symfs, tmp_path: Path) -> None:
+    capture = data.path("demo_pie")
+    store = added(run, tmp_path / "store", capture, data.path("demo_2proc"))
+    found = run("fleet", "list", store, "--by", "module", "--module", "lbrdemo").out
+    (build_id,) = re.findall(r"build-id:(\w+)", found)
+    (debug := tmp_path / "debug" / ".build-id" / build_id[:2]).mkdir(parents=True)
+    file = debug / f"{build_id[2:]}.debug"
+    subprocess.run([tool("objcopy"), "--only-keep-debug", binary_of(data, "demo_pie", "lbrdemo"), file], check=True)
+    words = ("fleet", "report", store, "--module", "lbrdemo", "--format", "json")
+    reports = [
+        rows_of(run(*words, *more)) for more in (("--symfs", symfs("demo_pie")), ("--debug-dir", tmp_path / "debug"))
+    ]
+    # Stubs of the linkage table have names by their code alone, which a debug file lacks.
+    by_binary, by_debug_file = (
+        {str(row["function"]): row for row in rows if not re.search(r"@plt|\.plt|^\[", str(row["function"]))}
+        for rows in reports
+    )
+    assert by_debug_file.keys() > {"main", "cmp(void const*, void const*)"}
+    assert by_debug_file == by_binary
 
 
 def recorded(path: Path, seed: int, build_id: bytes = b"\7" * 20) -> Path:

@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from multiprocessing import get_context
 from pathlib import Path
@@ -19,11 +18,13 @@ import pytest
 
 from captures import Data
 from command_line import Ran
+from fleet_faults import add_captures, create_object
 from lastbranch.errors import FormatError, UnavailableError
-from lastbranch.fleet import TABLES, Labels, Part, Store, reduce_parts
+from lastbranch.fleet import TABLES, Part, Store, reduce_parts
 from lastbranch.fleet.objects import open_objects
 from lastbranch.fleet.schema import VERSION, bucket_of
 from small_captures import build
+from waiting import until
 
 Run = Callable[..., Ran]
 
@@ -51,9 +52,9 @@ def test_a_capture_counts_once(run: Run, tmp_path: Path) -> None:
     (capture,) = captures(tmp_path, 1)
     copy = shutil.copy(capture, tmp_path / "another name")
     store = tmp_path / "store"
-    assert run("fleet", "add", store, capture, copy).err == "1 captures added, 1 were known\n"
+    assert run("fleet", "add", store, capture, copy).err == "1 capture added, 1 already counted\n"
     before = parts_of(store)
-    assert run("fleet", "add", store, copy, "--service", "other").err == "0 captures added, 1 were known\n"
+    assert run("fleet", "add", store, copy, "--service", "other").err == "0 captures added, 1 already counted\n"
     assert parts_of(store) == before
     assert sql(run, store, "SELECT sum(n) FROM counts WHERE kind = 'sample'") == [["30"]]
 
@@ -86,7 +87,7 @@ def test_folders_are_added_with_all_that_is_in_them(run: Run, tmp_path: Path) ->
     (tmp_path / "in" / "README").write_text("no capture\n")
     done = run("fleet", "add", tmp_path / "store", tmp_path / "in")
     assert done.code == 0
-    assert done.err.endswith("1 captures added\n")
+    assert done.err.endswith("1 capture added\n")
     assert "left out 1 file of no capture format" in done.err
     assert run("fleet", "add", tmp_path / "store", tmp_path / "in" / "**" / "*.data").err == "2 captures added\n"
     assert run("fleet", "add", tmp_path / "store", tmp_path / "in" / "README").code == 1
@@ -199,7 +200,7 @@ def test_compact_changes_no_answer(run: Run, tmp_path: Path) -> None:
     assert sorted(p.name for p in store.rglob("*.parquet")) == sorted(n.rpartition("/")[2] for n in parts_of(store))
     assert len({Path(name).parent for name in parts_of(store)}) == len(parts_of(store))
     assert not list((store / "done").iterdir())
-    assert run("fleet", "add", store, *files).err == "0 captures added, 6 were known\n"
+    assert run("fleet", "add", store, *files).err == "0 captures added, 6 already counted\n"
 
 
 def test_parts_that_somebody_may_read_are_kept(run: Run, tmp_path: Path) -> None:
@@ -221,7 +222,7 @@ def test_expired_days_go_and_can_be_added_again(run: Run, tmp_path: Path) -> Non
     assert run("fleet", "expire", store, "--before", "2026-01-03", "--keep", "0").code == 0
     assert sql(run, store, "SELECT DISTINCT day FROM captures") == [["2026-01-03"]]
     assert {part.parent.parent.name for part in store.rglob("bucket*/*.parquet")} == {"day=2026-01-03"}
-    assert run("fleet", "add", store, files[0], "--time", "2026-01-01").err == "1 captures added\n"
+    assert run("fleet", "add", store, files[0], "--time", "2026-01-01").err == "1 capture added\n"
     assert run("fleet", "verify", store).code == 0
     assert run("fleet", "expire", store, "--before", "1d", "--keep", "0").code == 0
     assert sql(run, store, "SELECT count(*) FROM counts") == [["0"]]
@@ -290,10 +291,6 @@ def _limited(work: Callable[[], None]) -> None:
 # -- several writers
 
 
-def _create(url: str, name: str, number: int) -> bool:
-    return open_objects(url).create(name, f"{number}".encode() * 1000)
-
-
 @pytest.fixture(scope="module")
 def writers():
     with get_context("spawn").Pool(8) as pool:
@@ -303,24 +300,19 @@ def writers():
 def test_one_of_eight_writers_creates_an_object(writers, tmp_path: Path) -> None:
     for round_ in range(5):
         name = f"manifest/{round_}"
-        won = writers.starmap(_create, [(str(tmp_path), name, i) for i in range(8)], 1)
+        won = writers.starmap(create_object, [(str(tmp_path), name, i) for i in range(8)], 1)
         assert sum(won) == 1
         assert (tmp_path / name).read_bytes() == f"{won.index(True)}".encode() * 1000
-
-
-def _add(url: str, paths: list[str]) -> tuple[int, int]:
-    added = Store(url).add(paths, Labels())
-    return added.captures, added.known
 
 
 def test_eight_writers_lose_nothing_and_count_nothing_twice(writers, tmp_path: Path) -> None:
     """Each adds captures of its own, and some that its neighbours add at the same time."""
     files, store = captures(tmp_path, 24), str(tmp_path / "store")
-    done = writers.starmap(_add, [(store, [files[(3 * i + j) % 24] for j in range(5)]) for i in range(8)], 1)
+    done = writers.starmap(add_captures, [(store, [files[(3 * i + j) % 24] for j in range(5)]) for i in range(8)], 1)
     assert sum(captures for captures, _ in done) == 24
     assert sum(known for _, known in done) == 16
     alone = str(tmp_path / "alone")
-    _add(alone, files)
+    add_captures(alone, files)
     assert _answers(store) == _answers(alone)
 
 
@@ -349,8 +341,7 @@ def test_a_killed_writer_is_finished_by_the_same_call(data: Data, tmp_path: Path
         process = subprocess.Popen(
             [*command, store, *files], stderr=subprocess.PIPE, env=os.environ | {"TMPDIR": str(scratch)}
         )
-        while process.poll() is None and len(list(store.rglob("*"))) < enough:
-            time.sleep(0.002)
+        until(lambda p=process, n=enough: p.poll() is not None or len(list(store.rglob("*"))) >= n)
         process.kill()
         process.communicate()
         if process.returncode == 0:
@@ -359,7 +350,9 @@ def test_a_killed_writer_is_finished_by_the_same_call(data: Data, tmp_path: Path
         if list(store.glob("manifest/*.json")):
             assert not Store(str(store)).state().parts or parts_of(store) == parts_of(peace)
     assert kills
-    subprocess.run([*command, store, *files], check=True, capture_output=True)
+    environment = os.environ | {"TMPDIR": str(scratch)}
+    subprocess.run([*command, store, *files], check=True, capture_output=True, env=environment)
+    assert list(scratch.iterdir()) == []
     assert parts_of(store) == parts_of(peace)
     Store(str(store)).compact(0)
     Store(str(peace)).compact(0)
@@ -420,7 +413,7 @@ def test_a_bucket_holds_what_a_folder_holds(run: Run, bucket: str, tmp_path: Pat
     files = captures(tmp_path, 4)
     for url in (bucket, str(tmp_path / "store")):
         assert run("fleet", "add", url, *files[:2]).code == 0
-        assert run("fleet", "add", url, *files).err == "2 captures added, 2 were known\n"
+        assert run("fleet", "add", url, *files).err == "2 captures added, 2 already counted\n"
     assert _answers(bucket) == _answers(str(tmp_path / "store"))
     for verb in (["compact", "--keep", "0"], ["verify"], ["list", "--by", "module"], ["export", "--to", "counts"]):
         there, here = (run("fleet", verb[0], url, *verb[1:]) for url in (bucket, tmp_path / "store"))
@@ -432,7 +425,7 @@ def test_one_of_eight_creates_an_object_in_a_bucket(bucket: str) -> None:
     from concurrent.futures import ThreadPoolExecutor
 
     with ThreadPoolExecutor(8) as pool:
-        won = list(pool.map(lambda i: _create(bucket, "manifest/race", i), range(8)))
+        won = list(pool.map(lambda i: create_object(bucket, "manifest/race", i), range(8)))
     assert sum(won) == 1
     open_objects(bucket).delete(["manifest/race"])
 

@@ -7,8 +7,9 @@ import shutil
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from fleet_faults import Killing, cluster, make_certificates, parts_of
 from lastbranch.errors import UnavailableError
 from lastbranch.fleet import Certificates, Cluster, Processes, Store, workers
 from small_captures import build
+from waiting import until
 
 Run = Callable[..., Ran]
 
@@ -79,6 +81,24 @@ def test_captures_are_cut_so_that_many_workers_have_work(
     assert all(max(batch) <= max(-(-total // n), largest) for n, batch in zip((1, 2, 5, 32), sizes, strict=True))
 
 
+def test_each_stage_shows_how_far_it_is(files: list[str], small_batches: None, tmp_path: Path) -> None:
+    seen: dict[str, list[tuple[int, int]]] = {}
+
+    @contextmanager
+    def stage(name: str) -> Iterator[Callable[[int, int], None]]:
+        yield lambda done, whole: seen.setdefault(name, []).append((done, whole))
+
+    store = Store(str(tmp_path / "store"), stages=stage)
+    store.add(files)
+    store.compact()
+    store.verify()
+    assert list(seen) == ["reading", "counting", "merging", "checking"]
+    assert len(seen["counting"]) == 4
+    for steps in seen.values():
+        assert steps == sorted(steps)
+        assert steps[-1][0] == steps[-1][1] > 0
+
+
 # -- processes of this machine
 
 
@@ -100,14 +120,16 @@ def test_killed_processes_change_no_byte(files: list[str], peace, tmp_path: Path
 def test_results_come_in_order_and_failures_as_they_are() -> None:
     here = os.getpid()
     with Processes(2) as run:
-        found = run(eval, [f"({i}, __import__('time').sleep({i == 0}), __import__('os').getpid())" for i in range(9)])
+        found = [
+            *run(eval, [f"({i}, __import__('time').sleep({i == 0}), __import__('os').getpid())" for i in range(9)])
+        ]
         assert [number for number, _, _ in found] == [*range(9)]
         assert len({pid for _, _, pid in found} - {here}) == 2
         with pytest.raises(ZeroDivisionError):
-            run(eval, ["1 / 0", "1"])
+            list(run(eval, ["1 / 0", "1"]))
     with Processes(2) as run, pytest.raises(UnavailableError, match=f"{workers.ATTEMPTS} times"):
-        run(eval, ["__import__('os').kill(__import__('os').getpid(), 9)", "1"])
-    assert Processes(2)(eval, ["__import__('os').getpid()"]) == [here]
+        list(run(eval, ["__import__('os').kill(__import__('os').getpid(), 9)", "1"]))
+    assert list(Processes(2)(eval, ["__import__('os').getpid()"])) == [here]
 
 
 _DRIVER = """
@@ -116,6 +138,8 @@ sys.path[:0] = [{tools!r}]
 open({log!r}, "a").write(f"{{os.getpid()}}\\n")
 import lastbranch.fleet.store
 from fleet_faults import Killing
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from lastbranch.fleet import Processes, Store
 lastbranch.fleet.store.BATCH_CAPTURES = 3
@@ -138,10 +162,7 @@ def test_a_killed_driver_is_finished_by_the_same_call(files: list[str], peace, t
         assert done.returncode == (0 if attempt == 2 else -9), done.stderr
         assert len(log.read_text().splitlines()) == attempt + 1
     assert parts_of(store) == peace[0]
-    limit = time.monotonic() + 20
-    while list(temporary.iterdir()) and time.monotonic() < limit:  # workers end with what they do
-        time.sleep(0.05)
-    assert list(temporary.iterdir()) == []
+    until(lambda: not list(temporary.iterdir()), 20)  # workers end with what they do
 
 
 def test_a_full_disk_leaves_the_store_as_it_was(run: Run, files: list[str], peace, tmp_path: Path) -> None:
@@ -150,7 +171,7 @@ def test_a_full_disk_leaves_the_store_as_it_was(run: Run, files: list[str], peac
     store = tmp_path / "store"
     Store(str(store)).add([])
     words = [sys.executable, "-m", "lastbranch", "fleet", "add", str(store), *files[:9]]
-    limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))  # noqa: E731
+    limit = partial(resource.setrlimit, resource.RLIMIT_FSIZE, (2000, 2000))
     done = subprocess.run(words, preexec_fn=limit, capture_output=True, text=True, timeout=60)
     assert done.returncode == 5, done.stderr
     assert done.stderr.startswith("error: ")

@@ -19,11 +19,12 @@ import lastbranch
 from captures import Data
 from command_line import Ran
 from lastbranch import demo, sql
-from lastbranch.errors import NotRecordedError, SelectionError, UnavailableError
-from lastbranch.model import COLUMNS, Profile
+from lastbranch.errors import FormatError, NotRecordedError, SelectionError, UnavailableError
+from lastbranch.model import COLUMNS, Profile, SampleStream
 from lastbranch.sql import TABLES, query
 from lastbranch.sql import result as running
-from lastbranch.sql.database import Database, wanted_columns
+from lastbranch.sql.database import Database, Plan, plan_of
+from lastbranch.sql.schema import UNKNOWN
 from view_truth import NmSymbols, name_at, symbols
 
 pytest.importorskip("duckdb")
@@ -98,6 +99,25 @@ def test_entries_counted_in_sql_are_the_edges(pie: Profile) -> None:
     assert rows(pie, entries) == rows(pie, edges)
 
 
+@pytest.mark.parametrize(
+    ("statement", "counted"),
+    [
+        ("select from_address, count from edges order by all", {"ranges": False, "details": False}),
+        ("select from_address, cycles from edges order by all", {"ranges": False, "details": True}),
+        ("select sum(count)::int, (select sum(timed)::int from edges) from ranges", {"ranges": True, "details": True}),
+    ],
+)  # fmt: skip
+def test_tables_of_counts_are_made_while_the_capture_is_opened(
+    run: Callable[..., Ran], small: Profile, monkeypatch: pytest.MonkeyPatch, statement: str, counted: dict[str, bool]
+) -> None:
+    expected = [list(map(str, row)) for row in rows(small, statement)]
+    assert sql.counted_by(statement) == counted
+    assert sql.counted_by("select ip, (select max(samples) from stacks) from samples") is None
+    monkeypatch.setattr(SampleStream, "stacks", lambda self: pytest.fail("read again"))
+    ran = run("query", demo.capture(), statement, "--symfs", demo.symfs(), "--format", "csv")
+    assert list(csv.reader(io.StringIO(ran.out)))[1:] == expected
+
+
 def test_samples_have_what_the_batches_have_and_where_they_belong(pie: Profile) -> None:
     found = rows(pie, "select time, ip, pid, tid, period, depth, sample, position from samples order by sample")
     batch = next(pie.batches())
@@ -145,15 +165,21 @@ def test_arrays_and_profile_sql(small: Profile) -> None:
 
 
 def test_columns_that_are_read(small: Profile) -> None:
-    assert wanted_columns("select count(*) from branches") == {"branches": set()}
-    assert wanted_columns("select max(cycles) from branches where process = 1 and false") == {
-        "branches": {"cycles", "process"}
-    }
-    everything = wanted_columns("from samples natural join (select sample, branch_to from branches)")
-    assert everything == {"samples": {c.name for c in TABLES["samples"].columns}, "branches": {"sample", "branch_to"}}
-    assert wanted_columns("with t as (select * from edges) select count from t where exists (from ranges)") == {
-        "edges": {"count"}, "ranges": set(),
-    }  # fmt: skip
+    every, once = {c.name for c in TABLES["samples"].columns}, frozenset({"branches"})
+    wanted = {"branches": {"cycles", "process"}}
+    assert plan_of("select count(*) from branches") == Plan({"branches": set()}, once)
+    assert plan_of("select max(cycles) from branches where process = 1 and false") == Plan(wanted, once)
+    everything = plan_of("from samples natural join (select sample, branch_to from branches)")  # with functions
+    assert everything == Plan({"samples": every, "branches": {"sample", "branch_to"}}, once)
+    assert plan_of("with t as (select * from edges) select count from t where exists (from ranges)") == Plan(
+        {"edges": {"count"}, "ranges": set()}
+    )
+    assert plan_of("select max(type) from branches") == Plan({"branches": {"type"}})
+    assert plan_of("select max(cycles) from branches where cycles < (select avg(cycles) from branches)") == Plan(
+        {"branches": {"cycles"}}
+    )
+    recursive = "with recursive t(n) as (select 1 union all select max(cycles) from branches, t where n < 1) from t"
+    assert plan_of(recursive) == Plan({"branches": {"cycles"}})
 
 
 @pytest.mark.parametrize("plan", [{}, {"branches": set()}, {"branches": {"position"}, "modules": {"id"}}])
@@ -171,8 +197,9 @@ def test_a_plan_that_misses_something_costs_time_and_not_the_answer(
     small: Profile, monkeypatch: pytest.MonkeyPatch, plan: dict[str, set[str]], statement: str
 ) -> None:
     expected = rows(small, statement)
-    monkeypatch.setattr(running, "wanted_columns", lambda _sql: {name: set(columns) for name, columns in plan.items()})
-    assert rows(small, statement) == expected
+    for streamed in (frozenset[str](), frozenset(plan)):
+        monkeypatch.setattr(running, "plan_of", lambda _sql, once=streamed: Plan(dict(plan), once & TABLES.keys()))
+        assert rows(small, statement) == expected
 
 
 def test_larger_than_memory(small: Profile) -> None:
@@ -186,8 +213,9 @@ def test_larger_than_memory(small: Profile) -> None:
     assert rows(small, "select count(*) from branches")[0][0] == small.entries
 
 
+@pytest.mark.parametrize("streamed", [False, True], ids=["loaded", "streamed"])
 @pytest.mark.parametrize("size", [3, 1 << 18], ids=["one insertion", "several"])
-def test_rows_of_many_chunks(size: int) -> None:
+def test_rows_of_many_chunks(size: int, streamed: bool) -> None:
     """Readers reuse the memory of a chunk for the next one, and not all chunks have the same columns."""
     table, ip, module = TABLES["samples"], np.empty(size, np.uint64), np.empty(size, np.int64)
 
@@ -199,7 +227,10 @@ def test_rows_of_many_chunks(size: int) -> None:
 
     database = Database(256 << 20)
     try:
-        database.fill(table, ["ip", "module"], chunks())
+        if streamed:
+            database.stream(table, ["ip", "module"], chunks)
+        else:
+            database.fill(table, ["ip", "module"], chunks())
         database.show({"id": np.empty(0, np.int64), "text": np.empty(0, object)})
         statement = "select ip, module, typeof(module), count(*) from samples group by all order by all nulls last"
         found = database.connection.execute(statement).fetchall()
@@ -207,6 +238,21 @@ def test_rows_of_many_chunks(size: int) -> None:
         database.close()
     expected = [(n, n if n not in (0, 4, 7) else None, "BIGINT", size) for n in range(8)]
     assert found == [*expected, (None, None, "BIGINT", size)]
+
+
+@pytest.mark.parametrize("streamed", [False, True], ids=["loaded", "streamed"])
+def test_truth_values_that_are_not_known(streamed: bool) -> None:
+    column = np.array([0, 1, UNKNOWN], np.uint8)
+    database, table = Database(256 << 20), TABLES["branches"]
+    try:
+        if streamed:
+            database.stream(table, ["predicted"], lambda: iter([{"predicted": column}]))
+        else:
+            database.fill(table, ["predicted"], [{"predicted": column}])
+        database.show({"id": np.empty(0, np.int64), "text": np.empty(0, object)})
+        assert database.connection.execute("select predicted from branches").fetchall() == [(False,), (True,), (None,)]
+    finally:
+        database.close()
 
 
 # -- a closed connection
@@ -375,3 +421,50 @@ def test_a_result_as_a_data_frame(library: str) -> None:
     rows = {"pandas": lambda: result.df().to_dict("records"), "polars": lambda: result.pl().to_dicts(),
             "pyarrow": lambda: result.arrow().to_pylist()}[library]()  # fmt: skip
     assert rows == [{"pid": 5001, "n": 120}, {"pid": 5002, "n": 120}]
+
+
+# -- tables that are read while the query runs
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "select * exclude (type, from_function, to_function) from branches",
+        "select sample, position, in_tx, mispredicted, cycles from branches limit 3",
+        "select time, ip, mode, module, depth from samples where thread is not null",
+        "select process, count(*), max(branch_flags) from branches group by all order by all",
+    ],
+)
+def test_what_is_streamed_is_what_is_loaded(small: Profile, monkeypatch: pytest.MonkeyPatch, statement: str) -> None:
+    assert plan_of(statement).streamed
+    found = [rows(small, statement) for _ in range(2)]
+    monkeypatch.setattr(running, "plan_of", lambda sql: Plan(plan_of(sql).wanted))
+    assert found == [rows(small, statement)] * 2
+    assert len(found[0]) > 2 or "group by" in statement
+
+
+def test_rows_that_nobody_takes(small: Profile) -> None:
+    """The query may be in the middle of the capture then, in several threads."""
+    for number in range(20):
+        with query(small, "select * exclude (type, from_function, to_function) from branches") as result:
+            assert "branch_from" in repr(result)
+            assert len([row for row, _ in zip(result, range(number), strict=False)]) == number
+
+
+def test_what_goes_wrong_in_reading_is_raised(small: Profile, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_arguments: object) -> Iterator[object]:
+        yield from ()
+        raise FormatError("was changed while it was read", file="x.data")
+
+    monkeypatch.setattr(SampleStream, "batches", broken)
+    with pytest.raises(FormatError, match="was changed"):
+        rows(small, "select sum(ip) from samples")
+
+
+def test_a_stream_that_is_scanned_again_is_read_again(small: Profile, monkeypatch: pytest.MonkeyPatch) -> None:
+    """DuckDB before 2.0 cannot do that, and gets the table loaded."""
+    statement = "select count(*) from branches a join branches b on a.position = b.position + 1 and a.sample = b.sample"
+    expected = rows(small, statement)
+    assert not plan_of(statement).streamed
+    monkeypatch.setattr(running, "plan_of", lambda sql: Plan(plan_of(sql).wanted, frozenset({"branches"})))
+    assert rows(small, statement) == expected

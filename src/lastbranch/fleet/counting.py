@@ -17,14 +17,15 @@ import numpy as np
 
 from ..analysis import count_tables
 from ..analysis.counting import EntryCounter, why_no_ranges, why_no_stacks
+from ..analysis.early_pass import EarlyPass, Spaces
 from ..analysis.sample_sums import BranchSums
-from ..arrays import Sums, group_unordered
+from ..arrays import group_unordered
 from ..errors import LastbranchError
-from ..model import BRANCH, Array, Module, ModuleKind, Profile, SampleBatch, SampleFilter
+from ..model import Array, Change, Module, ModuleKind, Profile, SampleBatch, SampleFilter
 from ..opening import is_no_capture, open_source, read_profile
 from .schema import LABELS, TABLES, Kind, fold_of
 
-__all__ = ["NOWHERE", "CaptureFile", "Labels", "Rows", "capture_file", "count_captures"]
+__all__ = ["NOWHERE", "CaptureFile", "Labels", "ModuleKey", "Rows", "capture_file", "count_captures"]
 
 NOWHERE = ""
 """Identity of what is in no module, or in memory without a file: its addresses mean nothing elsewhere."""
@@ -68,14 +69,17 @@ def capture_file(path: str, labels: Labels, certain: bool = True) -> CaptureFile
     return CaptureFile(path, digest.hexdigest(), offset, labels, certain)
 
 
+ModuleKey = tuple[str, str, int, int]
+"""Identity, name, and offset in the file and bytes of a mapping."""
+
+
 @dataclass(slots=True)
 class Rows:
     """Rows of the tables of one day of a store, each as columns by name. Text is an index into ``words``."""
 
     counts: dict[str, Array]
     captures: list[dict[str, Any]]
-    modules: dict[tuple[str, str], Module]
-    """By identity and name."""
+    modules: dict[ModuleKey, Module]
     words: list[str]
 
 
@@ -116,34 +120,37 @@ class _Words:
 
 
 class _Event:
-    """Counts the samples of one event of a capture."""
+    """Counts the samples of one event of a capture; with ``branches`` also those, with ``ranges`` these."""
 
-    def __init__(self, profile: Profile, row: int) -> None:
-        self._profile, self._binder = profile, profile.binder
-        only = SampleFilter(events=frozenset([row]))
-        self.notes: list[str] = []
-        stacks = why_no_stacks(profile, only) is None
-        no_ranges = why_no_ranges(profile, only) if stacks else None
-        if no_ranges:
-            self.notes.append(f"no ranges: {no_ranges}")
-        self._branches = BranchSums(self._binder) if stacks else None
-        self._ranges = EntryCounter(self._binder, branches=False) if stacks and not no_ranges else None
-        self._sampled = Sums([np.int64, np.uint64], [np.int64])
+    def __init__(self, spaces: Spaces, *, branches: bool = True, ranges: bool = True) -> None:
+        self._branches = BranchSums(spaces) if branches else None
+        self._others = EntryCounter(spaces, branches=False, ranges=ranges, sampled=True)
         self.facts = dict.fromkeys(("samples", "stacks", "entries", "entries_squared"), 0)
 
-    def add(self, batch: SampleBatch) -> None:
+    def add(self, batch: SampleBatch, *, again: bool = False) -> None:
+        """Count a batch; ``again``: it is in the totals that `pour` adds."""
         depth = batch.depth
         for name, number in (
             ("samples", len(batch)), ("stacks", np.count_nonzero(depth)), ("entries", depth.sum()),
             ("entries_squared", (depth * depth).sum()),
         ):  # fmt: skip
-            self.facts[name] += int(number)
-        self._sampled.add(*self._binder.locate(self._binder.scopes(batch), batch.ip), np.ones(len(batch), np.int64))
-        if self._branches is None or BRANCH not in batch.offsets:
-            return
-        self._branches.add(batch)
-        if self._ranges is not None:
-            self._ranges.add(batch)
+            self.facts[name] += 0 if again else int(number)
+        if self._branches is not None:
+            self._branches.add(batch)
+        self._others.add(batch, again=again)
+
+    @property
+    def bound(self) -> int:
+        """Rows that it has in memory, about."""
+        return self._others.bound + (self._branches.rows if self._branches is not None else 0)
+
+    def pour(self, other: _Event, scope: Array) -> None:
+        """Have ``other`` hold what this one counted, too: see `analysis.early_pass.Counter`."""
+        for name, number in self.facts.items():
+            other.facts[name] += number
+        if self._branches is not None and other._branches is not None:
+            self._branches.pour(other._branches, scope)
+        self._others.pour(other._others, scope)
 
     def result(self, module: Array) -> Iterator[tuple[str, dict[str, Array]]]:
         """(kind, columns of that kind). ``module`` has the number of the identity of each row of the modules table, and
@@ -154,9 +161,10 @@ class _Event:
             number = module[rows]
             return number, np.where(number == nowhere, np.uint64(0), address)
 
-        rows, address, count = self._sampled.result()
-        number, address = place(rows, address)
-        yield Kind.SAMPLE, {"module": number, "address": address, "n": count}
+        counted = self._others.result(None)
+        sampled, ranges = counted.sampled, counted.ranges
+        number, address = place(sampled.module, sampled.address)
+        yield Kind.SAMPLE, {"module": number, "address": address, "n": sampled.count}
         if self._branches is not None:
             found = self._branches.result()
             a_module, a = place(found.a_module, found.a)
@@ -171,9 +179,7 @@ class _Event:
             other = np.where(a_module == nowhere, -1, a_module)
             entry = {"module": b_module, "address": b, "other_module": other, "other_address": a, **values}
             yield Kind.ENTRY, {name: column[enters] for name, column in entry.items()}
-        if self._ranges is not None:
-            ranges = self._ranges.result(None).ranges
-            assert ranges is not None
+        if ranges is not None:
             (rows, start, _, end), (count, _, _) = count_tables.merge_processes(ranges)
             number = module[rows]
             inside = number != nowhere
@@ -197,7 +203,7 @@ class _Day:
         self._parts: list[list[Array]] = []
         self._rows = self.size = 0
         self.captures: list[dict[str, Any]] = []
-        self.modules: dict[tuple[str, str], Module] = {}
+        self.modules: dict[ModuleKey, Module] = {}
 
     def add(self, columns: dict[str, Array], fold: int, **texts: str) -> None:
         """Add rows of the counts table; ``fold`` and ``texts`` are the same for all of them."""
@@ -264,12 +270,18 @@ def count_captures(captures: Sequence[CaptureFile]) -> Iterator[tuple[str, Rows]
 def _count(capture: CaptureFile, days: dict[str, _Day]) -> None:
     source = open_source(capture.path)
     try:
-        profile = read_profile(source, binaries=False)
-        events = [_Event(profile, row) for row in range(len(profile.events))]
-        for stream in profile.streams:
-            wanted = ("branch_from", "branch_to", "branch_flags")
-            for batch in stream.batches(wanted):
-                several = len(stream.events) > 1
+        early = EarlyPass(_Event, by_event=True)
+        profile = read_profile(source, binaries=False, watcher=early)
+        events, notes = [], []
+        for row in range(len(profile.events)):
+            only = SampleFilter(events=frozenset([row]))
+            stacks = why_no_stacks(profile, only) is None
+            no_ranges = why_no_ranges(profile, only) if stacks else None
+            events.append(_Event(profile.binder, branches=stacks, ranges=stacks and not no_ranges))
+            notes.append([f"no ranges: {no_ranges}"] if no_ranges else [])
+        for stream in () if early.pour(profile, events) else profile.streams:
+            several = len(stream.events) > 1
+            for batch in stream.stacks():
                 rows = np.flatnonzero(np.bincount(batch.event)).tolist() if several else stream.events[:1]
                 for row in rows:
                     events[row].add(batch.select(batch.event == row) if several else batch)
@@ -279,18 +291,18 @@ def _count(capture: CaptureFile, days: dict[str, _Day]) -> None:
         texts = {"service": capture.labels.service, "host": host, "version": capture.labels.version}
         module = _identities(capture, profile, day)
         said = _row(capture, host, when) | {"format": profile.format, "bytes": source.size}
-        counted: list[tuple[str, _Event]] = []
-        for event, counter in zip(profile.events, events, strict=True):
+        counted: list[tuple[str, _Event, list[str]]] = []
+        for event, counter, note in zip(profile.events, events, notes, strict=True):
             if counter.facts["samples"] or len(events) == 1:
                 for kind, columns in counter.result(module):
                     day.add(columns, fold_of(capture.digest), kind=kind, event=event.name, **texts)
-                counted.append((event.name, counter))
+                counted.append((event.name, counter, note))
         said |= {"lost": sum(profile.lost.values()), "damage": len(profile.damage)}
         damage = [str(one) for one in profile.damage[:_NOTES]]
         periods = {event.name: event.period for event in profile.events}
         day.captures += [
-            said | counter.facts | {"event": name, "period": periods[name], "notes": "; ".join(damage + counter.notes)}
-            for name, counter in counted
+            said | counter.facts | {"event": name, "period": periods[name], "notes": "; ".join(damage + note)}
+            for name, counter, note in counted
         ] or [said | {"notes": "; ".join(["no samples", *damage])}]
     finally:
         source.close()
@@ -299,14 +311,35 @@ def _count(capture: CaptureFile, days: dict[str, _Day]) -> None:
 def _identities(capture: CaptureFile, profile: Profile, day: _Day) -> Array:
     """int32: number of the identity of each module, and of `NOWHERE` last."""
     found: list[str] = []
-    for module in profile.modules:
+    mappings = _mappings(profile)
+    for row, module in enumerate(profile.modules):
         if module.kind is ModuleKind.ANONYMOUS:
             found.append(NOWHERE)
             continue
         identity = module.identity or f"path:{capture.digest[:16]}:{module.name}"
-        day.modules.setdefault((identity, module.name), replace(module))
+        for mapping in mappings.get(row, _UNMAPPED):
+            day.modules.setdefault((identity, module.name, *mapping), replace(module))
         found.append(identity)
     return day.words.column([*found, NOWHERE])
+
+
+_UNMAPPED = ((0, 0),)
+_MAPPINGS = 8
+"""Ways in which a module is mapped that are kept: nearly all have one."""
+
+
+def _mappings(profile: Profile) -> dict[int, list[tuple[int, int]]]:
+    """(offset in the file, bytes) of the mappings of each module whose debug file may be found by its build id."""
+    columns = profile.timeline.columns()
+    maps = columns["kind"] == Change.MAP
+    size = (columns["end"] - columns["start"])[maps]
+    rows = zip(columns["module"][maps].tolist(), columns["offset"][maps].tolist(), size.tolist(), strict=True)
+    found: dict[int, list[tuple[int, int]]] = {}
+    for row, offset, length in sorted(set(rows)):
+        module = profile.modules[row]
+        if module.kind is ModuleKind.FILE and module.build_id and len(found.setdefault(row, [])) < _MAPPINGS:
+            found[row].append((offset, length))
+    return found
 
 
 def _row(capture: CaptureFile, host: str, when: datetime) -> dict[str, Any]:

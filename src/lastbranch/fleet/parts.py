@@ -9,8 +9,6 @@ from __future__ import annotations
 import gc
 import hashlib
 import json
-import os
-import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
@@ -21,7 +19,8 @@ import numpy as np
 
 from ..errors import FormatError, SelectionError, UnavailableError
 from ..model import Array, Module
-from .counting import CaptureFile, Rows, count_captures
+from ..model.atomic_output import temporary_folder
+from .counting import CaptureFile, ModuleKey, Rows, count_captures
 from .objects import Objects, open_objects
 from .schema import TABLES, VERSION, StoreTable, bucket_of
 
@@ -84,8 +83,8 @@ def connect(memory: int = _MEMORY, threads: int = 1) -> Iterator[duckdb.DuckDBPy
     """A database in memory that spills to a private folder past ``memory`` bytes, in UTC."""
     import duckdb
 
-    with tempfile.TemporaryDirectory(prefix="lastbranch-fleet-") as folder:
-        limits = {"memory_limit": f"{memory >> 20}MiB", "threads": str(threads), "temp_directory": folder}
+    with temporary_folder("lastbranch-fleet") as folder:
+        limits = {"memory_limit": f"{memory >> 20}MiB", "threads": str(threads), "temp_directory": folder.path}
         with failures(), closing(duckdb.connect(":memory:", config={**_CLOSED, **limits})) as database:
             yield database
 
@@ -122,8 +121,8 @@ def read_of(table: StoreTable, paths: Sequence[str]) -> str:
 
 def _write(database: duckdb.DuckDBPyConnection, objects: Objects, select: str, group: str, key: str) -> Part:
     """Write the rows of a SELECT statement as a part."""
-    with tempfile.TemporaryDirectory(prefix="lastbranch-part-") as folder:
-        path = os.path.join(folder, "part.parquet")
+    with temporary_folder("lastbranch-part") as folder:
+        path = folder.file("part.parquet")
         version = f"KV_METADATA {{lastbranch_fleet: '{VERSION}'}}"
         ((rows,),) = database.execute(
             f"COPY ({select}) TO '{path}' (FORMAT parquet, COMPRESSION zstd, {version})"
@@ -211,7 +210,7 @@ def _write_rows(database: duckdb.DuckDBPyConnection, objects: Objects, rows: Row
         parts.append(_write(database, objects, select, f"counts/day={day}/bucket={bucket[low]:02d}", key))
     lists: dict[str, list[dict[str, Any]]] = {
         "captures": [one | {"time": one["time"].replace(tzinfo=None)} for one in rows.captures],
-        "modules": [_module_row(identity, module) for (identity, _), module in rows.modules.items()],
+        "modules": [_module_row(key, module) for key, module in rows.modules.items()],
     }
     for name, found in lists.items():
         if found:
@@ -252,11 +251,13 @@ def _unicode(text: str) -> str:
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
-def _module_row(identity: str, module: Module) -> dict[str, Any]:
+def _module_row(key: ModuleKey, module: Module) -> dict[str, Any]:
+    identity, _, offset, size = key
     known = {c.name: getattr(module, c.name, None) for c in TABLES["modules"].columns}
     texts = {"kind": str(module.kind), "build_id": module.build_id.hex(), "name": _unicode(module.name)}
     guid = str(module.pdb_guid) if module.pdb_guid else ""
-    return known | texts | {"module": _unicode(identity), "pdb_guid": guid, "pdb_name": _unicode(module.pdb_name)}
+    texts |= {"module": _unicode(identity), "pdb_guid": guid, "pdb_name": _unicode(module.pdb_name)}
+    return known | texts | {"mapped_offset": offset, "mapped_size": size}
 
 
 def reduce_parts(store: str, parts: Sequence[Part]) -> Part:
@@ -267,8 +268,8 @@ def reduce_parts(store: str, parts: Sequence[Part]) -> Part:
     objects, key = open_objects(store), merged_key(parts)
 
     def make() -> list[Part]:
-        with tempfile.TemporaryDirectory(prefix="lastbranch-parts-") as scratch, connect() as database:
-            paths = objects.paths([part.name for part in parts], scratch)
+        with temporary_folder("lastbranch-parts") as scratch, connect() as database:
+            paths = objects.paths([part.name for part in parts], scratch.path)
             table = TABLES[parts[0].table]
             return [_write(database, objects, _merged(table, read_of(table, paths)), parts[0].group, key)]
 

@@ -15,7 +15,7 @@ from ..analysis.counting import Bound, Sampled
 from ..analysis.sample_sums import SampleSums, SummedBranches
 from ..bind import bind, with_binary
 from ..errors import NotRecordedError, SelectionError
-from ..model import Array, Event, Module, ModuleKind, Profile
+from ..model import Array, Change, Event, Module, ModuleKind, Profile
 from ..opening import attach_binaries, use_binary
 from .counting import NOWHERE
 from .manifest import State
@@ -76,6 +76,8 @@ class Reading:
         self._files: list[str] = []
         """What the relations were made of."""
         self._modules: dict[str, list[Module]] | None = None
+        self._mappings: dict[str, set[tuple[int, int]]] = {}
+        """Identity -> offset in the file and bytes of each mapping."""
         self._parts = [part for _, part in sorted(state.parts.items()) if selection.has_day(part.day)]
 
     def relation(self, table: str, modules: Collection[str] | None = None) -> str:
@@ -194,16 +196,21 @@ class Reading:
 
     def one_event(self, *, stacks: bool) -> Selection:
         """The selection with the events that it is about: the one there is (with branch ``stacks``), or those that were
-        asked for. Raises `SelectionError` for several that nobody asked for: counts of different events mean different
-        things. Raises `NotRecordedError` where there is none."""
+        asked for. Raises `SelectionError` for several that nobody asked for, since counts of different events mean
+        different things, and where no module is selected; `NotRecordedError` where there is no event."""
+        if self.selection.modules and not self.modules():
+            names = ", ".join(self.selection.modules)
+            hint = "`lastbranch fleet list STORE --by module` lists them"
+            raise SelectionError(f"no module is called {names}", hint=hint)
         found = self.events()
         wanted = [event for event, entries in found.items() if entries or not stacks]
         if len(wanted) > 1 and not self.selection.events and self.selection.modules:
             wanted = self._events_of(self.modules())
         if not wanted:
-            raise NotRecordedError("no capture that is selected has branch stacks" if found else "nothing is selected")
+            why = "has branch stacks" if found else "passes the filters"
+            raise NotRecordedError(f"no capture {why}")
         if len(wanted) > 1 and not self.selection.events:
-            hint = "choose with --event NAME; --event '*' adds them up"
+            hint = "choose one with --event NAME; to add up several, repeat --event or give --event '*'"
             raise SelectionError(f"the captures are of different events: {', '.join(wanted)}", hint=hint)
         return self.selection.of_events(wanted)
 
@@ -223,8 +230,12 @@ class Reading:
         found: dict[str, list[Module]] = {}
         relation = self._relation("modules", "true")
         for identity, *values in self.rows(f"SELECT DISTINCT {names} FROM {relation} ORDER BY ALL"):
-            module = _module(dict(zip(TABLES["modules"].keys[1:], values, strict=True)))
-            found.setdefault(identity, []).append(module)
+            row = dict(zip(TABLES["modules"].keys[1:], values, strict=True))
+            mapping = row.pop("mapped_offset"), row.pop("mapped_size")
+            self._mappings.setdefault(identity, set()).add(mapping)
+            module, known = _module(row), found.setdefault(identity, [])
+            if module not in known:  # of another mapping
+                known.append(module)
         chosen = self.selection.has_module
         return {
             identity: modules for identity, modules in found.items()
@@ -232,19 +243,18 @@ class Reading:
         }  # fmt: skip
 
     def counts(self, *, stacks: bool = True) -> StoredCounts:
-        """The counts of what is selected, which are read when they are asked for. Raises as `one_event`, and
-        `SelectionError` where no module is selected."""
+        """The counts of what is selected, which are read when they are asked for. Raises as `one_event`."""
         selection = self.one_event(stacks=stacks)
         modules = self.modules()
-        if not modules and self.selection.modules:
-            wanted = ", ".join(self.selection.modules)
-            raise SelectionError(f"no module is {wanted}", hint="`lastbranch fleet list STORE --by module` lists them")
         relation = self.relation("counts", modules if self.selection.modules else None)
         there = {module for (module,) in self.rows(f"SELECT DISTINCT module FROM {relation} WHERE {selection.where}")}
         counted = {identity: found for identity, found in modules.items() if identity in there}
         events = [Event(name, branch_select=0) for name in selection.events]
         profile = Profile(self.url, "store of counts", events=events)
         profile.modules = [self._named(found) for found in counted.values()]
+        for row, identity in enumerate(counted):  # what symbols need of a debug file without its binary
+            for offset, size in sorted(self._mappings[identity]):
+                profile.timeline.add(Change.MAP, 0, 0, module=row, start=0, end=size, offset=offset)
         return StoredCounts(self, bind(profile), list(counted), selection)
 
     def _named(self, modules: Sequence[Module]) -> Module:

@@ -135,7 +135,7 @@ _CAPTURES = StoreTable(
 )  # fmt: skip
 
 _MODULES = StoreTable(
-    "modules", "a module under one of its names",
+    "modules", "a module under one of its names, and mapped in one way",
     (
         _MODULE,
         _text("name", "full path as recorded"),
@@ -148,6 +148,8 @@ _MODULES = StoreTable(
         _number("checksum", "PE checksum"),
         _number("size", "bytes of its address range, of a PE; 0 unknown"),
         _number("image_base", "preferred base of a PE"),
+        _number("mapped_offset", "where in the file of an ELF module with a build id a mapping of it begins, and"),
+        _number("mapped_size", "bytes of that mapping; a debug file has names for it where the binary is missing"),
     ),
 )  # fmt: skip
 

@@ -11,10 +11,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from ..errors import LastbranchError, UnavailableError
+from ..model import Stages, no_progress
+from ..model.atomic_output import temporary_folder
 from ..opening import captures_at
 from .counting import CaptureFile, Labels, capture_file
 from .manifest import MANIFEST, Change, Manifest, State
@@ -69,11 +70,12 @@ class Verified:
 
 
 class Store:
-    """The store at ``url``: a folder, or ``s3://BUCKET/FOLDER``, ``gs://``, ``az://``. ``run`` does its work."""
+    """The store at ``url``: a folder, or ``s3://BUCKET/FOLDER``, ``gs://``, ``az://``. ``run`` does its work, and
+    ``stages`` begins each stage that takes long."""
 
-    def __init__(self, url: str, run: Run = in_turn) -> None:
+    def __init__(self, url: str, run: Run = in_turn, stages: Stages = no_progress) -> None:
         self.url = url
-        self._run, self._objects = run, open_objects(url)
+        self._run, self._stages, self._objects = run, stages, open_objects(url)
         self._manifest = Manifest(self._objects)
 
     def state(self) -> State:
@@ -85,8 +87,20 @@ class Store:
     def reading(self, selection: Selection = _ALL) -> Iterator[Reading]:
         """What the store says of ``selection``, as it is now; parts from elsewhere are fetched as they are needed."""
         state = self.state()
-        with TemporaryDirectory(prefix="lastbranch-store-") as scratch, connect() as database:
-            yield Reading(self._objects, state, selection, database, scratch)
+        with temporary_folder("lastbranch-store") as scratch, connect() as database:
+            yield Reading(self._objects, state, selection, database, scratch.path)
+
+    def _results(
+        self, stage: str, function: Callable[[Any], Any], tasks: Sequence[Any], sizes: Sequence[int]
+    ) -> Iterator[Any]:
+        """The result of ``function`` for each of the ``tasks``, whose ``sizes`` say how far the stage is."""
+        done, whole = 0, sum(sizes)
+        with self._stages(stage) as progress:
+            for size, result in zip(sizes, self._run(function, tasks), strict=True):
+                done += size
+                if progress is not None:
+                    progress(done, whole)
+                yield result
 
     # -- adding
 
@@ -102,7 +116,8 @@ class Store:
         added, captures = Added(known=len(there.again)), dict[str, CaptureFile]()
         files = [(path, labels, path not in there.in_folders) for path in there.paths]
         tasks = [files[at : at + BATCH_CAPTURES] for at in range(0, len(files), BATCH_CAPTURES)]
-        for path, found in zip(there.paths, chain.from_iterable(self._run(_digested, tasks)), strict=True):
+        digested = self._results("reading", _digested, tasks, [*map(len, tasks)])
+        for path, found in zip(there.paths, chain.from_iterable(digested), strict=True):
             if isinstance(found, str):
                 added.refused[path] = found
             elif found.digest in captures:
@@ -113,7 +128,9 @@ class Store:
             seen = self.state()
             known = self._known(seen.parts.values(), captures)
             batches = list(_batches([one for digest, one in captures.items() if digest not in known]))
-            done = list(self._run(_counted, [(self.url, batch) for batch in batches]))
+            counting = [(self.url, batch) for batch in batches]
+            sizes = [sum(capture.size for capture in batch) for batch in batches]
+            done = list(self._results("counting", _counted, counting, sizes))
             parts = {part.name: part for made in done for part in made}
             try:
                 self._manifest.commit(partial(self._adding, parts, seen, captures.keys() - known))
@@ -157,8 +174,8 @@ class Store:
 
     def _of_captures(self, parts: Iterable[Part], sql: str) -> list[tuple[Any, ...]]:
         names = [part.name for part in parts if part.table == "captures"]
-        with TemporaryDirectory(prefix="lastbranch-store-") as scratch, connect() as database:
-            relation = read_of(TABLES["captures"], self._objects.paths(names, scratch))
+        with temporary_folder("lastbranch-store") as scratch, connect() as database:
+            relation = read_of(TABLES["captures"], self._objects.paths(names, scratch.path))
             return database.execute(sql.format(relation)).fetchall()
 
     # -- merging and removing
@@ -170,7 +187,8 @@ class Store:
         for part in self.state().parts.values():
             groups.setdefault(part.group, []).append(part)
         several = [parts for _, parts in sorted(groups.items()) if len(parts) > 1]
-        merged = list(self._run(_reduced, [(self.url, parts) for parts in several]))
+        merging = [(self.url, parts) for parts in several]
+        merged = list(self._results("merging", _reduced, merging, [sum(p.bytes for p in parts) for parts in several]))
         taken = 0
 
         def change(state: State) -> Change | None:
@@ -224,7 +242,8 @@ class Store:
         """Read all of it: is each part there, and as it was written?"""
         state, found = self.state(), Verified()
         parts = [part for _, part in sorted(state.parts.items())]
-        reasons = self._run(_checked, [(self.url, part) for part in parts])
+        checking = [(self.url, part) for part in parts]
+        reasons = self._results("checking", _checked, checking, [part.bytes for part in parts])
         found.damaged = {part.name: reason for part, reason in zip(parts, reasons, strict=True) if reason}
         found.parts = len(parts)
         found.foreign = [one.name for one in self._unlisted(state) if one.name not in state.gone]

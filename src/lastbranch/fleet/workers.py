@@ -12,13 +12,12 @@ from __future__ import annotations
 import logging
 import os
 import pickle
-import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -28,6 +27,7 @@ from urllib.parse import urlsplit
 
 from ..closing import Closing, on_failure
 from ..errors import SelectionError, UnavailableError
+from ..model.atomic_output import PartFolder, temporary_folder
 from ..version import __version__
 
 __all__ = ["Certificates", "Cluster", "Processes"]
@@ -78,8 +78,8 @@ class Processes(Closing):
     """``number`` processes of this machine (one for each CPU that we may use: not given), which start when there are so
     many tasks. A single task is done here.
 
-    Their temporary files are in one folder, which goes with them. Raises what a task raised, and `UnavailableError`
-    where workers die `ATTEMPTS` times at the same one.
+    Their temporary files are in one folder, which goes with them; what killed ones leave goes when the next folder is
+    made. Raises what a task raised, and `UnavailableError` where workers die `ATTEMPTS` times at the same one.
     """
 
     def __init__(self, number: int | None = None) -> None:
@@ -87,18 +87,20 @@ class Processes(Closing):
         self._lock = threading.Lock()
         self._idle: list[_Worker] = []
         self._all: list[_Worker] = []
-        self._scratch = ""
+        self._scratch: PartFolder | None = None
         self._open = True
 
-    def __call__(self, function: Callable[[Any], Any], arguments: Sequence[Any]) -> list[Any]:
+    def __call__(self, function: Callable[[Any], Any], arguments: Sequence[Any]) -> Iterator[Any]:
         number = min(self._number, len(arguments))
         if number < 2:
-            return [function(argument) for argument in arguments]
-        self._scratch = self._scratch or tempfile.mkdtemp(prefix="lastbranch-fleet-")
+            yield from map(function, arguments)
+            return
+        self._scratch = self._scratch or temporary_folder("lastbranch-workers")
         with ThreadPoolExecutor(number, "fleet") as pool, on_failure(self._kill):
             futures = [pool.submit(self._done, function, argument) for argument in arguments]
             with on_failure(lambda: [future.cancel() for future in futures]):
-                return [future.result() for future in futures]
+                for future in futures:
+                    yield future.result()
 
     def _done(self, function: Callable[[Any], Any], argument: Any) -> Any:
         for _ in range(ATTEMPTS):
@@ -120,7 +122,8 @@ class Processes(Closing):
                 raise CancelledError
             if self._idle:
                 return self._idle.pop()
-            self._all.append(worker := _Worker(self._scratch))
+            assert self._scratch is not None
+            self._all.append(worker := _Worker(self._scratch.path))
             return worker
 
     def _kill(self) -> None:
@@ -135,8 +138,8 @@ class Processes(Closing):
         self._kill()
         for worker in self._all:
             worker.end()
-        if self._scratch:
-            shutil.rmtree(self._scratch, ignore_errors=True)
+        if self._scratch is not None:
+            self._scratch.discard()
 
 
 def _cpus() -> int:
@@ -218,13 +221,15 @@ class Cluster(Closing):
                 if version != __version__:
                     raise UnavailableError(f"{worker} has lastbranch {version}, this is {__version__}")
 
-    def __call__(self, function: Callable[[Any], Any], arguments: Sequence[Any]) -> list[Any]:
+    def __call__(self, function: Callable[[Any], Any], arguments: Sequence[Any]) -> Iterator[Any]:
+        tasks = [(function, argument) for argument in arguments]
         with _Failures(self._address):
-            tasks = [(function, argument) for argument in arguments]
             futures = self._client.map(_in_scratch, tasks, pure=False)
-            with on_failure(self._client.cancel, futures):
-                found: list[Any] = self._client.gather(futures)
-                return found
+        with on_failure(self._client.cancel, futures):
+            for future in futures:
+                with _Failures(self._address):
+                    result = future.result()
+                yield result
 
     def close(self) -> None:
         """Leave the cluster."""

@@ -1,26 +1,31 @@
-"""The database of one query: no access to the outside, limited memory, and only the data that the query reads."""
+"""The database of one query: no access to the outside, limited memory, and only the data that the query reads.
+
+A table is loaded, or stays where it is and is read while the query runs (`arrow_stream`), which takes a quarter of the
+time and no memory. DuckDB reads a stream anew for each scan of it, so that is for tables that a query scans once.
+"""
 
 from __future__ import annotations
 
 import json
 import os
 import re
-import tempfile
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ..errors import SelectionError, UnavailableError
+from ..errors import LastbranchError, SelectionError, UnavailableError
 from ..model import Array
-from .schema import TABLES, SqlTable
+from ..model.atomic_output import temporary_folder
+from .arrow_stream import FORMATS, ChunkStream
+from .schema import GROUPS, TABLES, SqlColumn, SqlTable
 
 if TYPE_CHECKING:
     import duckdb
 
-__all__ = ["Chunk", "Database", "failures", "statement_of", "unplanned", "wanted_columns"]
+__all__ = ["Chunk", "Database", "Plan", "failures", "plan_of", "scanned_again", "statement_of", "unplanned"]
 
 Chunk = dict[str, Array]
 """Columns of equal length by name; those that are missing are NULL."""
@@ -40,28 +45,57 @@ class Database:
     """A database in memory that spills to a private folder past ``memory`` bytes; the folder goes when it is closed."""
 
     def __init__(self, memory: int) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="lastbranch-sql-")  # mode 0700
+        self._folder = temporary_folder("lastbranch-sql")
         limits = {
             "memory_limit": f"{memory >> 20}MiB",
             "threads": str(min(_THREADS, os.cpu_count() or 1)),
-            "temp_directory": self._folder.name,
+            "temp_directory": self._folder.path,
         }
         self.connection = _connect(limits)
         self.connection.execute("SET lock_configuration = true")
         self.connection.execute("CREATE SCHEMA loaded")
         self._loaded: dict[str, set[str]] = {}
+        self._streams: dict[str, ChunkStream] = {}
 
     def close(self) -> None:
         self.connection.close()
-        self._folder.cleanup()
+        self._folder.discard()
+
+    @contextmanager
+    def failures(self) -> Iterator[None]:
+        """`failures` of running the query: where a table could not be read, that is what is raised."""
+        try:
+            with failures():
+                yield
+        except LastbranchError:
+            for stream in self._streams.values():
+                if stream.error is not None:
+                    raise stream.error from None
+            raise
+
+    def cursor(self) -> duckdb.DuckDBPyConnection:
+        """One more connection, for another query."""
+        cursor = self.connection.cursor()
+        self._register(cursor)
+        return cursor
+
+    def _register(self, connection: duckdb.DuckDBPyConnection) -> None:
+        for name, stream in self._streams.items():
+            connection.register(_STREAM.format(name), stream)
+
+    def stream(self, table: SqlTable, wanted: Collection[str], chunks: Callable[[], Iterator[Chunk]]) -> None:
+        """Have ``table`` read by the query, which gets the ``wanted`` columns of ``chunks()``. Not for text."""
+        columns = _columns(table, wanted)
+        self._streams[table.name] = ChunkStream([(c.name, c.kind) for c in columns], chunks)
+        self._loaded[table.name] = {c.name for c in columns}
 
     def fill(self, table: SqlTable, wanted: Collection[str], chunks: Iterable[Chunk]) -> None:
-        """Load the ``wanted`` columns of ``table``, or its first one if nothing but the rows matters."""
-        columns = [c for c in table.columns if c.name in wanted] or [table.columns[0]]
+        """Load the ``wanted`` columns of ``table``."""
+        columns = _columns(table, wanted)
         stored = ", ".join(f'"{c.name}" {c.stored}' for c in columns)
         self.connection.execute(f'CREATE TABLE loaded."{table.name}" ({stored})')
         for chunk in _joined(chunks, [c.name for c in columns]):
-            values = ", ".join(_value(c.name, c.none) if c.name in chunk else "NULL" for c in columns)
+            values = ", ".join(_value(f'"{c.name}"', c.none) if c.name in chunk else "NULL" for c in columns)
             self._insert(f'INSERT INTO loaded."{table.name}" SELECT {values} FROM chunk', chunk)
         self._loaded[table.name] = {c.name for c in columns}
 
@@ -69,6 +103,7 @@ class Database:
         """Give what was loaded the names and columns that are declared; ``labels``: their ``id`` and ``text``."""
         self.connection.execute("CREATE TABLE loaded.labels (id INTEGER, text VARCHAR)")
         self._insert("INSERT INTO loaded.labels SELECT id, text FROM chunk", labels)
+        self._register(self.connection)
         for table in TABLES.values():
             shown = self._view(table) if table.name in self._loaded else _closed(table)
             self.connection.execute(f'CREATE VIEW "{table.name}" AS {shown}')
@@ -83,15 +118,27 @@ class Database:
     def _view(self, table: SqlTable) -> str:
         """The table as it is declared. To read a column that is not loaded is an error."""
         loaded, columns, joins = self._loaded[table.name], [], ""
+        streamed = table.name in self._streams
+        source = f'"{_STREAM.format(table.name)}"' if streamed else f'loaded."{table.name}"'
+        guard = _unplanned(table, f'data."{min(loaded)}"')
         for i, c in enumerate(table.columns):
             if c.name not in loaded:
-                columns.append(f'CAST({_unplanned(table, "data.rowid")} AS {c.type}) AS "{c.name}"')
+                columns.append(f'CAST({guard} AS {c.type}) AS "{c.name}"')
             elif c.kind == "label":
                 columns.append(f'l{i}.text AS "{c.name}"')
                 joins += f' LEFT JOIN loaded.labels l{i} ON l{i}.id = data."{c.name}"'
             else:
-                columns.append(f'CAST(data."{c.name}" AS {c.type}) AS "{c.name}"')
-        return f'SELECT {", ".join(columns)} FROM loaded."{table.name}" data{joins}'
+                value = _value(f'data."{c.name}"', c.none if streamed else None)
+                columns.append(f'CAST({value} AS {c.type}) AS "{c.name}"')
+        return f"SELECT {', '.join(columns)} FROM {source} data{joins}"
+
+
+_STREAM = "{} as they are read"
+
+
+def _columns(table: SqlTable, wanted: Collection[str]) -> list[SqlColumn]:
+    """The ``wanted`` columns of ``table``, or its first one if nothing but the rows matters."""
+    return [c for c in table.columns if c.name in wanted] or [table.columns[0]]
 
 
 def _closed(table: SqlTable) -> str:
@@ -134,8 +181,8 @@ _INSERTED_BYTES = 8 << 20
 """Columns that wait to be inserted. DuckDB stores 122,880 rows together."""
 
 
-def _value(name: str, none: int | None) -> str:
-    return f'"{name}"' if none is None else f'nullif("{name}", {none})'
+def _value(value: str, none: int | None) -> str:
+    return value if none is None else f"nullif({value}, {none})"
 
 
 def _connect(limits: dict[str, str]) -> duckdb.DuckDBPyConnection:
@@ -203,29 +250,45 @@ def _planner() -> duckdb.DuckDBPyConnection:
     return connection
 
 
-def wanted_columns(sql: str) -> dict[str, set[str]]:
-    """Table -> columns of it that ``sql`` reads, by DuckDB's own plan over empty tables.
+class Plan(NamedTuple):
+    """What a query reads: ``wanted`` columns by table, and which of the tables can be streamed (`Database.stream`)."""
 
-    Raises `SelectionError` for SQL that is wrong.
-    """
+    wanted: dict[str, set[str]]
+    streamed: frozenset[str] = frozenset()
+
+
+def plan_of(sql: str) -> Plan:
+    """What ``sql`` reads, by DuckDB's own plan over empty tables. Raises `SelectionError` for SQL that is wrong."""
     with failures():
         rows = _planner().cursor().execute(f"EXPLAIN (FORMAT json) {sql}").fetchall()
-    plan = json.loads(rows[0][1])
     wanted: dict[str, set[str]] = {}
-    todo = list(plan)
+    todo, again = list(json.loads(rows[0][1])), set[str]()
     while todo:
         node = todo.pop()
         todo += node.get("children", [])
         about = node.get("extra_info", {})
         name = str(about.get("Table", "")).rpartition(".")[2]
+        if str(node.get("name", "")).startswith("REC"):  # a recursion scans its tables any number of times
+            again |= TABLES.keys()
         if name in TABLES:
+            again |= wanted.keys() & {name}
             read = about.get("Projections", [])
             columns = [read] if isinstance(read, str) else read
             wanted.setdefault(name, set()).update(filter(None, columns))
-    return wanted
+    numbers = {
+        name for name, columns in wanted.items()
+        if name in GROUPS and all(c.kind in FORMATS for c in _columns(TABLES[name], columns))
+    }  # fmt: skip
+    return Plan(wanted, frozenset(numbers - again))
 
 
-def unplanned(error: SelectionError) -> str | None:
-    """The table that a query read more of than `wanted_columns` foresaw, if that is what ``error`` says."""
+def unplanned(error: LastbranchError) -> str | None:
+    """The table that a query read more of than `plan_of` foresaw, if that is what ``error`` says."""
     _, found, table = str(error).partition(_UNPLANNED)
     return table.split()[0] if found else None
+
+
+def scanned_again(error: LastbranchError) -> bool:
+    """Whether ``error`` says that a query scanned a stream more often than `plan_of` foresaw, which DuckDB before 2.0
+    cannot do."""
+    return "ArrowArrayStream was" in str(error)  # released by another thread, or already

@@ -2,35 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..analysis import CallStacks, Namer, call_stacks, count_stacks, how_to_record, why_no_stacks
+from ..analysis import CallStacks, Counted, Estimate, Namer, call_stacks, count_stacks, how_to_record, why_no_stacks
 from ..analysis.bound_rows import TYPE_NAMES, BoundRows, recorded_address
 from ..arrays import positions
 from ..errors import NotRecordedError
 from ..lbr import branch_type, flag, flag_known
 from ..model import BRANCH, FRAME, Array, Profile, column
 from .database import Chunk
-from .schema import TABLES, UNKNOWN
+from .schema import GROUPS, TABLES, UNKNOWN
 
 if TYPE_CHECKING:
     from ..symbols import Symbolizer
 
-__all__ = ["Loading"]
+__all__ = ["Loading", "counting_for"]
 
 
 # -- Samples and what they hold, batch after batch
 
 
-_GROUPS = {
-    "samples": "sample", "branches": BRANCH, "frames": FRAME, "counters": "read", "user_registers": "user_regs",
-    "interrupt_registers": "intr_regs",
-}  # fmt: skip
-"""Table -> group of columns that it shows."""
 _CONTENTS = {
     BRANCH: "branch stacks", FRAME: "call chains", "read": "counter values", "user_regs": "user registers",
     "intr_regs": "registers",
@@ -40,7 +35,7 @@ _FLAGS = ("mispredicted", "predicted", "in_tx", "abort", "cycles", "type")
 
 def _samples(loading: Loading, table: str, wanted: Wanted) -> Iterator[Chunk]:
     """Samples, or what they hold several of. Raises `NotRecordedError` where no sample can have any."""
-    profile, group = loading.profile, _GROUPS[table]
+    profile, group = loading.profile, GROUPS[table]
     if group == BRANCH and (reason := why_no_stacks(profile)):
         raise NotRecordedError(reason, hint=how_to_record(profile))
     own = {c for stream in profile.streams for c in stream.columns if column(c).group == group}
@@ -105,10 +100,15 @@ Wanted = frozenset[str]
 
 
 class Loading:
-    """Loads tables of ``profile``. ``notes`` is what the user should know of names."""
+    """Loads the ``wanted`` columns of tables of ``profile``, with executions where an ``estimate`` replaces counts.
+    ``notes`` is what the user should know of names."""
 
-    def __init__(self, profile: Profile, symbols: Symbolizer | None) -> None:
-        self.profile, self._symbols = profile, symbols
+    def __init__(
+        self, profile: Profile, symbols: Symbolizer | None, wanted: Mapping[str, Collection[str]],
+        estimate: Estimate | None = None,
+    ) -> None:  # fmt: skip
+        self.profile, self._symbols, self._estimate = profile, symbols, estimate
+        self._wanted = {table: frozenset(columns) for table, columns in wanted.items()}
 
     @cached_property
     def namer(self) -> Namer:
@@ -122,9 +122,9 @@ class Loading:
     def notes(self) -> list[str]:
         return self._symbols.notes if self._symbols and "namer" in self.__dict__ else []
 
-    def chunks(self, table: str, wanted: Wanted) -> Iterator[Chunk]:
-        """The ``wanted`` columns of a table; a chunk has at most what one batch holds."""
-        return _LOADERS[table](self, table, wanted)
+    def chunks(self, table: str) -> Iterator[Chunk]:
+        """The wanted columns of a table; a chunk has at most what one batch holds."""
+        return _LOADERS[table](self, table, self._wanted[table])
 
     def labels(self) -> Chunk:
         """``id`` and ``text`` of every function that was met; code without a name has no row."""
@@ -139,6 +139,13 @@ class Loading:
     @cached_property
     def stacks(self) -> CallStacks:
         return call_stacks(self.profile)
+
+    @cached_property
+    def counted(self) -> Counted:
+        """What the tables of counts are made of: one count for all of them."""
+        wanted = counting_for(self._wanted)
+        assert wanted is not None
+        return count_stacks(self.profile, ranges=wanted["ranges"], details=wanted["details"], estimate=self._estimate)
 
 
 def _objects(values: Sequence[object]) -> Array:
@@ -186,8 +193,16 @@ def _column(table: str, name: str, values: list[Any]) -> Array:
 # -- what is counted
 
 
+def counting_for(wanted: Mapping[str, Collection[str]]) -> dict[str, bool] | None:
+    """What `analysis.count_stacks` is asked for, once, where these columns of tables are ``wanted``; ``None`` for
+    nothing."""
+    if not wanted.keys() & {"edges", "ranges"}:
+        return None
+    return {"ranges": "ranges" in wanted, "details": not _DETAILS.isdisjoint(wanted.get("edges", ()))}
+
+
 def _edges(loading: Loading, _table: str, wanted: Wanted) -> Iterator[Chunk]:
-    found = count_stacks(loading.profile, ranges=False, details=bool(wanted & _DETAILS)).branches
+    found = loading.counted.branches
     recorded = found.take((found.a != 0) | (found.b != 0) | (found.a_module >= 0))
     known = recorded.mispredicted + recorded.predicted > 0
     chunk = {
@@ -211,7 +226,7 @@ _DETAILS = frozenset([*_GATHERED, "type"])
 
 
 def _ranges(loading: Loading, _table: str, wanted: Wanted) -> Iterator[Chunk]:
-    found = count_stacks(loading.profile, ranges=True, details=False).ranges
+    found = loading.counted.ranges
     assert found is not None
     chunk = {
         "process": found.process, "module": found.a_module, "start_address": found.a, "end_address": found.b,
@@ -246,7 +261,7 @@ def _stack_frames(loading: Loading, _table: str, wanted: Wanted) -> Iterator[Chu
 
 _LOADERS: dict[str, Callable[[Loading, str, Wanted], Iterator[Chunk]]] = {
     **dict.fromkeys(("captures", "modules", "processes", "threads", "events"), _model),
-    **dict.fromkeys(_GROUPS, _samples),
+    **dict.fromkeys(GROUPS, _samples),
     "edges": _edges,
     "ranges": _ranges,
     "stacks": _stacks,

@@ -3,57 +3,75 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ..errors import SelectionError
+from ..errors import LastbranchError
 from ..model import Array, Profile, visible
 from ..model.tabular import SHOWN, frame_library, html_table, text_table
-from .database import Database, failures, statement_of, unplanned, wanted_columns
-from .loading import Loading
+from .database import Database, Plan, plan_of, scanned_again, statement_of, unplanned
+from .loading import Loading, counting_for
 from .schema import TABLES
 
 if TYPE_CHECKING:
+    from ..analysis import Estimate
     from ..symbols import Symbolizer
 
-__all__ = ["MEMORY", "Result", "query"]
+__all__ = ["MEMORY", "Result", "counted_by", "query"]
 
 MEMORY = 128 << 20
 """Bytes that DuckDB keeps in memory before it spills to its folder."""
 _ROWS = 4096
 
 
-def query(profile: Profile, sql: str, *, symbols: Symbolizer | None = None, memory: int = MEMORY) -> Result:
+def counted_by(sql: str) -> dict[str, bool] | None:
+    """What `analysis.count_stacks` is asked for by the SELECT statement ``sql``, so that it can be counted while the
+    capture is opened; ``None`` where it needs no counts. Raises `SelectionError` for wrong SQL."""
+    return counting_for(plan_of(statement_of(sql)).wanted)
+
+
+def query(
+    profile: Profile, sql: str, *, symbols: Symbolizer | None = None, memory: int = MEMORY,
+    estimate: Estimate | None = None,
+) -> Result:  # fmt: skip
     """Run one SELECT statement over ``profile``; the tables are those of `lastbranch.query.TABLES` (docs: SQL).
 
     Only the columns that the statement reads are loaded, and functions are named (by ``symbols``; ``None``: the
     defaults) only if it asks for them. The database is in memory, spills to a private folder past ``memory`` bytes, and
-    can neither read files, variables or networks nor load extensions.
+    can neither read files, variables or networks nor load extensions. With an ``estimate``
+    (`analysis.estimate_executions`) edges and ranges are counted by executions.
 
     Raises `SelectionError` for wrong SQL, `NotRecordedError` where a table needs what the capture lacks, and
     `UnavailableError` where DuckDB, memory or room on disk is missing.
     """
     statement = statement_of(sql)
-    wanted: dict[str, Collection[str]] = dict(wanted_columns(statement))
+    plan = plan_of(statement)
     while True:
         try:
-            return _run(profile, statement, wanted, symbols, memory)
-        except SelectionError as error:
-            table = unplanned(error)
-            if table is None:
+            return _run(profile, statement, plan, symbols, memory, estimate)
+        except LastbranchError as error:
+            if table := unplanned(error):
+                every = {c.name for c in TABLES[table].columns}
+                plan = Plan({**plan.wanted, table: every}, plan.streamed - {table})
+            elif plan.streamed and scanned_again(error):
+                plan = Plan(plan.wanted)
+            else:
                 raise
-            wanted[table] = [c.name for c in TABLES[table].columns]
 
 
 def _run(
-    profile: Profile, sql: str, wanted: dict[str, Collection[str]], symbols: Symbolizer | None, memory: int
+    profile: Profile, sql: str, plan: Plan, symbols: Symbolizer | None, memory: int, estimate: Estimate | None
 ) -> Result:
     database = Database(memory)
     try:
-        loading = Loading(profile, symbols)
-        with failures():
-            for name in wanted:
-                database.fill(TABLES[name], wanted[name], loading.chunks(name, frozenset(wanted[name])))
+        loading = Loading(profile, symbols, plan.wanted, estimate)
+        with database.failures():
+            for name, wanted in plan.wanted.items():
+                if name in plan.streamed:
+                    database.stream(TABLES[name], wanted, partial(loading.chunks, name))
+                else:
+                    database.fill(TABLES[name], wanted, loading.chunks(name))
             database.show(loading.labels())
             database.connection.execute(sql)
         return Result(database, sql, loading.notes)
@@ -72,7 +90,7 @@ class Result:
     """
 
     def __init__(self, database: Database, sql: str, notes: list[str]) -> None:
-        self._connection, self._sql = database.connection, sql
+        self._database, self._connection, self._sql = database, database.connection, sql
         self.columns: list[str] = [str(column[0]) for column in self._connection.description or ()]
         self.notes = notes
         self.close = weakref.finalize(self, database.close)
@@ -89,13 +107,13 @@ class Result:
 
     def arrays(self) -> dict[str, Array]:
         """The rows that are left as NumPy arrays by column, masked where there are NULLs."""
-        with failures():
+        with self._database.failures():
             return dict(self._connection.fetchnumpy())
 
     def df(self) -> Any:
         """The rows that are left as a pandas ``DataFrame``. Raises `UnavailableError` where pandas is not installed."""
         frame_library("pandas")
-        with failures():
+        with self._database.failures():
             return self._connection.df()
 
     def pl(self) -> Any:
@@ -105,7 +123,7 @@ class Result:
     def arrow(self) -> Any:
         """The rows that are left as a pyarrow ``Table``. Raises `UnavailableError` where pyarrow is not installed."""
         frame_library("pyarrow")
-        with failures():
+        with self._database.failures():
             connection: Any = self._connection
             named = hasattr(connection, "to_arrow_table")  # since DuckDB 2.0
             return connection.to_arrow_table() if named else connection.fetch_arrow_table()
@@ -120,10 +138,10 @@ class Result:
         """The first rows as text, by a query of their own: nothing is taken from what the caller has still to read."""
         if not self.close.alive:
             return []
-        with failures():
-            rows = self._connection.cursor().execute(f"SELECT * FROM ({self._sql}) LIMIT {SHOWN + 1}").fetchall()
+        with self._database.failures():
+            rows = self._database.cursor().execute(f"SELECT * FROM ({self._sql}) LIMIT {SHOWN + 1}").fetchall()
         return [["" if value is None else visible(str(value)) for value in row] for row in rows]
 
     def _fetch(self) -> list[tuple[Any, ...]]:
-        with failures():
+        with self._database.failures():
             return self._connection.fetchmany(_ROWS)

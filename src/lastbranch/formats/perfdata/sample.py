@@ -448,13 +448,14 @@ class SampleLayout:
         found = self._stacks_in_place(block, at)
         if found is None:
             return self.check(block, at), self.decode(block, at, event, _ENTRIES_IN_PLACE)
-        checked, (_, (at, depth, entries)) = found
+        checked, (whole, (at, depth, entries)) = found
         ip, ids = self.fixed.get(SAMPLE.IP), self.fixed.get(SAMPLE.TID)
         none = np.zeros(len(at), np.int64)
         columns: dict[str, Array] = {
             "time": self.times(block, at),
             "ip": none.view(np.uint64) if ip is None else block.words.take(at + ip),
             "pid": none.astype(np.int32) - 1 if ids is None else block.halves(block.words.take(at + ids))[0],
+            "event": event[whole],
             "mode": (block.misc(at) & MISC.CPUMODE_MASK).astype(np.uint8),
         }
         return checked, SampleBatch(columns, {BRANCH: offsets_of(depth)}, entries)

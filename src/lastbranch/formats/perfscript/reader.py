@@ -133,7 +133,7 @@ def _record_lines(block: Block) -> frozenset[int]:
 
 
 @dataclass(slots=True)
-class Found:
+class BlockSamples:
     """Samples of a block; ``headers`` and ``frames`` by their number, where they have any."""
 
     position: list[int] = field(default_factory=list)
@@ -162,9 +162,9 @@ class Lines:
         self._with_ip = False
         """Whether samples have their address in the line of their entries, so that such lines are no frames."""
 
-    def of_block(self, block: Block, stacks: Stacks) -> Found:
+    def of_block(self, block: Block, stacks: Stacks) -> BlockSamples:
         """The samples of ``block``."""
-        found = Found()
+        found = BlockSamples()
         # A line is special if it is not plain, or if other lines precede it, which may belong to it.
         apart = np.diff(stacks.line, prepend=-1) != 1
         special = np.flatnonzero(~stacks.plain | apart).tolist()
@@ -189,11 +189,11 @@ class Lines:
         self._between(block, int(stacks.line[-1]) + 1 if len(stacks.line) else 0, len(block.starts), found)
         return found
 
-    def end(self, found: Found) -> None:
+    def end(self, found: BlockSamples) -> None:
         """The file is over: what waits is a sample without entries."""
         self._without_stack(found)
 
-    def _run(self, found: Found, block: Block, stacks: Stacks, lo: int, hi: int) -> None:
+    def _run(self, found: BlockSamples, block: Block, stacks: Stacks, lo: int, hi: int) -> None:
         """Plain lines one after the other."""
         if lo < hi and (self._frames or self._header or self._count != 1):
             self._stack(found, b"%x" % int(stacks.ip[lo]), block.position(int(stacks.begin[lo])), int(stacks.depth[lo]))
@@ -205,7 +205,7 @@ class Lines:
             found.depth += stacks.depth[lo:hi].tolist()
             found.times += [1] * (hi - lo)
 
-    def _stack(self, found: Found, prefix: bytes, position: int, depth: int) -> None:
+    def _stack(self, found: BlockSamples, prefix: bytes, position: int, depth: int) -> None:
         """A line with entries, which follow ``prefix``."""
         header, ip = self._header, _number(prefix)
         if ip is None:
@@ -219,7 +219,9 @@ class Lines:
         chain = [address for address, _ in self._frames]
         self._add(found, header, ip if ip is not None else (chain or [0])[0], chain, depth, position)
 
-    def _add(self, found: Found, header: Header | None, ip: int, chain: list[int], depth: int, position: int) -> None:
+    def _add(
+        self, found: BlockSamples, header: Header | None, ip: int, chain: list[int], depth: int, position: int
+    ) -> None:
         number = len(found.ip)
         if header is not None:
             found.headers[number] = header
@@ -231,7 +233,7 @@ class Lines:
         found.times.append(self._count)
         self._header, self._frames, self._count = None, [], 1
 
-    def _without_stack(self, found: Found) -> None:
+    def _without_stack(self, found: BlockSamples) -> None:
         """Lines of numbers that no entries follow: samples with an empty stack, or one with a call chain."""
         frames, header = self._frames, self._header
         if frames and self._with_ip:
@@ -242,11 +244,11 @@ class Lines:
             self._add(found, header, chain[0], chain, 0, frames[0][1])
         self._header, self._frames = None, []
 
-    def _between(self, block: Block, first: int, past: int, found: Found) -> None:
+    def _between(self, block: Block, first: int, past: int, found: BlockSamples) -> None:
         for i in range(first, past):
             self._other(block, i, found)
 
-    def _other(self, block: Block, i: int, found: Found) -> None:
+    def _other(self, block: Block, i: int, found: BlockSamples) -> None:
         """A line without entries of a sample."""
         line, at = block.line(i), block.position(int(block.starts[i]))
         if not line or line.isspace():
@@ -370,7 +372,7 @@ class Tables:
         """The row of the event of that name."""
         return self.events[name or _NO_EVENT]
 
-    def see(self, found: Found) -> None:
+    def see(self, found: BlockSamples) -> None:
         """Learn events and threads from samples."""
         profile = self._profile
         headers = dict.fromkeys(found.headers.values())  # in the order of the text
@@ -381,7 +383,7 @@ class Tables:
             if name not in self.events:
                 self.events[name] = len(profile.events)
                 has_period = header.period is not None
-                profile.events.append(Event(name, branch_select=_ANY, has_callchain=False, has_period=has_period))
+                profile.events.append(Event(name, branch_select=_ANY, has_period=has_period))
             if header.task is None:
                 continue
             self._pids = True
@@ -389,6 +391,8 @@ class Tables:
             if header.comm and self._names.get(header.task) != header.comm:
                 self._names[header.task] = header.comm
                 profile.timeline.name(header.time or 0, *header.task, header.comm)
+        for event in {self.event_of(found.headers.get(number, NOTHING).event) for number in found.frames}:
+            profile.events[event].has_callchain = True
 
     def add(self, record: Map | Task | None, text: bytes, offset: int, header: Header) -> None:
         """A record other than a sample."""
@@ -533,7 +537,7 @@ class _Reader:
 
     def _walk(
         self, look: Callable[[Block], Scanned], lines: Lines, damage: list[Damage] | None
-    ) -> Iterator[tuple[Scanned, Found]]:
+    ) -> Iterator[tuple[Scanned, BlockSamples]]:
         """Blocks as ``look`` sees them, and the samples in them."""
         last = None
         for scanned in scanned_ahead(look, walk_blocks(self.source, damage)):
@@ -544,7 +548,7 @@ class _Reader:
             lines.end(last[1])
             yield last
 
-    def _times(self, found: Found) -> list[int]:
+    def _times(self, found: BlockSamples) -> list[int]:
         if not self.timed:
             return found.position
         return [found.headers.get(i, NOTHING).time or 0 for i in range(len(found.ip))]
@@ -564,7 +568,7 @@ class _Reader:
                 rest = min(watermark, int(whole.time.min()))
                 yield batch, rest
 
-    def _batch(self, scanned: Scanned, found: Found, wanted: frozenset[str] | None) -> SampleBatch:
+    def _batch(self, scanned: Scanned, found: BlockSamples, wanted: frozenset[str] | None) -> SampleBatch:
         ip = np.array(found.ip, np.uint64)
         columns: dict[str, Array] = {
             "time": np.array(self._times(found), np.int64),
@@ -585,7 +589,7 @@ class _Reader:
             offsets[FRAME] = offsets_of(np.array([len(frames) for frames in chains], np.int64))
         return SampleBatch(columns, offsets)
 
-    def _headers(self, found: Found) -> dict[str, Array]:
+    def _headers(self, found: BlockSamples) -> dict[str, Array]:
         """The columns that come from headers."""
         number, tables = len(found.ip), self.tables
         columns: dict[str, Array] = {

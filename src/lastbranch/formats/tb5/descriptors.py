@@ -156,7 +156,7 @@ def group_pieces(dtype: np.dtype[Any]) -> list[Piece]:
 
 _PC = {f.name: f for f in _RECORD.fields if not f.overlay}
 _BY_TYPE: dict[tuple[int, int], str] = {
-    (St.IP, Sst.IIP): "iip", (St.IP, Sst.NONE): "iip", (St.PROCESSOR_STATUS, Sst.IPSR): "ipsr",
+    (St.IP, Sst.IIP): "iip", (St.IP, Sst.EIP): "iip", (St.IP, Sst.NONE): "iip", (St.PROCESSOR_STATUS, Sst.IPSR): "ipsr",
     (St.TID, Sst.NONE): "tid", (St.PID, Sst.NONE): "pidRecIndex", (St.PROCESSOR_NUMBER, Sst.NONE): "cpu",
     (St.BRANCH_TRACE, Sst.LBR_TOS): "hw_idx",
 }  # fmt: skip

@@ -27,7 +27,7 @@ __all__ = [
     "SMALL_BLOCK_BYTES", "STRINGS", "STRUCTS", "Scope", "Section", "StreamSection", "StreamType", "Struct",
     "Table", "TaskFlag", "UNKNOWN_DRIVER", "VERSION", "check_record_size", "describe", "empty_records",
     "record_dtype", "records_of_block", "struct_of", "CHILDREN", "IA64PC", "PID_IS_RAW", "POINTERS", "Pointer",
-    "SINGLE", "TID_IS_RAW", "with_children",
+    "SINGLE", "TELLING", "TID_IS_RAW", "with_children",
 ]  # fmt: skip
 
 
@@ -314,6 +314,15 @@ CHILDREN = frozenset(kind for pointer in POINTERS.values() for _, kind in pointe
 """Structures that a pointer leads to."""
 SINGLE = frozenset({"TBRW_SYSTEM", "TBRW_HOST", "TBRW_OS", "TBRW_APPLICATION", "TBRW_VERSION_INFO", "TBRW_STREAM_INFO"})
 """Structures that are set, not added: a section holds one of each."""
+
+
+TELLING = {
+    "TBRW_SYSTEM": ("system_num_nodes",),
+    "TBRW_HOST": ("host_ip_address", "host_name"),
+    "TBRW_OS": ("os_platform",),
+    "TBRW_APPLICATION": ("app_page_size", "app_alloc_granularity", "app_min_app_addr", "app_max_app_addr"),
+}
+"""Structures that are required (6.2) -> fields of which one must say something: all 0 or without a string is empty."""
 
 
 def with_children(name: str) -> list[str]:

@@ -22,40 +22,43 @@ class ModuleLives:
     LOADED)."""
     everybodys: NDArray[np.bool_]
     """Whether it belongs to all processes: flagged as global, of process 0, or in the kernel's half."""
+    timed: NDArray[np.bool_]
+    """Whether its life is told in time stamps (TBRW_MODULE_TSC_USED); else in sample numbers: how many samples of a
+    stream there were before."""
     since: NDArray[np.uint64]
-    """First time; 0 is since before the start."""
+    """First time, or number of the first sample; 0 is since before the start."""
     until: NDArray[np.uint64]
-    """The time past it; all ones is for good."""
+    """The time, or sample number, past it; all ones is for good."""
 
 
 def module_lives(modules: Array) -> ModuleLives:
     """The lives of TBRW_MODULE records.
 
-    Without TBRW_MODULE_TSC_USED a record has no times (the guide: module_event_when may be a sample number), and its
-    module is there for good. A notice of unloading ends what was loaded at its address in its process before it: by
-    time, at equal times by the order of records. One without a time ends nothing.
+    They begin at module_event_when, and end at module_unload_tsc, or, without TBRW_MODULE_TSC_USED, at the sample
+    number in reserved_for_legacy (0: none). A notice of unloading of the same clock ends what was loaded at its
+    address in its process before it: by time or number, at equal ones by the order of records.
     """
     flags, address = modules["module_flags"], modules["module_load_address"]
     timed = (flags & ModuleFlag.TSC_USED) != 0
     notice = (flags & (ModuleFlag.UNLOADED | ModuleFlag.LOADED)) == ModuleFlag.UNLOADED
     owner = modules["module_associated_pid"]
     everybodys = ((flags & ModuleFlag.GLOBAL_LOAD) != 0) | (owner == 0) | (address >= np.uint64(KERNEL_HALF))
-    since = np.where(timed, modules["module_event_when"], np.uint64(0))
-    until = np.where(timed, modules["module_unload_tsc"], np.uint64(NEVER))
+    since, number = modules["module_event_when"], modules["reserved_for_legacy"].astype(np.uint64)
+    until = np.where(timed, modules["module_unload_tsc"], np.where(number == 0, np.uint64(NEVER), number))
     if notice.any():
-        end = _ends(np.where(everybodys, 0, owner), address, since, notice & timed)
-        until = np.minimum(until, end)
-    return ModuleLives(~notice, everybodys, since, until)
+        key = np.where(everybodys, 0, owner).astype(np.int64) << 1 | timed
+        until = np.minimum(until, _ends(key, address, since, notice))
+    return ModuleLives(~notice, everybodys, timed, since, until)
 
 
-def _ends(owner: Array, address: Array, when: Array, notice: Array) -> NDArray[np.uint64]:
-    """The time of the first notice after each record with its owner and address, all ones without one."""
-    count = len(owner)
-    order = np.lexsort((np.arange(count), when, address, owner))
+def _ends(key: Array, address: Array, when: Array, notice: Array) -> NDArray[np.uint64]:
+    """The time of the first notice after each record with its key and address, all ones without one."""
+    count = len(key)
+    order = np.lexsort((np.arange(count), when, address, key))
     at = np.where(notice[order], np.arange(count), count)
     following = np.minimum.accumulate(at[::-1])[::-1]
     found = order[np.minimum(following, count - 1)]
-    same = (following < count) & (owner[found] == owner[order]) & (address[found] == address[order])
+    same = (following < count) & (key[found] == key[order]) & (address[found] == address[order])
     out = np.empty(count, np.uint64)
     out[order] = np.where(same, when[found], np.uint64(NEVER))
     return out

@@ -17,6 +17,7 @@ from ...model import (
     KERNEL,
     KERNEL_HALF,
     KERNEL_HALF_32,
+    Array,
     Change,
     Clock,
     Cpu,
@@ -47,9 +48,9 @@ from .layout import (
     describe,
 )
 from .model_section import read_model, restore
-from .module_lives import module_lives
+from .module_lives import ModuleLives, module_lives
 from .reader import Tb5File
-from .sample_reader import SampleReader, note
+from .sample_reader import SampleReader, SampleRecords, note
 
 __all__ = ["read_tb5"]
 
@@ -131,7 +132,8 @@ def _read_modules(file: Tb5File, profile: Profile) -> None:
     timeline, records = profile.timeline, _global_records(file, Section.MODULE)
     half = KERNEL_HALF if profile.machine.bits == 64 else KERNEL_HALF_32
     lives = module_lives(records)
-    columns = (c.tolist() for c in (lives.loads, lives.everybodys, lives.since, lives.until))
+    moments = _moments(file, lives)
+    columns = (c.tolist() for c in (lives.loads, lives.everybodys, *moments))
     for m, load, everybodys, since, until in zip(records, *columns, strict=True):
         if not load:
             continue
@@ -148,6 +150,30 @@ def _read_modules(file: Tb5File, profile: Profile) -> None:
         timeline.add(Change.MAP, when, owner, module=rows[key], start=start, end=end)
         if until != NEVER:
             timeline.add(Change.UNMAP, _time(until), owner, start=start, end=end)
+
+
+def _moments(file: Tb5File, lives: ModuleLives) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+    """``since`` and ``until`` as times: a sample number is the time of that sample of the first sample stream."""
+    bounds = np.concatenate([lives.since, lives.until])
+    numbered = np.concatenate([~lives.timed] * 2) & (bounds != 0) & (bounds != np.uint64(NEVER))
+    if numbered.any():
+        wanted = distinct(bounds[numbered])
+        times = np.full(len(wanted), np.iinfo(np.int64).max, np.uint64)  # of a sample that there is not: never
+        stream = next((n for n in range(file.streams) if _type(file, n) == StreamType.SAMPLING), None)
+        for first, batch in _times_of(file, stream):
+            here = np.flatnonzero((wanted >= first) & (wanted < first + len(batch)))
+            times[here] = batch[(wanted[here] - np.uint64(first)).astype(np.intp)]
+        bounds[numbered] = times[np.searchsorted(wanted, bounds[numbered])]
+    return bounds[: len(lives.since)], bounds[len(lives.since) :]
+
+
+def _times_of(file: Tb5File, stream: int | None) -> Iterator[tuple[int, Array]]:
+    """(number of the first, times) of the records of a stream in portions; records without times count themselves."""
+    if stream is None or not file.has(Table(Scope.STREAM, stream, StreamSection.DATA)):
+        return
+    for first, records in SampleRecords(file, stream).blocks(frozenset({"time"}), []):
+        numbers = np.arange(first, first + len(records))
+        yield first, records["time"] if "time" in (records.dtype.names or ()) else numbers
 
 
 def _read_tasks(file: Tb5File, profile: Profile) -> None:

@@ -16,6 +16,7 @@ from .layout import (
     POINTERS,
     SINGLE,
     STRUCTS,
+    TELLING,
     ArchType,
     Pointer,
     Scope,
@@ -184,6 +185,7 @@ def contradictions(file: Tb5File) -> Iterator[Damage]:
             try:
                 records = file.records(key)
                 yield from (_damage(file, key, *found) for found in _of_table(file, key, struct, records))
+                yield from (_damage(file, key, *found) for found in _empty(file, struct, records))
             except FormatError:
                 continue
 
@@ -209,6 +211,14 @@ def _of_table(file: Tb5File, key: Table, struct: Struct, records: Array) -> Iter
         itanium = records["arch_type"] == ArchType.ITANIUM
         for (_, child), some in zip(pointer.targets, (~itanium, itanium), strict=True):
             yield from _children(file, key, records[some], pointer, child)
+
+
+def _empty(file: Tb5File, struct: Struct, records: Array) -> Iterator[tuple[str, str, int]]:
+    """A required structure says something."""
+    fields, strings = TELLING.get(struct.name, ()), struct.strings()
+    for row in records if fields else ():
+        if not any(file.text(int(row[f])) if f in strings else row[f] for f in fields):
+            yield f"is empty: nothing in {' or '.join(fields)}", fields[-1], 0
 
 
 def _children(

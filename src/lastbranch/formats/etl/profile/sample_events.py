@@ -167,6 +167,7 @@ def sample_events(
     depth, entries, predicted = _entries_of(batch)
     frame_at, frames = frames_of(batch)
     height = np.diff(frame_at)
+    time = _apart(batch, time, height > 0)
 
     def has(count: Ints, flags: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Whether any of the ``count`` flags of each sample is set."""
@@ -219,6 +220,19 @@ def sample_events(
     _put_pointers(out, begin[3] + 4, height, frames, wide[3])
     written = np.flatnonzero(sizes.T.ravel())
     return out.tobytes(), ends[written] * 8, np.repeat(time, 4)[written], written // 4
+
+
+def _apart(batch: SampleBatch, time: Ints, stacked: NDArray[np.bool_]) -> Ints:
+    """``time``, with samples of one event, thread and time a tick apart if they are ``stacked``, as the records of one
+    burst: a log has nothing else than thread and time by which the call stack of a sample is found."""
+    again = np.zeros(len(time), bool)
+    again[1:] = stacked[1:] & stacked[:-1] & (time[1:] == time[:-1]) & (batch.tid[1:] == batch.tid[:-1])
+    again[1:] &= batch.event[1:] == batch.event[:-1]
+    if not again.any():
+        return time
+    row = np.arange(len(time))
+    moved: Ints = np.maximum.accumulate(time + row - np.maximum.accumulate(np.where(again, 0, row)))
+    return moved
 
 
 def _pair(low: Array, high: Array) -> Words:
