@@ -8,7 +8,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # Debian's names of what the tests use where it is installed: compilers whose output they read, tools they compare with, a browser,
 # and what builds the viewer's page.
 TEST_TOOLS := binutils bolt-19 chromium clang-19 file fish g++ g++-mingw-w64-x86-64 gcc gcc-mingw-w64-i686 gcc-multilib gdb gfortran \
-  groff-base libseccomp2 linux-perf lld-19 llvm-19 man-db openssl strace util-linux valgrind zsh \
+  groff-base libdw1 libseccomp2 linux-perf lld-19 llvm-19 man-db openssl strace util-linux valgrind zsh \
   $(if $(shell command -v npm),,nodejs npm)
 
 # What uses kernels, held against truths of its own: these tests run again without the library. Those of tests/native and
@@ -16,7 +16,7 @@ TEST_TOOLS := binutils bolt-19 chromium clang-19 file fish g++ g++-mingw-w64-x86
 NUMPY_TESTS := tests/test_arrays.py tests/analysis tests/bind tests/lbr tests/formats/perfdata \
   $(addprefix tests/formats/etl/test_,batches.py chains.py compressed.py damage.py peers.py sample_forms.py walk.py)
 
-.PHONY: demo test test-tools lint bench peers wheels fuzz docs screenshots man web etw-layouts clean
+.PHONY: demo test test-tools lint bench peers wheels fuzz docs screenshots man web libtbrw etw-layouts clean
 
 demo: $(VENV)/installed $(VENV)/native ## install, record a program (or open the packaged capture), report it
 	@$(BIN)/python -m lastbranch.demo
@@ -45,6 +45,7 @@ bench: $(VENV)/developer $(VENV)/native ## against the peers that are installed 
 	$(BIN)/python benchmarks/bench_etl.py
 	$(BIN)/python benchmarks/bench_tb5.py
 	$(BIN)/python benchmarks/bench_record.py
+	$(BIN)/python benchmarks/bench_truth.py
 	$(BIN)/python benchmarks/bench_callstacks.py
 	$(BIN)/python benchmarks/bench_sessions.py
 	$(BIN)/python benchmarks/bench_export.py
@@ -86,6 +87,14 @@ web: web/node_modules ## build the viewer's page from web/ (needs node 20 or lat
 web/node_modules: web/package-lock.json
 	cd web && npm ci --silent --ignore-scripts
 	@touch $@
+
+libtbrw: $(VENV)/installed ## the TBRW API for C programs, with headers, examples and sample.tb5, in build/tbrw (needs a C and a C++ compiler)
+	rm -rf build/tbrw
+	$(BIN)/python -m lastbranch.tbrw.c.build build/tbrw
+	mkdir -p build/tbrw/examples build/tbrw/doc
+	cp -r examples/TBRW build/tbrw/examples/
+	cp docs/reference/tbrw.md build/tbrw/doc/TBRW.md
+	$(MAKE) --no-print-directory -C build/tbrw/examples/TBRW
 
 etw-layouts: $(VENV)/developer ## sizes and offsets of the trace API's structures and functions, proven by mingw-w64's compilers
 	$(BIN)/python tests/tools/make_etw_layouts.py --prove

@@ -3,10 +3,10 @@
     python benchmarks/bench_fleet.py [--small 10000] [--large 400] [--dir DIR] [--json FILE]
 
 Captures of 100 kB and of 4 MB, of 200 kinds (each its own part of the walk of the benchmark's program,
-`generate.py`), 20 build ids and 100 hosts, no two alike. A whole process each time: `fleet add`, `fleet compact`, and
-then `fleet export --to counts` of one build id. What is exported is compared with counts of the windows that were
-written. Wanted, of add and compact together: 40 captures of 100 kB and 12 of 4 MB a second and core; 1 s for the
-export; a process takes 600 MB at most.
+`generate.py`), 20 build ids and 100 hosts, no two alike. A whole process each time: `fleet add`, `fleet compact`, what
+counts as many captures as a batch can have, and `fleet export --to counts` of one build id. What is exported is
+compared with counts of the windows that were written. Wanted, of add and compact together: 40 captures of 100 kB and 12
+of 4 MB a second and core; 1 s for the export; a process takes 600 MB at most.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from generate import MODULE, _build_id, _segment, _walks, build
+from lastbranch.fleet.store import BATCH_CAPTURES
 from measure import Command, Row, Run, columns, machine, run_once, write_json
 from perfdata import DEPTH, SAMPLE_BYTES, Writer
 
@@ -89,6 +90,21 @@ def lastbranch(name: str, folder: Path, *words: str | Path, stdout: str | None =
     return run
 
 
+_BATCH = """
+import sys
+from lastbranch.fleet import Labels, capture_file, count_batch
+store, *paths = sys.argv[1:]
+count_batch(store, [capture_file(path, Labels()) for path in paths])
+"""
+
+
+def full_batch(name: str, folder: Path, paths: list[Path]) -> Run:
+    """The work that one worker gets at most."""
+    shutil.rmtree(store := folder / "store-of-a-batch", ignore_errors=True)
+    words = [sys.executable, "-c", _BATCH, str(store), *map(str, paths[:BATCH_CAPTURES])]
+    return run_once(Command(name, words, folder / f"{name.replace(' ', '-')}.log"))
+
+
 def row(name: str, run: Run, status: str) -> Row:
     return Row(name, status, run.wall, run.wall, run.wall, run.user + run.system, run.peak, 1)
 
@@ -118,6 +134,9 @@ def main() -> None:
         spent = add.user + add.system + compact.user + compact.system
         rate = f"{number / spent:.0f} captures a second and core, of {number}"
         rows += [row(f"add {label}", add, rate), row(f"compact {label}", compact, "")]
+        batch = full_batch(f"batch {label}", folder, paths)
+        some = min(len(paths), BATCH_CAPTURES)
+        rows.append(row(f"batch {label}", batch, f"{some} captures" if batch.exit_code == 0 else f"void: {batch.log}"))
         out = folder / "counts.txt"
         words = ("export", store, "--to", "counts", "--module", build_id(0).hex())
         export = lastbranch(f"export {label}", folder, *words, stdout=str(out))

@@ -17,7 +17,9 @@ from itertools import pairwise
 from pathlib import Path
 
 import click
+from document_reference import document_reference
 from etw_reference import etw_reference
+from tbrw_headers import exports, samprec_shared_h, tbrw_h, tbrw_types_h
 from tbrw_types import stub
 
 import lastbranch
@@ -66,6 +68,10 @@ def columns() -> str:
     ]  # fmt: skip
     for c in COLUMNS:
         lines.append(f"| `{c.name}` | {c.dtype} | {c.unit} | {c.group} | {'' if c.optional else 'yes'} | {c.meaning} |")
+    lines += [
+        "", "What verbs print as `share of time %`, `share of executions %` and `executions`, and what they are in",
+        "csv and json: [observed counts and executions](../concepts/executions.md#where).",
+    ]  # fmt: skip
     return "\n".join([*lines, ""])
 
 
@@ -244,7 +250,10 @@ def fleet_store() -> str:
 PAGES = {
     "cli.md": command_line, "columns.md": columns, "api.md": api, "etl-events.md": etl_events,
     "../../src/lastbranch/tbrw/__init__.pyi": stub,
+    "../../src/lastbranch/tbrw/c/tbrw.h": tbrw_h, "../../src/lastbranch/tbrw/c/tbrw_types.h": tbrw_types_h,
+    "../../src/lastbranch/tbrw/c/samprec_shared.h": samprec_shared_h, "../../src/lastbranch/tbrw/c/exports.h": exports,
     "sql.md": sql_tables, "fleet-store.md": fleet_store, "etw.md": etw_reference,
+    "documents.md": document_reference,
 }  # fmt: skip
 
 

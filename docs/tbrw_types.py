@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import inspect
 import re
 from collections.abc import Iterator
@@ -61,7 +62,7 @@ _WIDTH = 120
 def stub() -> str:
     """The text of ``__init__.pyi``."""
     numbers = {type(value).__name__ for value in NUMBERS.values()} | {k.__name__ for k in ENUMERATIONS.values()}
-    constants = sorted(numbers - {*_OWN, "ComputedType", "FileMode", "Status"})
+    constants = sorted(numbers - {*_OWN, "ComputedType", "FileMode", "Status", "int"})
     lines = ["from ..formats.tb5.layout import (", *(f"    {n}," for n in constants), ")"]
     imports = "\n".join([*lines, *(f"from ..formats.tb5.layout import {n} as {n}" for n in _OWN)])
     parts = [_HEAD.format(imports=imports)]
@@ -73,10 +74,16 @@ def stub() -> str:
         if name != "PID_BIND_STRUCT":
             parts.append("\n".join([f"class {name}(Record):", *_members(record), "\n"]))
     parts += [f"{name} = {kind.__name__}\n" for name, kind in ENUMERATIONS.items()]
-    parts += [f"{name} = ctypes.{kind.__name__}\n" for name, kind in TYPES.items()]
+    parts += [f"{name}{_basic(kind)}\n" for name, kind in TYPES.items()]
     parts += [f"{name}: {type(value).__name__}\n" for name, value in NUMBERS.items()]
     parts += ["\n", *(_function(name, function) for name, (_, function) in FUNCTIONS.items())]
     return "".join(parts)
+
+
+def _basic(kind: Any) -> str:
+    if issubclass(kind, ctypes._Pointer):
+        return f": TypeAlias = ctypes._Pointer[{kind._type_.__name__}]"
+    return f" = ctypes.{kind.__name__}"
 
 
 def _members(record: type[Record]) -> Iterator[str]:

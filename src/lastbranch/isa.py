@@ -229,12 +229,13 @@ class Decoder:
             return self._instruction(*decoded)
         return self._instruction(address, min(self.arch.unit, len(code)), _BAD, "")
 
-    def lines(self, code: bytes, address: int) -> Iterator[Instruction]:
-        """All instructions of ``code``, one after the other; ``address`` is that of its first byte.
+    def lines(self, code: bytes, address: int, few: int = 0) -> Iterator[Instruction]:
+        """All instructions of ``code``, one after the other; ``address`` is that of its first byte. ``few``: decode so
+        many at once, for a caller that wants no more; 0: as many as can be.
 
         Where nothing can be decoded, one byte (x86) or word (AArch64) is an `UNDECODABLE` instruction.
         """
-        for window in self._windows(code, address):
+        for window in self._windows(code, address, few):
             for decoded in window:
                 yield self._instruction(*decoded)
 
@@ -280,16 +281,18 @@ class Decoder:
         columns = zip(*found, strict=True) if found else ((),) * 4
         return Instructions(*(np.array(c, t) for c, t in zip(columns, ("u8", "u1", "u1", "u8"), strict=True))), count
 
-    def _windows(self, code: bytes, address: int) -> Iterator[list[tuple[int, int, str, str]]]:
-        """(address, length, mnemonic, operands) of all instructions, a window at a time."""
+    def _windows(self, code: bytes, address: int, few: int = 0) -> Iterator[list[tuple[int, int, str, str]]]:
+        """(address, length, mnemonic, operands) of all instructions, a window or ``few`` at a time."""
         done = 0
         while done < len(code):
             window = code[done : done + _WINDOW]
             end = done + len(window)
-            decoded = list(self._disassemble(window, address + done, 0))
+            decoded = list(self._disassemble(window, address + done, few))
             if decoded:
                 yield decoded
                 done = (decoded[-1][0] + decoded[-1][1] - address) & _ADDRESSES  # after the last address comes 0
+            if few and len(decoded) == few:
+                continue
             if done < end and (end == len(code) or end - done >= self.arch.longest):  # else the next window decodes it
                 length = min(self.arch.unit, len(code) - done)
                 yield [(address + done, length, _BAD, "")]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import reduce
 from itertools import islice
@@ -18,7 +18,7 @@ from .errors import Damage, FormatError, SelectionError
 from .formats.dump import TEXT, Dump, Wanted
 from .formats.interface import Conversion, Reading, Rewriting
 from .formats.registry import format_of, format_written_to
-from .model import Progress, Stages
+from .model import Progress, Stages, no_progress
 from .opening import open_source, read_profile
 
 if TYPE_CHECKING:
@@ -30,10 +30,6 @@ _FIRST = 10_000
 """So many events are looked at for names that are like one that no event has."""
 
 _Path = str | os.PathLike[str]
-
-
-def _no_progress(_stage: str) -> nullcontext[None]:
-    return nullcontext()
 
 
 # -- convert
@@ -57,7 +53,7 @@ def convert(
     where a file cannot be opened or written. What is damaged is left out, and in the result.
     """
     paths = [os.fspath(path) for path in ([captures] if isinstance(captures, str | os.PathLike) else captures)]
-    stages = stages or _no_progress
+    stages = stages or no_progress
     path, how = os.fspath(output), Rewriting(start, end, frozenset(pids), compress, reading)
     target, parts = format_written_to(path), how != Rewriting(compress=compress, reading=reading)
     if not target.cuts and (compress is not None or parts or len(paths) > 1):
@@ -126,7 +122,7 @@ def verify(
 
     The arguments are those of `open` and `convert`, and so is what it raises.
     """
-    source, stages = open_source(os.fspath(path)), stages or _no_progress
+    source, stages = open_source(os.fspath(path)), stages or no_progress
     with stages("indexing") as progress:
         profile = read_profile(source, progress, reading, symfs)
     samples = entries = 0

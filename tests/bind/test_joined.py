@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
@@ -16,11 +17,14 @@ import lastbranch
 import perfdata_writer as pw
 from captures import Data
 from concatenated import concatenated, moved
-from lastbranch.analysis import call_stacks, count_stacks
+from lastbranch.analysis import Namer, call_stacks, count_stacks
+from lastbranch.analysis.over_time import over_time, samples_over_time
 from lastbranch.bind import JoinedProfile
 from lastbranch.bind.joined import Member
 from lastbranch.errors import FormatError, SelectionError
-from lastbranch.model import Clock, Profile, SampleFilter
+from lastbranch.export import ExportOptions
+from lastbranch.export import counts as counts_text
+from lastbranch.model import Array, Clock, Profile, SampleFilter
 from perfdata_writer import Builder
 
 KINDS = pw.IP | pw.TID | pw.TIME | pw.PERIOD | pw.BRANCH_STACK
@@ -128,8 +132,30 @@ def test_a_weight_counts_samples_so_often(tmp_path: Path) -> None:
     stacks = [call_stacks(p) for p in (one, other, weighed)]
     assert stacks[2].samples.sum() == stacks[0].samples.sum() + 5 * stacks[1].samples.sum()
     assert [c.weight for c in weighed.captures] == [1, 5]
+    alone = lastbranch.open(paths[1], weights={"1.data": 5})
+    for count in (samples_over_time, samples_by_name_over_time):
+        assert count(weighed, 3).sum() == count(one, 3).sum() + 5 * count(other, 3).sum()
+        assert count(alone, 3).tolist() == (5 * count(other, 3)).tolist()
     cycles = [lastbranch.branches(p).cycles.sum() for p in (one, other, weighed)]
     assert cycles[2] == cycles[0] + 5 * cycles[1]
+
+
+def samples_by_name_over_time(profile: Profile, parts: int) -> Array:
+    """`samples_over_time` by what `over_time` says."""
+    found = over_time(profile, Namer(profile, None), parts)
+    return np.bincount(found.part, found.samples, parts).astype(np.int64)
+
+
+def test_text_of_counts_keeps_modules_apart_that_may_differ(tmp_path: Path) -> None:
+    paths = lay(tmp_path, *(capture(1, samples=n, ids=False).build() for n in (30, 40)))
+    words = [set[str](), set[str]()]
+    for found, opened in zip(words, (paths[:1], paths), strict=True):
+        counts_text.export(lastbranch.open(opened), out := BytesIO(), ExportOptions())
+        for line in out.getvalue().decode().splitlines():
+            kind, *rest = line.split()
+            found.update(rest[:1] if kind == "R" else rest[:4:2])
+    assert words[0] == {f"/1/bin{i}" for i in range(3)}
+    assert words[1] == {f"{name}@unidentified:{n}" for name in words[0] for n in (1, 2)}
 
 
 @pytest.mark.parametrize("name", ["0.data", "*/0.data", "{folder}/0.data"])

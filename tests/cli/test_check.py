@@ -32,6 +32,8 @@ def ran(*args):
 
 SMALL = ("few samples", "no names")
 """What is found in nearly all of these captures, since they are small and made up."""
+BY_TIME = "counts follow time"
+"""What is found in those that cycles sampled."""
 
 
 def checked(path, *options, small=False):
@@ -43,7 +45,11 @@ def checked(path, *options, small=False):
     assert all(len(row["remedy"]) > 20 and row["seen"] and row["means"] for row in rows)
     order = [list(Severity).index(row["severity"]) for row in rows]
     assert order == sorted(order)
-    return {row["finding"]: (row["severity"], row["seen"]) for row in rows if small or row["finding"] not in SMALL}
+    return {
+        row["finding"]: (row["severity"], row["seen"])
+        for row in rows
+        if small or row["finding"] not in (*SMALL, BY_TIME)
+    }
 
 
 # -- .etl
@@ -406,13 +412,27 @@ def test_what_is_no_capture(data, tmp_path):
     assert re.search(r"not a capture|empty", err)
 
 
+@pytest.mark.parametrize(
+    ("attr", "said"),
+    [
+        ({}, True), ({"type": 4, "config": 0x20C4}, False), ({"config": 1}, False),
+        ({"branch_sample_type": 0x11}, False),
+    ],
+)  # fmt: skip
+def test_counts_by_time(attr, said, tmp_path):
+    """What cycles sample; not taken branches, nor what other events or a part of the branches."""
+    found = checked(write(tmp_path, samples(capture(**attr)).build()), small=True)
+    assert found.get(BY_TIME) == (("info", "event cycles") if said else None)
+    assert "br_inst_retired.near_taken" in FINDINGS[BY_TIME].remedy
+
+
 def test_what_is_printed(tmp_path):
     b = capture()
     b.mmap2(pid=7, addr=0x600000, length=0x1000, pgoff=0, name="/lib/\x1b[31m.so", time=2)
     path = write(tmp_path, samples(samples(b), ip=0x600010).build())
     code, out, err = ran(path)
     lines = out.splitlines()
-    assert (code, err) == (0, "0 errors, 3 warnings, 0 info\n")
+    assert (code, err) == (0, "0 errors, 3 warnings, 1 info\n")
     lines = lines[[line.startswith("warning: no build ids") for line in lines].index(True) :]
     assert lines[0].startswith("warning: no build ids: ")
     assert lines[1] == r"  seen:   1 of 2 binaries with samples: /lib/\x1b[31m.so"

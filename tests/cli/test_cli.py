@@ -48,7 +48,7 @@ ONE_CAPTURE = [
     words.split()
     for words in (
         "info FILE", "report FILE", "branches FILE", "annotate FILE main", "callers FILE main", "callees FILE main",
-        "stacks FILE", "query FILE select", "diff FILE FILE", "export --to counts FILE", "convert FILE out.tb5",
+        "stacks FILE", "query FILE select(1)", "diff FILE FILE", "export --to counts FILE", "convert FILE out.tb5",
         "convert FILE out.etl", "convert FILE FILE out.etl", "dump FILE", "consume FILE", "check FILE", "verify FILE",
         "bind FILE", "unbind FILE", "compact FILE", "view --no-open FILE",
     )
@@ -91,7 +91,9 @@ def test_every_form_of_a_table_says_the_same(verb: list[str], name: str, data: D
     names = [n for n in rows[0] if n not in FOR_PROGRAMS and any(row[n] for row in shown)]
     last = [n for n in NAMES if n in names]  # of people's tables alone
     names = [n for n in names if n not in last] + last
-    shown_as = " ".join(names).replace("_percent", " %").replace("branch_", "branch ").replace("_function", " function")
+    shown_as = " ".join(names)
+    for written, titled in TITLED.items():
+        shown_as = shown_as.replace(written, titled)
     assert lines[0].split() == shown_as.split()
     for line, row in zip(lines[1:], shown, strict=True):
         words = iter(line.split())
@@ -102,6 +104,8 @@ def test_every_form_of_a_table_says_the_same(verb: list[str], name: str, data: D
 
 
 NAMES = ("event", "pid", "tid", "process", "thread", "from", "to", "from_function", "to_function", "module")
+TITLED = {"_percent": " %", "share_of_": "share of ", "branch_": "branch ", "_function": " function"}
+"""What columns are called in tables for people, by their names for programs."""
 FOR_PROGRAMS = ("from_module", "from_address", "to_module", "to_address")
 
 
@@ -547,7 +551,7 @@ def test_rows_are_whole_on_any_terminal(term: str, tmp_path: Path) -> None:
     assert (code, errors) == (0, "")
     rows = [line.split() for line in shown.decode().splitlines()[1:]]
     assert sorted(row[-1] for row in rows) == ["/" + "directory/" * 20 + "prog", "[unknown]"]
-    assert {len(row) for row in rows} == {8}
+    assert {len(row) for row in rows} == {9}
 
 
 @pytest.mark.parametrize("to", ["file", "terminal"])

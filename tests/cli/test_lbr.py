@@ -87,6 +87,28 @@ def test_a_bad_selection_ends_with_2(options: str, words: tuple[str, ...], run: 
     assert all(word in ran.err for word in words)
 
 
+def test_a_processor_is_told_by_its_records(run: Run) -> None:
+    """17.9.1 for Haswell; the manuals' tables for what came before and after."""
+    rows = json.loads(run("lbr", "explain", "--processor", "all", "--format", "json").out)
+    told = {row["processor"]: list(row.values())[1:] for row in rows}
+    assert told["Haswell"] == [4, "eip_flags2", 16, "yes", "yes", "no", "no", "yes"]
+    assert told["Nehalem"] == [3, "eip_flags", 16, "no", "no", "no", "no", "yes"]
+    assert told["Skylake"] == [5, "info", 32, "yes", "yes", "yes", "no", "yes"]
+    assert told["Architectural LBR"] == [None, "arch", 32, "yes", "yes", "yes", "yes", "yes"]
+    assert told["Core 2"] == [None, None, 4, "no", None, None, None, "no"]
+    assert "Haswell" in run("lbr", "explain", "--processor", "haswell").out
+
+
+def test_a_selection_is_held_against_a_processor(run: Run) -> None:
+    selection = ("lbr", "explain", "0x3c4", "--as", "msr", "--processor")
+    assert run(*selection, "Haswell").code == 0
+    for name, reason in (("Sandy Bridge", "Sandy Bridge has no call-stack mode"), ("Core 2", "cannot filter"),
+                         ("Pentium", "'Pentium' is none of: all, Core 2")):  # fmt: skip
+        ran = run(*selection, name)
+        assert (ran.code, ran.out) == (2, "")
+        assert reason in ran.err
+
+
 def test_help_says_what_it_does(run: Run) -> None:
     assert "explain" in run("lbr", "--help").out
     assert "branch_sample_type" in run("lbr", "explain", "--help").out

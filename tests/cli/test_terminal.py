@@ -41,7 +41,7 @@ def plain(text: str) -> str:
 @pytest.mark.parametrize("verb", ["report", "branches"])
 def test_shares_have_the_colour_of_their_heat(verb: str) -> None:
     text = shown(verb, "--limit", "0", width=400)
-    column, counts = {"report": ("samples_percent", "samples"), "branches": ("share_percent", "count")}[verb]
+    column, counts = {"report": ("samples_percent", "samples"), "branches": ("share_of_time_percent", "count")}[verb]
     rows = json.loads(run_cli(verb, *DEMO, "--format", "json").out)
     lines = text.splitlines()[1:]
     assert len(lines) == len(rows) > 20
@@ -58,7 +58,7 @@ def test_shares_have_the_colour_of_their_heat(verb: str) -> None:
 def test_bars_are_in_proportion_where_there_is_room_and_nothing_else_changes(verb: str) -> None:
     text = shown(verb, "--limit", "8", width=300)
     lengths = [sum(8 if c == "█" else BLOCKS.index(c) + 1 for c in line if c in BLOCKS) for line in text.splitlines()]
-    column = {"report": "samples_percent", "branches": "share_percent"}[verb]
+    column = {"report": "samples_percent", "branches": "share_of_time_percent"}[verb]
     shares = [row[column] for row in json.loads(run_cli(verb, *DEMO, "--limit", "8", "--format", "json").out)]
     assert lengths == [0, *(max(1, round(160 * share / max(shares))) for share in shares)]
     assert plain(text) == plain(run_cli(verb, *DEMO, "--limit", "8").out)

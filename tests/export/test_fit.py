@@ -84,6 +84,49 @@ def test_counts_at_wrong_places_do_not_fit(run: Run, data: Data, tmp_path: Path)
     assert rows["profile"]["counts_that_fit"] == rows["profile"]["counts"] - bad["B"] - bad["F"]
 
 
+@pytest.mark.parametrize("binary", BINARIES)
+@pytest.mark.parametrize("name", ["demo_pie", "demo_2proc", "demo_hwidx"])
+def test_profiles_of_perf2bolt_fit_their_binary(run: Run, data: Data, tmp_path: Path, name: str, binary: str) -> None:
+    (golden := tmp_path / "golden").write_text(data.golden(name, f"{binary}.bolt19.fdata"))
+    program, lines = binary_of(data, name, binary), golden.read_text().splitlines()
+    counts = [int(line.split()[-1]) for line in lines]
+    rows = fitting(run, golden, program)
+    assert rows.keys() == {"branches", "profile"}
+    assert rows["profile"]["counts"] == rows["profile"]["counts_that_fit"] == sum(counts)
+    wrong, bad = [*lines], 0
+    for i, line in enumerate(lines):
+        kind, function, offset, *rest = line.split()
+        if kind == "1" and i % 2:
+            bad += counts[i]
+            moved = [kind, function, f"{int(offset, 16) + 1:x}"] if i % 4 == 1 else [kind, "gone", offset]
+            wrong[i] = " ".join([*moved, *rest])
+    (tmp_path / "wrong").write_text("\n".join(wrong))
+    rows = fitting(run, tmp_path / "wrong", program)
+    assert rows["profile"]["counts"] - rows["profile"]["counts_that_fit"] == bad > 0
+
+
+def test_functions_of_a_profile_of_perf2bolt_are_found_by_their_names(run: Run, tmp_path: Path) -> None:
+    """A name with a blank, two local functions of one name, which BOLT numbers by address, and loads."""
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.s").write_text("  .type f, @function\nf:\n  nop\n  jmp f\n  .size f, .-f\n")
+    with (tmp_path / "b.s").open("a") as more:
+        more.write('  .globl "x y"\n  .type "x y", @function\n"x y":\n  ret\n  .size "x y", .-"x y"\n')
+    command = [tool("gcc"), "-shared", "-nostdlib", "-o", tmp_path / "p.so", tmp_path / "a.s", tmp_path / "b.s"]
+    subprocess.run(command, check=True)
+    lines = {
+        "1 f/1 1 1 f/1 0 0 5": 5, "1 f/2 1 1 f/2 0 0 7": 7, "1 f/b.s/2 1 1 f/2 0 0 1": 1,
+        "1 x\\ y 0 0 [unknown] 0 0 11": 11, "1 f/1 0 1 f/1 1 0 3": 3,  # it runs on from the first instruction
+        "1 f/1 1 1 f/2 0 0 100": 0, "1 f/3 1 1 f/3 0 0 200": 0, "1 f/1 99 1 f/1 0 0 400": 0,
+        "4 f/1 0 3 [heap] 0 800": None,
+    }  # fmt: skip
+    (tmp_path / "fdata").write_text("boltedcollection\n" + "\n".join(lines))
+    row = fitting(run, tmp_path / "fdata", tmp_path / "p.so")["profile"]
+    assert row["counts"] == 727
+    assert row["counts_that_fit"] == sum(n for n in lines.values() if n)
+    done = run("export", "--check", tmp_path / "fdata", "--binary", tmp_path / "p.so")
+    assert "1 function is not in the binary: f/3" in done.err
+
+
 PROGRAM = """
 #define APART __attribute__((noinline))
 static unsigned twice(unsigned x) {
@@ -188,6 +231,8 @@ def test_what_cannot_be_checked_is_said(run: Run, data: Data, tmp_path: Path) ->
     assert "count = 0x56bc75e2d630fffff" in said("main:1:1\n 1: 99999999999999999999\n", 3)
     assert "number of sections" in said("0\n", 3)
     assert "line" in said("5\n1-2:3\n", 3)
+    assert "offset 0x16" in said("1 main 0 1 main 4 0 1\n1 main x 1 main 4 0 1\n", 3)
+    assert "without branches" in said("no_lbr cycles\n1 main 0 3\n", 2)
     assert "calling contexts" in said("[main:3 @ f]:10:1\n 1: 10\n", 2)
     assert "pseudo probes" in said("main:10:1\n 1: 10\n !CFGChecksum: 5\n", 2)
     assert "has no counts" in said("B 1 2 0 0\n", 4)

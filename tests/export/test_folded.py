@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import re
 
 import pytest
@@ -25,7 +26,7 @@ def test_it_is_what_stacks_prints(run, data: Data, symfs, tmp_path, name: str) -
     assert all(found)
     total = sum(int(m[2]) for m in found if m)
     weights = run("report", "--by", "process", "--format", "csv", data.path(name))
-    assert total == sum(int(row.split(",")[-6]) for row in weights.out.splitlines()[1:])
+    assert total == sum(int(row["samples"]) for row in csv.DictReader(weights.out.splitlines()))
 
 
 def test_names_cannot_make_frames_or_lines(run, tmp_path) -> None:

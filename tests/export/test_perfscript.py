@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+import lastbranch
+import perfdata_writer as pw
 from captures import REAL, SYNTHETIC, Data
 from export_tools import binary_of, numbers, pe_stacks, plt_of, ran, tool
 
@@ -37,6 +41,45 @@ def test_llvm_profgen_counts_every_process(run, data: Data, symfs, tmp_path: Pat
     ours = numbers(unsym)
     assert {k: n for k, n in ours[0].items() if k[0] not in plt} == dict(theirs[0])
     assert sum(theirs[0].values()) > (529 if name == "demo_2proc" else 1000)
+
+
+def _chains(path: Path) -> Counter[tuple[tuple[str, int], ...]]:
+    """The call chains of samples with branches, as (module, address in it), without context markers."""
+    profile, found = lastbranch.open(path), Counter[tuple[tuple[str, int], ...]]()
+    for batch in profile.batches():
+        scope = profile.binder.scopes(batch)
+        for i in range(len(batch)):
+            frames = batch.chain(i)
+            frames = frames[frames < 2**64 - 4095]
+            module, address = profile.binder.locate(np.repeat(scope[i], len(frames)), frames)
+            names = ["" if m < 0 else profile.modules[m].name for m in module.tolist()]
+            found[tuple(zip(names, address.tolist(), strict=True))] += 1
+    return found
+
+
+def test_call_chains_read_back_by_module_and_address(run, tmp_path: Path) -> None:
+    """Of two processes: a library at two places, one of which is the other's program; callers in a module without
+    branches; kernel frames and markers; a frame of no module; a sample without a chain."""
+    kinds = pw.IP | pw.TID | pw.TIME | pw.CALLCHAIN | pw.BRANCH_STACK
+    b = pw.Builder(sample_type=kinds, branch_sample_type=1 | 8)
+    expected = Counter[tuple[tuple[str, int], ...]]()
+    for pid, program, library, other in ((7, 0x400000, 0x900000, 0x500000), (8, 0x400000, 0x500000, 0x900000)):
+        b.comm(pid=pid, name="prog", time=1, exec=True)
+        for addr, name in ((program, "/bin/prog"), (library, "/lib/lib.so"), (other, f"/lib/other{pid}.so")):
+            b.mmap2(pid=pid, addr=addr, length=0x10000, pgoff=0, name=name, time=2)
+        for i in range(5):
+            branches = [(library + 0x30, program + 0x20, 2)]
+            user = [program + 0x20 + i, library + 0x40, other + 0x50, 0x7000000]
+            chain = [2**64 - 128, 2**64 - 2**31, 2**64 - 512, *user] if i else []
+            b.sample(ip=program + 0x20, pid=pid, tid=pid, time=10 + i, callchain=chain, branches=branches)
+            names = ("/bin/prog", 0x20 + i), ("/lib/lib.so", 0x40), (f"/lib/other{pid}.so", 0x50), ("", 0x7000000)
+            expected[(("", 2**64 - 2**31), *names) if i else (("/bin/prog", 0x20),)] += 1
+    (tmp_path / "made.data").write_bytes(b.build())
+    done = run("export", "--to", "perfscript", "-o", tmp_path / "text", tmp_path / "made.data")
+    assert done.code == 0
+    assert "2 samples without callers" in done.err
+    assert _chains(tmp_path / "text") == expected
+    assert "note: stacks: call chains" in run("stacks", tmp_path / "text").err
 
 
 def test_one_module_only(run, data: Data, tmp_path: Path) -> None:

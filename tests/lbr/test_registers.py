@@ -93,7 +93,8 @@ def test_format_numbers_are_those_of_the_capability_register() -> None:
         ("Core 2", 4, 0x40, 0x60, 0x1C9), ("Silvermont", 8, 0x40, 0x60, 0x1C9),
         ("Knights Mill", 8, 0x680, 0x6C0, 0x1C9),
         ("Westmere", 16, 0x680, 0x6C0, 0x1C9), ("Broadwell", 16, 0x680, 0x6C0, 0x1C9),
-        ("Tremont", 32, 0x680, 0x6C0, 0x1C9), ("Rocket Lake", 32, 0x680, 0x6C0, 0x1C9),
+        ("Tremont", 32, 0x680, 0x6C0, 0x1C9), ("Ice Lake", 32, 0x680, 0x6C0, 0x1C9),
+        ("Rocket Lake", 32, 0x680, 0x6C0, 0x1C9),
         ("Architectural LBR", 32, 0x1500, 0x1600, None),
     ],
 )  # fmt: skip
@@ -106,14 +107,28 @@ def test_processors(name: str, depth: int, source: int, target: int, tos: int | 
 def test_the_documented_processors_are_those_of_the_table() -> None:
     page = (Path(__file__).parents[2] / "docs" / "reference" / "lbr.md").read_text().split("## Processors")[1]
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in page.splitlines() if "0x" in line]
-    told = {name.strip(): row for row in rows if len(row) == 8 for name in row[0].split(",")}
+    told = {name.strip(): row for row in rows if len(row) == 9 for name in row[0].split(",")}
     assert set(told) == set(PROCESSORS)
-    for name, (_, depth, *numbers, call_stack) in told.items():
+    for name, (_, form, depth, *numbers, call_stack) in told.items():
         p = PROCESSORS[name]
         assert int(depth.split()[-1]) == p.depth
         registers = [p.source, p.target, p.info, p.select, p.tos]
         assert [int(n, 16) if n.startswith("0x") else None for n in numbers] == registers
         assert (call_stack == "yes") == p.call_stack
+        number = FORMATS[p.format].number if p.format else None
+        assert form == ("" if p.format is None else f"`{p.format}`" if number is None else f"{number} `{p.format}`")
+
+
+@pytest.mark.parametrize("name", PROCESSORS)
+def test_a_processor_has_the_registers_of_its_format(name: str) -> None:
+    """A format that keeps something in LBR_INFO needs that register, and tells what the bits of it hold."""
+    p = PROCESSORS[name]
+    if p.format is None:
+        assert p.tells("cycles") is None
+        return
+    bits = FORMATS[p.format].fields
+    assert any(register == "info" for register, _, _ in bits.values()) == (p.info is not None)
+    assert [p.tells(field) for field in FIELDS] == [field in bits for field in FIELDS]
 
 
 def test_an_info_word_reads_as_the_format_it_can_only_be_of() -> None:

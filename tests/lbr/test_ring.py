@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from lastbranch.errors import SelectionError
 from lastbranch.lbr import BRANCH_TYPES, KIND, Record, Ring, ring_contents
 
-Branch = tuple[int, int, int, int]
-"""source, target, kind, cpl"""
+Branch = tuple[int, int, int, int, int]
+"""source, target, kind, cpl, bytes of the instruction (0: not known)"""
 
 SUPPRESSED_BY = {
     "cond": 2, "call": 3, "cond_call": 3, "ind_call": 4, "ret": 5, "cond_ret": 5, "ind": 6, "uncond": 7,
@@ -26,7 +26,7 @@ def oracle(branches: list[Branch], depth: int, select: int) -> list[Branch]:
     """Newest first. A list that forgets its first element when it is longer than the ring."""
     ring: list[Branch] = []
     for branch in branches:
-        source, target, kind, cpl = branch
+        source, target, kind, cpl, length = branch
         if select >> (0 if cpl == 0 else 1) & 1:
             continue
         if select >> SUPPRESSED_BY.get(BRANCH_TYPES[kind], 8) & 1:
@@ -35,7 +35,9 @@ def oracle(branches: list[Branch], depth: int, select: int) -> list[Branch]:
             if BRANCH_TYPES[kind] in ("ret", "cond_ret"):
                 ring = ring[:-1]
                 continue
-            if BRANCH_TYPES[kind] == "call" and target == source + 5:
+            if length and "call" in BRANCH_TYPES[kind].split("_") and target == source + length:
+                continue
+            if not length and BRANCH_TYPES[kind] == "call" and target == source + 5:
                 continue
         ring = [*ring, branch][-depth:]
     return ring[::-1]
@@ -43,31 +45,36 @@ def oracle(branches: list[Branch], depth: int, select: int) -> list[Branch]:
 
 def ring_of(branches: list[Branch], depth: int, select: int) -> Ring:
     ring = Ring(depth, select)
-    for i, (source, target, kind, cpl) in enumerate(branches):
-        ring.record(source, target, kind, cpl, info=i)
+    for i, (source, target, kind, cpl, length) in enumerate(branches):
+        ring.record(source, target, kind, cpl, info=i, length=length)
     return ring
 
 
 def burst(branches: list[Branch], depth: int, select: int) -> list[Branch]:
-    columns = np.array(branches, np.uint64).reshape(-1, 4).T
-    source, target, kind, cpl = columns
-    found = ring_contents(source, target, kind.astype(np.uint8), depth=depth, select=select, cpl=cpl)
+    columns = np.array(branches, np.uint64).reshape(-1, 5).T
+    source, target, kind, cpl, length = columns
+    found = ring_contents(source, target, kind.astype(np.uint8), depth=depth, select=select, cpl=cpl, length=length)
     return [branches[i] for i in found]
 
 
 def check(branches: list[Branch], depth: int, select: int) -> None:
     expected = oracle(branches, depth, select)
     assert [
-        (r.source, r.target, r.kind, branches[r.info][3]) for r in ring_of(branches, depth, select).read()
+        (r.source, r.target, r.kind, *branches[r.info][3:]) for r in ring_of(branches, depth, select).read()
     ] == expected
     assert burst(branches, depth, select) == expected
 
 
 ADDRESS = st.integers(0, 3).map(lambda i: 0x400000 + 5 * i)
-BRANCHES = st.lists(st.tuples(ADDRESS, ADDRESS, st.integers(0, 15), st.sampled_from([0, 3])), max_size=60)
+LENGTH = st.sampled_from([0, 2, 5, 6, 10])
+BRANCHES = st.lists(st.tuples(ADDRESS, ADDRESS, st.integers(0, 15), st.sampled_from([0, 3]), LENGTH), max_size=60)
 CALLS = st.lists(
     st.tuples(
-        ADDRESS, ADDRESS, st.sampled_from([KIND["call"], KIND["ind_call"], KIND["ret"], KIND["cond"]]), st.just(3)
+        ADDRESS,
+        ADDRESS,
+        st.sampled_from([KIND["call"], KIND["ind_call"], KIND["ret"], KIND["cond"]]),
+        st.just(3),
+        LENGTH,
     ),
     max_size=80,
 )
@@ -87,10 +94,10 @@ def test_call_stack_mode(branches: list[Branch], depth: int, select: int) -> Non
 
 def test_every_short_sequence() -> None:
     """All sequences of up to six calls, returns and zero-length calls, in rings of one to three slots."""
-    steps = [(0x100, 0x200, KIND["call"], 3), (0x204, 0x104, KIND["ret"], 3), (0x100, 0x105, KIND["call"], 3)]
+    steps = [(0x100, 0x200, KIND["call"], 3, 5), (0x204, 0x104, KIND["ret"], 3, 1), (0x100, 0x106, KIND["call"], 3, 6)]
     for length in range(7):
         for branches in product(steps, repeat=length):
-            numbered = [(s + 16 * i, t + 16 * i, k, c) for i, (s, t, k, c) in enumerate(branches)]
+            numbered = [(s + 16 * i, t + 16 * i, *rest) for i, (s, t, *rest) in enumerate(branches)]
             for depth in (1, 2, 3):
                 assert burst(numbered, depth, CALL_STACK) == oracle(numbered, depth, CALL_STACK)
 
@@ -112,6 +119,22 @@ def test_the_top_of_stack_goes_round_and_back() -> None:
     assert moves == [0, 1, 0, 1, 0, 3, 3, 0]
     stack.clear()
     assert (stack.read(), stack.tos) == ([], 3)
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        ("e8 00000000", "call"), ("66 e8 00000000", "call"), ("48 e8 00000000", "call"),
+        ("66 66 48 e8 00000000", "call"), ("e8 0000", "call"), ("ff d0", "ind_call"), ("41 ff d3", "ind_call"),
+        ("ff 15 00000000", "ind_call"),
+    ],
+)  # fmt: skip
+def test_a_zero_length_call_has_any_encoding(code: str, kind: str) -> None:
+    length = len(bytes.fromhex(code))
+    for target, expected in ((0x1000 + length, 0), (0x1000 + length + 1, 1), (0x1000, 1)):
+        ring = Ring(4, CALL_STACK)
+        ring.record(0x1000, target, KIND[kind], length=length)
+        assert len(ring.read()) == expected
 
 
 def test_overwritten_calls_do_not_come_back() -> None:

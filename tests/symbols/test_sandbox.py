@@ -42,6 +42,21 @@ def filters() -> None:
         pytest.skip("this system takes no seccomp filters")
 
 
+def test_a_confined_reader_does_alone_what_takes_two_processes_elsewhere(filters: None) -> None:
+    """As for a binary with so many lines that they are read beside its entries."""
+    code = """
+from lastbranch.symbols.backends.dwarf import reader
+from lastbranch.symbols.sandbox import confine_reader
+import numpy as np, os
+work = lambda: {"process": np.array([os.getpid()])}
+os.cpu_count = lambda: 2
+for confined in (False, True):
+    print(confined and confine_reader(), int(reader.meanwhile(work)()["process"][0]) == os.getpid())
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stdout == "False False\nTrue True\n", done.stderr
+
+
 # -- the filters by themselves
 
 

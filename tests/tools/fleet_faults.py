@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from lastbranch.fleet import Certificates, Run, Store, in_turn
+from lastbranch.fleet.objects import open_objects
+from waiting import until
 
 TOOLS = Path(__file__).parent
 
@@ -24,6 +26,20 @@ TOOLS = Path(__file__).parent
 def parts_of(store: Path | str) -> dict[str, bytes]:
     """Name -> bytes of all that the manifest of a store in a folder lists."""
     return {name: (Path(store) / name).read_bytes() for name in Store(str(store)).state().parts}
+
+
+# -- what other processes do: workers that are spawned import this module, but not those of tests
+
+
+def create_object(url: str, name: str, number: int) -> bool:
+    """Create an object whose bytes are ``number``; whether there was none."""
+    return open_objects(url).create(name, f"{number}".encode() * 1000)
+
+
+def add_captures(url: str, paths: list[str]) -> tuple[int, int]:
+    """Add captures to a store: how many were counted, and how many it had before."""
+    added = Store(url).add(paths)
+    return added.captures, added.known
 
 
 # -- who dies, and when
@@ -120,13 +136,14 @@ def cluster(folder: Path, workers: int = 2) -> Iterator[Cluster]:
     try:
         where = folder / "scheduler.json"
         scheduler = start("scheduler", "scheduler", "--protocol", "tls", "--port", "0", "--scheduler-file", str(where))
-        limit = time.monotonic() + 60
-        address = ""
-        while not address and time.monotonic() < limit and scheduler.poll() is None:
-            time.sleep(0.05)
+
+        def listening() -> str:
+            assert scheduler.poll() is None, (folder / "scheduler.log").read_text()
             with suppress(OSError, ValueError):  # it is written in place
-                address = json.loads(where.read_text())["address"]
-        assert address, (folder / "scheduler.log").read_text()
+                return str(json.loads(where.read_text())["address"])
+            return ""
+
+        address = until(listening)
         work = ("--nworkers", "1", "--nthreads", "1", "--memory-limit", "1GB", "--local-directory", str(scratch))
         yield Cluster(
             address, files, scheduler, [start(f"worker{i}", "worker", address, *work) for i in range(workers)], scratch

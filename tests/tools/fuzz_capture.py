@@ -1,6 +1,7 @@
-"""The long checks of the collector: collectors killed in mid-burst, memory that stays flat, programs with other rights.
+"""The long checks of the collector: collectors killed in mid-burst, memory that stays flat, programs with other rights,
+programs that are attached to again and again.
 
-python tests/tools/fuzz_capture.py [--kills 100] [--seconds 600] [--rights 60] [--seed N]
+python tests/tools/fuzz_capture.py [--kills 100] [--seconds 600] [--rights 60] [--attached 100] [--seed N]
 """
 
 from __future__ import annotations
@@ -30,13 +31,47 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--seconds", type=float, default=600)
     parser.add_argument("--rights", type=int, default=60, help="programs with other rights")
+    parser.add_argument("--attached", type=int, default=100, help="attachments to each kind of program")
     parser.add_argument("--seed", type=int, default=random.randrange(2**32), help="of those")
     arguments = parser.parse_args()
     killed = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", str(HERE / "capture/test_attach.py"), "-k", "killed"],
         env={**os.environ, "LASTBRANCH_KILLS": str(arguments.kills)},
     )
-    return killed.returncode or flat(arguments.seconds) or rights(arguments.rights, arguments.seed)
+    return (
+        killed.returncode
+        or flat(arguments.seconds)
+        or rights(arguments.rights, arguments.seed)
+        or (attached(arguments.attached))
+    )
+
+
+_KINDS = {
+    "branches": (FREESTANDING, "100000"), "threads": ((),), "timer": ((),), "blocked": ((),), "traps": ((),),
+    "crowd": ((), "20", "20000000"), "storm": ((),), "hostile": (FREESTANDING, "20000"),
+    "signals urg": ((), "urg", "50"), "signals block": ((), "block", "cont", "50"),
+}  # fmt: skip
+"""Program and mode -> how it is built, and its words."""
+
+
+def attached(times: int) -> int:
+    """Attach to programs of ten kinds so often: they print what they print alone, and end as they do."""
+    with tempfile.TemporaryDirectory() as name:
+        for kind, (flags, *words) in _KINDS.items():
+            command = [str(build(Path(name), kind.split()[0], *flags)), *words]
+            alone = subprocess.run(command, capture_output=True)
+            done = 0
+            while done < times:
+                with subprocess.Popen(command, stdout=subprocess.PIPE) as target:
+                    while target.poll() is None and done < times:
+                        ours = [sys.executable, "-m", "lastbranch", "record", "--engine", "software", "--no-progress"]
+                        options = ["--duty", "30", "--period", "1000000", "--duration", "0.2", "-o", f"{name}/it.data"]
+                        subprocess.run([*ours, *options, "-p", str(target.pid)], capture_output=True, timeout=120)
+                        done += 1
+                    out, _ = target.communicate(timeout=300)
+                assert (target.returncode, out) == (alone.returncode, alone.stdout), (kind, target.returncode, out)
+    print(f"{len(_KINDS)} kinds of programs, each attached to {times} times")
+    return 0
 
 
 def flat(seconds: float) -> int:

@@ -198,6 +198,9 @@ struct run { i64 end; u64 kernel_start; i64 side, space[2], moment[2]; };
 int lb_find_mappings(const struct index *x, const struct run *runs, i64 run_count, const u8 *address, i64 stride, i64 count,
                      i64 *out);
 
+int lb_module_addresses(const u8 *address, i64 stride, i64 count, const i64 *module, const u64 *bias, i64 mappings,
+                        i64 *value, u64 *out);
+
 static u64 *ascending(struct input *in, i64 count, u64 shift)
 {
     u64 *values = block((size_t)count * 8), sum = 0;
@@ -231,6 +234,10 @@ static int find_mappings(struct input in)
             expect(one == out[i], "an answer does not depend on the one before");
             seen(&one, sizeof one);
         }
+    u64 *placed = block((size_t)count * 8);
+    int declined = done || lb_module_addresses((const u8 *)addresses, 8, count, last, row, rows - 1, out, placed);
+    for (i64 i = 0; !declined && i < count; i++) seen(&out[i], sizeof out[i]), seen(&placed[i], sizeof placed[i]);
+    free(placed);
     free(slab), free(bound), free(row), free(addresses), free(last), free(value), free(out), free(runs);
     return !done;
 }
@@ -552,44 +559,55 @@ static int distinct(struct input in)
     return found >= 0;
 }
 
-/* -- sample_sums.c: the branches of stacks, against a comparison with all others */
+/* -- sample_sums.c: the branches of stacks, in two batches, against a comparison with all others */
 
-i64 lb_sample_sums(const i64 *scope, const i64 *offsets, i64 samples, const u8 *from, i64 from_stride, const u8 *to,
-                   i64 to_stride, const u8 *flags, i64 flags_stride, u64 seed, u32 *slots, i64 number, u64 *row);
+void *lb_branch_sums_new(u64 seed);
+void lb_branch_sums_free(void *t);
+i64 lb_branch_sums_add(void *t, const i64 *scope, const i64 *first, const i64 *depth, i64 samples, const u8 *from, i64 from_step,
+                       i64 from_stride, const u8 *to, i64 to_step, i64 to_stride, const u8 *flags, i64 flags_step,
+                       i64 flags_stride);
+void lb_branch_sums_take(void *t, u64 *scope, u64 *from, u64 *to, u64 *values);
 
 static int sample_sums(struct input in)
 {
-    enum { WORDS = 13, COUNT = 3, SAMPLES = 8, SQUARES, CROSSED };
-    i64 samples = (i64)take(&in, 1) & 63, entries = 0, number = 2;
-    u64 seed = take(&in, 8), sums[4] = {0};
-    i64 *scope = block((size_t)samples * 8), *offsets = block((size_t)(samples + 1) * 8);
-    offsets[0] = 0;
+    enum { VALUES = 8, SAMPLES = 5, SQUARES, CROSSED };
+    i64 samples = (i64)take(&in, 1) & 63, entries = 0;
+    void *table = lb_branch_sums_new(take(&in, 8));
+    if (!table) abort();
+    i64 *scope = block((size_t)samples * 8), *first = block((size_t)samples * 8), *depth = block((size_t)samples * 8);
     for (i64 s = 0; s < samples; s++) {
         scope[s] = (i64)take(&in, 1) & 1;
-        offsets[s + 1] = entries += (i64)take(&in, 1) & 15;
+        first[s] = entries;
+        entries += depth[s] = (i64)take(&in, 1) & 63;
     }
-    while (number <= entries) number *= 2;
-    u64 *words = block((size_t)entries * 24), *row = block((size_t)entries * WORDS * 8);
-    u32 *slots = block((size_t)number * 4);
-    memset(slots, 0, (size_t)number * 4);
-    for (i64 i = 0; i < 3 * entries; i++) words[i] = take(&in, 1) & (i % 3 == 2 ? 255 : 3);
+    u64 *words = block((size_t)entries * 24), sums[4] = {0};
+    for (i64 i = 0; i < 3 * entries; i++) words[i] = take(&in, 1) & (i % 3 == 2 ? 255 : 63);
     const u8 *base[3];
     for (int k = 0; k < 3; k++) base[k] = (const u8 *)(words + (entries > 0) * k);
-    i64 rows = lb_sample_sums(scope, offsets, samples, base[0], 24, base[1], 24, base[2], 24, seed, slots, number, row);
+    i64 rows = 0;
+    for (i64 begin = 0, end = samples / 2;; begin = end, end = samples) {
+        rows = lb_branch_sums_add(table, scope + begin, first + begin, depth + begin, end - begin, base[0], 24, 24, base[1], 24, 24,
+                                  base[2], 24, 24);
+        if (end == samples) break;
+    }
+    expect(rows >= 0 && rows <= entries, "a row has an entry");
+    u64 *owner = block((size_t)rows * 8), *ends = block((size_t)rows * 16), *values = block((size_t)rows * VALUES * 8);
+    lb_branch_sums_take(table, owner, ends, ends + rows, values);
     for (i64 r = 0; r < rows; r++) {
-        u64 *it = row + r * WORDS, here = 0, all[4] = {0};
+        u64 here = 0, all[4] = {0};
         for (i64 s = 0; s < samples; s++, here = 0) {
-            for (i64 i = offsets[s]; i < offsets[s + 1]; i++)
-                here += (u64)scope[s] == it[0] && words[3 * i] == it[1] && words[3 * i + 1] == it[2];
-            all[0] += here, all[1] += here > 0, all[2] += here * here, all[3] += here * (u64)(offsets[s + 1] - offsets[s]);
+            for (i64 i = first[s]; i < first[s] + depth[s]; i++)
+                here += (u64)scope[s] == owner[r] && words[3 * i] == ends[r] && words[3 * i + 1] == ends[rows + r];
+            all[0] += here, all[1] += here > 0, all[2] += here * here, all[3] += here * (u64)depth[s];
         }
-        expect(it[COUNT] == all[0] && it[SAMPLES] == all[1], "entries and samples of a branch");
-        expect(it[SQUARES] == all[2] && it[CROSSED] == all[3], "sums over the samples of a branch");
+        expect(values[r] == all[0] && values[SAMPLES * rows + r] == all[1], "entries and samples of a branch");
+        expect(values[SQUARES * rows + r] == all[2] && values[CROSSED * rows + r] == all[3], "sums over the samples of a branch");
         for (int k = 0; k < 4; k++) sums[k] += all[k];
-        seen(it, 11 * 8);
+        for (int k = 0; k < VALUES; k++) seen(&values[k * rows + r], 8);
     }
     expect(sums[0] == (u64)entries, "each entry is of one branch");
-    free(scope), free(offsets), free(words), free(row), free(slots);
+    lb_branch_sums_free(table);
+    free(scope), free(first), free(depth), free(words), free(owner), free(ends), free(values);
     return entries > 0;
 }
 
@@ -681,6 +699,63 @@ static int near_entries(struct input in)
     return branches > 0;
 }
 
+/* -- stationary.c: the distribution of a chain with a hub, against its balance; components, against who reaches whom */
+
+void *lb_elimination_new(i64 states, const i64 *source, const i64 *target, i64 given, i64 last, i64 most);
+void lb_elimination_free(void *e);
+int lb_elimination_run(const void *e, const double *weight, double *found);
+int lb_strong_components(const i64 *offsets, i64 states, const i64 *follows, i64 *found);
+
+enum { CHAIN = 24 };
+
+static int stationary(struct input in)
+{
+    i64 states = 1 + (i64)take(&in, 1) % (CHAIN - 1), hub = states - 1, given = 0, at = 0, most = (i64)take(&in, 2);
+    double chance[CHAIN][CHAIN] = {0}, *weight = block(CHAIN * CHAIN * 8), *found = block((size_t)states * 8);
+    i64 *source = block(CHAIN * CHAIN * 8), *target = block(CHAIN * CHAIN * 8), offsets[CHAIN + 1] = {0};
+    int reaches[CHAIN][CHAIN] = {0};
+    for (i64 i = 0; i < states; i++) {
+        for (i64 k = (i64)take(&in, 1) & 7; k > 0; k--) chance[i][take(&in, 1) % (u64)states] = 1.0 + (double)take(&in, 1);
+        if (i != hub) chance[i][hub] = chance[hub][i] = 1 + (double)take(&in, 1);
+        chance[i][i] = 0;
+        for (i64 k = 0; k < states; k++)
+            if (chance[i][k] > 0) source[given] = i, target[given] = k, weight[given++] = chance[i][k] /= 10000;
+        offsets[i + 1] = given;
+    }
+    i64 *follows = block((size_t)given * 8), *component = block((size_t)states * 8);
+    memcpy(follows, target, (size_t)given * 8);
+    for (i64 i = 0; i < given; i++) /* without the hub, or all would be one */
+        if (source[i] == hub || target[i] == hub) follows[i] = source[i];
+        else reaches[source[i]][target[i]] = 1;
+    expect(!lb_strong_components(offsets, states, follows, component), "components are found");
+    for (i64 k = 0; k < states; k++)
+        for (i64 i = 0; i < states; i++)
+            for (i64 j = 0; j < states; j++) reaches[i][j] |= reaches[i][k] & reaches[k][j];
+    for (i64 i = 0; i < states; i++)
+        for (i64 j = 0; j < i; j++)
+            expect((component[i] == component[j]) == (reaches[i][j] && reaches[j][i]), "a component is mutual");
+    seen(component, states * 8);
+    void *plan = lb_elimination_new(states, source, target, given, hub, most);
+    if (plan) {
+        expect(!lb_elimination_run(plan, weight, found), "there is memory");
+        for (i64 i = 0; i < states; i++) {
+            double came = 0, went = 0;
+            for (i64 k = 0; k < states; k++) came += found[k] * chance[k][i], went += found[i] * chance[i][k];
+            expect(came - went < 1e-9 * (came + went) + 1e-300 && went - came < 1e-9 * (came + went) + 1e-300, "balance");
+        }
+    }
+    lb_elimination_free(plan);
+    if (given > 1) { /* the same pair twice is refused */
+        at = source[1], source[1] = source[0];
+        i64 other = target[1];
+        target[1] = target[0];
+        expect(!lb_elimination_new(states, source, target, given, hub, 1 << 20), "each pair comes once");
+        source[1] = at, target[1] = other;
+    }
+    free(weight), free(found), free(source), free(target), free(follows), free(component);
+    return plan != NULL;
+}
+
 /* -- decode.c: pieces of code, with a disassembler that makes instructions of whatever it gets */
 
 struct instruction {
@@ -758,6 +833,7 @@ static const struct kernel { const char *name; int (*run)(struct input); } kerne
     {"perf_records", perf_records},
     {"runs", runs},
     {"sample_sums", sample_sums},
+    {"stationary", stationary},
     {"sum_stacks", sum_stacks},
     {"walk_events", walk_events},
 };

@@ -215,11 +215,17 @@ def _sample_sums(chance: random.Random) -> Iterator[bytes]:
         yield bytes([samples]) + chance.randbytes(8) + heads + chance.randbytes(3 * 16 * samples)
 
 
+def _chains(chance: random.Random) -> Iterator[bytes]:
+    """Number of states, the most words of a plan; number, targets and weights of the transitions of each state."""
+    for states in (3, 9, 23):
+        yield bytes([states, 255, 255]) + chance.randbytes(16 * states)
+
+
 SEEDS: dict[str, Callable[[random.Random], Iterator[bytes]]] = {
     "branch_entries": _branch_records, "call_stacks": _call_stacks, "count_stacks": _stacks, "compress": _deflated,
     "decode": _code, "decompress": _compressed, "distinct_stacks": _distinct_stacks, "find_mappings": _mappings,
     "format_lists": _lists, "near_entries": _near, "perf_records": _records, "runs": _runs,
-    "sample_sums": _sample_sums, "sum_stacks": _summed_stacks, "walk_events": _events,
+    "sample_sums": _sample_sums, "stationary": _chains, "sum_stacks": _summed_stacks, "walk_events": _events,
 }  # fmt: skip
 """Kernel -> what makes inputs that it takes; one for each row of the driver's table."""
 

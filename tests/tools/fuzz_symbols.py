@@ -24,6 +24,7 @@ from _pytest.outcomes import Skipped
 from command_line import time_limit
 from hostile_server import ANSWERS, Talk, hostile_server
 from lastbranch.binaries import SegmentFlags, read_image
+from lastbranch.binaries.call_frames import CallFrames, Fde, frame_sections
 from lastbranch.binaries.pdb import pdb_identity
 from lastbranch.errors import LastbranchError
 from lastbranch.model import BytesSource, Profile
@@ -51,7 +52,9 @@ IDENTITY: tuple[Work, ...] = (
     lambda f, _: [pdb_identity(BytesSource(Path(f.debug).read_bytes())) if f.debug else None],
     lambda f, _: [read_image(BytesSource(Path(f.binary).read_bytes())) if f.binary else None],
 )
-EVERY: tuple[Work, ...] = (lambda f, a: dwarf_reader.resolve(f, a).check(len(a)), *TABLES)
+EVERY: tuple[Work, ...] = (
+    lambda f, a: dwarf_reader.resolve(f, a).check(len(a)), *TABLES, lambda f, a: call_frames_of(f.binary, a)
+)  # fmt: skip
 TEXT: dict[str, tuple[bytes, tuple[Work, ...]]] = {
     "breakpad": (TEXT_OF_BREAKPAD.encode(), (
         lambda f, a: Breakpad().resolve(f, a).check(len(a)), lambda f, _: len(Breakpad().functions(f)),
@@ -65,6 +68,18 @@ TEXT: dict[str, tuple[bytes, tuple[Work, ...]]] = {
     )),
 }  # fmt: skip
 """Kind -> (a file, how it is read)."""
+
+
+def call_frames_of(path: str, address: np.ndarray) -> None:
+    """Every entry of the file, and what is found for addresses."""
+    source = BytesSource(Path(path).read_bytes(), path)
+    frames = CallFrames(source)
+    for one in address.tolist():
+        frames.find(one)
+    for section in frame_sections(source, frames.image):
+        for entry in section.entries():
+            if isinstance(entry, Fde):
+                section.rows(entry)
 
 
 class Original:
@@ -82,7 +97,7 @@ class Original:
             self.places.append((max((s.offset + s.file_size for s in image.sections), default=0), len(data)))
         if data[:4] == b"\x7fELF":
             image = read_image(BytesSource(data))
-            parts = [s for s in image.sections if "debug" in s.name or "sym" in s.name or "str" in s.name]
+            parts = [s for s in image.sections if any(word in s.name for word in ("debug", "sym", "str", "frame"))]
             self.places += [(s.offset, s.offset + min(s.file_size, 1 << 14)) for s in parts if s.file_size]
             code = max(
                 (s for s in image.sections if s.flags & SegmentFlags.EXECUTE), key=lambda s: s.size, default=None

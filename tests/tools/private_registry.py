@@ -4,22 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+
+from waiting import until
 
 __all__ = ["end_all", "processes_of", "registry_at", "until"]
-
-
-def until(condition: Callable[[], Any], seconds: float = 60) -> Any:
-    """Wait until ``condition`` is true, and give what it gave."""
-    end = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.005)
-    return found
 
 
 def processes_of(root: Path) -> list[int]:

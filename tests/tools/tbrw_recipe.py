@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from ctypes import pointer, sizeof
+from os import urandom
 from pathlib import Path
 from typing import Any
 
@@ -273,3 +274,26 @@ def write_recipe(path: Path, mode: int | None = None) -> None:
     write_stream(ptr, [(sample(), time_stamp())])
     ok(TBRW_verify(ptr))
     ok(TBRW_close(ptr))
+
+
+def write_full(path: Path) -> None:
+    """A file with every section, three streams, and one of them without data."""
+    with open_file(path, "w") as file:
+        write_globals(file.handle, [module(0x1000 * i, 0x1000, i) for i in range(5)])
+        with file.writing(Section.PROCESS_THREAD) as tasks:
+            tasks.put(*(TBRW_PID(pid_id=i, pid_name=f"näme {i}") for i in range(3)))
+            tasks.put(*(TBRW_TID(tid_id=i, tid_associated_pid=i) for i in range(4)))
+        with file.writing(Section.USER_DEFINED_GLOBAL) as free:
+            free.write(bytes(range(256)))
+        write_stream(file.handle, [(sample(0x1000 * i, i), time_stamp(i)) for i in range(100)])
+        for comment in ("first", ""):
+            with file.writing_stream() as stream:
+                with stream.writing(StreamSection.STREAM_INFO) as info:
+                    info.put(TBRW_STREAM_INFO(stream_type=TBRW_CUSTOM_STREAM, comment=comment))
+                with stream.writing(StreamSection.DATA_DESCRIPTION) as entries:
+                    entries.put(TBRW_SAMPREC_DESC_ENTRY(desc_type=0x4000, desc_data_size=12, desc_name="mine"))
+                with stream.writing(StreamSection.USER_DEFINED_STREAM) as free:
+                    free.write(comment.encode())
+                with stream.writing(StreamSection.DATA) as data:
+                    if comment:
+                        data.write(urandom(12 * 1000))

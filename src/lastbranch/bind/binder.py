@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from .. import native
 from ..errors import Damage
 from ..model import (
     KERNEL,
@@ -244,14 +245,32 @@ class Binder:
         mapping = self.find(scope, address)
         if len(self.mapping_module) == 0:
             return mapping, address
-        row = np.maximum(mapping, 0)
-        inside = mapping >= 0
-        module = np.where(inside, self.mapping_module[row], -1)
-        return module, np.where(inside, address - self.mapping_bias[row], address)
+        return module_addresses(mapping, address, self.mapping_module, self.mapping_bias)
 
     def loads(self) -> Iterator[Load]:
         """Every mapping in every process that saw it, inherited ones included."""
         return loaded(self._timeline)
+
+
+def module_addresses(
+    mapping: NDArray[np.int64], address: Array, module: Array, bias: Array
+) -> tuple[NDArray[np.int64], Array]:  # fmt: skip
+    """(int64 module row or -1, uint64 module address) of uint64 addresses in these mappings (int64, -1 for none), of
+    which each has a ``module`` (int64) and a ``bias`` (uint64). ``mapping`` may be written over."""
+    library = native.library()
+    if library is not None:
+        out, owners = np.empty(len(address), np.uint64), (module, bias)
+        given = native.address(address), address.strides[0], len(address), *map(native.address, owners)
+        if library.lb_module_addresses(*given, len(module), native.address(mapping), native.address(out)) == 0:
+            return mapping, out
+    return _module_addresses(mapping, address, module, bias)
+
+
+def _module_addresses(
+    mapping: NDArray[np.int64], address: Array, module: Array, bias: Array
+) -> tuple[NDArray[np.int64], Array]:  # fmt: skip
+    row, inside = np.maximum(mapping, 0), mapping >= 0
+    return np.where(inside, module[row], -1), np.where(inside, address - bias[row], address)
 
 
 def bind(profile: Profile) -> Profile:

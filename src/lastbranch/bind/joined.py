@@ -161,7 +161,7 @@ def _common_event(events: Sequence[Event]) -> Event:
 def _common(blank: _Row, rows: Iterable[_Row]) -> _Row:
     """``blank`` with those fields that are equal in all ``rows`` (dataclasses)."""
     rows = [*rows]
-    for one in fields(blank):  # type: ignore[arg-type]
+    for one in fields(blank):  # type: ignore[arg-type]  # a type variable cannot be bound to "some dataclass"
         values = [getattr(row, one.name) for row in rows]
         if all(value == values[0] for value in values):
             setattr(blank, one.name, values[0])
@@ -186,8 +186,8 @@ class Member:
     """What samples of each of its events stand for, where they do not say it and others of the event do."""
     ticks: tuple[int, int] = field(init=False, default=(1, 1))
     """Of the common clock, in so many of its own."""
-    told: int = field(init=False, default=0)
-    """How much of its damage is known to the joined profile."""
+    gathered: int = field(init=False, default=0)
+    """How many of its places of damage the joined profile has taken over."""
 
     @property
     def start(self) -> int:
@@ -403,8 +403,8 @@ class JoinedProfile(Profile):
     def gather(self, member: Member) -> None:
         """Take over what of a capture could not be read, as far as that is known by now."""
         own = member.profile
-        self.damage += [replace(damage, file=own.name) for damage in own.damage[member.told :]]
-        member.told = len(own.damage)
+        self.damage += [replace(damage, file=own.name) for damage in own.damage[member.gathered :]]
+        member.gathered = len(own.damage)
 
 
 class Opened(NamedTuple):

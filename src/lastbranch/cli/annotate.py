@@ -6,7 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .options import Capture, Count, captures_and, filter_options, format_option, source_root_option
+from .options import (
+    Capture,
+    Count,
+    EstimateChoice,
+    captures_and,
+    estimate_option,
+    filter_options,
+    format_option,
+    source_root_option,
+)
 from .output import terminal_options
 from .symbols import chosen_function, module_of, symbol_notes, symbol_options
 
@@ -27,9 +36,10 @@ if TYPE_CHECKING:
     "--limit", type=Count(), default=20, show_default=True,
     help="Edges and indirect targets to print; 0 prints all.",
 )  # fmt: skip
+@estimate_option
 def command(
     capture: Capture, function: str, make_filter: Any, symbols: SymbolOptions, source: bool,
-    source_root: tuple[str, ...], every: bool, form: str, limit: int,
+    source_root: tuple[str, ...], every: bool, form: str, limit: int, counts: EstimateChoice,
 ) -> int:  # fmt: skip
     """Show the code of a function and how often it ran.
 
@@ -38,7 +48,7 @@ def command(
     FUNC is a name, a pattern with *, or MODULE+0xADDRESS. The first instruction of a block shows how often the block
     ran, its cycles and its instructions per cycle. Its last instruction shows how often its branch was taken, and
     how often the taken branch was mispredicted. All these counts come from the ranges between the entries of branch
-    stacks (docs: hot code).
+    stacks (docs: hot code). They follow time; --estimate executions corrects that.
     """
     from ..analysis.annotation import annotate
     from ..analysis.naming import Namer
@@ -52,13 +62,17 @@ def command(
     symbolizer = Symbolizer(profile, symbols)
     namer = Namer(profile, symbolizer)
     place = chosen_function(profile, namer, function, chosen)
+    estimate = counts.of(capture, profile, chosen)
     with capture.reading(profile):
-        found = annotate(profile, place, sample_filter=chosen)
+        found = annotate(profile, place, sample_filter=chosen, estimate=estimate)
     shown = Annotated(profile, namer, found, source, source_root)
-    print_annotated(shown, form, limit, every)
+    print_annotated(shown, form, limit, every, estimate)
     code = capture.finish(
         profile,
-        found.notes + shown.notes + symbol_notes(profile, symbolizer, [module_of(profile, place.label)], lines=source),
+        found.notes
+        + counts.notes(estimate)
+        + shown.notes
+        + symbol_notes(profile, symbolizer, [module_of(profile, place.label)], lines=source),
     )
     if found.missing:
         raise NotRecordedError(f"only samples are shown, without executions: {found.missing}", hint=found.hint)

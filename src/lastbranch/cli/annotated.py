@@ -170,7 +170,7 @@ class Annotated:
             ]  # fmt: skip
 
     def blocks(self) -> Iterator[list[Cell]]:
-        """Rows of `BLOCKS`; what came and went are the ways into and out of it that were seen."""
+        """Rows of `BLOCKS`; what came and went are the edges into and out of it that were seen."""
         from ..analysis.block_graph import block_graph
 
         flow, blocks, graph = self.flow, self.flow.blocks, block_graph(self.flow)

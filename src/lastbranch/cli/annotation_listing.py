@@ -6,11 +6,12 @@ from collections.abc import Callable, Collection, Iterator
 from typing import TYPE_CHECKING
 
 from .annotated import ARCS, BLOCKS, EDGES, INSTRUCTIONS, LINES, LOOPS, TARGETS, Annotated
-from .output import WHOLE, Cell, key, print_json, print_lines, print_rows, row_lines, shorten, terminal_width
+from .output import WHOLE, Cell, key, print_json, print_lines, print_rows, row_lines, shorten, terminal_width, titles_of
 from .paint import FAINT, can_print, colours, emphasis, heat, painted, terminal
 
 if TYPE_CHECKING:
     from ..analysis.distributions import Distribution
+    from ..analysis.executions import Estimate
     from ..analysis.flow import Flow
 
 __all__ = ["print_annotated"]
@@ -23,21 +24,24 @@ _ARROWS = 8
 """Columns for jumps beside the code, at most."""
 _LEAST = 24
 """Letters of the name of the function that are always printed."""
+_WITHIN = ("arcs", "indirect_targets")
+"""Their shares are of the branch that they are ways out of."""
 _BLOCK = ("count", "cycles", "ipc", "loop")
 """What is printed only at the first instruction of a block."""
 
 
-def print_annotated(shown: Annotated, form: str, limit: int, every: bool) -> None:
-    """Print all of it; ``limit`` is for edges and targets, ``every`` includes what was not seen to run."""
+def print_annotated(shown: Annotated, form: str, limit: int, every: bool, estimate: Estimate) -> None:
+    """Print all of it; ``limit`` is for edges and targets, ``every`` includes what was not seen to run. ``estimate`` is
+    what the counts were made with."""
     if form == "csv":
-        print_rows(INSTRUCTIONS, shown.instructions(), "csv")
+        print_rows(INSTRUCTIONS, shown.instructions(), "csv", titles=titles_of(estimate))
     elif form == "json":
-        print_json(_object(shown, limit))
+        print_json(_object(shown, limit, estimate))
     else:
-        print_lines(_text(shown, limit, every))
+        print_lines(_text(shown, limit, every, estimate))
 
 
-def _object(shown: Annotated, limit: int) -> dict[str, object]:
+def _object(shown: Annotated, limit: int, estimate: Estimate) -> dict[str, object]:
     found = shown.found
     parts = {
         "instructions": (INSTRUCTIONS, shown.instructions()), "blocks": (BLOCKS, shown.blocks()),
@@ -46,8 +50,10 @@ def _object(shown: Annotated, limit: int) -> dict[str, object]:
         "source_lines": (LINES, shown.source_lines() if shown.has_lines else ()),
     }  # fmt: skip
     tables: dict[str, list[dict[str, object]]] = {
-        name: [dict(zip(map(key, columns), row, strict=True)) for row in rows]
+        name: [dict(zip(keys, row, strict=True)) for row in rows]
         for name, (columns, rows) in parts.items()
+        for titles in [titles_of(estimate, within=name in _WITHIN)]
+        for keys in [[key(titles.get(c, c)) for c in columns]]
     }
     for row, spent in zip(tables["blocks"], found.cycles, strict=True):
         row["cycles_histogram"] = _histogram(spent)
@@ -56,7 +62,11 @@ def _object(shown: Annotated, limit: int) -> dict[str, object]:
             "visits": int(trips.of_visit.count.sum() + trips.of_visit.cut.sum()), "cut": int(trips.of_visit.cut.sum()),
             "unstarted": trips.unstarted, "trips_histogram": _histogram(trips.of_visit),
         }  # fmt: skip
-    facts = {"distributions_percent": round(100 * found.part, 4), "no_cycles": found.no_cycles}
+    facts = {
+        "distributions_percent": round(100 * found.part, 4),
+        "no_cycles": found.no_cycles,
+        "counts_follow": estimate.basis,
+    }
     return {**shown.summary(), **facts, **tables}
 
 
@@ -66,30 +76,32 @@ def _histogram(found: Distribution) -> list[dict[str, object]]:
     return [dict(zip(("from", "below", "count", "cut"), row, strict=True)) for row in zip(*columns, strict=True)]
 
 
-def _text(shown: Annotated, limit: int, every: bool) -> Iterator[str]:
+def _text(shown: Annotated, limit: int, every: bool, estimate: Estimate) -> Iterator[str]:
     from ..model import counted, visible
 
-    facts = shown.summary()
+    facts, titles = shown.summary(), titles_of(estimate)
     where = f"  {facts['module']} {facts['start']}..{facts['end']}, {facts['samples']} samples"
     if facts["instructions_executed"] is not None:
-        where += f", {counted(int(facts['instructions_executed']), 'instruction')} seen"
+        where += f", {counted(int(facts['instructions_executed']), 'instruction')} "
+        where += "executed" if estimate.replaced else "seen"
     where = visible(where + (f", {facts['ipc']:.2f} IPC" if facts["ipc"] is not None else ""))
     room = terminal_width()
     yield shorten(visible(str(facts["function"])), None if room is None else max(_LEAST, room - len(where))) + where
     yield ""
-    yield from _listing(shown, every)
-    for title, columns, rows, names in (
-        ("Loops", LOOPS, [row for row in shown.loops() if row[_ITERATIONS] or every], ()),
-        ("Hottest edges", EDGES, shown.edges(limit), ("kind", "from", "to")),
-        ("Indirect targets", TARGETS, shown.targets(limit), ("branch", "to")),
+    yield from _listing(shown, every, titles)
+    of_branch = titles_of(estimate, within=True)
+    for title, columns, rows, names, its_titles in (
+        ("Loops", LOOPS, [row for row in shown.loops() if row[_ITERATIONS] or every], (), titles),
+        ("Hottest edges", EDGES, shown.edges(limit), ("kind", "from", "to"), titles),
+        ("Indirect targets", TARGETS, shown.targets(limit), ("branch", "to"), of_branch),
     ):
         if rows:
             yield ""
             yield title
-            yield from row_lines(columns, rows, names=names)
+            yield from row_lines(columns, rows, names=names, titles=its_titles)
 
 
-def _listing(shown: Annotated, every: bool) -> Iterator[str]:
+def _listing(shown: Annotated, every: bool, titles: dict[str, str]) -> Iterator[str]:
     """Instructions, each block's values at its beginning; what was not seen to run is one line unless ``every``.
 
     Branch records are samples: code that is not in them may have run."""
@@ -102,7 +114,7 @@ def _listing(shown: Annotated, every: bool) -> Iterator[str]:
     for row in rows:
         row["samples"] = row["samples"] or None
     texts = [[_cell(row[c]) if i in firsts or c not in _BLOCK else "" for c in used] for i, row in enumerate(rows)]
-    width = [max([len(c), *(len(t[n]) for t in texts)]) for n, c in enumerate(used)]
+    width = [max([len(titles.get(c, c)), *(len(t[n]) for t in texts)]) for n, c in enumerate(used)]
     indent = sum(width) + 2 * len(width)
     room = terminal_width()
     room = None if room is None else max(0, room - indent)
@@ -116,7 +128,7 @@ def _listing(shown: Annotated, every: bool) -> Iterator[str]:
         at, before_it = arrows.at, arrows.before
         room = None if room is None else max(0, room - arrows.width)
     parts, few = _parts(shown), _few(shown)
-    heading = [*(c.rjust(w) for c, w in zip(used, width, strict=True)), at(-1) + "instruction"]
+    heading = [*(titles.get(c, c).rjust(w) for c, w in zip(used, width, strict=True)), at(-1) + "instruction"]
     yield emphasis("  ".join(heading))
     skipped, before = 0, None
     for i, row in enumerate(rows):

@@ -6,8 +6,16 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .options import Capture, FilterMaker, captures_options, filter_options, table_options
-from .output import Cell, print_rows, share
+from .options import (
+    Capture,
+    EstimateChoice,
+    FilterMaker,
+    captures_options,
+    estimate_option,
+    filter_options,
+    table_options,
+)
+from .output import Cell, print_rows, share, titles_of
 from .symbols import symbol_notes, symbol_options
 
 if TYPE_CHECKING:
@@ -40,13 +48,15 @@ _SITE_SPARE = ({"from": "from function", "most often to": "to function"}, "type"
     help="A row for each pair of ends, or for each branch instruction with all of its targets.",
 )
 @table_options
+@estimate_option
 def command(
-    capture: Capture, make_filter: FilterMaker, symbols: SymbolOptions, no_symbols: bool, by: str, form: str, limit: int
-) -> int:
+    capture: Capture, make_filter: FilterMaker, symbols: SymbolOptions, no_symbols: bool, by: str, form: str,
+    limit: int, counts: EstimateChoice,
+) -> int:  # fmt: skip
     """List the hottest branches: counts, mispredictions, cycles.
 
     Each row shows both ends of a branch, how often it was taken, how often it was mispredicted when taken, and the
-    cycles since the previous branch.
+    cycles since the previous branch. Counts follow the time that code takes; --estimate executions corrects that.
 
     Places are module+address, with the address as linked (docs: addresses). An empty cell, or no column in a table,
     means that the processor did not report it. Functions come last, as name+offset, where symbols are found. csv and
@@ -62,8 +72,10 @@ def command(
 
     profile = capture.open(make_filter.early(ranges=False, details=True))
     chosen = make_filter(profile)
+    estimate = counts.of(capture, profile, chosen)
     with capture.reading(profile):
-        table = branches(profile, sample_filter=chosen)
+        table = branches(profile, sample_filter=chosen, estimate=estimate)
+    titles = titles_of(estimate)
     recorded = table.recorded
     empty, total = int(table.count[~recorded].sum()), int(table.count[recorded].sum())
     symbolizer = None if no_symbols else Symbolizer(profile, symbols)
@@ -71,12 +83,14 @@ def command(
     if by == "site":
         listed = sites(table).take(slice(limit or None))
         rows, from_module, to_module = _sites(namer, listed, total), listed.module, listed.to_module
-        print_rows(_SITE_COLUMNS, rows, form, machine_only=_PARTS, names=_SITE_NAMES, spare=_SITE_SPARE)
+        print_rows(_SITE_COLUMNS, rows, form, machine_only=_PARTS, names=_SITE_NAMES, spare=_SITE_SPARE,
+                   titles=titles)  # fmt: skip
     else:
         shown = table.take(recorded.nonzero()[0][: limit or None])
         rows, from_module, to_module = _branches(namer, shown, total), shown.from_module, shown.to_module
-        print_rows(_COLUMNS, rows, form, machine_only=_PARTS, names=_NAMES, spare=_SPARE)
+        print_rows(_COLUMNS, rows, form, machine_only=_PARTS, names=_NAMES, spare=_SPARE, titles=titles)
     notes = capture.why_empty(profile, rows) + without_binary(profile, from_module, to_module)
+    notes += counts.notes(estimate)
     if empty:
         notes.append(f"{empty} entries are empty")
     if symbolizer is not None:

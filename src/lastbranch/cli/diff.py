@@ -76,7 +76,8 @@ def command(
     Each row says whether the difference is more than chance.
 
     The share of a function is its share of the samples (by period); of an edge, its share of the branch entries; of a
-    block, its share of the ranges. p is the probability of such a difference between two recordings of the same
+    block, its share of the ranges. noise is the standard error of the change, in percentage points: four times as many
+    samples halve it. p is the probability of such a difference between two recordings of the same
     behaviour. The unit is the sample: the entries of one branch stack are one observation. Code is matched by name
     across builds.
     """
@@ -128,13 +129,13 @@ def _weights_of(sides: Sequence[Sequence[str]], weights: dict[str, int]) -> list
 def print_difference(found: Difference, by: str, rate: float, form: str, limit: int) -> None:
     """Print a row for each thing that was compared."""
     names = ["event", *(part for end in _ENDS[by] for part in (end, f"{end} module"))]
-    columns = [*names, "A %", "B %", "change",
+    columns = [*names, "A %", "B %", "change", "noise",
                "A samples", "B samples", "p", "significant"]  # fmt: skip
     rows: list[list[Cell]] = []
     significant = found.significant(rate).tolist()
     for i in range(len(found))[: limit or None]:
         ends = (part for spot in found.spots[i] for part in (_called(spot.function, spot.where), spot.module or None))
-        shares = [round(100 * float(value), 4) for value in (*found.share[:, i], found.change[i])]
+        shares = [round(100 * float(value), 4) for value in (*found.share[:, i], found.change[i], found.noise[i])]
         chance = float(found.probability[i])
         probability = None if chance != chance else f"{chance:.2g}" if form == "table" else chance
         rows.append([found.event[i], *ends, *shares, *map(int, found.samples[:, i]), probability, significant[i]])

@@ -8,13 +8,26 @@ from typing import TYPE_CHECKING
 import click
 
 from ..errors import NotRecordedError
-from ..export import BY_MODULE, EXPORTS, FOLDERS, Exported, ExportOptions, counting_for, export_to, exporter
+from ..export import (
+    BY_MODULE,
+    COUNTED,
+    ESTIMATED,
+    EXPORTS,
+    FOLDERS,
+    Exported,
+    ExportOptions,
+    counting_for,
+    export_to,
+    exporter,
+)
 from .options import (
     Capture,
+    EstimateChoice,
     FilterMaker,
     captures_options,
     check_new,
     complete_file,
+    estimate_option,
     filter_options,
     force_option,
     format_option,
@@ -58,9 +71,11 @@ output_options = stacked(
     help="With --check: exit with code 6 if less than PCT % of the counts fit.",
 )  # fmt: skip
 @format_option("table", "csv", "json", help="With --check: output format.")
+@estimate_option
 def command(
     capture: Capture, make_filter: FilterMaker, name: str | None, binary: str | None, output: str | None, force: bool,
     fail_empty: bool, symbols: SymbolOptions, check: str | None, fail_under: float | None, form: str,
+    counts: EstimateChoice,
 ) -> int:  # fmt: skip
     """Write a capture for compilers, viewers and other tools.
 
@@ -78,8 +93,11 @@ def command(
     OUT appears when it is complete. An existing file or folder of that name is replaced only with --force, and stays as
     it is until OUT is complete.
 
-    --check PROFILE --binary PATH says how much of such a file fits a binary: ranges and branches that its code can run,
-    or functions and lines that it has.
+    Counts are as they were observed, which follow time; --estimate executions estimates executions from them. A note
+    says which they are.
+
+    --check PROFILE --binary PATH says how much of such a file, or of an .fdata file of perf2bolt, fits a binary: ranges
+    and branches that its code can run, or functions and lines that it has.
     """
     if check is not None:
         return _check(check, binary, symbols, form, fail_under, bool(capture.paths or name or output))
@@ -87,13 +105,18 @@ def command(
         raise click.MissingParameter(param_type="option", param_hint="'--to'")
     if fail_under is not None:
         raise click.UsageError("--fail-under goes with --check.")
+    if counts.executions and name not in ESTIMATED:
+        raise click.UsageError(f"--estimate executions is for counts: {', '.join(ESTIMATED)}; {name} has samples.")
     check_output(name, binary, output, force)
     wanted = counting_for(name)
     profile = capture.open(make_filter.early(**wanted) if wanted else None)
-    options = ExportOptions(make_filter(profile), binary, symbols)
+    chosen = make_filter(profile)
+    estimate = counts.of(capture, profile, chosen)
+    options = ExportOptions(chosen, binary, symbols, estimate=estimate)
     with capture.reading(profile, printing=output is None):
         done = write(profile, name, output, options)
-    code = capture.finish(profile, brief(profile, done.all_notes))
+    notes = [estimate.note] if name in COUNTED else counts.notes(estimate)
+    code = capture.finish(profile, brief(profile, [*notes, *done.all_notes]))
     return NotRecordedError.exit_code if fail_empty and done.partial else code
 
 

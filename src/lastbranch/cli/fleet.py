@@ -16,8 +16,17 @@ from ..errors import NotRecordedError
 from .diff import exceeded, print_difference, verdict, verdict_options
 from .export import check_output, output_options, write
 from .group import Group
-from .options import complete_file, complete_folder, grouped, limit_options, symfs_option, table_options
+from .options import (
+    complete_file,
+    complete_folder,
+    grouped,
+    limit_options,
+    no_progress_option,
+    symfs_option,
+    table_options,
+)
 from .output import Cell, print_notes, print_rows, share
+from .progress import stages
 from .query import print_result
 from .symbols import brief, module_of, symbol_notes, symbol_options
 
@@ -91,6 +100,7 @@ class Work:
     processes: int | None
     scheduler: str | None
     certificates: Certificates | None
+    progress: bool
 
     @contextmanager
     def store(self, address: str) -> Iterator[Store]:
@@ -102,7 +112,7 @@ class Work:
         else:
             run = Cluster(self.scheduler, self.certificates)
         with run:
-            yield Store(self.path(address), run)
+            yield Store(self.path(address), run, stages(self.progress))
 
     def path(self, path: str) -> str:
         """``path`` as workers know it."""
@@ -110,8 +120,9 @@ class Work:
 
 
 def _work(
-    workers: int | None, scheduler: str | None, tls_ca: str | None, tls_cert: str | None, tls_key: str | None
-) -> Work:
+    workers: int | None, scheduler: str | None, tls_ca: str | None, tls_cert: str | None, tls_key: str | None,
+    no_progress: bool,
+) -> Work:  # fmt: skip
     from ..fleet import Certificates
 
     files = (tls_ca, tls_cert, tls_key)
@@ -120,7 +131,7 @@ def _work(
     if workers and scheduler:
         raise click.UsageError("--workers are processes of this machine: a cluster has as many as it was given")
     certificates = Certificates(tls_ca, tls_cert, tls_key) if tls_ca and tls_cert and tls_key else None
-    return Work(workers, scheduler, certificates)
+    return Work(workers, scheduler, certificates, not no_progress)
 
 
 work_options = grouped(
@@ -135,8 +146,9 @@ work_options = grouped(
     click.option("--tls-ca", metavar="FILE", help="Certificate of the authority of the cluster, PEM."),
     click.option("--tls-cert", metavar="FILE", help="Certificate of this member of the cluster, PEM."),
     click.option("--tls-key", metavar="FILE", help="Key of that certificate, PEM."),
+    no_progress_option,
 )  # fmt: skip
-"""--workers, --scheduler, --tls-ca, --tls-cert and --tls-key, as one ``work`` argument."""
+"""--workers, --scheduler, --tls-ca, --tls-cert, --tls-key and --no-progress, as one ``work`` argument."""
 
 
 @click.group(cls=Group)
@@ -169,9 +181,9 @@ def add(
 ) -> int:
     """Count captures and add them to STORE, which is made if there is none.
 
-    FILE can be a folder, whose captures are meant, or a pattern ('logs/**/*.data'). All captures of one call are added
-    at once or, if it is interrupted, none; the same call then goes on with what is done. A capture is known by its
-    contents and counts once, however often it is added. No binary is needed for it.
+    FILE can be a folder, which means the captures directly in it, or a pattern ('logs/**/*.data'). One call adds all of
+    its captures or, if it is interrupted, none; the same call then continues where it stopped. A capture is identified
+    by its contents and counts once, however often it is added. No binaries are needed.
 
     A capture that is damaged counts with what can be read; one that cannot be read is named and listed, and the rest is
     done: exit code 1.
@@ -180,14 +192,16 @@ def add(
 
     with work.store(store) as there:
         added = there.add([work.path(file) for file in files], Labels(service, version, host, time))
+    from ..model import counted, visible
+
     for path, reason in added.refused.items():
-        click.echo(f"warning: {path}: not counted: {reason}", err=True)
+        click.echo(f"warning: {visible(path)}: not counted: {reason.removeprefix(f'{path}: ')}", err=True)
     for path, reason in added.damaged.items():
-        click.echo(f"warning: {path}: {reason}", err=True)
+        click.echo(f"warning: {visible(path)}: {reason}", err=True)
     print_notes(added.notes)
-    again = f", {added.known} were known" if added.known else ""
+    known = f", {added.known} already counted" if added.known else ""
     refused = f", {len(added.refused)} refused" if added.refused else ""
-    click.echo(f"{added.captures} captures added{again}{refused}", err=True)
+    click.echo(f"{counted(added.captures, 'capture')} added{known}{refused}", err=True)
     return 1 if added.refused or added.damaged else 0
 
 
@@ -472,8 +486,10 @@ def compact(store: str, keep: float, work: Work) -> int:
     What is in it stays the same. Objects that dead writers have left, and parts that were merged, are deleted after
     --keep hours.
     """
+    from ..model import counted
+
     with work.store(store) as there:
-        click.echo(f"{there.compact(keep)} parts merged", err=True)
+        click.echo(f"{counted(there.compact(keep), 'part')} merged", err=True)
     return 0
 
 
@@ -490,8 +506,9 @@ def expire(store: str, before: str, keep: float) -> int:
     Their objects are deleted after --keep hours, by this command or the next `fleet compact`.
     """
     from ..fleet import Store
+    from ..model import counted
 
-    click.echo(f"{Store(store).expire(before, keep)} parts removed: all before {before}", err=True)
+    click.echo(f"{counted(Store(store).expire(before, keep), 'part')} removed: all before {before}", err=True)
     return 0
 
 
@@ -509,11 +526,13 @@ def verify(store: str, work: Work) -> int:
 
     Names also what is in its folders and not of it. Exit code 1 if something is damaged or missing.
     """
+    from ..model import counted
+
     with work.store(store) as there:
         found = there.verify()
     for name, reason in found.damaged.items():
         click.echo(f"error: {name}: {reason}", err=True)
     foreign = "not of the store: of another tool, or of a writer that did not finish"
     print_notes(f"{name}: {foreign}" for name in found.foreign)
-    click.echo(f"{found.parts} parts, {len(found.damaged)} damaged", err=True)
+    click.echo(f"{counted(found.parts, 'part')}, {len(found.damaged)} damaged", err=True)
     return 1 if found.damaged else 0

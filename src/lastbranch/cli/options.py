@@ -21,12 +21,14 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
     from ..analysis.counting import EarlyCounts
+    from ..analysis.executions import Estimate
     from ..formats.etl.decode import Reading
     from ..model import Profile, SampleFilter, StackWatcher
 
 __all__ = [
     "Capture", "capture_options", "captures_and", "captures_options", "check_new", "complete_file",
-    "complete_folder", "Count", "DEFAULT_FILE", "file_argument", "filter_options", "FilterMaker", "force_option",
+    "complete_folder", "Count", "DEFAULT_FILE", "estimate_option", "EstimateChoice",
+    "file_argument", "filter_options", "FilterMaker", "force_option",
     "format_option", "format_options", "grouped", "limit_options", "log_options", "LogOptions",
     "no_progress_option", "pid_option", "source_root_option", "stacked", "symfs_option", "table_options",
     "time_option", "TimeRange", "weight_option",
@@ -67,7 +69,7 @@ def grouped(argument: str, make: Callable[..., Any], *options: Callable[[Any], A
             made = make(**{name: values.pop(name) for name in names})
             return function(**{argument: made}, **values)
 
-        return stacked(*options)(wrapped)  # type: ignore[return-value]
+        return stacked(*options)(wrapped)  # type: ignore[return-value]  # its arguments differ from those of the command
 
     return decorate
 
@@ -342,7 +344,8 @@ def captures_and(name: str, metavar: str) -> Callable[[_Command], _Command]:
             return whole(paths=_files_or_default(words[:-1]), **{name: words[-1]}, **rest)
 
         words = click.argument("words", metavar=f"[FILE]... {metavar}", nargs=-1, shell_complete=complete_file)
-        return stacked(words, weight_option, _reading_options)(wrapped)  # type: ignore[return-value]
+        options = stacked(words, weight_option, _reading_options)
+        return options(wrapped)  # type: ignore[return-value]  # its arguments differ from those of the command
 
     return decorate
 
@@ -416,6 +419,42 @@ source_root_option = click.option(
     help="Look for source files in DIR (repeatable). [default: next to the binary]",
 )  # fmt: skip
 pid_option = click.option("--pid", type=int, multiple=True, help="Only this process id (repeatable).")
+
+
+@dataclass(frozen=True, slots=True)
+class EstimateChoice:
+    """--estimate: what counts of branches and instructions are."""
+
+    estimate: str
+
+    @property
+    def executions(self) -> bool:
+        return self.estimate == "executions"
+
+    def of(self, capture: Capture, profile: Profile, chosen: SampleFilter | None) -> Estimate:
+        """For the samples that ``chosen`` keeps. Reads the capture if executions are asked for."""
+        if not self.executions:
+            from ..analysis import Estimate
+
+            return Estimate.observed(profile, chosen)
+        from ..analysis import estimate_executions
+
+        with capture.reading(profile):
+            return estimate_executions(profile, sample_filter=chosen)
+
+    def notes(self, estimate: Estimate) -> list[str]:
+        """What a reader who asked for executions should know of them."""
+        return [estimate.note] if self.executions else []
+
+
+estimate_option = grouped(
+    "counts", EstimateChoice,
+    click.option(
+        "--estimate", type=click.Choice(("observed", "executions")), default="observed", show_default=True,
+        help="Counts as they were observed, which follow time, or executions estimated from them (docs: executions).",
+    ),
+)  # fmt: skip
+"""--estimate, as an `EstimateChoice` argument ``counts``."""
 
 
 @dataclass(frozen=True, slots=True)

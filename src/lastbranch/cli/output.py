@@ -14,12 +14,13 @@ from .pager import page, wanted
 from .paint import FAINT, GUESS, Style, bar, can_print, colours, emphasis, heat, painted, terminal
 
 if TYPE_CHECKING:
+    from ..analysis.executions import Estimate
     from ..errors import Damage
     from ..model import Profile
 
 __all__ = [
     "EXCEEDED", "Cell", "key", "print_damage", "print_json", "print_lines", "print_notes", "print_refused",
-    "print_rows", "share", "shorten", "row_lines", "terminal_options", "terminal_width", "wrapped",
+    "print_rows", "share", "shorten", "row_lines", "terminal_options", "terminal_width", "titles_of", "wrapped",
 ]  # fmt: skip
 
 EXCEEDED = 6
@@ -44,8 +45,8 @@ WHOLE = {
 }  # fmt: skip
 """Columns with heat, each with the value that is all of it. It is the same in every table."""
 _RESTS_ON = {
-    "samples %": "samples", "total %": "total", "entries %": "branch entries", "calls %": "calls", "share %": "count",
-    "mispredicted %": "count", "cycles": "count", "most often %": "count",
+    "samples %": "samples", "period %": "samples", "noise": "samples", "entries %": "samples", "total %": "total",
+    "calls %": "calls", "share %": "count", "mispredicted %": "count", "cycles": "count", "most often %": "count",
 }  # fmt: skip
 """Columns that are faint where the number in another column of the row is small: they are mostly chance there."""
 _BARS = ("calls %", "samples %", "share %")
@@ -95,18 +96,19 @@ def terminal_width() -> int | None:
 
 def table_lines(
     columns: Sequence[str], rows: Sequence[Sequence[Cell]], *, names: Sequence[str], spare: Sequence[Spare],
-    wrap: bool,
+    wrap: bool, titles: Mapping[str, str],
 ) -> Iterator[str]:  # fmt: skip
-    """The lines of a table. ``names`` are columns that come last, in that order, and may be shortened; without any, the
-    order stays, and every column of text may be. ``spare`` are those that are left out first, in that order. ``wrap``:
-    text continues in the next line instead."""
+    """The lines of a table. ``titles`` are other names of columns, which people see. ``names`` are columns that come
+    last, in that order, and may be shortened; without any, the order stays, and every column of text may be. ``spare``
+    are those that are left out first, in that order. ``wrap``: text continues in the next line instead."""
     where = {name: i for i, name in enumerate(columns)}
     last = [where[name] for name in names if name in where]
     shown = [i for i in range(len(columns)) if i not in last] + last
     right = [any(isinstance(row[i], int | float) for row in rows) for i in range(len(columns))]
     flexible = {i for i in last or shown if not right[i]}
     texts = [[_shown(cell) for cell in row] for row in rows]
-    widths = [_width(i, columns, texts) for i in range(len(columns))]
+    heads = [titles.get(name, name) for name in columns]
+    widths = [_width(i, heads, texts) for i in range(len(columns))]
     room = terminal_width()
     if room is not None:
         left_out: list[str] = []
@@ -119,9 +121,9 @@ def table_lines(
             for name, heir in heirs.items():
                 at, its = where[name], where[heir]
                 shown.remove(at)
-                left_out.append(name)
+                left_out.append(heads[at])
                 texts = [[row[at] if i == its and not t else t for i, t in enumerate(row)] for row in texts]
-                widths[its] = _width(its, columns, texts)
+                widths[its] = _width(its, heads, texts)
         cut = _total([widths[i] for i in shown]) > room
         if cut:
             widths = _fitted(widths, shown, flexible, room)
@@ -133,12 +135,12 @@ def table_lines(
         share = next((where[name] for name in _BARS if name in where), None)
         if share in shown and size in _BAR and terminal():
             shown.insert(shown.index(share) + 1, len(columns))
-            columns, widths, right = [*columns, ""], [*widths, size], [*right, False]
+            heads, widths, right = [*heads, ""], [*widths, size], [*right, False]
             shares = [_part(row[share], 100) or 0.0 for row in rows]
             most = max(shares, default=0) or 1
             bars = [bar(part / most, size) for part in shares]
             texts = [[*text, drawn] for text, drawn in zip(texts, bars, strict=True)]
-    yield from map(emphasis, _row(columns, shown, widths, right))
+    yield from map(emphasis, _row(heads, shown, widths, right))
     styles = _styles(columns) if colours() else None
     for text, row in zip(texts, rows, strict=True):
         yield from _row(text, shown, widths, right, styles(row) if styles else None)
@@ -304,6 +306,7 @@ _DAMAGE_SHOWN = 5
 def print_rows(
     columns: Sequence[str], rows: Iterable[Sequence[Cell]], form: str, *, machine_only: Collection[str] = (),
     names: Sequence[str] = (), spare: Sequence[Spare] = (), wrap: bool = False,
+    titles: Mapping[str, str] | None = None,
 ) -> None:  # fmt: skip
     """Print ``rows`` as ``table``, ``csv`` (header line first) or ``json`` (a list of objects).
 
@@ -311,7 +314,8 @@ def print_rows(
     its `key`; people do not get those of ``machine_only``, nor those without a value in any row. The rest is
     how `table_lines` lays out a table.
     """
-    keys = [key(name) for name in columns]
+    titles = titles or {}
+    keys = [key(titles.get(name, name)) for name in columns]
     if form == "json":
         print_json([dict(zip(keys, row, strict=True)) for row in rows])
         return
@@ -322,12 +326,14 @@ def print_rows(
         writer.writerow(keys)
         writer.writerows(_safe(rows))  # as they come
     else:
-        print_lines(row_lines(columns, rows, machine_only=machine_only, names=names, spare=spare, wrap=wrap))
+        lines = row_lines(columns, rows, machine_only=machine_only, names=names, spare=spare, wrap=wrap, titles=titles)
+        print_lines(lines)
 
 
 def row_lines(
     columns: Sequence[str], rows: Iterable[Sequence[Cell]], *, machine_only: Collection[str] = (),
     names: Sequence[str] = (), spare: Sequence[Spare] = (), wrap: bool = False,
+    titles: Mapping[str, str] | None = None,
 ) -> Iterator[str]:  # fmt: skip
     """The lines of the table that `print_rows` prints."""
     safe = list(_safe(rows))
@@ -336,7 +342,8 @@ def row_lines(
         if name not in machine_only and (not safe or any(row[i] is not None for row in safe))
     ]  # fmt: skip
     cells = [[row[i] for i in shown] for row in safe]
-    return table_lines([columns[i] for i in shown], cells, names=names, spare=spare, wrap=wrap)
+    left = [columns[i] for i in shown]
+    return table_lines(left, cells, names=names, spare=spare, wrap=wrap, titles=titles or {})
 
 
 def _safe(rows: Iterable[Sequence[Cell]]) -> Iterator[list[Cell]]:
@@ -413,6 +420,16 @@ def print_refused(profile: Profile) -> None:
     if profile.refused:
         click.echo(f"warning: {len(profile.refused)} of {len(profile.refused) + len(profile.captures)} captures were "
                    "left out", err=True)  # fmt: skip
+
+
+def titles_of(estimate: Estimate, *, within: bool = False) -> dict[str, str]:
+    """What columns of counts are called that follow what ``estimate`` says: ``share %`` is ``share of time %``, and
+    what was counted is ``executions`` where these replace it. ``within``: shares are of one branch, not of all."""
+    replaced = {"count": "executions"} if estimate.replaced else {}
+    if estimate.basis == "entries" or within:
+        return replaced
+    titles = {"share %": f"share of {estimate.basis} %", "instructions %": f"instructions % by {estimate.basis}"}
+    return titles | replaced
 
 
 def key(name: str) -> str:

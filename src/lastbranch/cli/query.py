@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .options import Capture, Count, captures_and, table_options
+from .options import Capture, Count, EstimateChoice, captures_and, estimate_option, table_options
 from .output import Cell, key, print_rows
 from .symbols import symbol_options
 
@@ -25,24 +25,30 @@ if TYPE_CHECKING:
     help="Memory that the database uses before it spills to a temporary folder.",
 )  # fmt: skip
 @table_options
-def command(capture: Capture, sql: str, symbols: SymbolOptions, memory: int, form: str, limit: int) -> int:
+@estimate_option
+def command(
+    capture: Capture, sql: str, symbols: SymbolOptions, memory: int, form: str, limit: int, counts: EstimateChoice
+) -> int:
     """Run a SELECT statement over a capture, with DuckDB.
 
     Tables (docs: SQL): captures, modules, processes, threads, events, samples, branches, frames, counters,
     user_registers, interrupt_registers, edges, ranges, stacks, stack_frames. "describe branches" lists the columns of
     one. Only what the statement reads is loaded, and functions are named only if it asks for them. The statement can
-    neither read nor write files, and loads no extensions.
+    neither read nor write files, and loads no extensions. --estimate executions is for what edges and ranges count.
     """
-    from ..sql import query
+    from ..analysis.counting import EarlyCounts
+    from ..sql import counted_by, query
     from ..symbols import Symbolizer
 
-    profile = capture.open()
+    counted = counted_by(sql)
+    profile = capture.open(EarlyCounts(**counted) if counted else None)
     symbolizer = Symbolizer(profile, symbols)
+    estimate = counts.of(capture, profile, None) if counted else None
     with capture.reading(profile):
-        result = query(profile, sql, symbols=symbolizer, memory=memory << 20)
+        result = query(profile, sql, symbols=symbolizer, memory=memory << 20, estimate=estimate)
     with result:
         print_result(result.columns, result, form, limit)
-    return capture.finish(profile, result.notes)
+    return capture.finish(profile, [*(counts.notes(estimate) if estimate else []), *result.notes])
 
 
 def print_result(columns: list[str], rows: Iterable[tuple[Any, ...]], form: str, limit: int) -> None:

@@ -16,6 +16,25 @@ if TYPE_CHECKING:
     from ..capture import Summary
 
 
+_LONGEST_BURST = 1 << 14
+
+
+class _Range(click.ParamType[tuple[int, int]]):
+    """A number, or two with a hyphen."""
+
+    name = "range"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, int]:
+        fewest, _, most = str(value).partition("-")
+        try:
+            found = int(fewest), int(most or fewest)
+        except ValueError:
+            self.fail(f"{value!r} is neither a number nor two, as 64-256", param, ctx)
+        if not 1 <= found[0] <= found[1] <= _LONGEST_BURST:
+            self.fail(f"{value} is not in the range 1<=N<=M<={_LONGEST_BURST}", param, ctx)
+        return found
+
+
 class _Record(click.Command):
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         after_command = bool(ctx.params.get("command_words"))  # whose options are not ours
@@ -36,9 +55,15 @@ class _Record(click.Command):
 @click.option("--frequency", type=Count(1), metavar="HZ", help="Samples per second, instead of a period.")
 @click.option("--depth", type=click.IntRange(1, 1024), default=96, show_default=True, metavar="N",
               help="Branches per sample.")  # fmt: skip
+@click.option("--burst", type=_Range(), metavar="N[-M]",
+              help="Software: branches of a burst, drawn from that range, in as many samples as they need; by default "
+                  "32 to 1056, growing with the recording.")  # fmt: skip
 @click.option("--filter", "filters", metavar="CLASS,...", default="user,any", show_default=True,
               help=f"The branches to record: {', '.join(CLASSES).lower()}.")  # fmt: skip
-@click.option("--call-stack", is_flag=True, help="Call-stack mode: returns delete their calls.")
+@click.option("--call-graph", type=click.Choice(["auto", "dwarf", "fp", "lbr", "none"]), default="auto",
+              show_default=True,
+              help="Where call stacks come from: call frame information (dwarf), frame pointers (fp), or the "
+                  "call-stack mode of branch records (lbr). auto: dwarf with the software engine.")  # fmt: skip
 @click.option("--duty", type=click.FloatRange(0.1, 50), default=5, show_default=True, metavar="PCT",
               help="Software: the largest share of wall time, in percent, that bursts may take.")  # fmt: skip
 @click.option(
@@ -82,7 +107,7 @@ def command(
     from ..capture import Options
     from ..recorders import branch_select, record_file
 
-    select = branch_select(filters, options["call_stack"])
+    select = branch_select(filters, options["call_graph"] == "lbr")
     done = record_file(
         None if everything else pid if pid is not None else command_words, output,
         Options(select=select, duty=duty / 100, **options), engine=engine,

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from .options import Capture, captures_options, filter_options, source_root_option, table_options
-from .output import Cell, print_rows, share
+from .options import (
+    Capture,
+    EstimateChoice,
+    captures_options,
+    estimate_option,
+    filter_options,
+    source_root_option,
+    table_options,
+)
+from .output import Cell, print_rows, share, titles_of
 from .symbols import brief, line_of, module_of, symbol_notes, symbol_options
 
 if TYPE_CHECKING:
     from ..analysis import Key, NameTable, WeightTable
     from ..analysis.naming import View
+    from ..analysis.share_noise import Noise
     from ..analysis.sources import Sources
     from ..model import Array, Profile
     from ..symbols import SymbolOptions
@@ -20,8 +30,8 @@ if TYPE_CHECKING:
 VIEWS = ("function", "inline", "line")
 _KEYS = {"process": ("pid", "process"), "thread": ("pid", "tid", "thread"), "module": ("module",)}
 _OTHERS = "--by shows the same by process, thread, module, inline or line"
-_SPARE = ("branch entries", "period", "period %")
-_SPARE_NAMES = ("total period", "period", "instructions", "total", "period %", "samples", "source", "total %")
+_SPARE = ("branch entries", "period", "period %", "noise")
+_SPARE_NAMES = ("total period", "period", "instructions", "total", "period %", "samples", "source", "total %", "noise")
 _MACHINE_ONLY = ("linkage name", "file", "line number")
 
 
@@ -36,9 +46,10 @@ _MACHINE_ONLY = ("linkage name", "file", "line number")
     help="What each row is. [default: function, or module if no names are found]",
 )
 @source_root_option
+@estimate_option
 def command(
     capture: Capture, make_filter: Any, symbols: SymbolOptions, form: str, limit: int, by: str | None,
-    source_root: tuple[str, ...],
+    source_root: tuple[str, ...], counts: EstimateChoice,
 ) -> int:  # fmt: skip
     """Report samples by function, module, process or line.
 
@@ -46,25 +57,32 @@ def command(
 
     By function, by inline (inlined functions on their own) or by line: samples counts the samples whose address is
     there, total those with it anywhere in their call stack, and instructions the instructions executed there, from the
-    ranges of branch stacks.
+    ranges of branch stacks: as often as they were observed, or executed (--estimate).
+
+    noise is the standard error of samples %, in percentage points. A note says how much longer to record to halve it.
     """
     profile = capture.open()
     chosen = make_filter(profile)
     notes: list[str] = []
     if by not in _KEYS:
         from ..analysis import names
+        from ..analysis.naming import Namer
+        from ..analysis.share_noise import innermost, noise_of_addresses
         from ..analysis.sources import Sources
         from ..symbols import Symbolizer
 
-        symbolizer = Symbolizer(profile, symbols)
+        symbolizer, estimate = Symbolizer(profile, symbols), counts.of(capture, profile, chosen)
+        view, namer, sums = cast("View", by or "function"), Namer(profile, symbolizer), noise_of_addresses(profile)
         with capture.reading(profile):
-            named = names(profile, cast("View", by or "function"), symbolizer, sample_filter=chosen)
+            named = names(profile, view, namer, sample_filter=chosen, estimate=estimate, watch=sums.add)
+        noise = sums.of(named.event, named.name, partial(innermost, namer, view))
         if by or any(label.function for label in named.labels):
             sources = Sources(profile, source_root)
-            rows = _print_names(profile, named, by or "function", sources, form, limit)
+            rows = _print_names(profile, named, noise, by or "function", sources, form, limit, titles_of(estimate))
             shown = {module_of(profile, named.labels[row]) for row in named.name[: limit or None].tolist()}
             notes = [*capture.why_empty(profile, rows), *([] if by else [f"by function; {_OTHERS}"])]
             notes += [*(f"totals: {source}" for source in named.stacks), *named.notes, *sources.notes]
+            notes += [*counts.notes(estimate), *noise.notes]
             lines = by not in (None, "function")
             return capture.finish(profile, notes + symbol_notes(profile, symbolizer, shown, lines=lines))
         by, notes = (
@@ -72,23 +90,29 @@ def command(
             [f"by module, because no function has a name; {_OTHERS}", *brief(profile, symbolizer.notes)],
         )
     from ..analysis import weights
+    from ..analysis.share_noise import noise_of_rows
 
     with capture.reading(profile):
-        table = weights(profile, cast("Key", by), sample_filter=chosen)
-    rows = _print_weights(profile, table, cast("Key", by), form, limit)
-    return capture.finish(profile, capture.why_empty(profile, rows) + notes)
+        sums = noise_of_rows(profile, cast("Key", by))
+        table = weights(profile, cast("Key", by), sample_filter=chosen, watch=sums.add)
+    noise = sums.of(table.event, table.key, lambda key: key)
+    rows = _print_weights(profile, table, noise, cast("Key", by), form, limit)
+    return capture.finish(profile, [*capture.why_empty(profile, rows), *notes, *noise.notes])
 
 
-def _print_weights(profile: Profile, table: WeightTable, by: Key, form: str, limit: int) -> list[list[Cell]]:
+def _print_weights(
+    profile: Profile, table: WeightTable, noise: Noise, by: Key, form: str, limit: int
+) -> list[list[Cell]]:
     sums = (table.samples, table.period, table.entries)
     whole = [_by_event(table.event, column, profile) for column in sums]
     rows: list[list[Cell]] = []
-    columns = (table.event, table.key, table.has_period, *sums)
-    for event, key, has_period, *values in zip(*(c[: limit or None].tolist() for c in columns), strict=True):
+    columns = (table.event, table.key, table.has_period, noise.error, *sums)
+    for event, key, has_period, error, *values in zip(*(c[: limit or None].tolist() for c in columns), strict=True):
         samples, period, entries = ([value, share(value, of[event])] for value, of in zip(values, whole, strict=True))
         period = period if has_period else [None, None]
-        rows.append([profile.events[event].name, *_key(profile, by, key), *samples, *period, *entries])
-    names = ["event", *_KEYS[by], "samples", "samples %", "period", "period %", "branch entries", "entries %"]
+        name = profile.events[event].name
+        rows.append([name, *_key(profile, by, key), *samples, round(100 * error, 2), *period, *entries])
+    names = ["event", *_KEYS[by], "samples", "samples %", "noise", "period", "period %", "branch entries", "entries %"]
     print_rows(names, rows, form, names=("event", *_KEYS[by]), spare=_SPARE)
     return rows
 
@@ -113,8 +137,15 @@ def _key(profile: Profile, by: Key, row: int) -> list[Cell]:
 
 
 def _print_names(
-    profile: Profile, table: NameTable, by: str, sources: Sources, form: str, limit: int
-) -> list[list[Cell]]:
+    profile: Profile,
+    table: NameTable,
+    noise: Noise,
+    by: str,
+    sources: Sources,
+    form: str,
+    limit: int,
+    titles: dict[str, str],
+) -> list[list[Cell]]:  # fmt: skip
     samples, period, instructions = (
         _by_event(table.event, column, profile) for column in (table.samples, table.period, table.instructions)
     )
@@ -133,7 +164,8 @@ def _print_names(
         rows.append(
             [
                 profile.events[int(table.event[i])].name, *line, label.shown(profile), module_of(profile, label),
-                *cells(table.samples, i, samples), *cells(table.period, i, period, table.has_period),
+                *cells(table.samples, i, samples), round(100 * float(noise.error[i]), 2),
+                *cells(table.period, i, period, table.has_period),
                 *cells(table.total, i, samples, table.has_total),
                 cells(table.total_period, i, period, periods_of_totals)[0],
                 *cells(table.instructions, i, instructions, table.has_instructions),
@@ -142,8 +174,8 @@ def _print_names(
             ]
         )  # fmt: skip
     names_of = ["line", "function"] if by == "line" else ["function"]
-    columns = ["event", *names_of, "module", "samples", "samples %", "period", "period %", "total", "total %",
+    columns = ["event", *names_of, "module", "samples", "samples %", "noise", "period", "period %", "total", "total %",
                "total period", "instructions", "instructions %", *_MACHINE_ONLY, "source"]  # fmt: skip
     spare, names = (*_SPARE_NAMES, *["module"] * (by == "line")), ("event", *names_of, "module", "source")
-    print_rows(columns, rows, form, machine_only=_MACHINE_ONLY, spare=spare, names=names)
+    print_rows(columns, rows, form, machine_only=_MACHINE_ONLY, spare=spare, names=names, titles=titles)
     return rows

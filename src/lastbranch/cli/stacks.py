@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .options import Capture, Count, captures_options, filter_options, format_option
+from .options import Capture, Count, EstimateChoice, captures_options, estimate_option, filter_options, format_option
 from .output import Cell, print_rows, terminal_options
 from .symbols import symbol_notes, symbol_options
 
@@ -27,14 +27,19 @@ if TYPE_CHECKING:
 @format_option("folded", "table", "csv", "json")
 @terminal_options
 @click.option("--limit", type=Count(), default=0, show_default=True, help="Stacks to print; 0 prints all.")
+@estimate_option
 def command(
-    capture: Capture, make_filter: Any, symbols: SymbolOptions, inline: bool, count: str, form: str, limit: int
-) -> int:
+    capture: Capture, make_filter: Any, symbols: SymbolOptions, inline: bool, count: str, form: str, limit: int,
+    counts: EstimateChoice,
+) -> int:  # fmt: skip
     """Print call stacks as folded lines for flame graphs.
 
     A line is the process and its functions, root first, with ; between them, and how often. The stacks are the best
     that the capture offers: call chains, LBR call-stack mode, or stacks rebuilt from the calls and returns of branch
     stacks (as deep as these reach). A note says which.
+
+    With --estimate executions a stack weighs as many branches as were executed, by the estimate, in the records that
+    were taken there.
     """
     from itertools import islice
 
@@ -43,10 +48,14 @@ def command(
     from ..export.folded import folded_line, folded_stacks, stack_notes
     from ..symbols import Symbolizer
 
+    if counts.executions and count == "period":
+        raise click.UsageError("--count period adds up what samples represent; leave out --estimate executions.")
     profile = capture.open()
     chosen = make_filter(profile)
+    estimate = counts.of(capture, profile, chosen)
+    count = "executions" if estimate.replaced else count
     with capture.reading(profile):
-        stacks = call_stacks(profile, sample_filter=chosen)
+        stacks = call_stacks(profile, sample_filter=chosen, estimate=estimate if estimate.replaced else None)
     symbolizer = Symbolizer(profile, symbols)
     view: View = "inline" if inline else "function"
     lines = list(islice(folded_stacks(profile, stacks, Namer(profile, symbolizer), view, count), limit or None))
@@ -59,6 +68,7 @@ def command(
     notes = [
         *capture.why_empty(profile, lines),
         *stack_notes(stacks),
+        *counts.notes(estimate),
         *symbol_notes(profile, symbolizer, seen, lines=inline),
     ]
     return capture.finish(profile, notes)

@@ -8,9 +8,11 @@ import click
 
 from .options import (
     Capture,
+    EstimateChoice,
     captures_options,
     check_new,
     complete_file,
+    estimate_option,
     filter_options,
     force_option,
     source_root_option,
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 @filter_options
 @symbol_options
 @source_root_option
+@estimate_option
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port on 127.0.0.1. [default: any that is free]")
 @click.option("--no-open", is_flag=True, help="Print the address instead of opening the browser.")
 @click.option(
@@ -42,7 +45,7 @@ if TYPE_CHECKING:
 @force_option
 def command(
     capture: Capture, make_filter: Any, symbols: SymbolOptions, source_root: tuple[str, ...], port: int, no_open: bool,
-    output: str | None, no_source: bool, anonymise: bool, force: bool,
+    output: str | None, no_source: bool, anonymise: bool, force: bool, counts: EstimateChoice,
 ) -> int:  # fmt: skip
     """Look at a capture in the browser.
 
@@ -50,9 +53,9 @@ def command(
     be changed there; those given here are the first. Only this machine and this user can reach the viewer, and nothing
     is loaded from the network. Ctrl-C ends it.
 
-    --html writes one file instead, to look at later or to share. Its filters are those given here. It has at most 25
-    MB: the heaviest rows of tables, and the code of the heaviest functions; of the rest it has the sum. Source text is
-    in it only if --source-root says where that is.
+    --html writes one file instead, to look at later or to share. Its filters and counts are those given here. It has
+    at most 25 MB: the heaviest rows of tables, and the code of the heaviest functions; of the rest it has the sum.
+    Source text is in it only if --source-root says where that is.
     """
     if output is not None:
         check_new(output, force, "--html")
@@ -61,7 +64,9 @@ def command(
             raise click.BadParameter("only a file can do without it: add --html", param_hint=name)
     profile = capture.open()
     file = None if output is None else HtmlFile(output, bool(source_root) and not no_source, anonymise)
-    return show(capture, profile, symbols, source_root, make_filter(profile), file, port, not no_open)
+    return show(
+        capture, profile, symbols, source_root, make_filter(profile), file, port, not no_open, counts.executions
+    )
 
 
 class HtmlFile(NamedTuple):
@@ -74,14 +79,14 @@ class HtmlFile(NamedTuple):
 
 def show(
     capture: Capture, profile: Profile, symbols: SymbolOptions, source_root: tuple[str, ...], chosen: Any = None,
-    file: HtmlFile | None = None, port: int = 0, browse: bool = True,
+    file: HtmlFile | None = None, port: int = 0, browse: bool = True, executions: bool = False,
 ) -> int:  # fmt: skip
     """Serve ``profile``, or write it to ``file``."""
     from ..view.loaded import Loaded, parameters_of
 
     paths = capture.paths if capture.paths == ("-",) else tuple(one.name for one in profile.captures)
     loaded = Loaded(profile, symbols, paths, capture.symfs, capture.folders, source_root, capture.log.given())
-    parameters = parameters_of(profile, chosen)
+    parameters = parameters_of(profile, chosen) | ({"estimate": "executions"} if executions else {})
     if file is not None:
         _write(capture, loaded, parameters, file)
     else:

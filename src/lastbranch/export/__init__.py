@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from ..model import Profile
 
 __all__ = [
-    "BY_MODULE", "COUNTED", "EXPORTS", "FOLDERS", "SAMPLES", "ExportOptions", "Exported", "Exporter", "export_to",
-    "exporter",
+    "BY_MODULE", "COUNTED", "ESTIMATED", "EXPORTS", "FOLDERS", "SAMPLES", "ExportOptions", "Exported", "Exporter",
+    "export_to", "exporter",
 ]  # fmt: skip
 
 BY_MODULE = ("autofdo", "gcov", "profgen", "bolt", "sampleprof")
@@ -34,6 +34,9 @@ SAMPLES = ("brstack", "perfscript", "speedscope", "firefox", "chrome")
 
 COUNTED = ("counts", *BY_MODULE)
 """Formats that need counts alone: they can be made where samples are no more (`ExportOptions.counted`)."""
+
+ESTIMATED = (*COUNTED, "folded")
+"""Formats of counts, which can be of executions (`ExportOptions.estimate`)."""
 
 
 def counting_for(name: str) -> dict[str, bool] | None:

@@ -6,7 +6,7 @@ first. Where call chains were recorded the frames come first, a line each (`docs
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, pairwise
 from typing import IO
 
@@ -21,9 +21,10 @@ from ..model import BRANCH, Profile, SampleBatch, counted
 from .binary_choice import limited
 from .interface import Exported, ExportOptions
 
-__all__ = ["EntryText", "export"]
+__all__ = ["CONTEXT_MAX", "EntryText", "export", "with_frames"]
 
-_CONTEXT_MAX = (1 << 64) - 4095
+CONTEXT_MAX = (1 << 64) - 4095
+"""The lowest value that is a context marker (PERF_CONTEXT_MAX), and no frame."""
 _CONTEXT_USER = (1 << 64) - 512
 _MAX_FRAMES = 127
 _TYPES = [n.upper().encode() if n not in ("unknown", "extended") else b"" for n in BRANCH_TYPES]
@@ -51,7 +52,7 @@ def export(profile: Profile, out: IO[bytes], options: ExportOptions) -> Exported
         lines = text.lines(batch)
         samples += len(batch)
         if "frame" in batch:
-            out.writelines(_with_frames(batch, lines, frames_from_stack))
+            out.writelines(with_frames(_chains(batch, frames_from_stack), lines))
         else:
             out.writelines(b" %16x%s\n" % row for row in zip(batch.ip.tolist(), lines, strict=True))
     left = profile.samples - sum(s.samples for s in streams)
@@ -98,10 +99,15 @@ def _flag_text(word: int) -> bytes:
     return b"%c/%c/%c/%d/%s/%s " % fields
 
 
-def _with_frames(batch: SampleBatch, lines: list[bytes], frames_from_stack: NDArray[np.bool_]) -> Iterator[bytes]:
-    for i, (event, line) in enumerate(zip(batch.event.tolist(), lines, strict=True)):
-        frames = _frames(batch, i, bool(frames_from_stack[event]))
+def with_frames(chains: Iterable[list[int]], lines: Iterable[bytes]) -> Iterator[bytes]:
+    """The text of samples with the call chains ``chains``, leaf first, and the branch stacks ``lines``."""
+    for frames, line in zip(chains, lines, strict=True):
         yield b"\n" + b"".join(b"\t%16x\n" % f for f in frames) + line + b"\n"
+
+
+def _chains(batch: SampleBatch, frames_from_stack: NDArray[np.bool_]) -> Iterator[list[int]]:
+    for i, event in enumerate(batch.event.tolist()):
+        yield _frames(batch, i, bool(frames_from_stack[event]))
 
 
 def _frames(batch: SampleBatch, i: int, from_stack: bool) -> list[int]:
@@ -114,4 +120,4 @@ def _frames(batch: SampleBatch, i: int, from_stack: bool) -> list[int]:
         chain = chain[: chain.index(_CONTEXT_USER)]
         source, target, _ = batch.stack(i)
         chain += target[:1].tolist() + source.tolist()
-    return [f for f in chain if f < _CONTEXT_MAX][:_MAX_FRAMES]
+    return [f for f in chain if f < CONTEXT_MAX][:_MAX_FRAMES]

@@ -5,7 +5,8 @@
 
 Addresses are hex without prefix; lines are sorted by kind, module and address. ``-`` is no module: the
 addresses of such a line are absolute. Blanks, control characters and backslashes in names are ``\\xNN``. Where
-different builds have one path, their names end in ``@`` and what identifies them.
+different builds have one path, their names end in ``@`` and what identifies them, or ``unidentified:`` and a number if
+nothing does: modules of several captures that may be the same or not.
 """
 
 from __future__ import annotations
@@ -34,7 +35,14 @@ def export(profile: Profile, out: IO[bytes], options: ExportOptions) -> Exported
         no_ranges = None if counted.ranges is not None else "the captures have no fall-through ranges"
     else:
         no_ranges = why_no_ranges(profile, sample_filter)
-        counted = count_stacks(profile, ranges=no_ranges is None, details=False, sample_filter=sample_filter)
+        counted = count_stacks(
+            profile,
+            ranges=no_ranges is None,
+            details=False,
+            sample_filter=sample_filter,
+            by_process=False,
+            estimate=options.estimate,
+        )
     names, word = _module_words(profile)
     notes = without_binary(profile, counted.branches.a_module, counted.branches.b_module)
     if counted.ranges is None:
@@ -55,13 +63,16 @@ def export(profile: Profile, out: IO[bytes], options: ExportOptions) -> Exported
 
 def _module_words(profile: Profile) -> tuple[Array, Array]:
     """Sorted names (bytes objects), and for each row of the modules table (and -1, last) its index in them."""
-    builds: dict[str, set[str]] = {}
+    builds: dict[str, list[str]] = {}
+    identities = []
     for module in profile.modules:
-        builds.setdefault(module.name, set()).add(module.identity)
-    several = {name for name, found in builds.items() if len(found) > 1}
+        found = builds.setdefault(module.name, [])
+        identities.append(module.identity or f"unidentified:{len(found) + 1}")
+        if identities[-1] not in found:
+            found.append(identities[-1])
     words = [
-        "-" if m.kind is ModuleKind.ANONYMOUS else word(m.name) + (f"@{m.identity}" if m.name in several else "")
-        for m in profile.modules
+        "-" if m.kind is ModuleKind.ANONYMOUS else word(m.name) + (f"@{identity}" if len(builds[m.name]) > 1 else "")
+        for m, identity in zip(profile.modules, identities, strict=True)
     ] + ["-"]
     names = sorted(set(words))
     rank = {name: i for i, name in enumerate(names)}

@@ -1,12 +1,14 @@
 """How much of a profile for a compiler fits a binary: ``export --check``.
 
 A profile by address fits where the code can do what was counted: a range begins at an instruction, ends at a branch,
-and nothing between them always leaves; a branch starts at a branch instruction that can go where it went. A profile by
-line fits where the binary has code of that line of that function, with the same discriminator.
+and nothing between them always leaves; a branch starts at a branch instruction that can go where it went. Offsets in
+functions are addresses where the binary has the function, and a block that runs on into the next one is a branch there.
+A profile by line fits where the binary has code of that line of that function, with the same discriminator.
 """
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -22,10 +24,10 @@ from ..errors import NotRecordedError, UnavailableError
 from ..isa import NOT_A_BRANCH, UNDECODABLE, Decoder, Instructions
 from ..model import Array, Module, Profile, counted, visible, word
 from ..opening import FileSource, code_of, open_source, use_binary
-from ..symbols import Symbolizer, SymbolOptions
+from ..symbols import FunctionTable, Symbolizer, SymbolOptions
 from .modules import first_code
 from .sampleprof import source_lines
-from .written import OUTSIDE, Places, Written, read_written
+from .written import OUTSIDE, Counts, End, Places, Written, read_written
 
 __all__ = ["Fit", "Row", "fit"]
 
@@ -79,10 +81,13 @@ def fit(path: str, binary: str, symbols: SymbolOptions | None = None) -> Fit:
     if written.build_id and module.build_id and not same_build_id(written.build_id, module.build_id):
         ids = written.build_id.hex(), module.build_id.hex()
         out.notes.append(f"the profile is of build id {ids[0]}, the binary has {ids[1]}")
-    if written.places is not None:
-        _fit_places(out, written.places, profile, image, symbols)
-    else:
-        _fit_lines(out, written, profile, symbols)
+    with Symbolizer(profile, symbols) as symbolizer:
+        if written.branches is not None:
+            _fit_places(out, _placed(out, written.branches, symbolizer.functions(0), image), profile, image, symbolizer)
+        elif written.places is not None:
+            _fit_places(out, written.places, profile, image, symbolizer)
+        else:
+            _fit_lines(out, written, profile, symbols)
     if not out.rows[-1].counts:
         raise NotRecordedError(f"{visible(path)} has no counts of {word(module.name)}")
     return out
@@ -114,7 +119,7 @@ def _sum(counts: Array) -> int:
 # -- by address
 
 
-def _fit_places(out: Fit, places: Places, profile: Profile, image: Image, symbols: SymbolOptions | None) -> None:
+def _fit_places(out: Fit, places: Places, profile: Profile, image: Image, symbolizer: Symbolizer) -> None:
     module = profile.modules[0]
     code = code_of(module)
     if code is None:
@@ -123,20 +128,49 @@ def _fit_places(out: Fit, places: Places, profile: Profile, image: Image, symbol
         _link_addresses(column, places.origin, module)
         for column in (places.ranges.a, places.ranges.b, places.branches.a, places.branches.b)
     )
-    with Symbolizer(profile, symbols) as symbolizer:
-        functions = symbolizer.functions(0).start
-    pieces = _Pieces(image, functions)
+    pieces = _Pieces(image, symbolizer.functions(0).start)
     found = pieces.decoded(code, np.concatenate([start, source, target]), np.concatenate([end, source, target]))
     reasons = Counter[str]()
     good = _straight(found, pieces, start, end, places.ranges.n, reasons)
-    taken = _possible(found, pieces, source, target, places.branches.n, reasons)
-    rows = [
-        _row("ranges", good, places.ranges.n), _row("branches", taken, places.branches.n),
-    ]  # fmt: skip
+    taken = _possible(found, pieces, source, target, places, reasons)
+    rows = [_row("branches", taken, places.branches.n)]
+    if len(good) or places.origin != "functions":
+        rows.insert(0, _row("ranges", good, places.ranges.n))
     whole = [sum(values) for values in zip(*((r.things, r.fitting, r.counts, r.fitting_counts) for r in rows),
                                            strict=True)]  # fmt: skip
     out.rows += [*rows, Row("profile", *whole)]
     out.notes += [f"{number} {reason}" for reason, number in reasons.most_common() if number]
+
+
+def _placed(out: Fit, branches: Counter[tuple[End, End]], functions: FunctionTable, image: Image) -> Places:
+    """The ``branches`` at link addresses: those of functions that the binary lacks are where no code is."""
+    starts = {f"__BOLT_PSEUDO_{s.name}": [(s.vaddr, s.vaddr + s.size)] for s in image.linkage_stubs}
+    for row, (function, start, end) in enumerate(
+        zip(functions.functions, functions.start.tolist(), functions.end.tolist(), strict=True)
+    ):
+        for name in {function.name, *functions.aliases.get(row, ())}:
+            stub = re.fullmatch(r"([^@]+)(@.*)?@plt", name)
+            starts.setdefault(f"{stub[1]}@PLT" if stub else name, []).append((start, end))
+    missing = Counter[str]()
+
+    def address(end: End, n: int) -> int:
+        if end is None:
+            return OUTSIDE
+        # Local functions have names like helper/2 or helper/file.c/1: BOLT numbers those of one name by address.
+        name, _, number = (end[0], "", "") if end[0] in starts else end[0].partition("/")
+        which = int(number.rpartition("/")[2]) - 1 if re.fullmatch(r"(.*/)?[1-9]\d{0,8}", number) else 0
+        if which >= len(starts.get(name, ())):
+            missing[end[0]] += n
+            return OUTSIDE - 1
+        start, past = starts[name][which]
+        return start + end[1] if end[1] < max(past - start, 1) else OUTSIDE - 1
+
+    rows = [(address(a, n), address(b, n), n) for (a, b), n in branches.items()]
+    _note_missing(out, missing)
+    a, b, n = zip(*rows, strict=True) if rows else ((), (), ())
+    none, zero = np.empty(0, np.uint64), np.empty(0, np.int64)
+    found = Counts(np.array(a, np.uint64), np.array(b, np.uint64), np.array(n, np.int64))
+    return Places(Counts(none, none, zero), found, "functions")
 
 
 def _row(what: str, good: Array, n: Array) -> Row:
@@ -200,29 +234,32 @@ def _straight(found: Instructions, pieces: _Pieces, start: Array, end: Array, n:
         "ranges begin or end inside an instruction": (first < 0) | (last < 0),
         "ranges end before they begin": end < start,
         "ranges run past an unconditional branch": before[last] > before[first],
-        "ranges end at no branch": _no_branch(kind, last),
+        "ranges end at an instruction that is no branch": _no_branch(kind, last),
     }
     return _passing(tests, n, reasons)
 
 
 def _possible(
-    found: Instructions, pieces: _Pieces, source: Array, target: Array, n: Array, reasons: Counter[str]
+    found: Instructions, pieces: _Pieces, source: Array, target: Array, places: Places, reasons: Counter[str]
 ) -> Array:
     """Which branches the code has; counts of the others are added to ``reasons``."""
-    address, _, kind, direct = found
+    address, length, kind, direct = found
     at, to = row_of(address, source), row_of(address, target)
-    from_here, to_here = source != np.uint64(OUTSIDE), target != np.uint64(OUTSIDE)
+    runs_on = (at >= 0) & (places.origin == "functions")
+    row = at[runs_on]
+    runs_on[runs_on] = ((address + length)[row] == target[runs_on]) & ~stops(*found)[row]
+    from_here, to_here = (source != np.uint64(OUTSIDE)) & ~runs_on, target != np.uint64(OUTSIDE)
     goes = direct[at] if len(direct) else np.zeros(len(at), np.uint64)
     is_direct = from_here & (at >= 0) & (goes != 0)
     tests = {
         "branches start outside code": from_here & ~pieces.inside(source),
         "branches start inside an instruction": from_here & (at < 0),
-        "branches start at no branch": from_here & _no_branch(kind, at),
+        "branches start at an instruction that is no branch": from_here & _no_branch(kind, at),
         "branches go elsewhere than the code does": is_direct & (goes != target),
         "branches go outside code": to_here & ~pieces.inside(target),
         "branches go into an instruction": to_here & (to < 0),
     }
-    return _passing(tests, n, reasons)
+    return _passing(tests, places.branches.n, reasons)
 
 
 def _no_branch(kind: Array, row: Array) -> Array:
@@ -238,11 +275,20 @@ def _passing(tests: dict[str, Array], n: Array, reasons: Counter[str]) -> Array:
     return left
 
 
+_NAMED = 3
+"""Functions that are named where they are missing."""
+
+
+def _note_missing(out: Fit, functions: Counter[str]) -> None:
+    if functions:
+        most = ", ".join(word(function) for function, _ in functions.most_common(_NAMED))
+        lacking = counted(len(functions), "function is", "functions are")
+        out.notes.append(f"{lacking} not in the binary: {most}{', ...' if len(functions) > _NAMED else ''}")
+
+
 # -- by line
 
 
-_NAMED = 3
-"""Functions that are named where they are missing."""
 _Thing = TypeVar("_Thing")
 
 
@@ -257,11 +303,7 @@ def _fit_lines(out: Fit, written: Written, profile: Profile, symbols: SymbolOpti
     ]  # fmt: skip
     last = rows[-1]
     out.rows += [*rows, Row("profile", last.things, last.fitting, last.counts, last.fitting_counts)]
-    missing = [(n, function) for function, n in totals.items() if function not in there]
-    if missing:
-        most = ", ".join(word(function) for _, function in sorted(missing, reverse=True)[:_NAMED])
-        lacking = counted(len(missing), "function is", "functions are")
-        out.notes.append(f"{lacking} not in the binary: {most}{', ...' if len(missing) > _NAMED else ''}")
+    _note_missing(out, Counter({function: n for function, n in totals.items() if function not in there}))
     changed = rows[0].fitting_counts - last.fitting_counts
     if changed:
         out.notes.append(f"{changed} counts are of lines that functions of the binary do not have")

@@ -28,9 +28,11 @@ def export(profile: Profile, out: IO[bytes], options: ExportOptions) -> Exported
 
     Raises `NotRecordedError` where there are no call stacks.
     """
-    stacks = call_stacks(profile, sample_filter=limited(profile, options))
+    estimate = options.estimate if options.estimate and options.estimate.replaced else None
+    stacks = call_stacks(profile, sample_filter=limited(profile, options), estimate=estimate)
+    weight = "executions" if estimate else "samples"
     with Symbolizer(profile, options.symbols) as symbols:
-        for line in folded_stacks(profile, stacks, Namer(profile, symbols)):
+        for line in folded_stacks(profile, stacks, Namer(profile, symbols), weight=weight):
             out.write(folded_line(line).encode())
         samples = int(stacks.samples.sum())
         return Exported([*stack_notes(stacks), *symbols.notes], samples, samples)

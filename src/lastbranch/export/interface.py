@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from ..analysis import Counted
+    from ..analysis import Counted, Estimate
     from ..model import Array, Profile, SampleFilter
     from ..symbols import SymbolOptions
 
@@ -25,6 +25,8 @@ class ExportOptions:
     """Where names come from; ``None``: the defaults."""
     counted: Callable[[list[int]], Counted] | None = None
     """Where samples are no more: what was counted in the modules of these rows. Formats that need samples refuse it."""
+    estimate: Estimate | None = None
+    """What replaces counts by executions, in the formats of `ESTIMATED`; the others have samples as recorded."""
 
 
 class Exported(NamedTuple):

@@ -175,7 +175,8 @@ def count_modules(
 def _count(profile: Profile, options: ExportOptions, form: ModuleFormat) -> Counted:
     """What the format needs of the samples, from one pass over them."""
     return count_stacks(
-        profile, ranges=True, details=False, sample_filter=options.sample_filter, sampled=form.sampled
+        profile, ranges=True, details=False, sample_filter=options.sample_filter, sampled=form.sampled,
+        by_process=False, estimate=options.estimate,
     )  # fmt: skip
 
 

@@ -2,12 +2,17 @@
 
 It names no process, so all are moved into one address space first (`SingleAddressSpace`). With ``--binary`` only the
 mappings of that module are there, and only samples that have a branch from or to it.
+
+Where call chains were recorded, all samples have the form that llvm-profgen takes for context-sensitive profiles: the
+frames, a line each, then the branch stack. perf 6.1 prints offsets in the file for frames of user space, which
+llvm-profgen takes to be addresses; these are addresses.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import IO
 
 import numpy as np
@@ -15,11 +20,26 @@ import numpy as np
 from ..analysis import count_stacks, how_to_record
 from ..analysis.counting import Bound
 from ..analysis.sample_filtering import filtered_batches
+from ..arrays import distinct_rows, offsets_of
 from ..bind.binder import place
 from ..errors import NotRecordedError
-from ..model import BRANCH, Array, Change, Module, ModuleKind, Profile, SampleBatch, SampleFilter, kernel_start, word
+from ..model import (
+    BRANCH,
+    FRAME,
+    Array,
+    Change,
+    Module,
+    ModuleKind,
+    Profile,
+    SampleBatch,
+    SampleFilter,
+    SampleStream,
+    counted,
+    kernel_start,
+    word,
+)
 from .binary_choice import choose
-from .brstack import EntryText
+from .brstack import CONTEXT_MAX, EntryText, with_frames
 from .interface import Exported, ExportOptions
 
 __all__ = ["export"]
@@ -43,11 +63,12 @@ _OUTSIDE = np.uint64(_WORD)
 
 
 class SingleAddressSpace:
-    """Where the modules of ``profile`` are that ``branches`` lead from or to; of them, only row ``only`` if given."""
+    """Where the modules of ``profile`` are that have addresses in ``used``, the module row and the uint64 module
+    address of each; of them, only row ``only`` if given."""
 
-    def __init__(self, profile: Profile, branches: Bound, only: int | None = None) -> None:
+    def __init__(self, profile: Profile, used: tuple[Array, Array], only: int | None = None) -> None:
         self._profile, self._binder, self._only = profile, profile.binder, only
-        self._used = _addresses_by_module(branches)
+        self._used = _by_module(*used)
         self._taken: list[tuple[int, int]] = []
         fixed = self._used.get(-1, np.empty(0, np.uint64))
         self._fixed = np.sort(fixed[fixed < np.uint64(kernel_start(profile.timeline.columns()))])
@@ -130,9 +151,8 @@ class SingleAddressSpace:
         return out
 
 
-def _addresses_by_module(branches: Bound) -> dict[int, Array]:
-    module = np.concatenate([branches.a_module, branches.b_module])
-    address = np.concatenate([branches.a, branches.b])
+def _by_module(module: Array, address: Array) -> dict[int, Array]:
+    """The addresses of each module, in order."""
     order = np.lexsort((address, module))
     module, address = module[order], address[order]
     rows, first = np.unique(module, return_index=True)
@@ -171,25 +191,63 @@ def export(profile: Profile, out: IO[bytes], options: ExportOptions) -> Exported
     """
     only = choose(profile, options.binary) if options.binary is not None else None
     found = count_stacks(profile, ranges=True, details=False, sample_filter=options.sample_filter).branches
-    space = SingleAddressSpace(profile, found, only)
+    chained = any(FRAME in stream.columns for stream in _streams(profile))
+    space = SingleAddressSpace(profile, _used(profile, found, options.sample_filter, chained), only)
     if not len(found.count) or (only is not None and not space.lines):
         what = "branches" if only is None else f"branches in {word(profile.modules[only].name)}"
         raise NotRecordedError(f"the capture has no {what}", hint=how_to_record(profile))
     out.writelines(space.lines)
-    text, samples = EntryText(), 0
+    text, samples, bare = EntryText(), 0, 0
     for batch in _wanted(profile, options.sample_filter, only):
         moved = _moved(profile, space, batch)
         samples += len(batch)
-        out.writelines(b" %16x %s\n" % row for row in zip(moved.ip.tolist(), text.lines(moved), strict=True))
-    return Exported([], samples, samples)
+        lines = text.lines(moved)
+        if chained:
+            chains = _chains(moved)
+            bare += sum(len(chain) == 1 for chain in chains)
+            out.writelines(with_frames(chains, lines))
+        else:
+            out.writelines(b" %16x %s\n" % row for row in zip(moved.ip.tolist(), lines, strict=True))
+    notes = [f"{counted(bare, 'sample')} without callers"] if bare else []
+    return Exported(notes, samples, samples)
+
+
+def _streams(profile: Profile) -> list[SampleStream]:
+    return [s for s in profile.streams if "branch_from" in s.columns]
+
+
+def _used(
+    profile: Profile, branches: Bound, sample_filter: SampleFilter | None, chained: bool
+) -> tuple[Array, Array]:  # fmt: skip
+    """(module row, module address) of all ``branches``, and where chains were recorded of all their frames."""
+    modules, addresses = [branches.a_module, branches.b_module], [branches.a, branches.b]
+    for batch in _wanted(profile, sample_filter, None) if chained else ():
+        if FRAME in batch:
+            frame, owner = _frames(batch)
+            module, address = profile.binder.locate(profile.binder.scopes(batch)[owner], frame)
+            rows, _ = distinct_rows(module, address)
+            modules.append(module[rows])
+            addresses.append(address[rows])
+    return np.concatenate(modules), np.concatenate(addresses)
+
+
+def _frames(batch: SampleBatch) -> tuple[Array, Array]:
+    """(uint64 frame, int64 sample that it is of) for the call chains of ``batch``, without context markers."""
+    owner, known = np.repeat(np.arange(len(batch)), np.diff(batch.offsets[FRAME])), batch["frame"] < CONTEXT_MAX
+    return batch["frame"][known], owner[known]
+
+
+def _chains(batch: SampleBatch) -> list[list[int]]:
+    """The frames of each sample, leaf first; its address alone where it has no chain."""
+    frame, offsets = batch["frame"].tolist(), batch.offsets[FRAME].tolist()
+    return [frame[lo:hi] or [ip] for (lo, hi), ip in zip(pairwise(offsets), batch.ip.tolist(), strict=True)]
 
 
 def _wanted(profile: Profile, sample_filter: SampleFilter | None, only: int | None) -> Iterator[SampleBatch]:
     """The samples in file order: those with entries, one of which is of module ``only`` if that is given."""
     binder = profile.binder
-    columns = ("branch_from", "branch_to", "branch_flags")
-    streams = [s for s in profile.streams if "branch_from" in s.columns]
-    for stream in streams:
+    columns = ("branch_from", "branch_to", "branch_flags", "frame")
+    for stream in _streams(profile):
         for batch in filtered_batches(profile, stream.batches(columns), sample_filter):
             keep = batch.depth > 0
             if only is not None:
@@ -211,4 +269,7 @@ def _moved(profile: Profile, space: SingleAddressSpace, batch: SampleBatch) -> S
     each = np.repeat(scope, batch.depth)
     for name in ("branch_from", "branch_to"):
         columns[name] = space.moved(each, batch[name])
-    return SampleBatch(columns, {BRANCH: batch.offsets[BRANCH]})
+    frame, owner = _frames(batch) if FRAME in batch else (np.empty(0, np.uint64), np.empty(0, np.int64))
+    columns["frame"] = space.moved(scope[owner], frame)
+    chains = offsets_of(np.bincount(owner, minlength=len(batch)))
+    return SampleBatch(columns, {BRANCH: batch.offsets[BRANCH], FRAME: chains})

@@ -1,5 +1,6 @@
 """Profiles for compilers, read back: what `counts`, `autofdo`, `gcov`, `profgen`, `bolt` and `sampleprof` write, and
-other tools in their formats. Numbers in them are not trusted: each is checked against its bits and the bytes left."""
+other tools in their formats; and what `perf2bolt` makes of a profile for BOLT (.fdata). Numbers in them are not
+trusted: each is checked against its bits and the bytes left."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from ..model import Array, Source, read_at
 from .gcov import FUNCTIONS, MAGIC, NAMES
 from .sampleprof import Location
 
-__all__ = ["OUTSIDE", "Counts", "Places", "Written", "read_written"]
+__all__ = ["OUTSIDE", "Counts", "End", "Places", "Written", "read_written"]
 
 OUTSIDE = (1 << 64) - 1
 """Address of an end of a branch that is not in the binary, or not known."""
@@ -35,7 +36,8 @@ class Counts:
 class Places:
     """A profile by address: ranges, and branches. `OUTSIDE` is no address of the binary.
 
-    ``origin`` is what addresses count from: ``link`` addresses, the first page of ``code``, or offsets in the ``file``.
+    ``origin`` is what addresses count from: ``link`` addresses, also those of ``functions`` that were looked up, the
+    first page of ``code``, or offsets in the ``file``.
     """
 
     ranges: Counts
@@ -43,10 +45,14 @@ class Places:
     origin: str = "link"
 
 
+End = tuple[str, int] | None
+"""An end of a branch in a profile by function: its name and the offset in it; ``None``: outside of the binary."""
+
+
 @dataclass(slots=True)
 class Written:
-    """A profile for a compiler: ``places``, or by source line: counts of ``lines`` of functions, in whichever they
-    were inlined.
+    """A profile for a compiler: ``places``; or by function: counts of ``branches`` between offsets in functions; or by
+    source line: counts of ``lines`` of functions, in whichever they were inlined.
 
     ``plain``: discriminators are numbers, as in `sampleprof.tree_of`. ``build_id`` is that of the binary it was made of
     (empty where the profile does not say it), as perf pads it.
@@ -54,6 +60,7 @@ class Written:
 
     form: str
     places: Places | None = None
+    branches: Counter[tuple[End, End]] | None = None
     lines: Counter[tuple[str, Location]] = field(default_factory=Counter)
     plain: bool = False
     build_id: bytes = b""
@@ -71,7 +78,7 @@ def read_written(source: Source, is_binary: Callable[[bytes], bool] | None = Non
             return read(_Lines(data, source.name, form, is_binary))
     raise FormatError(
         "not a profile for compilers", file=source.name, offset=0, value=data[:16] or None,
-        hint="there are: counts, autofdo, gcov, profgen, bolt (pre-aggregated), sampleprof (text)",
+        hint="there are: counts, autofdo, gcov, profgen, bolt (pre-aggregated or .fdata), sampleprof (text)",
     )  # fmt: skip
 
 
@@ -208,6 +215,35 @@ def _read_sections(lines: _Lines) -> Written:
     return Written(form, Places(ranges.counts(), branches.counts(), origin), build_id=build_id)
 
 
+# -- by function
+
+
+_END = rb"([01]) ((?:\\.|[^ \\])+) %b" % _HEX
+_FDATA_BRANCH = re.compile(rb"%b %b \d+ %b" % (_END, _END, _N))
+_FDATA_MEMORY = re.compile(rb"[345] .*")
+
+
+def _read_fdata(lines: _Lines) -> Written:
+    """BOLT's profile: a branch a line, ``is-symbol function offset is-symbol function offset mispredicted count``
+    (bolt/lib/Profile/DataReader.cpp). Loads and stores are left out."""
+    found = Counter[tuple[End, End]]()
+    for line in lines:
+        if branch := _FDATA_BRANCH.fullmatch(line):
+            *ends, n = branch.groups()
+            source, target = _end(*ends[:3]), _end(*ends[3:])
+            found[source, target] += lines.number(n)
+        elif line == b"no_lbr" or line.startswith(b"no_lbr "):
+            raise SelectionError(f"{lines.file}: a profile without branches cannot be held against a binary",
+                                 hint="make it of a capture with branch records")  # fmt: skip
+        elif line != b"boltedcollection" and not _FDATA_MEMORY.fullmatch(line):
+            raise lines.wrong("line", line[:60])
+    return Written("fdata", branches=found)
+
+
+def _end(is_symbol: bytes, name: bytes, offset: bytes) -> End:
+    return (_text(re.sub(rb"\\(.)", rb"\1", name)), int(offset, 16)) if is_symbol == b"1" else None
+
+
 # -- by line
 
 
@@ -306,6 +342,7 @@ _FORMS: tuple[tuple[str, bytes, Callable[[_Lines], Written]], ...] = (
     ("gcov", re.escape(MAGIC.to_bytes(4, "little")), _read_gcov),
     ("counts", rb"R \S+ [0-9a-f]+ [0-9a-f]+ \d+\s|B \S+ [0-9a-f]+ \S+ [0-9a-f]+ \d+ \d+\s", _read_counts),
     ("bolt", rb"[BFf] [0-9a-f]+ [0-9a-f]+ \d+\s", _read_bolt),
+    ("fdata", rb"(boltedcollection\n)?([01] \S.* [0-9a-f]+ [01] \S.* [0-9a-f]+ \d+ \d+\s|no_lbr\b)", _read_fdata),
     ("autofdo or profgen", rb"\d+\r?\n", _read_sections),
     ("sampleprof", rb"(#.*\n)*\S.*:\d+(:\d+)?\r?\n", _read_sampleprof),
 )

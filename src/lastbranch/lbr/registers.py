@@ -136,10 +136,10 @@ def _address(values: Words, bits: Bits, name: str) -> Words:
     return extended
 
 
-# -- Where the records of a processor are: depth and MSR numbers for each microarchitecture
+# -- Processors: depth, record format and MSR numbers of each microarchitecture
 #
-# Sources: Intel SDM 3B and 4, arch/x86/events/intel/lbr.c and core.c, asm/msr-index.h of Linux. Which record format a
-# processor uses it says itself (IA32_PERF_CAPABILITIES[5:0]).
+# Sources: Intel SDM 3B (17: the sections of each microarchitecture) and 4, arch/x86/events/intel/lbr.c and core.c,
+# asm/msr-index.h of Linux.
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,9 +157,28 @@ class Processor:
     """Index of the newest record; without it record 0 is the newest (BRS fills up from record 0 and stops)."""
     call_stack: bool = False
     stride: int = 1
+    format: str | None = None
+    """Key of `FORMATS`; ``None`` where models differ, and the processor says it (IA32_PERF_CAPABILITIES[5:0])."""
+
+    def tells(self, field: str) -> bool | None:
+        """Whether a record has a field: ``mispred``, ``in_tx``, ``abort``, ``cycles``, ``type``...; ``None`` where that
+        depends on the model. A processor whose TSX is off has the bits, and they are 0."""
+        return None if self.format is None else field in FORMATS[self.format].fields
+
+    def refuses(self, select: int) -> str | None:
+        """Why it cannot record a selection (a valid MSR_LBR_SELECT); ``None`` where it can."""
+        if self.select is None and select:
+            return f"{self.name} cannot filter branches"
+        if select & _CALL_STACK and not self.call_stack:
+            return f"{self.name} has no call-stack mode"
+        return None
 
 
-def _row(names: str, depth: int, source: int, target: int, **rest: int | bool | None) -> list[Processor]:
+_CALL_STACK = 1 << 9
+"""MSR_LBR_SELECT.EN_CALLSTACK."""
+
+
+def _row(names: str, depth: int, source: int, target: int, **rest: int | bool | str | None) -> list[Processor]:
     return [Processor(name.strip(), depth, source, target, **rest) for name in names.split(",")]  # type: ignore[arg-type]
 
 
@@ -170,13 +189,24 @@ PROCESSORS: dict[str, Processor] = {
         *_row("Bonnell, Saltwell", 8, 0x40, 0x60, select=None),
         *_row("Silvermont, Airmont", 8, 0x40, 0x60),
         *_row("Knights Landing, Knights Mill", 8, 0x680, 0x6C0),
-        *_row("Nehalem, Westmere, Sandy Bridge, Ivy Bridge", 16, 0x680, 0x6C0),
-        *_row("Haswell, Broadwell", 16, 0x680, 0x6C0, call_stack=True),
+        *_row("Nehalem, Westmere, Sandy Bridge, Ivy Bridge", 16, 0x680, 0x6C0, format="eip_flags"),
+        *_row("Haswell, Broadwell", 16, 0x680, 0x6C0, call_stack=True, format="eip_flags2"),
         *_row("Goldmont, Goldmont Plus, Tremont", 32, 0x680, 0x6C0, info=0xDC0, call_stack=True),
-        *_row("Skylake, Ice Lake, Tiger Lake, Rocket Lake", 32, 0x680, 0x6C0, info=0xDC0, call_stack=True),
-        *_row("Architectural LBR", 32, 0x1500, 0x1600, info=0x1200, select=0x14CE, tos=None, call_stack=True),
+        *_row("Skylake, Ice Lake", 32, 0x680, 0x6C0, info=0xDC0, call_stack=True, format="info"),
+        *_row("Tiger Lake, Rocket Lake", 32, 0x680, 0x6C0, info=0xDC0, call_stack=True),
+        *_row(
+            "Architectural LBR",
+            32,
+            0x1500,
+            0x1600,
+            info=0x1200,
+            select=0x14CE,
+            tos=None,
+            call_stack=True,
+            format="arch",
+        ),
         *_row("Zen 3 (BRS)", 16, 0xC0010300, 0xC0010301, select=None, tos=None, stride=2),
-        *_row("Zen 4 (LbrExtV2)", 16, 0xC0010300, 0xC0010301, select=0xC000010E, tos=None, stride=2),
+        *_row("Zen 4 (LbrExtV2)", 16, 0xC0010300, 0xC0010301, select=0xC000010E, tos=None, stride=2, format="amd_v2"),
     )
-}
+}  # fmt: skip
 """By name. ``Architectural LBR``: Alder Lake, Sapphire Rapids and later, wherever CPUID leaf 1CH has a depth."""

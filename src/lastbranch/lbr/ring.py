@@ -2,7 +2,8 @@
 
 Source: Intel SDM 3B, Last Branch, Interrupt, and Exception Recording; call-stack profiling. In call-stack mode a near
 return takes back the newest record (last in, first out), and a zero-length call (``call`` to the next instruction, by
-which position-independent code reads its own address) is left out because no return will answer it.
+which position-independent code reads its own address) is left out because no return will answer it. The text names no
+encoding, so every near call whose target is the end of its own instruction is one: with prefixes, or indirect.
 
 Where the text is silent: a return finds an empty ring -> nothing happens and the top of stack stays; a branch of a
 type that no class bit names (a fault, a type that is not known) goes by the FAR_BRANCH bit.
@@ -22,7 +23,8 @@ from .words import KIND
 __all__ = ["ZERO_LENGTH", "Record", "Ring", "ring_contents"]
 
 ZERO_LENGTH = 5
-"""Bytes of the near relative call whose target, if it is that far after its own address, makes it zero-length."""
+"""Bytes of the near relative call without prefixes: what a direct call has if the length of its instruction is not
+known."""
 
 _KINDS_OF_CLASS = {
     "JCC": ("cond",),
@@ -36,7 +38,9 @@ _CLASS_OF_KIND = np.full(256, CAPTURES.index("FAR_BRANCH"), np.uint8)
 for _class, _kinds in _KINDS_OF_CLASS.items():
     _CLASS_OF_KIND[[KIND[name] for name in _kinds]] = CAPTURES.index(_class)
 
-_CALL = KIND["call"]
+_CALLS = np.zeros(256, bool)
+_CALLS[[KIND["call"], KIND["ind_call"], KIND["cond_call"]]] = True
+_DIRECT = KIND["call"]
 _RETURNS = np.zeros(256, bool)
 _RETURNS[[KIND["ret"], KIND["cond_ret"]]] = True
 
@@ -76,15 +80,16 @@ class Ring:
         self.tos = self.depth - 1
         """Slot of the newest record."""
 
-    def record(self, source: int, target: int, kind: int, cpl: int = 3, info: int = 0) -> None:
-        """A branch was taken. ``cpl`` is the privilege level that it ends in."""
+    def record(self, source: int, target: int, kind: int, cpl: int = 3, info: int = 0, length: int = 0) -> None:
+        """A branch was taken. ``cpl`` is the privilege level that it ends in, ``length`` the bytes of its instruction,
+        0 where that is not known (see `ZERO_LENGTH`)."""
         if not self.enabled or self.frozen or not self._captures[int(cpl != 0), kind]:
             return
         if not self._lifo:
             self._push(Record(source, target, kind, info))
         elif _RETURNS[kind]:
             self._pop()
-        elif not (kind == _CALL and target - source == ZERO_LENGTH):
+        elif not (_CALLS[kind] and target - source == (length or (ZERO_LENGTH if kind == _DIRECT else None))):
             self._push(Record(source, target, kind, info))
 
     def read(self) -> list[Record]:
@@ -115,17 +120,21 @@ def ring_contents(
     depth: int,
     select: int = 0,
     cpl: ArrayLike = 3,
+    length: NDArray[np.uint64] | None = None,
 ) -> NDArray[np.intp]:
     """What an empty `Ring` holds after a burst of branches: their indices in the burst, newest first.
 
     ``source``, ``target`` and ``kind`` have one value a branch, oldest first; ``cpl`` is one level or one a branch.
+    ``length`` are the bytes of the instructions, 0 or ``None`` where they are not known (see `ZERO_LENGTH`).
     Raises `SelectionError` as `Ring` does.
     """
     lifo, captures = _programmed(select)
     rows = np.flatnonzero(captures[(np.asarray(cpl) != 0).astype(np.intp), kind])
     if not lifo:
         return rows[: -depth - 1 : -1]
-    empty_call = (kind[rows] == _CALL) & (target[rows] - source[rows] == ZERO_LENGTH)
+    bytes_of = np.zeros(len(rows), np.uint64) if length is None else length[rows]
+    bytes_of = np.where((bytes_of == 0) & (kind[rows] == _DIRECT), np.uint64(ZERO_LENGTH), bytes_of)
+    empty_call = _CALLS[kind[rows]] & (bytes_of != 0) & (target[rows] - source[rows] == bytes_of)
     rows = rows[~empty_call]
     step = np.where(_RETURNS[kind[rows]], -1, 1)
     height = np.cumsum(step)  # returns to an empty stack only shift what comes later

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from .profile import TABLES, Profile
     from .safe_text import counted, visible, word
     from .source import MEMORY, BytesSource, Limits, OpenFile, Source, limited, read_at
-    from .stream import IN_PLACE, BatchReader, Progress, SampleStream, StackWatcher, Stages
+    from .stream import IN_PLACE, BatchReader, Progress, SampleStream, StackWatcher, Stages, no_progress
     from .tables import Capture, Cpu, Event, Machine, Module, ModuleKind, Node, Process, Rows, Segment, Thread
     from .tabular import Columns, RowNames, Tabular
     from .timeline import KERNEL, Change, Load, Timeline
@@ -95,10 +95,11 @@ __all__ = [
     "kernel_starts",
     "limited",
     "merge",
+    "no_progress",
     "read_at",
     "visible",
-    "word",
     "watermarks",
+    "word",
 ]
 
 __getattr__ = lazy_names(__name__, {
@@ -114,7 +115,7 @@ __getattr__ = lazy_names(__name__, {
     "atomic_output": "check_replaceable",
     "profile": "TABLES Profile",
     "source": "MEMORY BytesSource Limits OpenFile Source limited read_at",
-    "stream": "IN_PLACE BatchReader Progress SampleStream StackWatcher Stages",
+    "stream": "IN_PLACE BatchReader Progress SampleStream StackWatcher Stages no_progress",
     "tables": "Capture Cpu Event Machine Module ModuleKind Node Process Rows Segment Thread",
     "tabular": "Columns RowNames Tabular",
     "safe_text": "counted visible word",

@@ -38,6 +38,7 @@ __all__ = [
     "keep_old",
     "naming",
     "temporary_file",
+    "temporary_folder",
     "token",
     "unused_name",
     "writing_file",
@@ -74,6 +75,14 @@ def temporary_file(folder: str | None = None) -> io.BufferedRandom:
     shown = f"a temporary file in {folder or tempfile.gettempdir()}"
     with naming(shown), tempfile.TemporaryFile(dir=folder, buffering=0) as made:
         return io.BufferedRandom(NamedFile(os.dup(made.fileno()), "r+b", shown))
+
+
+def temporary_folder(name: str) -> PartFolder:
+    """A folder of this user's alone, in the folder for temporary files. It goes at the end of its context; that of a
+    program that was killed goes when the next one of this ``name`` is made."""
+    import tempfile
+
+    return PartFolder(os.path.join(tempfile.gettempdir(), name), mode=0o700)
 
 
 class NamedFile(io.FileIO):

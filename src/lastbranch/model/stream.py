@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -14,12 +14,19 @@ from .timeline import Timeline
 
 __all__ = [
     "IN_PLACE", "BatchDrawer", "BatchReader", "BlockReader", "Progress", "SampleStream", "StackWatcher", "Stages",
+    "no_progress",
 ]  # fmt: skip
 
 Progress = Callable[[int, int], None]
 """Called with (done, in all): bytes of a file, or samples."""
 Stages = Callable[[str], AbstractContextManager[Progress | None]]
 """Begins a stage of something that takes long, by its name; what the ``with`` block gets is called meanwhile."""
+
+
+def no_progress(_stage: str) -> nullcontext[None]:
+    """The `Stages` that nobody watches."""
+    return nullcontext()
+
 
 IN_PLACE = "in place"
 """Beside the columns of branch entries, tells a `BatchReader` that it may leave these where they are."""
@@ -44,7 +51,7 @@ class StackWatcher(Protocol):
 
     def add(self, batch: SampleBatch, block: int, first: int, last: int, known: Timeline) -> None:
         """All samples of a block, of times from ``first`` to ``last``. ``batch`` is as of `SampleStream.stacks`, with
-        the columns time, ip, pid and mode at least. ``known`` is the timeline up to the end of the block."""
+        the columns time, ip, pid, event and mode at least. ``known`` is the timeline up to the end of the block."""
 
     def end(self, whole: bool) -> None:
         """The index is complete. ``whole``: all samples were seen, each once. Readers that show none do not call it."""

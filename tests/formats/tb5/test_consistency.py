@@ -63,3 +63,18 @@ def test_an_architecture_of_the_other_kind_has_no_leaves_here(tmp_path: Path) ->
         records["arch_type"] = 2
 
     assert "arch_num_cpuid" in told(tmp_path, ARCH, itanium)
+
+
+@pytest.mark.parametrize(
+    ("key", "field"),
+    [
+        (SYSTEM, "system_num_nodes"), (HOST, "host_name"), (HOST._replace(part=1), "os_platform"),
+        (HOST._replace(part=2), "app_max_app_addr"),
+    ],
+)  # fmt: skip
+def test_required_structures_that_say_nothing(tmp_path: Path, key: Table, field: str) -> None:
+    def empty(rows: np.ndarray) -> None:
+        for name in rows.dtype.names[1:]:
+            rows[name] = 0
+
+    assert field in told(tmp_path, key, empty)

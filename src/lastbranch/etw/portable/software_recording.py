@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
+from ...capture.launch import held_signals
 from ...capture.options import Options, Summary
 from ...capture.recording import collect, describe
 from ...model import Profile
@@ -38,17 +39,19 @@ def record_session(
     name = f"lastbranch-{token()}"
     mode = LogFileMode.SYSTEM_LOGGER_MODE | LogFileMode.FILE_MODE_SEQUENTIAL
     request = SessionRequest(name, mode=mode, maximum_buffers=_BUFFERS, file=os.path.abspath(output))
-    with _older(output) as keep, _Session(request) as session:
-        conversion = Conversion(Scope())
-        follower = Follower(conversion, session.output)
+    with _older(output) as keep:
+        session = _Session(request)  # its daemon does not inherit the blocked signals
+        with held_signals(), session:
+            conversion = Conversion(Scope())
+            follower = Follower(conversion, session.output)
 
-        rounds = follower.rounds(progress)
-        summary, failure = collect(target, options, follower.file, command, say, rounds, follower.start)
-        follower.finish(lambda profile: _describe(profile, options, summary))
-        if failure is None or conversion.recorded:
-            keep()
-        if failure is not None:
-            raise failure
+            rounds = follower.rounds(progress)
+            summary, failure = collect(target, options, follower.file, command, say, rounds, follower.start)
+            follower.finish(lambda profile: _describe(profile, options, summary))
+            if failure is None or conversion.recorded:
+                keep()
+            if failure is not None:
+                raise failure
     return summary, session.state
 
 

@@ -46,7 +46,9 @@ def options_of(configuration: SourceConfiguration) -> Options:
     except LastbranchError as error:
         raise EtwError(CONFIGURE_LBR, Status.INVALID_PARAMETER, str(error)) from error
     period = configuration.intervals.get(SOFTWARE_BRANCHES, 0)
-    return Options(depth=DEPTH, select=chosen, period=period, time_period=_NO_TIME_SAMPLES)
+    return Options(
+        depth=DEPTH, burst=(DEPTH, DEPTH), select=chosen, period=period, time_period=_NO_TIME_SAMPLES, call_graph="none"
+    )
 
 
 class _Recording:

@@ -35,11 +35,15 @@ __all__ = ["Dwarf", "names_split_files", "resolve"]
 def meanwhile(work: Callable[[], Columns]) -> Callable[[], Columns]:
     """Begin ``work`` in a copy of this process. The function that is returned waits for its columns; call it once.
 
-    Where the process cannot be copied, or the copy fails, that function does the work itself.
+    Where the process cannot be copied (a confined one may make neither pipes nor processes: `sandbox`), or the copy
+    fails, that function does the work itself.
     """
     if not hasattr(os, "fork") or threading.active_count() > 1 or (os.cpu_count() or 1) < 2:
         return work
-    back, out = os.pipe()
+    try:
+        back, out = os.pipe()
+    except OSError:
+        return work
     process = os.fork()
     if process == 0:
         try:
