@@ -10,7 +10,7 @@ import pytest
 
 from captures import Data
 from export_tools import BINARIES, ONE_PROCESS, PROGRAM, binary_of, exported, made_up_stacks, ran, tool
-from lastbranch.export.sampleprof import SampleTree, base_discriminator, canonical, duplication
+from lastbranch.export.sample_tree import SampleTree, base_discriminator, canonical, duplication
 
 LAMBDAS = """
 #include <algorithm>

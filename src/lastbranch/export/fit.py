@@ -25,8 +25,8 @@ from ..isa import NOT_A_BRANCH, UNDECODABLE, Decoder, Instructions
 from ..model import Array, Module, Profile, counted, visible, word
 from ..opening import FileSource, code_of, open_source, use_binary
 from ..symbols import FunctionTable, Symbolizer, SymbolOptions
+from .line_samples import source_lines
 from .modules import first_code
-from .sampleprof import source_lines
 from .written import OUTSIDE, Counts, End, Places, Written, read_written
 
 __all__ = ["Fit", "Row", "fit"]

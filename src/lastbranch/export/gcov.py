@@ -14,8 +14,9 @@ from collections.abc import Iterator
 from typing import IO
 
 from .interface import Exported, ExportOptions
+from .line_samples import tree_of
 from .modules import ModuleCounts, ModuleFormat
-from .sampleprof import FunctionSamples, Location, source_name, tree_of
+from .sample_tree import FunctionSamples, Location, source_name
 
 __all__ = ["FORMAT", "FUNCTIONS", "MAGIC", "NAMES"]
 
@@ -26,7 +27,7 @@ _INDIRECT_CALL = 5
 
 
 def write(counts: ModuleCounts, out: IO[bytes], options: ExportOptions) -> Exported:
-    """Write the counts of a module. Raises as `sampleprof.tree_of`."""
+    """Write the counts of a module. Raises as `line_samples.tree_of`."""
     tree, exported = tree_of(counts, options, plain=True)
     functions: dict[str, FunctionSamples] = {}
     for name, samples in tree.functions.items():

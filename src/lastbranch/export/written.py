@@ -15,7 +15,7 @@ import numpy as np
 from ..errors import FormatError, SelectionError
 from ..model import Array, Source, read_at
 from .gcov import FUNCTIONS, MAGIC, NAMES
-from .sampleprof import Location
+from .sample_tree import Location
 
 __all__ = ["OUTSIDE", "Counts", "End", "Places", "Written", "read_written"]
 
@@ -54,8 +54,8 @@ class Written:
     """A profile for a compiler: ``places``; or by function: counts of ``branches`` between offsets in functions; or by
     source line: counts of ``lines`` of functions, in whichever they were inlined.
 
-    ``plain``: discriminators are numbers, as in `sampleprof.tree_of`. ``build_id`` is that of the binary it was made of
-    (empty where the profile does not say it), as perf pads it.
+    ``plain``: discriminators are numbers, as in `line_samples.tree_of`. ``build_id`` is that of the binary it was made
+    of (empty where the profile does not say it), as perf pads it.
     """
 
     form: str

@@ -1,0 +1,266 @@
+"""Pseudo probes: what ``clang -fpseudo-probe-for-profiling`` writes into a binary beside its code.
+
+A probe stands for a basic block or a call of a function as the compiler first saw it, and says at which address it is
+now, and through which calls it was inlined there. Two sections hold them (llvm/include/llvm/MC/MCPseudoProbe.h):
+
+- ``.pseudo_probe_desc``: for each function 8 bytes GUID, 8 bytes hash of its control flow graph, ULEB128 length, name.
+- ``.pseudo_probe``: for each function whose code is here a tree of what is inlined in it: 8 bytes GUID, ULEB128 number
+  of probes, ULEB128 number of inlined calls, the probes, then each inlined call as ULEB128 index of the probe of the
+  call and such a tree. A probe is ULEB128 index, a byte (bits 0 to 3 kind, 4 to 6 attributes, 7: an SLEB128 distance
+  from the probe before follows, else 8 bytes), and ULEB128 discriminator if an attribute says so.
+
+The first probe of a function is at a distance from the function's start, which the symbol table knows. A function that
+was split begins with a probe that only names the symbol of the part (its GUID: `guid`), the sentinel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from hashlib import md5
+from typing import NamedTuple
+
+import numpy as np
+
+from ..arrays import Array, Table
+from ..errors import FormatError, LastbranchError
+from .files import Space
+from .sections import Binary
+
+__all__ = ["DESCRIPTORS", "PROBES", "Attribute", "Descriptor", "ProbeKind", "Probes", "guid", "read_probes"]
+
+DESCRIPTORS, PROBES = ".pseudo_probe_desc", ".pseudo_probe"
+"""The names of the sections."""
+
+
+class ProbeKind:
+    """Values of `Probes.kind` (PseudoProbeType)."""
+
+    BLOCK, INDIRECT_CALL, DIRECT_CALL = 0, 1, 2
+
+
+class Attribute:
+    """Bits of `Probes.attributes` (PseudoProbeAttributes)."""
+
+    SENTINEL, DISCRIMINATOR = 2, 4
+
+
+class Descriptor(NamedTuple):
+    """What is said of a function: the ``name`` that it was compiled under, and the ``hash`` of its control flow."""
+
+    hash: int
+    name: str
+
+
+@dataclass(slots=True)
+class Probes(Table):
+    """All probes of a binary, in the order of the section.
+
+    ``address`` uint64 is a link address, ``index`` uint32 counts from 1 (the function's entry), ``kind`` uint8 is one
+    of `ProbeKind`, ``attributes`` uint8 has the bits of `Attribute`, ``discriminator`` uint32 is 0 where there is none.
+    ``node`` int32 is a row of ``guids`` and its companions: one for each function, and each inlined copy.
+    """
+
+    address: Array
+    index: Array
+    kind: Array
+    attributes: Array
+    discriminator: Array
+    node: Array
+    guids: list[int] = field(default_factory=list)
+    """Of each node: the function that it is of."""
+    parents: list[int] = field(default_factory=list)
+    """Of each node: the node that it is inlined in, -1 for a function by itself."""
+    sites: list[int] = field(default_factory=list)
+    """Of each node: the index of the probe of the call that was inlined."""
+    descriptors: dict[int, Descriptor] = field(default_factory=dict)
+    """By GUID."""
+    unplaced: int = 0
+    """Probes that were left out, as no symbol says where their function is."""
+    undescribed: int = 0
+    """Probes that were left out, as their function or one it is inlined in has no descriptor."""
+    damage: list[str] = field(default_factory=list)
+    """Where the sections could not be read on; what is before that is here."""
+
+    def take(self, rows: Array | slice) -> Probes:
+        """The probes of a bool mask, a slice or of indices; all nodes stay."""
+        columns = {name: c[rows] for name, c in self.arrays().items()}
+        return Probes(**columns, guids=self.guids, parents=self.parents, sites=self.sites,
+                      descriptors=self.descriptors, unplaced=self.unplaced, undescribed=self.undescribed,
+                      damage=self.damage)  # fmt: skip
+
+    @property
+    def notes(self) -> list[str]:
+        """What is missing, for the user."""
+        found = [f"pseudo probes: {what}" for what in self.damage]
+        for left, why in ((self.unplaced, "their functions are not in the symbol table"),
+                          (self.undescribed, "their functions have no descriptor")):  # fmt: skip
+            if left:
+                found.append(f"{left} pseudo probe{'s' if left > 1 else ''} left out: {why}")
+        return found
+
+
+def guid(name: str) -> int:
+    """The number that stands for the function ``name``: 64 bits of its MD5 (llvm/Support/MD5.h, MD5Hash)."""
+    return int.from_bytes(md5(name.encode("utf-8", "surrogateescape"), usedforsecurity=False).digest()[:8], "little")
+
+
+def read_probes(binary: Binary, starts: Mapping[int, int]) -> Probes | None:
+    """The probes of ``binary``; ``None`` where it lacks one of the two sections.
+
+    ``starts`` has the link address of each function symbol by the `guid` of its name. Sections that are damaged or cut
+    off are read up to there (`Probes.damage`).
+    """
+    if not (binary.has(DESCRIPTORS) and binary.has(PROBES)):
+        return None
+    damage: list[str] = []
+    described, trees = (_section(binary, name, damage) for name in (DESCRIPTORS, PROBES))
+    descriptors: dict[int, Descriptor] = {}
+    try:
+        _read_descriptors(_Bytes(described), descriptors)
+    except FormatError as error:
+        damage.append(str(error))
+    walk = _Walk(_Bytes(trees), starts)
+    try:
+        walk.all()
+    except FormatError as error:
+        damage.append(str(error))
+    return walk.probes(descriptors, damage)
+
+
+def _section(binary: Binary, name: str, damage: list[str]) -> Space:
+    """A section, or as much of it as the file has."""
+    try:
+        return binary.section(name)
+    except LastbranchError as error:
+        damage.append(str(error))
+        section = next((s for s in binary.image.sections if s.name == name and not s.compressed), None)
+        if section is None or section.offset >= binary.source.size:
+            return Space.of(b"", "<", name, binary.name)
+        return Space.part(binary.source, section.offset, binary.source.size - section.offset, "<", name)
+
+
+class _Bytes:
+    """A section that is read from its start; numbers that reach past its end raise `FormatError`."""
+
+    def __init__(self, space: Space) -> None:
+        self.bad, self.raw, self.end, self.at = space.bad, space.raw, space.size, 0
+
+    def fixed(self, size: int, what: str) -> int:
+        at = self.at
+        self.at = past = at + size
+        if past > self.end:
+            raise self.bad("ends in the middle", at, what, self.end - at)
+        return int.from_bytes(self.raw[at:past], "little")
+
+    def uleb(self, what: str) -> int:
+        raw, at = self.raw, self.at
+        value = shift = 0
+        while True:
+            byte = raw[at] if at < self.end else -1
+            if byte < 0 or shift > 63:
+                reason = "ends in the middle" if byte < 0 else "a number of more than 64 bits"
+                raise self.bad(reason, self.at, what, value)
+            value |= (byte & 0x7F) << shift
+            at, shift = at + 1, shift + 7
+            if byte < 0x80:
+                self.at = at
+                return value
+
+    def sleb(self, what: str) -> int:
+        begin = self.at
+        value = self.uleb(what)
+        return value - (1 << 7 * (self.at - begin)) if self.raw[self.at - 1] & 0x40 else value
+
+    def count(self, what: str, least: int) -> int:
+        """A number of things of at least ``least`` bytes each."""
+        begin, value = self.at, self.uleb(what)
+        if value * least > self.end - self.at:
+            raise self.bad(f"{self.end - self.at} bytes are left", begin, what, value)
+        return value
+
+
+def _read_descriptors(data: _Bytes, found: dict[int, Descriptor]) -> None:
+    while data.at < data.end:
+        function, checksum, size = data.fixed(8, "GUID"), data.fixed(8, "hash"), data.count("length of a name", 1)
+        name = bytes(data.raw[data.at : data.at + size]).decode("utf-8", "surrogateescape")
+        data.at += size
+        found.setdefault(function, Descriptor(checksum, name))
+
+
+_PROBE_BYTES, _TREE_BYTES = 3, 11
+"""The least that a probe takes (index, kind, distance) and an inlined tree (site, GUID, two numbers)."""
+_ADDRESS = (1 << 64) - 1
+
+
+class _Walk:
+    """Reads trees of probes, one after the other."""
+
+    def __init__(self, data: _Bytes, starts: Mapping[int, int]) -> None:
+        self._data, self._starts = data, starts
+        self._rows: list[tuple[int, int, int, int, int]] = []
+        self._nodes: list[int] = []
+        self._placed: list[bool] = []
+        self._guids, self._parents, self._sites = list[int](), list[int](), list[int]()
+        self._last, self._known = 0, False
+        self._by_address = False
+        """Whether first probes have addresses, as LLVM before 17 wrote."""
+
+    def all(self) -> None:
+        data = self._data
+        while data.at < data.end:
+            open_nodes = [(self._tree(-1, 0))]  # (node, trees left to read in it)
+            while open_nodes:
+                node, left = open_nodes.pop()
+                if left:
+                    open_nodes.append((node, left - 1))
+                    open_nodes.append(self._tree(node, data.uleb("index of a call")))
+
+    def _tree(self, parent: int, site: int) -> tuple[int, int]:
+        data, rows = self._data, self._rows
+        function = data.fixed(8, "GUID")
+        node = len(self._guids)
+        self._guids.append(function)
+        self._parents.append(parent)
+        self._sites.append(site)
+        if parent < 0 and not self._by_address:
+            start = self._starts.get(function)
+            self._last, self._known = (self._last, False) if start is None else (start, True)
+        count, inlined = data.count("number of probes", _PROBE_BYTES), data.uleb("number of inlined calls")
+        last, known = self._last, self._known
+        for _ in range(count):
+            index, word = data.uleb("index"), data.fixed(1, "kind")
+            attributes = word >> 4 & 7
+            if word & 0x80:
+                last = last + data.sleb("distance") & _ADDRESS
+            else:
+                last = data.fixed(8, "address")
+                if attributes & Attribute.SENTINEL:
+                    start = self._starts.get(last)
+                    last, known = (last, False) if start is None else (start, True)
+                else:
+                    self._by_address = known = True
+            discriminator = data.uleb("discriminator") if attributes & Attribute.DISCRIMINATOR else 0
+            if not attributes & Attribute.SENTINEL:
+                rows.append((last, index & 0xFFFFFFFF, word & 15, attributes, discriminator & 0xFFFFFFFF))
+                self._nodes.append(node)
+                self._placed.append(known)
+        self._last, self._known = last, known
+        if inlined * _TREE_BYTES > data.end - data.at:
+            raise data.bad(f"{data.end - data.at} bytes are left", data.at, "number of inlined calls", inlined)
+        return node, inlined
+
+    def probes(self, descriptors: dict[int, Descriptor], damage: list[str]) -> Probes:
+        """What was read so far."""
+        kinds = (np.uint64, np.uint32, np.uint8, np.uint8, np.uint32)
+        columns = zip(*self._rows, strict=True) if self._rows else ((),) * len(kinds)
+        address, index, kind, attributes, discriminator = (
+            np.array(c, dtype) for c, dtype in zip(columns, kinds, strict=True)
+        )
+        node, placed = np.array(self._nodes, np.int32), np.array(self._placed, bool)
+        known = np.zeros(len(self._guids), bool)
+        for row, (function, parent) in enumerate(zip(self._guids, self._parents, strict=True)):
+            known[row] = function in descriptors and (parent < 0 or known[parent])
+        found = Probes(address, index, kind, attributes, discriminator, node, self._guids, self._parents, self._sites,
+                       descriptors, int((~placed).sum()), int((placed & ~known[node]).sum()), damage)  # fmt: skip
+        return found if placed.all() and known.all() else found.take(placed & known[node])

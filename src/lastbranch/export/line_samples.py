@@ -1,0 +1,218 @@
+"""Counts by source line: each instruction counts as often as the ranges that hold it; a line as often as the most
+frequent of its instructions, in the inline context given by the debugging information. Branches to the entry of a
+function are its head samples, and the callee's count at the line that calls.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence, Set
+
+import numpy as np
+
+from ..arrays import covered, distinct_rows, distinct_stacks
+from ..errors import UnavailableError
+from ..isa import Decoder
+from ..model import Array, Module, Profile, counted, visible, word
+from ..opening import code_of
+from ..symbols import FunctionTable, Names, Symbolizer, SymbolOptions
+from .interface import Exported, ExportOptions
+from .modules import ModuleCounts
+from .sample_tree import Location, SampleTree, base_discriminator, canonical, duplication, source_name
+
+__all__ = ["PART", "Instructions", "chains_of", "entry_names", "source_lines", "tree_of"]
+
+
+PART = re.compile(r"\.cold(\.\d+)?$")
+"""End of the name of a symbol that is a part of a function that is placed apart."""
+_COPY = re.compile(r"(\.(isra|constprop|lto_priv)\.\d+|\.cold)+$")
+"""End of the name of a copy that gcc made, or of a part that was set apart: the lines know both by the function's."""
+_REMEDY = "build with -g (clang: and -fdebug-info-for-profiling), or give --debug-dir DIR"
+_REMEDY_PE = "build with DWARF: clang -g -gdwarf -fdebug-info-for-profiling, or mingw-w64's gcc -g"
+_WHOLE = re.compile(r"[CD]1(?=E)")
+_Chain = Sequence[tuple[str, Location]]
+
+
+def tree_of(counts: ModuleCounts, options: ExportOptions, plain: bool = False) -> tuple[SampleTree, Exported]:
+    """The counts of a module by function and line, and how many of its ranges begin at a line that is known.
+
+    ``plain``: discriminators are numbers, as gcc writes them, and not made of several parts, as clang's are.
+    Raises `UnavailableError` where its code cannot be read or its functions have no lines.
+    """
+    recorded = counts
+    counts, notes = counts.straight()
+    with Symbolizer(counts.profile, options.symbols) as symbolizer:
+        table = symbolizer.functions(counts.row)
+        code = Instructions(counts, table)
+        called = counts.to_here & np.isin(counts.target, table.start)
+        source = counts.source[called & counts.from_here]
+        names = symbolizer.names(counts.row, np.concatenate([code.address, source, table.start]))
+        notes += symbolizer.notes
+    pe = counts.module.is_pe
+    chains, duplicated, which = chains_of(names, table, plain)
+    if not any(chains):
+        raise _without_lines(counts.module, names, notes)
+    tree = SampleTree()
+    of_code = which[: len(code.address)]
+    total, most = np.zeros(len(chains), np.int64), np.full(len(chains), -1)
+    np.add.at(total, of_code, code.times * code.size)
+    np.maximum.at(most, of_code, code.times * duplicated[of_code])
+    for chain, bytes_counted, count in zip(chains, total.tolist(), most.tolist(), strict=True):
+        if chain and count >= 0:
+            tree.leaf(chain, bytes_counted).raise_to(chain[-1][1], count)
+    others = [chains[i] for i in which[len(code.address) :].tolist()]
+    _calls(tree, counts, entry_names(table, list(range(len(table))), others[len(source) :]), called, others)
+    tree.finish(calls_count=not plain)
+    lined = np.array([bool(chain) for chain in chains], bool)[of_code]
+    in_functions = np.isin(counts.start, code.address)
+    written = int(counts.times[np.isin(counts.start, code.address[lined])].sum())
+    lineless, outside = int(counts.times[in_functions].sum()) - written, int(counts.times[~in_functions].sum())
+    places = {f"in code without line numbers ({_REMEDY_PE if pe else _REMEDY})": lineless,
+              "outside all known functions": outside}  # fmt: skip
+    reasons = [f"{counted(n, 'range begins', 'ranges begin')} {place}" for place, n in places.items() if n]
+    return tree, recorded.exported(notes, written, "; ".join(reasons + notes))
+
+
+def source_lines(
+    profile: Profile, module: int, wanted: Set[str], options: SymbolOptions | None, plain: bool = False
+) -> tuple[set[tuple[str, Location]], list[str]]:
+    """(function, line) of all code of the functions called ``wanted``, their own and what is inlined in them, and notes
+    for the user; ``module`` is a row of the modules table. Arguments and errors are those of `tree_of`."""
+
+    def called(name: str) -> str:
+        name = visible(canonical(_COPY.sub("", name)))
+        return source_name(name) if plain else name
+
+    with Symbolizer(profile, options) as symbolizer:
+        table = symbolizer.functions(module)
+        rows = [i for i, f in enumerate(table.functions)
+                if not wanted.isdisjoint(map(called, (f.name, *table.aliases.get(i, ()))))]  # fmt: skip
+        address, _ = _decoded(profile.modules[module], table, rows)
+        names = symbolizer.names(module, address)
+        notes = symbolizer.notes
+    chains, _, _ = chains_of(names, table, plain, called)
+    if rows and not any(chains):
+        raise _without_lines(profile.modules[module], names, notes)
+    return {frame for chain in chains for frame in chain}, notes
+
+
+def _without_lines(module: Module, names: Names, notes: list[str]) -> UnavailableError:
+    lacking = (
+        "does not say on which lines functions begin (as with -g1, PDB)"
+        if names.frame_line.any() else "has no line numbers"
+    )  # fmt: skip
+    hint = "; ".join([*notes, _REMEDY_PE if module.is_pe else _REMEDY])
+    return UnavailableError(f"{word(module.name)} {lacking}", hint=hint)
+
+
+class Instructions:
+    """The instructions of every function that was executed: ``address``, ``size`` in bytes, ``times`` executed.
+
+    What no range holds was executed 0 times: the compiler takes that for cold, and no line for not known.
+    """
+
+    def __init__(self, counts: ModuleCounts, table: FunctionTable) -> None:
+        self.address, self.size = _decoded(counts.module, table, _executed(counts, table))
+        order = np.argsort(counts.end)
+        ends, until = counts.end[order], np.cumsum(np.append(0, counts.times[order]))
+        begun = np.cumsum(np.append(0, counts.times))  # ranges are sorted by their starts
+        started = np.searchsorted(counts.start, self.address, side="right")
+        self.times: Array = begun[started] - until[np.searchsorted(ends, self.address, side="left")]
+
+
+def _decoded(module: Module, table: FunctionTable, rows: list[int]) -> tuple[Array, Array]:
+    """(address uint64, bytes int64) of the instructions of these functions."""
+    code = code_of(module)
+    if code is None:
+        raise UnavailableError(f"the code of {word(module.name)} cannot be read")
+    start, size = table.start[rows], (table.end[rows] - table.start[rows]).astype(np.int64)
+    found, _ = Decoder(code.arch).classify(*code.read_many(start, size), start, size)
+    return found.address, found.length.astype(np.int64)
+
+
+def _executed(counts: ModuleCounts, table: FunctionTable) -> list[int]:
+    """Rows of the functions that a range begins in or goes through, and of their parts that are placed apart."""
+    if not len(table) or not len(counts.start):
+        return []
+    begin = np.searchsorted(table.end, counts.start, side="right")
+    past = np.searchsorted(table.start, counts.end, side="right")
+    some = begin < past
+    rows = np.flatnonzero(covered(begin[some], past[some], np.ones(some.sum(), np.int64), len(table))).tolist()
+    names = {PART.sub("", table.functions[row].name) for row in rows}
+    parts = (i for i, f in enumerate(table.functions) if ".cold" in f.name and PART.sub("", f.name) in names)
+    return sorted({*rows, *parts})
+
+
+def _compiled_names(names: Names, table: FunctionTable) -> list[str]:
+    """What compilers call the functions of ``names``: of a constructor or destructor whose two forms (C1, D1: of the
+    complete object; C2, D2: as a base) are one code, the second one was compiled, and the first is another name of it.
+    """
+    rows = table.at(np.array([f.start for f in names.functions], np.uint64)).tolist()
+    found = []
+    for function, row in zip(names.functions, rows, strict=True):
+        others = table.aliases.get(row, ()) if function.start else ()
+        called = function.name
+        second = {f"{called[: m.end() - 1]}2{called[m.end() :]}" for m in _WHOLE.finditer(called) if others}
+        name = next((other for other in others if other in second), called)
+        found.append(visible(canonical(_COPY.sub("", name))))  # a line break in it would begin a line of the profile
+    return found
+
+
+def chains_of(
+    names: Names, table: FunctionTable, plain: bool, called: Callable[[str], str] = str
+) -> tuple[list[_Chain], Array, Array]:
+    """(the different inline chains of addresses, outermost first, empty where no lines are known; int64 how often an
+    instruction of each was duplicated; int64 row of the chain of each address).
+
+    ``called`` makes the name that is used of the linkage name of a function. ``plain`` as for `tree_of`.
+    """
+    functions = [called(name) for name in _compiled_names(names, table)]
+    # A name with a dot in front is a section's: code of an assembler that has no functions.
+    # A function that is declared in no line counts from line 0, as llvm-profgen has it, unless none is (-g1).
+    declares = any(f.line > 0 for f in names.functions)
+    known = [(f.line > 0 or bool(f.file) or (f.described and declares)) and f.name[:1] != "." for f in names.functions]
+    declared = np.array([f.line for f in names.functions], np.int64)
+    columns = names.frame_function.astype(np.int64), names.frame_line.astype(np.int64), names.frame_discriminator
+    rows, frame = distinct_rows(*columns)
+    function, line, discriminator = (column[rows] for column in columns)
+    offset, words = ((line - declared[function]) & 0xFFFF).tolist(), discriminator.tolist()
+    base = {w: w & 0xFFFF if plain else base_discriminator(w) for w in set(words)}
+    frames = [(functions[f], (o, base[w])) for f, o, w in zip(function.tolist(), offset, words, strict=True)]
+    has_lines = [known[f] for f in function.tolist()]  # not padding, which has only the line of what is before it
+    first, which = distinct_stacks([], frame, names.offsets)
+    chains, duplicated = list[_Chain](), np.ones(len(first), np.int64)
+    for i, row in enumerate(first.tolist()):
+        mine = frame[names.offsets[row] : names.offsets[row + 1]].tolist()
+        use = mine and has_lines[mine[-1]]
+        chains.append([frames[one] for one in reversed(mine)] if use else ())
+        duplicated[i] = duplication(words[mine[0]]) if use and not plain else 1
+    return chains, duplicated, which
+
+
+def entry_names(table: FunctionTable, rows: list[int], chains: list[_Chain]) -> dict[int, str]:
+    """The names of the functions in ``rows`` of the table by the address of their entry; ``chains`` are those of these
+    addresses. A part that is placed apart has no entry."""
+    return {
+        start: chain[0][0]
+        for row, start, chain in zip(rows, table.start[rows].tolist(), chains, strict=True)
+        if chain and not PART.search(table.functions[row].name)
+    }
+
+
+def _calls(
+    tree: SampleTree, counts: ModuleCounts, entries: dict[int, str], called: Array, chains: list[_Chain]
+) -> None:
+    """Head samples of functions that were branched to, and call targets where the branch has a line.
+
+    ``chains`` are those of the sources in this module.
+    """
+    source = iter(chains)
+    columns = (counts.from_here[called], counts.target[called], counts.taken[called])
+    for here, target, taken in zip(*(c.tolist() for c in columns), strict=True):
+        chain = next(source) if here else ()
+        callee = entries.get(target)
+        if callee is None:
+            continue
+        if chain:
+            tree.leaf(chain, 0).called(chain[-1][1], callee, taken)
+        tree.top(callee).head += taken

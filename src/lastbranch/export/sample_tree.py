@@ -1,0 +1,168 @@
+"""LLVM's sample profile: counts of functions, and of what is inlined in them, as a tree; its text form.
+
+The text (llvm/ProfileData/SampleProfReader.h): a function is ``name:total:head``, its lines
+``offset[.discriminator]: count [callee:count]...``, one column in; what is inlined is in its caller as
+``offset[.discriminator]: name:total`` with its own lines one column further in. Where it counts probes, an offset is
+the index of a probe, and each function ends with ``!CFGChecksum: hash``, and ``!Attributes: bits`` if it has any.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+__all__ = ["FunctionSamples", "Location", "SampleTree", "base_discriminator", "canonical", "duplication", "source_name"]
+
+
+Location = tuple[int, int]
+"""(lines from the start of the function, modulo 2**16; base discriminator)."""
+
+_SUFFIXES = (".llvm.", ".part.")
+_AMBIGUOUS = ("__cxx_global_var_init", "__tls_init")
+"""Several functions of a program have these names, so counts for them mean nothing."""
+
+
+def canonical(name: str) -> str:
+    """``name`` without what LLVM appends to copies of a function (FunctionSamples::getCanonicalFnName)."""
+    for suffix in _SUFFIXES:
+        stem, found, number = name.rpartition(suffix)
+        if found and "." not in number:
+            name = stem
+    return name
+
+
+def source_name(name: str) -> str:
+    """gcc knows copies and parts of a function (``.constprop.0``, ``.cold``) by the name before the first dot."""
+    return name.partition(".")[0] or name
+
+
+def _component(word: int) -> int:
+    """The number at the low end of a discriminator: 5 or 12 bits after a 0, or nothing (a 1)."""
+    if word & 1:
+        return 0
+    word >>= 1
+    return (word >> 1) & 0xFE0 | word & 0x1F if word & 0x20 else word & 0x1F
+
+
+def base_discriminator(word: int) -> int:
+    """Which of the basic blocks of a line (DILocation::getBaseDiscriminatorFromDiscriminator).
+
+    Pseudo probes end in three ones: they have the number of the probe from bit 3 on, or the discriminator from bit 16.
+    """
+    if word & 7 == 7 and word > 7:
+        return (word >> 16) & 7 if word & 1 << 28 else (word >> 3) & 0xFFFF
+    return _component(word)
+
+
+def duplication(word: int) -> int:
+    """Into how many copies the optimiser made the instruction: unrolled or vectorised loops."""
+    following = word >> 1 if word & 1 else word >> (14 if word & 0x40 else 7)
+    return _component(following) or 1
+
+
+@dataclass(slots=True)
+class FunctionSamples:
+    """Counts of one function, or of one inlined copy."""
+
+    total: int = 0
+    """Counts of all instructions, times their bytes."""
+    head: int = 0
+    """Branches to its entry."""
+    lines: dict[Location, int] = field(default_factory=dict)
+    calls: dict[Location, dict[str, int]] = field(default_factory=dict)
+    inlined: dict[Location, dict[str, FunctionSamples]] = field(default_factory=dict)
+    checksum: int = 0
+    """Hash of its control flow, where probes were counted."""
+    attributes: int = 0
+    """1: it was inlined in this context (ContextWasInlined); 2: it should be (ContextShouldBeInlined)."""
+
+    def raise_to(self, where: Location, count: int) -> None:
+        """A line counts as often as the most frequent of its instructions."""
+        self.lines[where] = max(self.lines.get(where, 0), count)
+
+    def called(self, where: Location, callee: str, count: int) -> None:
+        """``count`` calls of ``callee`` from a line."""
+        self.lines.setdefault(where, 0)
+        targets = self.calls.setdefault(where, {})
+        targets[callee] = targets.get(callee, 0) + count
+
+    def add(self, other: FunctionSamples) -> None:
+        """Take in the counts of another copy."""
+        self.total += other.total
+        self.head += other.head
+        self.checksum = self.checksum or other.checksum
+        for where, count in other.lines.items():
+            self.lines[where] = self.lines.get(where, 0) + count
+        for where, targets in other.calls.items():
+            for callee, count in targets.items():
+                self.called(where, callee, count)
+        for where, callees in other.inlined.items():
+            for name, samples in callees.items():
+                self.inlined.setdefault(where, {}).setdefault(name, FunctionSamples()).add(samples)
+
+    def text(self, depth: int = 1) -> Iterator[str]:
+        """Its lines, ``depth`` columns in."""
+        blanks = " " * depth
+        for where in sorted(self.lines):
+            targets = sorted(self.calls.get(where, {}).items(), key=lambda t: (-t[1], t[0]))
+            calls = "".join(f" {name}:{count}" for name, count in targets)
+            yield f"{blanks}{_location(where)}: {self.lines[where]}{calls}\n"
+        for where in sorted(self.inlined):
+            for name, samples in sorted(self.inlined[where].items()):
+                yield f"{blanks}{_location(where)}: {name}:{samples.total}\n"
+                yield from samples.text(depth + 1)
+        if self.checksum:
+            yield f"{blanks}!CFGChecksum: {self.checksum}\n"
+        if self.attributes:
+            yield f"{blanks}!Attributes: {self.attributes}\n"
+
+    def without_ambiguous(self) -> None:
+        """Drop inlined functions whose name says nothing."""
+        for callees in self.inlined.values():
+            for name in [n for n in callees if n.startswith(_AMBIGUOUS)]:
+                del callees[name]
+            for samples in callees.values():
+                samples.without_ambiguous()
+
+
+class SampleTree:
+    """All functions of a module."""
+
+    def __init__(self) -> None:
+        self.functions: dict[str, FunctionSamples] = {}
+
+    def top(self, name: str) -> FunctionSamples:
+        """The function called ``name``, itself and not inlined."""
+        return self.functions.setdefault(name, FunctionSamples())
+
+    def leaf(self, chain: Iterable[tuple[str, Location]], more: int) -> FunctionSamples:
+        """The innermost function of ``chain`` (outermost first), all of which get ``more`` in total."""
+        samples, before = None, (0, 0)
+        for name, where in chain:
+            if samples is None:
+                samples = self.top(name)
+            else:
+                samples = samples.inlined.setdefault(before, {}).setdefault(name, FunctionSamples())
+            samples.total += more
+            before = where
+        assert samples is not None
+        return samples
+
+    def finish(self, calls_count: bool = True) -> None:
+        """At the end: leave out what says nothing, and with ``calls_count`` lines count at least as their calls."""
+        self.functions = {n: s for n, s in self.functions.items() if not n.startswith(_AMBIGUOUS)}
+        for samples in self.functions.values():
+            samples.without_ambiguous()
+            for where, targets in samples.calls.items() if calls_count else ():
+                samples.raise_to(where, sum(targets.values()))
+
+    def text(self) -> Iterator[str]:
+        """The whole profile, the largest function first."""
+        for name, samples in sorted(self.functions.items(), key=lambda item: (-item[1].total, item[0])):
+            yield f"{name}:{samples.total}:{samples.head}\n"
+            yield from samples.text()
+
+
+def _location(where: Location) -> str:
+    offset, discriminator = where
+    return f"{offset}.{discriminator}" if discriminator else f"{offset}"
