@@ -19,7 +19,7 @@ from lastbranch.etw.portable.session.source_processes import SourceProcesses
 from lastbranch.etw.status import EtwError, Status
 
 SOURCE = """
-    import struct, sys
+    import os, sys
     from lastbranch.etw.portable.protocol import Connection, Kind, pack
     address, behaviour = sys.argv[1:]
     if behaviour == "dies":
@@ -27,7 +27,7 @@ SOURCE = """
     with Connection.open(address) as connection:
         body, _ = connection.call(Kind.SOURCE)
         while True:
-            print(body.decode(), flush=True)
+            os.write(1, body + b"\\n")  # one write: lines of two processes must not mix
             if behaviour == "fails" or body == b"bad":
                 connection.send(Kind.FAILED, pack((1314, "no right to that")))
             elif behaviour != "silent":
