@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,12 +14,23 @@ import pytest
 
 from capture_tools import FREESTANDING, Recorded, build, needs_ptrace
 from command_line import run_cli
+from lastbranch.capture import launch
+from waiting import until
 
 pytestmark = needs_ptrace
 RECORD = [sys.executable, "-m", "lastbranch", "record", "--no-progress", "--engine", "software"]
 DENSE = ["--duty", "50", "--period", "500000"]
 ALL = [signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGXCPU, signal.SIGRTMIN + 6]
 """Some of those that end a process. SIGALRM reaches the program as SIGTERM."""
+
+
+@pytest.fixture(autouse=True)
+def nothing_ignored() -> Iterator[None]:
+    """nohup(1) has SIGHUP ignored, and a job in the background SIGQUIT: programs that tests start would ignore them."""
+    before = [(number, signal.signal(number, signal.SIG_DFL)) for number in (signal.SIGHUP, signal.SIGQUIT)]
+    yield
+    for number, handler in before:
+        signal.signal(number, handler)
 
 
 @contextmanager
@@ -32,11 +42,9 @@ def recorded(*words: str | Path) -> Iterator[subprocess.Popen[bytes]]:
             ours.kill()
 
 
-def until(condition: object, seconds: float = 60) -> None:
-    end = time.monotonic() + seconds
-    while not condition():  # type: ignore[operator]
-        assert time.monotonic() < end, "it took too long"
-        time.sleep(0.01)
+def computed(pid: int) -> int:
+    """CPU time of a process in user mode, in clock ticks."""
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11])
 
 
 def traced(program: Path) -> list[int]:
@@ -45,8 +53,7 @@ def traced(program: Path) -> list[int]:
     for pid in filter(str.isdecimal, os.listdir("/proc")):
         try:
             if os.readlink(f"/proc/{pid}/exe") == str(program):
-                used = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11])
-                found += [int(pid)] if used > 5 else []
+                found += [int(pid)] if computed(int(pid)) > 5 else []
         except OSError:
             continue
     return found
@@ -81,10 +88,10 @@ def test_a_recording_ended_by_any_signal_is_whole(tmp_path: Path) -> None:
 def test_a_signal_to_the_process_and_its_group_is_one(ending: str, tmp_path: Path) -> None:
     """As timeout(1) sends it: the program may still do what it does at its end."""
     ready, output = tmp_path / "ready", tmp_path / f"it.{ending}"
-    script = f"trap 'sleep 0.3; exit 7' TERM; : > {ready}; while :; do :; done"
+    script = f"trap 'sleep 0.3; exit 7' TERM; echo $$ > {ready}.new; mv {ready}.new {ready}; while :; do :; done"
     with recorded(*RECORD, *DENSE, "-o", output, "--", "sh", "-c", script) as ours:
         until(ready.exists)
-        time.sleep(0.3)
+        until(lambda: computed(int(ready.read_text())) > 10)
         ours.send_signal(signal.SIGTERM)
         os.killpg(ours.pid, signal.SIGTERM)
         assert ours.wait(60) == 7, ours.communicate()
@@ -118,3 +125,20 @@ def test_the_program_has_the_signals_that_it_would_have_alone(tmp_path: Path) ->
     for engine in (RECORD, RECORD[:-2]):
         done = subprocess.run([*engine, "-o", tmp_path / "it.tb5", "--", *words], capture_output=True, check=True)
         assert done.stdout == alone
+
+
+@pytest.mark.parametrize(("handler", "ends"), [(signal.SIG_DFL, True), (signal.SIG_IGN, False)])
+def test_a_hang_up_ends_no_recording_under_nohup(
+    handler: signal.Handlers, ends: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    signal.signal(signal.SIGHUP, handler)
+    sent: list[tuple[int, int]] = []
+    monkeypatch.setattr(os, "kill", lambda *words: sent.append(words))
+    for child, after in ((None, [ends]), (7, [False, ends])):
+        interruptions = launch.Interruptions(child)
+        for end in after:
+            came = [launch.Received(signal.SIGHUP, by_terminal=False)]
+            monkeypatch.setattr(launch, "received", lambda came=came: came.pop() if came else None)
+            monkeypatch.setattr(interruptions, "_repeats", launch.Repeats())  # they came one after the other
+            assert interruptions.enough() is end
+    assert sent == [(7, signal.SIGHUP)] * (1 if ends else 2)

@@ -184,10 +184,11 @@ class Repeats:
 
 class Interruptions:
     """Signals during a recording. The first one goes to the launched program ``child``, if there is one; the next one
-    ends the recording."""
+    ends the recording. Under nohup(1) a SIGHUP only goes to the program."""
 
     def __init__(self, child: int | None) -> None:
         self._child, self._count, self._repeats = child, 0, Repeats()
+        self._ignores_hang_up = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
         self.last = 0
         """The newest signal."""
 
@@ -195,6 +196,10 @@ class Interruptions:
         """Take the signals that have come; whether they end the recording."""
         while (found := received()) is not None:
             if self._repeats.has(found):
+                continue
+            if found.number == signal.SIGHUP and self._ignores_hang_up:
+                if self._child is not None:
+                    found.forward(self._child)
                 continue
             self._count, self.last = self._count + 1, found.number
             if self._child is not None and self._count == 1:
