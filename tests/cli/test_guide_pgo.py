@@ -48,8 +48,8 @@ class Shell:
             assert done.returncode == 0, f"{command}\n{done.stderr}"
             self.told[command] = done.stdout + done.stderr
 
-    def counted(self, what: str, program: str) -> int:
-        told = self.told[f"valgrind --tool=lackey --basic-counts=yes ./{program} 10"]
+    def counted(self, what: str, program: str, rounds: int = 10) -> int:
+        told = self.told[f"valgrind --tool=lackey --basic-counts=yes ./{program} {rounds}"]
         found = re.search(rf"{what}: +([0-9,]+)", told)
         assert found, told
         return int(found[1].replace(",", ""))
@@ -76,6 +76,13 @@ def test_bolt(shell: Shell) -> None:
     shell.follow("BOLT")
     assert shell.counted("taken", "bolted.opt") < shell.counted("taken", "bolted") * 0.5
     assert shell.counted("guest instrs", "bolted.opt") < shell.counted("guest instrs", "bolted")
+
+
+def test_propeller(shell: Shell) -> None:
+    shell.follow("Propeller")
+    assert (shell.folder / "cc_prof.txt").read_text().startswith("v1\nf main\nc 0 ")
+    assert shell.counted("taken", "laid-out", 2) < shell.counted("taken", "mapped", 2) * 0.5
+    assert shell.counted("guest instrs", "laid-out", 2) < shell.counted("guest instrs", "mapped", 2)
 
 
 def test_windows(shell: Shell, run) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
@@ -49,11 +50,19 @@ output_options = stacked(
     ),
     force_option,
     click.option(
+        "--symbol-order", metavar="OUT", shell_complete=complete_file,
+        help="propeller: also write the order of functions for the linker.",
+    ),
+    click.option(
+        "--list-version", type=click.Choice(("0", "1")), default="1", show_default=True,
+        help="propeller: version of the list; clang 17 and older read 0 alone.",
+    ),
+    click.option(
         "--fail-empty", is_flag=True,
         help="Exit with code 4 if the output is empty or covers less than half of what was recorded.",
     ),
 )  # fmt: skip
-"""--binary, --output, --force and --fail-empty."""
+"""--binary, --output, --force, those of propeller and --fail-empty."""
 
 
 @click.command()
@@ -74,17 +83,17 @@ output_options = stacked(
 @estimate_option
 def command(
     capture: Capture, make_filter: FilterMaker, name: str | None, binary: str | None, output: str | None, force: bool,
-    fail_empty: bool, symbols: SymbolOptions, check: str | None, fail_under: float | None, form: str,
-    counts: EstimateChoice,
+    symbol_order: str | None, list_version: str, fail_empty: bool, symbols: SymbolOptions, check: str | None,
+    fail_under: float | None, form: str, counts: EstimateChoice,
 ) -> int:  # fmt: skip
     """Write a capture for compilers, viewers and other tools.
 
     counts: branch and range counts as text, a line each. brstack: the text of `perf script -F ip,brstack`.
 
     For compilers: autofdo (AutoFDO's text), gcov (what gcc reads), profgen (llvm-profgen's unsymbolized profile), bolt
-    (BOLT's pre-aggregated profile), sampleprof (LLVM's text sample profile). Each file covers one module, --binary;
-    without it, OUT is a new folder with a file for each module. perfscript: the text of `perf script`, for
-    llvm-profgen.
+    (BOLT's pre-aggregated profile), sampleprof (LLVM's text sample profile), propeller (clusters of blocks for clang,
+    and with --symbol-order the order of functions for lld). Each file covers one module, --binary; without it, OUT is a
+    new folder with a file for each module. perfscript: the text of `perf script`, for llvm-profgen.
 
     For viewers, with names and inlined functions: pprof (profile.proto), speedscope, firefox (profiler.firefox.com),
     chrome (trace events, also for Perfetto), folded (for flame graphs, as `lastbranch stacks` prints). Their stacks are
@@ -107,22 +116,28 @@ def command(
         raise click.UsageError("--fail-under goes with --check.")
     if counts.executions and name not in ESTIMATED:
         raise click.UsageError(f"--estimate executions is for counts: {', '.join(ESTIMATED)}; {name} has samples.")
-    check_output(name, binary, output, force)
+    check_output(name, binary, output, force, symbol_order)
     wanted = counting_for(name)
     profile = capture.open(make_filter.early(**wanted) if wanted else None)
     chosen = make_filter(profile)
     estimate = counts.of(capture, profile, chosen)
-    options = ExportOptions(chosen, binary, symbols, estimate=estimate)
+    options = ExportOptions(chosen, binary, symbols, estimate=estimate, list_version=int(list_version))
     with capture.reading(profile, printing=output is None):
-        done = write(profile, name, output, options)
+        done = write(profile, name, output, options, symbol_order)
     notes = [estimate.note] if name in COUNTED else counts.notes(estimate)
     code = capture.finish(profile, brief(profile, [*notes, *done.all_notes]))
     return NotRecordedError.exit_code if fail_empty and done.partial else code
 
 
-def check_output(name: str, binary: str | None, output: str | None, force: bool) -> None:
-    """Raise `click.UsageError` where the format ``name`` cannot be written to ``output`` (``None``: standard
-    output)."""
+def check_output(
+    name: str, binary: str | None, output: str | None, force: bool, symbol_order: str | None = None
+) -> None:
+    """Raise `click.UsageError` where the format ``name`` cannot be written to ``output`` (``None``: standard output),
+    with a second file ``symbol_order``."""
+    if symbol_order is not None:
+        if name != "propeller" or binary is None:
+            raise click.UsageError("--symbol-order goes with --to propeller and --binary.")
+        check_new(symbol_order, force, "--symbol-order")
     if output is None and name in _BINARY and sys.stdout.isatty():
         raise click.UsageError(f"--to {name} is binary, and standard output a terminal: give -o FILE, or redirect it")
     each = "table" if name in FOLDERS else "module" if name in BY_MODULE and binary is None else ""
@@ -133,8 +148,15 @@ def check_output(name: str, binary: str | None, output: str | None, force: bool)
         raise click.UsageError(f"--to {name} writes a file for each {each}: give -o FOLDER{other}")
 
 
-def write(profile: Profile, name: str, output: str | None, options: ExportOptions) -> Exported:
-    """Write ``profile`` as ``output``, or to standard output."""
+def write(
+    profile: Profile, name: str, output: str | None, options: ExportOptions, symbol_order: str | None = None
+) -> Exported:
+    """Write ``profile`` as ``output``, or to standard output; and the second file where it has a name."""
+    if symbol_order is not None:
+        from ..model.atomic_output import writing_file
+
+        with writing_file(symbol_order) as second:
+            return write(profile, name, output, replace(options, symbol_order=second))
     if output is not None:
         return export_to(profile, name, output, options)
     done = exporter(name)(profile, sys.stdout.buffer, options)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 
 from ..errors import NotRecordedError, UnavailableError
 from ..model import Module, Profile, word
@@ -36,13 +37,14 @@ def export_folder(profile: Profile, folder: str, form: ModuleFormat, options: Ex
             hint = "; ".join([*left[:3], "pass the folder of the binaries with --symfs"]) if left else None
             raise NotRecordedError("no module with recorded data can be written", hint=hint)
         names = _names([c.module for c in kept], form.suffix)
+        seconds = [f"{name.removesuffix(form.suffix)}{form.second}" for name in names] if form.second else []
         written, recorded, unit = 0, 0, ""
-        for name, counts in zip(names, kept, strict=True):
-            with place.open(name) as out:
-                done = form.write(counts, out, options)
+        for i, (name, counts) in enumerate(zip(names, kept, strict=True)):
+            with place.open(name) as out, place.open(seconds[i]) if seconds else nullcontext() as second:
+                done = form.write(counts, out, replace(options, symbol_order=second))
             notes += [f"{name}: {note}" for note in done.all_notes]
             written, recorded, unit = written + done.written, recorded + done.recorded, done.unit
-        lines = [_index_line(name, c) for name, c in zip(names, kept, strict=True)]
+        lines = [_index_line(name, c) for files in (names, seconds) for name, c in zip(files, kept, strict=False)]
         write_index(place, "file\tmodule\tbuild_id\tranges\tbranches\n", lines)
     return Exported(notes + left, written, recorded, unit, "see the notes about the files")
 

@@ -27,6 +27,10 @@ class ExportOptions:
     """Where samples are no more: what was counted in the modules of these rows. Formats that need samples refuse it."""
     estimate: Estimate | None = None
     """What replaces counts by executions, in the formats of `ESTIMATED`; the others have samples as recorded."""
+    symbol_order: IO[bytes] | None = None
+    """Where ``propeller`` writes the order of functions, its second file."""
+    list_version: int = 1
+    """Of the list of clusters that ``propeller`` writes: 0 or 1."""
 
 
 class Exported(NamedTuple):

@@ -102,13 +102,15 @@ class ModuleFormat:
     """A format that speaks of one module.
 
     ``write`` puts out the counts of a module. ``linked``: it needs link addresses, and so the binary.
-    ``sampled``: it needs the addresses of samples, too.
+    ``sampled``: it needs the addresses of samples, too. ``second`` is the suffix of the file that ``write`` makes of
+    `ExportOptions.symbol_order`, empty for formats of one file.
     """
 
     suffix: str
     write: Callable[[ModuleCounts, IO[bytes], ExportOptions], Exported]
     linked: bool = True
     sampled: bool = False
+    second: str = ""
 
 
 def why_not(module: Module, form: ModuleFormat) -> str | None:
