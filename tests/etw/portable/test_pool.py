@@ -216,17 +216,6 @@ def test_a_pool_that_became_too_small_gives_two_to_each_and_no_more() -> None:
     assert leases.out == 25
 
 
-def test_in_memory_a_hungry_writer_gets_more_of_the_oldest() -> None:
-    """Else it loses its newest events whenever it fills two buffers before the daemon looks."""
-    leases, slot = Leases(100, 64), Asker()
-    assert leases.share([slot], lambda: None)
-    assert len(slot.leased) == 64 // 2 // 4, "no more: what is ahead is missing from what is kept"
-    slot.leased.clear()
-    slot.hungry = False
-    assert leases.share([slot], lambda: None)
-    assert len(slot.leased) == 2
-
-
 def test_a_buffer_that_goes_to_another_pool_leaves_its_memory() -> None:
     """Own free buffers come first, then those of others, then fresh ones; a pool that is gone has nothing to give."""
     leases, one, two = Leases(100, 4), Asker(Home()), Asker(Home())

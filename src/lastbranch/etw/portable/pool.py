@@ -17,6 +17,11 @@ stored after each event. A store of an aligned word is one instruction on every 
 sees a commit sees the event. Other processors (ARM) do not; there the daemon calls `read_barrier` after reading commits
 and before reading events.
 
+In buffering mode no buffer goes through a ring. Each writer has `Geometry.kept` buffers of its own, and takes the
+oldest of them for its next events without asking anybody: a flight recorder, whatever the daemon does. The n-th buffer
+that it fills, from 0, is n % kept of its own, and it clears the commit word of the next one before it counts one as
+finished. So who has copied buffer n, and then finds no more than n + kept - 2 finished ones, has copied what is in it.
+
 Memory that nobody has written to costs nothing, so a memfd has room for the largest pool that the session may get. The
 daemon trusts nothing in it: a writer may be another program that stores anything anywhere. Whenever the daemon takes
 buffers (`writers`), it compares its own words with what it stored, and checks each number of a writer.
@@ -60,7 +65,8 @@ BELL_AT = 8
 """Stored by the daemon: the value of `DONE` at which the writer rings the doorbell."""
 RING = 256
 """Stored by the daemon: `RING_SIZE` entries ``number << 32 | buffer``; numbers begin at 1, and n is at (n - 1) %
-`RING_SIZE`. An entry contains its number, so that the writer recognizes a stale one without a second counter."""
+`RING_SIZE`. An entry contains its number, so that the writer recognizes a stale one without a second counter. In
+buffering mode the first entry is 1 for as long as the writer may go on."""
 RING_SIZE = 256
 
 COMMIT_AT = 0x38
@@ -68,8 +74,8 @@ COMMIT_AT = 0x38
 EVENT = 1 << 32
 """What one event adds to a commit word, besides its bytes."""
 
-_MAGIC = b"LBPOOL1\0"
-_GEOMETRY = struct.Struct("<8sIIIIII")
+_MAGIC = b"LBPOOL2\0"
+_GEOMETRY = struct.Struct("<8sIIIIIII")
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 _CONSTANT = _SEALS | fcntl.F_SEAL_WRITE
 _BARRIER = {"aarch64": 283, "riscv64": 283, "ppc64le": 365}.get(os.uname().machine)
@@ -87,6 +93,8 @@ class Geometry(NamedTuple):
     clock: int
     blocking: int = 0
     """1 if writers wait for a free buffer (BLOCKING_MODE) instead of losing events."""
+    kept: int = 0
+    """In buffering mode, how many buffers each writer has of its own; else 0. Those of slot s begin at s * kept."""
 
     @property
     def size(self) -> int:
@@ -121,7 +129,8 @@ class Geometry(NamedTuple):
             if len(head) == _GEOMETRY.size and _has_seals(fd, _CONSTANT):
                 magic, *fields = _GEOMETRY.unpack(head)
                 found = cls(*fields)
-                if magic == _MAGIC and found.slots <= MOST_SLOTS and found.buffer_size % 1024 == 0 < found.capacity:
+                fits = found.slots <= MOST_SLOTS and found.kept * found.slots <= found.buffers
+                if magic == _MAGIC and fits and found.buffer_size % 1024 == 0 < found.capacity:
                     return found
         raise EtwError("attach", Status.INVALID_DATA, "not the geometry of a session's pools")
 

@@ -79,7 +79,7 @@ class Writer(Closing):
     """
 
     __slots__ = (
-        "_bell", "_done", "_geometry", "_mapping", "_refused", "_slot", "at", "capacity", "clock", "closed",
+        "_bell", "_done", "_geometry", "_mapping", "_number", "_refused", "_slot", "at", "capacity", "clock", "closed",
         "connection", "cpu", "handle", "limit", "lost", "memory", "now", "patience", "value", "word", "words",
     )  # fmt: skip
 
@@ -88,7 +88,7 @@ class Writer(Closing):
         if attached.slot >= geometry.slots:
             raise EtwError("attach", Status.INVALID_DATA, f"slot {attached.slot} of {geometry.slots}")
         self._mapping, self._geometry, self._bell = mapping, geometry, bell
-        self._slot, self._done = geometry.slot(attached.slot), 0
+        self._number, self._slot, self._done = attached.slot, geometry.slot(attached.slot), 0
         self.memory, self.words = mapping.memory, mapping.words
         self.connection = connection
         self.handle = geometry.handle
@@ -215,6 +215,8 @@ class Writer(Closing):
             return
         self.at = self.limit = 0
         self._done += 1
+        if self._geometry.kept:
+            self.words[self._commit_word(self._own())] = 0  # before DONE: see `pool`
         self.words[self._slot + DONE] = self._done
         if self._done >= self.words[self._slot + BELL_AT]:
             self._ring()
@@ -226,16 +228,28 @@ class Writer(Closing):
             return  # it rings already, or the session is gone
 
     def _next(self) -> bool:
-        """Take the next buffer from the ring."""
+        """Take the next buffer: from the ring, or in buffering mode the oldest one."""
         if self.closed:
             return False
-        number, index = divmod(self.words[self._slot + RING + self._done % RING_SIZE], EVENT)
-        if number != self._done + 1 & _INDEX or index >= self._geometry.buffers:
-            return False
+        if self._geometry.kept:
+            index = self._own()
+            if not self.words[self._slot + RING]:
+                return False
+        else:
+            number, index = divmod(self.words[self._slot + RING + self._done % RING_SIZE], EVENT)
+            if number != self._done + 1 & _INDEX or index >= self._geometry.buffers:
+                return False
         start = self._geometry.buffer(index)
         self.at, self.limit = start + BUFFER_HEADER_SIZE, start + self._geometry.buffer_size
-        self.value, self.word = 0, (start + COMMIT_AT) // 8
+        self.value, self.word = 0, self._commit_word(index)
         return True
+
+    def _own(self) -> int:
+        """In buffering mode, the buffer that is the next one: the oldest of this writer's own."""
+        return self._number * self._geometry.kept + self._done % self._geometry.kept
+
+    def _commit_word(self, index: int) -> int:
+        return (self._geometry.buffer(index) + COMMIT_AT) // 8
 
     def _wait(self) -> bool:
         """Wait for a buffer, until patience is over, only a reader could free one, or the session ends."""

@@ -96,7 +96,7 @@ def _checked(memory: NDArray[np.uint64], pieces: list[Piece]) -> Staged:
     end = np.cumsum([piece.size // 8 for piece in pieces], dtype=np.int64)
     first = np.concatenate([np.zeros(1, np.int64), end[:-1]])
     for piece, at, past in zip(pieces, first.tolist(), end.tolist(), strict=True):
-        memory[at:past] = np.frombuffer(piece.pool.bytes, np.uint64, past - at, piece.start)
+        memory[at:past] = np.frombuffer(piece.bytes, np.uint64, past - at, piece.start)
     memory[int(end[-1]) :] = 0
     found = chains(memory, first, end)
     mark = found.head.view(np.uint16)[1::4].astype(np.int64)

@@ -30,6 +30,7 @@ from ..pool import ANY_PROCESSOR
 from ..protocol import pack
 from ..provider.targets import admitted
 from ..request import flush_seconds, real_flush_timer
+from .flight_recorder import FlightRecorder
 from .log_file import Disk
 from .sinks import FileSink, HeaderEvents
 from .writers import Writers, geometry_for
@@ -71,7 +72,8 @@ class Logger:
         file = FileSink(request, self._disk) if request.file and not self._in_memory else None
         with on_failure(file.abandon) if file else nullcontext():
             geometry = geometry_for(request, handle, self._clock.kind)
-            self._writers = Writers(geometry, self._most, self._processors, self._in_memory)
+            self._recorder = FlightRecorder(geometry, self._processors) if self._in_memory else None
+            self._writers = self._recorder or Writers(geometry, request.maximum_buffers, self._processors)
         self.doorbell = self._writers.doorbell
         """A descriptor that is readable when `poll` has work."""
         self._file = file
@@ -82,10 +84,6 @@ class Logger:
     @property
     def _in_memory(self) -> bool:
         return bool(self.request.mode & LogFileMode.BUFFERING_MODE)
-
-    @property
-    def _most(self) -> int:
-        return self.request.minimum_buffers if self._in_memory else self.request.maximum_buffers
 
     # -- writers
 
@@ -160,7 +158,7 @@ class Logger:
         """Deliver what the slots ``only``, or all, have committed. Returns how many buffers were finished."""
         pieces = self._writers.take(only, unfinished)
         try:
-            if pieces and not self._in_memory:
+            if pieces:
                 self._deliverer().deliver(pieces)
         finally:
             moved = self._writers.done(pieces)
@@ -178,14 +176,13 @@ class Logger:
     def flush(self, path: str = "") -> None:
         """Deliver everything that is committed, if the sinks take it. In buffering mode write it to ``path`` or the
         session's file, and keep it. Raises `EtwError` as for log files."""
-        if not self._in_memory:
+        if self._recorder is None:
             self._deliverer().send()
             if not self._backlog_full():
                 self._flush()
                 self._deliverer().send()
             return
-        self._move(unfinished=False)
-        pieces = self._writers.in_memory()
+        pieces = self._recorder.in_memory()
         self._deliverer().snapshot(self.request, path or self.request.file, pieces, self._lost)
 
     def update(self, request: SessionRequest) -> None:
@@ -202,7 +199,8 @@ class Logger:
             self._flush()
             delivery.end_live()
         self.request = replace(request, flush_timer=real_flush_timer(request.flush_timer, request.mode))
-        self._writers.maximum = self._most
+        if self._recorder is None:
+            self._writers.maximum = self.request.maximum_buffers
 
     def increment_file(self) -> None:
         """Begin the next file of a series. Raises `EtwError` 87 if the session writes no series."""

@@ -10,8 +10,8 @@ import contextlib
 import os
 import select
 from collections import deque
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 from ....closing import on_failure
 from ....formats.etl.layout import BUFFER_HEADER_SIZE
@@ -40,7 +40,7 @@ from ..pool import DONE as DONE_AT
 from ..request import MEMORY_SHARE
 from ..session_registry import ProcessKey, process_key
 
-__all__ = ["Leases", "Piece", "Writers", "geometry_for"]
+__all__ = ["Leases", "Piece", "Slot", "Writers", "geometry_for"]
 
 
 # -- slots: one for each writer
@@ -52,9 +52,9 @@ __all__ = ["Leases", "Piece", "Writers", "geometry_for"]
 
 
 _MOST = (1 << 32) - 1
-_MOST_LOST = 1 << 48
+MOST_LOST = 1 << 48
 """More events than a writer can lose: ten million per second for three hundred days."""
-_LEAST_EVENT = 8
+LEAST_EVENT = 8
 _SLOT_WORDS = 512
 
 
@@ -69,12 +69,14 @@ class _Lease:
 
 @dataclass(slots=True)
 class Piece:
-    """Events that a writer committed: ``size`` bytes from ``start`` in ``pool``; it claims ``events`` of them.
+    """Events that a writer committed: ``size`` bytes from ``start`` in ``bytes``; it claims ``events`` of them.
 
-    ``index`` is the buffer if this is its last piece, else -1. ``marked``: the writer lost events before these.
+    ``bytes`` are those of ``pool``, or a copy if that is ``None``. ``index`` is the buffer if this is its last piece,
+    else -1. ``marked``: the writer lost events before these.
     """
 
-    pool: Mapping
+    pool: Mapping | None
+    bytes: memoryview
     cpu: int
     start: int
     size: int
@@ -130,7 +132,7 @@ class Slot:
         in its buffers when it broke."""
         if not self.broken:
             claimed = self._words[self._at + LOST] + self._words[self._at + REFUSED]
-            if self._lost <= claimed < _MOST_LOST:
+            if self._lost <= claimed < MOST_LOST:
                 self._lost = claimed
             else:
                 self.fail()
@@ -154,8 +156,8 @@ class Slot:
         capacity = self.pool.geometry.capacity
         events, used = divmod(self._words[(self.pool.geometry.buffer(lease.index) + COMMIT_AT) // 8], EVENT)
         size, events = used - lease.used, events - lease.events
-        sound = used <= capacity and used % 8 == 0 and size >= 0 and 0 <= events <= size // _LEAST_EVENT
-        return size, max(0, min(events, capacity // _LEAST_EVENT)), sound
+        sound = used <= capacity and used % 8 == 0 and size >= 0 and 0 <= events <= size // LEAST_EVENT
+        return size, max(0, min(events, capacity // LEAST_EVENT)), sound
 
     @property
     def filling(self) -> bool:
@@ -199,16 +201,7 @@ class Slot:
 
     def _piece(self, lease: _Lease, size: int, events: int, index: int, marked: bool) -> Piece:
         start = self.pool.geometry.buffer(lease.index) + BUFFER_HEADER_SIZE + lease.used
-        return Piece(self.pool, self.cpu, start, size, events, index, marked, self.pid)
-
-    def peek(self) -> Piece | None:
-        """What the current buffer holds, without taking it; ``None`` if nothing."""
-        if self.broken or not self.leased:
-            return None
-        size, events, sound = self._committed(self.leased[0])
-        if not sound:
-            self.fail()
-        return self._piece(self.leased[0], size, events, -1, marked=False) if sound and size else None
+        return Piece(self.pool, self.pool.bytes, self.cpu, start, size, events, index, marked, self.pid)
 
     def end(self) -> list[int]:
         """Take back the buffers. What is written to them from now on is not read."""
@@ -238,6 +231,10 @@ LEAST_AHEAD = 2
 CALM = 4
 """A writer has at most this part (1/n) of the pool ahead of its need, and more only while it uses up half of that at a
 time: buffers cannot be taken back for a writer that attaches later."""
+SPARE = 2
+"""In buffering mode, buffers of a writer beyond MinimumBuffers: it may be about to begin the next but one while the
+session copies."""
+_MOST_ADDRESSES = 64 << 30  # bytes of a pool in buffering mode, most of which never get memory
 _MOST_FOR_WRITERS = 4 << 30  # bytes of the pool beyond its clamp, for two buffers a writer
 _LEAST_SLOTS = 64
 
@@ -258,7 +255,7 @@ class Leases:
 
     @property
     def out(self) -> int:
-        """Buffers that writers have, or that are held."""
+        """Buffers that writers have."""
         return self._out
 
     def release(self, index: int, pool: Mapping) -> None:
@@ -270,34 +267,27 @@ class Leases:
         """``pool`` is closed: its free buffers have no memory any more."""
         self._free.setdefault(None, []).extend(self._free.pop(pool, []))
 
-    def share(self, slots: list[Slot], evict: Callable[[], Piece | None] | None = None) -> bool:
-        """Fill the writers' rings. ``evict`` releases a held buffer. False if there are too few buffers."""
+    def share(self, slots: list[Slot]) -> bool:
+        """Fill the writers' rings. False if there are too few buffers."""
         bound = max(self.maximum, LEAST_AHEAD * len(slots))
-        calm = LEAST_AHEAD if evict else max(LEAST_AHEAD, self.maximum // max(CALM, len(slots) + 1))
-        # In buffering mode, buffers ahead reduce what is held, so writers get fewer.
-        hungry = max(calm, self.maximum // (len(slots) + 1) // (CALM if evict else 1))
+        calm = max(LEAST_AHEAD, self.maximum // max(CALM, len(slots) + 1))
+        hungry = max(calm, self.maximum // (len(slots) + 1))
         wanted = {slot: min(hungry if slot.hungry else calm, RING_SIZE) for slot in slots if not slot.broken}
         # Round by round, to share a scarce pool evenly.
         for ahead in range(max(wanted.values(), default=0)):
             for slot, most in wanted.items():
                 if not len(slot.leased) <= ahead < most:
                     continue
-                index = self._next(slot.pool, bound, ahead < LEAST_AHEAD, evict)
+                index = self._next(slot.pool, bound, ahead < LEAST_AHEAD)
                 if index is None:
                     return False
                 slot.give(index)
         return True
 
-    def _next(
-        self, pool: Mapping, bound: int, needed: bool, evict: Callable[[], Piece | None] | None
-    ) -> int | None:  # fmt: skip
+    def _next(self, pool: Mapping, bound: int, needed: bool) -> int | None:
         """A buffer for a writer in ``pool``."""
-        if self.out >= bound:
-            oldest = evict() if evict else None
-            if oldest is not None:
-                self.release(oldest.index, oldest.pool)
-            elif not needed:
-                return None
+        if self.out >= bound and not needed:
+            return None
         own = self._free.get(pool)
         for home, free in [(pool, own)] if own else self._free.items():
             if free:
@@ -315,8 +305,13 @@ class Leases:
 
 
 def geometry_for(request: SessionRequest, handle: int, clock: int) -> Geometry:
-    """The layout of the pools for ``request``, with room for the largest MaximumBuffers of a later update."""
+    """The layout of the pools for ``request``, with room for the largest MaximumBuffers of a later update, or in
+    buffering mode for MinimumBuffers of each writer."""
     size = request.buffer_size * 1024
+    if request.mode & LogFileMode.BUFFERING_MODE:
+        kept = request.minimum_buffers + SPARE
+        slots = max(_LEAST_SLOTS, min(MOST_SLOTS, _MOST_ADDRESSES // (kept * size)))
+        return Geometry(size, kept * slots, slots, handle, clock, kept=kept)
     slots = max(_LEAST_SLOTS, min(MOST_SLOTS, _MOST_FOR_WRITERS // (LEAST_AHEAD * size)))
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     buffers = max(request.maximum_buffers, memory // MEMORY_SHARE // size) + LEAST_AHEAD * slots
@@ -352,18 +347,16 @@ class _Process:
 class Writers:
     """The slots of a session, and its buffers: ``maximum`` of them, or two a writer if that is more.
 
-    In buffering mode (``in_memory``) finished buffers are held in the pool, and the oldest one is reused when all are
-    held. A writer that asks for no processor index gets one from ``processors`` on.
+    A writer that asks for no processor index gets one from ``processors`` on.
     """
 
-    def __init__(self, geometry: Geometry, maximum: int, processors: int, in_memory: bool) -> None:
+    def __init__(self, geometry: Geometry, maximum: int, processors: int) -> None:
         self.slots: dict[int, Slot] = {}
         self.processes: dict[ProcessKey, _Process] = {}
         self.peak = 0
         """Most buffers that held events at a time."""
-        self.geometry, self._processors, self._in_memory = geometry, processors, in_memory
+        self.geometry, self._processors = geometry, processors
         self._leases = Leases(geometry.buffers, maximum)
-        self._held: deque[Piece] = deque()
         self._lost = self._buffers_lost = 0
         self._full = False
         self._described = geometry.sealed()
@@ -373,7 +366,7 @@ class Writers:
 
     @property
     def maximum(self) -> int:
-        """MaximumBuffers; in buffering mode the number of buffers."""
+        """MaximumBuffers."""
         return self._leases.maximum
 
     @maximum.setter
@@ -398,7 +391,7 @@ class Writers:
     @property
     def busy(self) -> int:
         """Buffers that hold events."""
-        return len(self._held) + sum(slot.filling for slot in self.slots.values())
+        return sum(slot.filling for slot in self.slots.values())
 
     # -- coming and going
 
@@ -415,11 +408,14 @@ class Writers:
         used = {slot.cpu for slot in self.slots.values()}
         if processor in used or not 0 <= processor < ANY_PROCESSOR:
             processor = next(n for n in range(self._processors, ANY_PROCESSOR) if n not in used)
-        slot = self.slots[number] = Slot(process.pool, number, processor, pid)
+        slot = self.slots[number] = self._slot(process.pool, number, processor, pid)
         process.slots.add(slot)
         slot.ask_bell(1)
         self._give()
         return Attached(number, processor), [self._described, process.fd, process.bell]
+
+    def _slot(self, pool: Mapping, number: int, cpu: int, pid: int) -> Slot:
+        return Slot(pool, number, cpu, pid)
 
     def _process(self, pid: int) -> _Process:
         key = process_key(pid)
@@ -455,8 +451,6 @@ class Writers:
     def detach(self, number: int) -> None:
         """Take back the buffers of a writer that has gone, after a `take` of their content."""
         slot = self.slots.pop(number)
-        if self._in_memory and (last := slot.peek()):
-            self._held.append(replace(last, index=slot.leased.popleft().index))
         self._lost += slot.lost
         self._buffers_lost += slot.buffers_lost
         for index in slot.end():
@@ -498,23 +492,18 @@ class Writers:
         for process in self.processes.values():
             self._check(process)
         slots = list(self.slots.values()) if only is None else [self.slots[number] for number in only]
-        pieces = collect(slots, unfinished and not self._in_memory)
+        pieces = collect(slots, unfinished)
         self.peak = max(self.peak, self.busy + sum(piece.index >= 0 for piece in pieces))
         return pieces
 
     def done(self, pieces: list[Piece]) -> int:
-        """``pieces`` were delivered: free their finished buffers, or hold them. Returns how many."""
-        finished = [piece for piece in pieces if piece.index >= 0]
-        if self._in_memory:
-            self._held.extend(finished)
-        else:
-            for piece in finished:
+        """``pieces`` were delivered: free their finished buffers. Returns how many."""
+        finished = 0
+        for piece in pieces:
+            if piece.index >= 0 and piece.pool is not None:
                 self._leases.release(piece.index, piece.pool)
-        return len(finished)
-
-    def in_memory(self) -> list[Piece]:
-        """What is held, and what the writers' current buffers hold, oldest first for each."""
-        return [*self._held, *filter(None, (slot.peek() for slot in self.slots.values()))]
+                finished += 1
+        return finished
 
     def share(self, busy: bool) -> bool:
         """Fill the writers' rings. False if there are too few buffers.
@@ -527,7 +516,4 @@ class Writers:
         return enough
 
     def _give(self) -> bool:
-        return self._leases.share(list(self.slots.values()), self._evict if self._in_memory else None)
-
-    def _evict(self) -> Piece | None:
-        return self._held.popleft() if self._held else None
+        return self._leases.share(list(self.slots.values()))
