@@ -45,8 +45,13 @@ _CLASS_TESTS = {
     Info.LBR_EVENT_LIST_INFO: "etw/portable/test_control.py",
     Info.PROFILE_SOURCE_CONFIG_INFO: "the_example", Info.SYSTEM_TRACE_ENABLE_FLAGS_INFO: "masks_of_a_system_logger",
     Info.SAMPLED_PROFILE_INTERVAL_INFO: "intervals", Info.PROFILE_SOURCE_LIST_INFO: "a_chain_of_sources",
+    Info.SOFTWARE_BRANCH_TARGETS_INFO: "etw/portable/test_lbr_session.py",
     Info.VERSION_INFO: "the_version", Info.DISALLOW_LIST_QUERY: "the_disallow_list",
 }  # fmt: skip
+_OPTIONS = {
+    V2Option.EXCLUDE_KERNEL_STACK: "kernel frames are left out",
+    V2Option.LARGE_MDL_PAGES: "50: buffers have no memory descriptor lists (our choice)",
+}
 _LBR = {
     "KERNEL": ("yes: software sees none anyway", "a_record_for_each_trigger"),
     "USER": ("50 with the software record, which sees nothing else", "flags_of_other_processors"),
@@ -120,7 +125,9 @@ def _controls() -> Iterator[str]:
 def _classes() -> Iterator[str]:
     yield "## Information classes"
     yield ""
-    yield "*machine*: the handle must be 0; *session*: it must not."
+    yield "*machine*: the handle must be 0; *session*: it must not. Class 0x10000 is of this package (our choice, above"
+    yield "all numbers of the vendor): 32-bit numbers, N for process N and -N for all that descends from process N."
+    yield "Their branches are recorded by software. System loggers take it at any time; an empty array ends it."
     yield ""
     yield from _table("class", "name", "query", "set", "of", "lengths of set", "portable", "on Windows", "test")
     for info in Info:
@@ -132,8 +139,9 @@ def _classes() -> Iterator[str]:
         row = put or query
         of = "" if row is None else "machine" if row.of_machine else "session"
         how = "yes" if row else "50"
+        windows = "87, without a call" if info == Info.SOFTWARE_BRANCH_TARGETS_INFO else how
         test = _case(_CLASS_TESTS[info]) if row else _case("every_other_class")
-        yield _row(f"{int(info):#04x}", info.name, fits, "yes" if put else "50", of, lengths, how, how, test)
+        yield _row(f"{int(info):#04x}", info.name, fits, "yes" if put else "50", of, lengths, how, windows, test)
 
 
 def _lengths(put: Setting) -> str:
@@ -195,7 +203,7 @@ def _other() -> Iterator[str]:
     for flag, test in zip(WnodeFlag, ("the_flag_of_the_header", "version_2_counts_with_its_flag"), strict=True):
         yield _row("Wnode.Flags", f"`{int(flag):#x}`", flag.name, "yes", "yes", _case(test))
     for option in V2Option:
-        how = "kernel frames are left out" if option == V2Option.EXCLUDE_KERNEL_STACK else "kept and reported"
+        how = _OPTIONS.get(option, "kept and reported: the page calls it unused")
         if option:
             yield _row("V2Options", f"`{int(option):#x}`", option.name, how, "passed on", _case("options_are_kept"))
 

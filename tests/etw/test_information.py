@@ -125,8 +125,8 @@ class TestQuery:
 
 
 class TestSet:
-    def test_nine_classes(self, kernel: FakeKernel) -> None:
-        assert sorted(SETS) == [3, 4, 5, 6, 8, 9, 10, 20, 21]
+    def test_ten_classes(self, kernel: FakeKernel) -> None:
+        assert sorted(SETS) == [3, 4, 5, 6, 8, 9, 10, 20, 21, 0x10000]
         for info in set(range(-1, 40)) - set(SETS):
             assert set_code(kernel, 1, info, bytes(8)) == 50
 

@@ -18,7 +18,8 @@ from etl_oracle import real, sample, some_trace
 from lastbranch.binaries import read_image
 from lastbranch.errors import LastbranchError
 from lastbranch.etw import Session
-from lastbranch.etw.merging import CreateMergedTraceFile, Merged, MergeFlag, create_merged_trace_file
+from lastbranch.etw.flags import MergeFlag
+from lastbranch.etw.merging import CreateMergedTraceFile, Merged, create_merged_trace_file
 from lastbranch.etw.status import EtwError
 from lastbranch.formats.etl import Decoder, Event, LogHeader, TraceLog, TraceWriter, kernel_event
 from lastbranch.formats.etl.payload import describe

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 import lastbranch
 from capture_tools import needs_ptrace
 from lastbranch.analysis.checks import check
+from lastbranch.etw.portable.lbr_configuration import software_source
 from private_registry import registry_at
 
 pytestmark = needs_ptrace
@@ -33,6 +35,27 @@ def run(folder: Path, rounds: int) -> subprocess.CompletedProcess[str]:
     words = [sys.executable, "-c", SHORTER, str(EXAMPLE.parent), str(folder / "one.etl"), str(rounds)]
     with registry_at(folder / "etw"):
         return subprocess.run(words, capture_output=True, text=True, timeout=240)
+
+
+def test_the_page_s_own_program(tmp_path: Path) -> None:
+    """Line by line, and one call more: with source 65 it records what it starts."""
+    if not software_source():
+        pytest.skip("the processor records branches itself")
+    with registry_at(tmp_path / "etw"):
+        words = [sys.executable, str(EXAMPLE.with_name("configure_lbr.py"))]
+        for _ in range(3):
+            done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+            if os.geteuid() and done.returncode == 1:
+                pytest.skip("events of processes need a right")
+            assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+            profile = lastbranch.open(tmp_path / "LbrProfile.etl")
+            if profile.samples:
+                break
+            (tmp_path / "LbrProfile.etl").unlink()
+    assert profile.entries > profile.samples > 0
+    assert "SoftwareBranches" in {event.name for event in profile.events}
+    names = {finding.name for finding in check(str(tmp_path / "LbrProfile.etl"))}
+    assert not names & {"no targets", "trigger off", "pmc without lbr"}
 
 
 def test_the_recipe(tmp_path: Path) -> None:

@@ -17,7 +17,6 @@ from lastbranch import etw
 from lastbranch.etw import control_api
 from lastbranch.etw.flags import LBR_PROVIDER, MAX_LBR_EVENTS, PERFINFO_PROVIDER, Control
 from lastbranch.etw.flags import LogFileMode as M
-from lastbranch.etw.kernel_choice import kernel
 from lastbranch.etw.portable.lbr_configuration import SOURCE, software_source
 from lastbranch.etw.structures import guid_of, structure
 
@@ -46,13 +45,18 @@ def _busy() -> Iterator[int]:
             child.kill()
 
 
+def _name_targets(handle: int, *targets: int) -> int:
+    data = struct.pack(f"<{len(targets)}i", *targets)
+    return etw.TraceSetInformation(handle, etw.TraceSoftwareBranchTargetsInfo, data, len(data))
+
+
 @contextmanager
 def _system_logger(world: World) -> Iterator[tuple[int, int]]:
     """(handle, target) of a system logger that may record a busy process."""
     with _busy() as pid:
         status, handle, _ = world.start(LogFileMode=M.SYSTEM_LOGGER_MODE)
         assert status == 0
-        kernel().set_targets(handle, [pid])  # type: ignore[attr-defined]
+        assert _name_targets(handle, pid) == 0
         yield handle, pid
 
 
@@ -99,8 +103,6 @@ def flags_of_other_processors(world: World) -> None:
     with _system_logger(world) as (handle, _):
         assert configure(handle, etw.EVNTRACE_LBR_SAMPLED, _events(0x2F), 1) == 50
         assert configure(handle, etw.EVNTRACE_LBR_FILTER_USER, _events(0x2F), 1) == 50
-    _, handle, _ = world.start(name="b", file="b.etl", LogFileMode=M.SYSTEM_LOGGER_MODE)
-    assert configure(handle, 0, _events(0x2F), 1) == 50, "there is no target"
 
 
 def triggers_that_are_not_enabled(world: World) -> None:
@@ -121,8 +123,9 @@ def a_count_of_0_ends_it(world: World) -> None:
 
 def four_triggers(world: World) -> None:
     with _system_logger(world) as (handle, _):
-        assert configure(handle, 0, _events(0x2F, 0x2E, 0x33, 0x34), MAX_LBR_EVENTS) == 0
-        assert configure(handle, 0, _events(0x2F, 0x2E, 0x33, 0x34, 0x2D), 5) == 1292
+        assert configure(handle, 0, _events(*[0x2F] * 4), MAX_LBR_EVENTS) == 0
+        assert configure(handle, 0, _events(*[0x2F] * 5), 5) == 1292
+        assert configure(handle, 0, _events(0x2F, 0x34), 2) == 50, "the end of a system call triggers nothing"
 
 
 def the_order_of_the_checks(world: World) -> None:
@@ -198,7 +201,7 @@ def the_example(world: World) -> None:
         )  # fmt: skip
         status, handle = etw.StartTrace("LbrLogger", buffer)
         assert status == 0
-        kernel().set_targets(handle, [pid])  # type: ignore[attr-defined]
+        assert _name_targets(handle, pid) == 0
         assert configure(handle, etw.TRACE_LBR_CONFIGURATION_NONE, _events(0x2F), 1) == 0
         _profile(handle)
         assert _recorded(world, handle)

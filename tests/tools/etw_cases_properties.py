@@ -6,6 +6,8 @@ import ctypes
 import os
 import stat
 
+import pytest
+
 from etw_properties import properties
 from etw_world import PROVIDER, World, until
 from lastbranch import etw
@@ -92,11 +94,26 @@ def offsets_are_inside(world: World) -> None:
 
 
 def options_are_kept(world: World) -> None:
-    world.started(version=2, V2Options=0xF)
-    assert etw.sessions()[0].request.options == 0xF
+    world.started(version=2, V2Options=0xB)
+    assert etw.sessions()[0].request.options == 0xB
     buffer = properties(room=1100, version=2)
     assert etw.ControlTrace(0, "session", buffer, Control.QUERY) == 0
-    assert world.head(buffer, 2).V2Options == 0xF
+    assert world.head(buffer, 2).V2Options == 0xB
+
+
+def options_are_bit_fields(world: World) -> None:
+    """VersionNumber, Wow, QpcDeltaTracking, LargeMdlPages, ExcludeKernelStack, each at its bit; others do not exist."""
+    made = structure("EVENT_TRACE_PROPERTIES_V2")()
+    made.VersionNumber = 2
+    assert made.V2Control == 2
+    for bit, name in enumerate(("Wow", "QpcDeltaTracking", "LargeMdlPages", "ExcludeKernelStack")):
+        setattr(made, name, 1)
+        assert made.V2Options == 1 << bit
+        setattr(made, name, 0)
+    with pytest.raises(AttributeError):
+        made.ExcludeUserStack = 1
+    assert world.code(version=2, V2Options=0x4) == 50
+    assert world.code(version=2, V2Options=0x10) == 87
 
 
 # -- names

@@ -215,7 +215,7 @@ CODES: tuple[Code, ...] = (
     Code(
         "TraceSetInformation",
         S.NOT_SUPPORTED,
-        "a class other than 3, 4, 5, 6, 8, 9, 10, 20, 21",
+        "a class other than 3, 4, 5, 6, 8, 9, 10, 20, 21, 0x10000; descendants where the kernel does not list children",
         OURS,
         f"{_INFO}::TestSet",
     ),
@@ -271,7 +271,7 @@ CODES: tuple[Code, ...] = (
     Code(
         "TraceConfigureLastBranchRecord",
         S.NOT_SUPPORTED,
-        "the processor records no branches and the session has no target; software: user left out, SAMPLED",
+        "events that no branch record can follow; no system logger; by software: user left out, SAMPLED, no engine",
         OURS,
         "etw/portable/test_lbr.py",
     ),

@@ -112,6 +112,7 @@ SENTENCES: tuple[Sentence, ...] = (
         ("FilterDesc", "one of a kind", "one_filter_of_a_kind"),
         ("FilterDesc", "NULL unless the session is private", "filters_are_for_private_sessions"),
         ("V2Options", "stored with the session", "options_are_kept"),
+        ("V2Options", "bits: Wow, QpcDeltaTracking, LargeMdlPages, ExcludeKernelStack", "options_are_bit_fields"),
         ("Remarks", "the beginning is that of version 1", "both_versions_begin_alike"),
         ("Remarks", "filters mean what they mean for EnableTraceEx2", "filters_by_process"),
         ("Remarks", "StartTrace copies the session's name", "start_copies_the_name"),

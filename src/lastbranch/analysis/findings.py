@@ -109,6 +109,11 @@ FINDINGS = {
         "enable them, too: TraceConfigureLastBranchRecord accepts triggers that are off, but then nothing is recorded. "
         "For PMC interrupts " + _MASKS,
     ),
+    "no targets": Kind(
+        _W, "branches were to be recorded by software, and the session had no target: only the processes that it names "
+            "are recorded",
+        "name them: lastbranch session start --target PID, or TraceSetInformation(TraceSoftwareBranchTargetsInfo)",
+    ),
     "pointer size": Kind(
         _E, "event payloads have a different pointer size from the one in the event headers: their fields are wrong",
         "read the log with the right --pointer-size (in Python: open(pointer_size=...)). The tool that wrote or "

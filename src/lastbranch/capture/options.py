@@ -7,12 +7,21 @@ from dataclasses import dataclass, field
 from ..lbr import PERF_SELECT
 from ..model.safe_text import counted
 
-__all__ = ["CALL_GRAPHS", "DEFAULT_SELECT", "Options", "Summary"]
+__all__ = ["CALL_GRAPHS", "DEFAULT_SELECT", "Options", "Summary", "Targets"]
 
 CALL_GRAPHS = ("auto", "dwarf", "fp", "lbr", "none")
 """Where call stacks come from: call frame information, frame pointers, call-stack mode of the branch records."""
 
 DEFAULT_SELECT = PERF_SELECT["USER"] | PERF_SELECT["ANY"]
+
+
+@dataclass(frozen=True, slots=True)
+class Targets:
+    """Running processes that are recorded together until the recording is stopped, with all that they create."""
+
+    processes: tuple[int, ...] = ()
+    ancestors: tuple[int, ...] = ()
+    """Of these not themselves, but all that descends from them, whenever it begins."""
 
 
 @dataclass(frozen=True, slots=True)

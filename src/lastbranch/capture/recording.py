@@ -22,7 +22,7 @@ from typing import IO, TYPE_CHECKING, NoReturn
 from ..errors import LastbranchError
 from ..model.atomic_output import PartFile, PartFolder, keep_old, unused_name
 from .launch import Repeats, end_with_parent, held_signals, interruptible, received
-from .options import Options, Summary
+from .options import Options, Summary, Targets
 from .software import record_software
 from .traceable import CollectorError, RunError
 
@@ -62,7 +62,7 @@ def record(
 
 
 def collect(
-    target: Sequence[str] | int, options: Options, file: IO[bytes], command: Sequence[str], say: Say,
+    target: Sequence[str] | int | Targets, options: Options, file: IO[bytes], command: Sequence[str], say: Say,
     progress: Callable[[Summary], None], running: Callable[[int], None] = lambda pid: None,
 ) -> tuple[Summary, LastbranchError | None]:  # fmt: skip
     """Record into ``file`` (perf.data, pipe form) in a process of its own: the result, and the failure if any.
@@ -76,7 +76,7 @@ def collect(
         if pid == 0:
             os.close(reads)
             # SIGTERM lets an attached process go in order; a launched one ends with its collector anyway.
-            end_with_parent(signal.SIGTERM if isinstance(target, int) else signal.SIGKILL)
+            end_with_parent(signal.SIGTERM if isinstance(target, int | Targets) else signal.SIGKILL)
             if os.getppid() != before:
                 os._exit(1)
             gc.disable()  # the loop makes no cycles, and a collection would fall into a burst

@@ -245,7 +245,8 @@ def merge(
     so the log can be read on any machine. A binary is used only if it is the recorded one: same time stamp and size, or
     same build id.
     """
-    from ..etw.merging import MergeFlag, create_merged_trace_file
+    from ..etw.flags import MergeFlag
+    from ..etw.merging import create_merged_trace_file
     from ..model import visible
 
     if len(paths) < 2:

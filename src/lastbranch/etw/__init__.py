@@ -38,12 +38,13 @@ if TYPE_CHECKING:
         EnableProvider,
         Info,
         LogFileMode,
+        MergeFlag,
         ProcessTraceMode,
         V2Option,
         WnodeFlag,
     )
     from .interface import EnableParameters, EventDescriptor, ProfileSource
-    from .merging import CreateMergedTraceFile, MergeFlag
+    from .merging import CreateMergedTraceFile
     from .properties import Filter, SessionRequest, SessionState
     from .provider_api import (
         EventEnabled,
@@ -139,10 +140,10 @@ _declared = lazy_names(
         "events": "ConsumedEvent consume",
         "flags": (
             "GROUPS ClientContext Control EnableFlag EnableProvider "
-            "Info LogFileMode ProcessTraceMode V2Option WnodeFlag"
+            "Info LogFileMode MergeFlag ProcessTraceMode V2Option WnodeFlag"
         ),
         "interface": "EnableParameters EventDescriptor ProfileSource",
-        "merging": "CreateMergedTraceFile MergeFlag",
+        "merging": "CreateMergedTraceFile",
         "properties": "Filter SessionRequest SessionState",
         "provider_api": (
             "EventEnabled EventProviderEnabled EventRegister EventSetInformation "

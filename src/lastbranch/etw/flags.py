@@ -18,8 +18,9 @@ from .structures import LAYOUTS, structure
 __all__ = [
     "CIRCULAR_KERNEL_LOGGER", "ClientContext", "Control", "EnableFlag", "EnableProvider", "FilterType",
     "GLOBAL_LOGGER", "GROUPS", "Info", "KERNEL_LOGGER", "KERNEL_LOGGER_NAME", "LBR_EXCLUDE_KERNEL",
-    "LBR_EXCLUDE_USER", "LBR_FLAGS", "LBR_PROVIDER", "LBR_SAMPLED", "LogFileMode", "MAX_LBR_EVENTS",
-    "PERFINFO_PROVIDER", "PMC_INTERRUPT", "ProcessTraceMode", "V2Option", "WnodeFlag", "constants", "hook_ids",
+    "LBR_EXCLUDE_USER", "LBR_FLAGS", "LBR_PROVIDER", "LBR_SAMPLED", "LogFileMode", "MAX_LBR_EVENTS", "MergeFlag",
+    "PERFINFO_PROVIDER", "PMC_INTERRUPT", "ProcessTraceMode", "SE_SYSTEM_PROFILE_NAME",
+    "STATUS_LOG_FILE_FULL", "V2Option", "WnodeFlag", "constants", "hook_ids",
 ]  # fmt: skip
 
 
@@ -113,6 +114,24 @@ class EnableFlag(IntFlag):
     EXTENSION = 0x80000000
 
 
+class MergeFlag(IntFlag):
+    """EVENT_TRACE_MERGE_EXTENDED_DATA_* of KernelTraceControl.h: what is added to the merged log."""
+
+    NONE = 0
+    IMAGEID = 0x1
+    BUILDINFO = 0x2
+    VOLUME_MAPPING = 0x4
+    WINSAT = 0x8
+    EVENT_METADATA = 0x10
+    PERFTRACK_METADATA = 0x20
+    NETWORK_INTERFACE = 0x40
+    NGEN_PDB = 0x80
+    COMPRESS_TRACE = 0x10000000
+    INJECT_ONLY = 0x40000000
+    DEFAULT = 0x000FFFFF
+    ALL = 0x0FFFFFFF
+
+
 class FilterType(IntEnum):
     """EVENT_FILTER_TYPE_*: the type of an EVENT_FILTER_DESCRIPTOR."""
 
@@ -151,6 +170,12 @@ class Info(IntEnum):
     MAX_PMC_COUNTER_QUERY = 22
     STREAM_COUNT = 23
     STACK_CACHING_INFO = 24
+    PMC_COUNTER_OWNERS = 25
+    UNIFIED_STACK_CACHING_INFO = 26
+    PMC_SESSION_INFORMATION = 27
+    CONTEXT_REGISTER_INFO = 28
+    SOFTWARE_BRANCH_TARGETS_INFO = 0x10000
+    """Of this package, above all numbers of the vendor: the processes whose branches are recorded by software."""
 
 
 class Group(NamedTuple):
@@ -180,6 +205,9 @@ LBR_PROVIDER = UUID("99134383-5248-43fc-834b-529454e75df3")
 PMC_INTERRUPT = 0x2F
 """Type of the event of `PERFINFO_PROVIDER` that a performance counter triggers."""
 MAX_LBR_EVENTS = 4
+SE_SYSTEM_PROFILE_NAME = "SeSystemProfilePrivilege"
+STATUS_LOG_FILE_FULL = 0xC0000188
+"""Of the kernel's own codes (ntstatus.h): a real-time session without readers has no room left."""
 LBR_EXCLUDE_KERNEL, LBR_EXCLUDE_USER, LBR_SAMPLED = 0x1, 0x2, 0x400
 LBR_FLAGS = 0x7FF
 """All EVNTRACE_LBR_FLAGS; their names are those of `lbr.NOTATIONS`."""
@@ -211,6 +239,14 @@ def hook_ids(events: Iterable[tuple[UUID, int]]) -> list[int]:
 # -- The headers' own names: ``EVENT_TRACE_CONTROL_STOP`` is ``Control.STOP``
 
 
+_PROFILE_SOURCES = (
+    "Time", "AlignmentFixup", "TotalIssues", "PipelineDry", "LoadInstructions", "PipelineFrozen",
+    "BranchInstructions", "TotalNonissues", "DcacheMisses", "IcacheMisses", "CacheMisses", "BranchMispredictions",
+    "StoreInstructions", "FpInstructions", "IntegerInstructions", "2Issue", "3Issue", "4Issue",
+    "SpecialInstructions", "TotalCycles", "IcacheIssues", "DcacheAccesses", "MemoryBarrierCycles",
+    "LoadLinkedIssues", "Maximum",
+)  # fmt: skip
+"""KPROFILE_SOURCE, from 0 on. A machine's own sources follow: `profile_sources` lists them."""
 _CLASS_WORDS = {"GUID": "Guid", "PMC": "Pmc", "LBR": "Lbr"}
 
 
@@ -223,15 +259,18 @@ def _class_name(name: str) -> str:
 def constants() -> dict[str, Any]:
     """Name of a header -> number, GUID or ctypes class."""
     from ..lbr import NOTATIONS
+    from .status import Status
 
     made: dict[str, Any] = {name: structure(name) for name in LAYOUTS}
     for prefix, numbers in (
         ("EVENT_TRACE_", LogFileMode), ("EVENT_TRACE_FLAG_", EnableFlag), ("EVENT_TRACE_CONTROL_", Control),
-        ("WNODE_FLAG_", WnodeFlag), ("PROCESS_TRACE_MODE_", ProcessTraceMode),
+        ("WNODE_FLAG_", WnodeFlag), ("PROCESS_TRACE_MODE_", ProcessTraceMode), ("EVENT_FILTER_TYPE_", FilterType),
+        ("EVENT_TRACE_MERGE_EXTENDED_DATA_", MergeFlag), ("ERROR_", Status),
     ):  # fmt: skip
-        made |= {f"{prefix}{number.name}": number for number in numbers}
+        made |= {f"{prefix}{name}": number for name, number in numbers.__members__.items()}
     made |= {_class_name(info.name): info for info in Info}
     made |= {f"PERF_{name}": group for name, group in GROUPS.items()}
+    made |= {f"Profile{name}": number for number, name in enumerate(_PROFILE_SOURCES)}
     for name, bit in NOTATIONS["etw"].named().items():
         made[f"EVNTRACE_LBR_{'' if name in ('CALLSTACK_ENABLE', 'SAMPLED') else 'FILTER_'}{name}"] = bit
     return made | {
@@ -240,9 +279,13 @@ def constants() -> dict[str, Any]:
         "TRACE_LBR_CONFIGURATION_NONE": 0,
         "PERFINFO_LOG_TYPE_PMC_INTERRUPT": PMC_INTERRUPT,
         "EVNTRACE_MAX_LBR_EVENTS": MAX_LBR_EVENTS,
+        "TRACE_LBR_MAXIMUM_EVENTS": MAX_LBR_EVENTS,
+        "TRACE_LBR_EVENT_OPCODE": 0x20,
         "EVENT_CONTROL_CODE_DISABLE_PROVIDER": EnableProvider.DISABLE,
         "EVENT_CONTROL_CODE_ENABLE_PROVIDER": EnableProvider.ENABLE,
         "EVENT_CONTROL_CODE_CAPTURE_STATE": EnableProvider.CAPTURE_STATE,
+        "STATUS_LOG_FILE_FULL": STATUS_LOG_FILE_FULL,
+        "SE_SYSTEM_PROFILE_NAME": SE_SYSTEM_PROFILE_NAME,
         "KERNEL_LOGGER_NAME": KERNEL_LOGGER_NAME,
         "SystemTraceControlGuid": KERNEL_LOGGER,
         "GlobalLoggerGuid": GLOBAL_LOGGER,

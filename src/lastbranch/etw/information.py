@@ -25,6 +25,8 @@ VERSION = 1
 """EtwTraceProcessingVersion."""
 MAX_STACK_EVENTS = 256
 """Triggers of stack walks that one session may have."""
+MAX_TARGETS = 64
+"""Targets that one session may name. Our choice."""
 QUERY, SET, CONFIGURE_LBR = "TraceQueryInformation", "TraceSetInformation", "TraceConfigureLastBranchRecord"
 _MASK_WORDS = 8
 
@@ -92,6 +94,11 @@ def _sources(chain: bytes) -> list[ProfileSource]:
 
 EVENT_IDS = Codec(24, _event_ids, lambda ids: b"".join(struct.pack("<16sB7x", g.bytes_le, t) for g, t in ids))
 WORDS = Codec(4, _words, _pack_words)
+TARGETS = Codec(
+    4, lambda data: [number for (number,) in struct.iter_unpack("<i", data)],
+    lambda numbers: struct.pack(f"<{len(numbers)}i", *numbers),
+)  # fmt: skip
+"""N for process N, -N for all descendants of process N, as kill(2) counts."""
 MASKS = Codec(4, _masks, _pack_words)
 WORD = Codec(4, lambda data: _words(data)[0], lambda word: _pack_words([word]))
 INTERVAL = Codec(8, lambda data: struct.unpack("<II", data), lambda pair: struct.pack("<II", *pair))
@@ -128,6 +135,7 @@ SETS: dict[Info, Setting] = {
     Info.SET_DISALLOW_LIST: Setting(GUIDS),
     Info.LBR_CONFIGURATION_INFO: Setting(WORD, least=1, most=1),
     Info.LBR_EVENT_LIST_INFO: Setting(WORDS, most=MAX_LBR_EVENTS, too_many=Status.IMPLEMENTATION_LIMIT),
+    Info.SOFTWARE_BRANCH_TARGETS_INFO: Setting(TARGETS, most=MAX_TARGETS, too_many=Status.IMPLEMENTATION_LIMIT),
 }
 
 

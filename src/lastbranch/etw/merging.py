@@ -13,7 +13,6 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from enum import IntFlag
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -31,30 +30,13 @@ from ..formats.etl.profile.supplement_events import EVENTS, PROVIDER, segment_fi
 from ..model import Module, ModuleKind, Source, check_replaceable
 from ..model.atomic_output import PartFolder
 from ..opening import FileSource, attach_binaries
+from .flags import MergeFlag
 from .status import EtwError, Status, returns_status, status_of_reading
 
-__all__ = ["CreateMergedTraceFile", "MergeFlag", "Merged", "create_merged_trace_file"]
+__all__ = ["CreateMergedTraceFile", "Merged", "create_merged_trace_file"]
 
 
 _CALL = "CreateMergedTraceFile"
-
-
-class MergeFlag(IntFlag):
-    """EVENT_TRACE_MERGE_EXTENDED_DATA_* of KernelTraceControl.h: what is added to the merged log."""
-
-    NONE = 0
-    IMAGEID = 0x1
-    BUILDINFO = 0x2
-    VOLUME_MAPPING = 0x4
-    WINSAT = 0x8
-    EVENT_METADATA = 0x10
-    PERFTRACK_METADATA = 0x20
-    NETWORK_INTERFACE = 0x40
-    NGEN_PDB = 0x80
-    COMPRESS_TRACE = 0x10000000
-    INJECT_ONLY = 0x40000000
-    DEFAULT = 0x000FFFFF
-    ALL = 0x0FFFFFFF
 
 
 @dataclass(slots=True)

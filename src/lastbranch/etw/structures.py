@@ -110,6 +110,14 @@ UNPROVEN = ("ETW_LBR_ENTRY", "LBR_TRACE_EVENT_DATA", "PERFINFO_GROUPMASK", "TRAC
 _PACKED = frozenset({"ETW_LBR_ENTRY", "LBR_TRACE_EVENT_DATA"})
 """Declared under ``#pragma pack(1)``."""
 
+_BITS: dict[tuple[str, str], Fields] = {
+    ("EVENT_TRACE_PROPERTIES_V2", "V2Control"): (("VersionNumber", "8"),),
+    ("EVENT_TRACE_PROPERTIES_V2", "V2Options"): (
+        ("Wow", "1"), ("QpcDeltaTracking", "1"), ("LargeMdlPages", "1"), ("ExcludeKernelStack", "1"),
+    ),
+}  # fmt: skip
+"""(structure, member) -> the bit-fields of ULONG that share its place, from the lowest bit on, with their widths."""
+
 _ALSO: dict[str, dict[str, Any]] = {
     "ETW_BUFFER_CONTEXT": {"ProcessorIndex": property(lambda own: own.ProcessorNumber | own.Alignment << 8)},
 }
@@ -130,6 +138,8 @@ def _type(text: str, bits: int) -> Any:
 def structure(name: str, bits: int = 64) -> Any:
     """The ctypes class of structure ``name`` for programs of ``bits`` 32 or 64; `KeyError` for another name.
 
+    Setting a member that the structure does not have raises AttributeError.
+
     8-byte values are aligned to 8 bytes in both, as on Windows. The test of ``layouts.json`` refuses hosts whose C
     compiler does otherwise (32-bit Linux).
     """
@@ -145,14 +155,22 @@ def _made(name: str, bits: int) -> Any:
         kind = _type(text, bits)
         if others:
             unions.append(f"_{first}")
-            both = type(f"{name}_{first}", (ctypes.Union,), {"_fields_": [(n, kind) for n in (first, *others)]})
-            fields.append((f"_{first}", both))
+            fields.append((f"_{first}", _union(f"{name}_{first}", [(n, kind) for n in (first, *others)])))
+        elif bits_of := _BITS.get((name, first)):
+            unions.append(f"_{first}")
+            whole = [(n, ctypes.c_uint32, int(width)) for n, width in bits_of]
+            parts = type(f"{name}_{first}_bits", (ctypes.Structure,), {"__slots__": (), "_fields_": whole})
+            fields.append((f"_{first}", _union(f"{name}_{first}", [(first, kind), ("_bits", parts)], "_bits")))
         else:
             fields.append((first, kind))
-    members: dict[str, Any] = {"_anonymous_": tuple(unions), "_fields_": fields, **_ALSO.get(name, {})}
+    members: dict[str, Any] = {"__slots__": (), "_anonymous_": tuple(unions), "_fields_": fields, **_ALSO.get(name, {})}
     if name in _PACKED:
         members["_pack_"] = 1
     return type(name, (ctypes.Structure,), members)
+
+
+def _union(name: str, fields: list[tuple[str, Any]], *anonymous: str) -> Any:
+    return type(name, (ctypes.Union,), {"__slots__": (), "_anonymous_": anonymous, "_fields_": fields})
 
 
 def layout_of(name: str, bits: int = 64) -> dict[str, int]:

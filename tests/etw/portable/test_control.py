@@ -365,11 +365,11 @@ class TestInformation:
         sessions.kernel.set_information(1, info, value)
         assert code_of(sessions.kernel.set_information, 1, info, value) == Status.BUSY
 
-    def test_branches_need_a_target(self, running: Sessions) -> None:
+    def test_branches_are_of_system_loggers(self, running: Sessions) -> None:
         call = running.kernel.configure_lbr
-        assert code_of(call, 2, 0, [(PERFINFO_PROVIDER, 0x2F)]) == Status.NOT_SUPPORTED
+        assert code_of(call, 1, 0, [(PERFINFO_PROVIDER, 0x2F)]) == Status.NOT_SUPPORTED
         assert code_of(call, 9, 0, [(PERFINFO_PROVIDER, 0x2F)]) == Status.WMI_INSTANCE_NOT_FOUND
-        assert running.query(2).handle == 2
+        assert running.query(1).handle == 1
 
 
 class Machine(RuleBasedStateMachine):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from uuid import UUID
 
@@ -11,12 +12,13 @@ import numpy as np
 import pytest
 
 from command_line import run_cli
+from lastbranch.capture.options import Targets
 from lastbranch.capture.software import RECORDS
 from lastbranch.etw.flags import LBR_PROVIDER, PERFINFO_PROVIDER, Info, LogFileMode, hook_ids
 from lastbranch.etw.portable import lbr_configuration as lbr
 from lastbranch.etw.portable.clock import FILETIME_EPOCH
 from lastbranch.etw.portable.lbr.conversion import Conversion, Scope, kinds_of
-from lastbranch.etw.portable.lbr.recording_process import options_of
+from lastbranch.etw.portable.lbr.recording_process import options_of, targets_of
 from lastbranch.etw.portable.profile_sources import SourceSettings
 from lastbranch.etw.portable.protocol import unpack
 from lastbranch.etw.portable.session.settings import Settings
@@ -47,37 +49,44 @@ def no_hardware(monkeypatch: pytest.MonkeyPatch) -> None:
 # -- what is refused
 
 
+SWITCH_END, OTHER = (PERFINFO_PROVIDER, 0x34), (UUID(int=5), 1)
+
+
 @pytest.mark.parametrize(
-    ("flags", "events", "target", "status"),
+    ("flags", "events", "status"),
     [
-        (0, [PMC] * 5, TARGET, Status.IMPLEMENTATION_LIMIT),
-        (0, [PMC] * 4, TARGET, None),
-        (0x3, [PMC], TARGET, Status.INVALID_PARAMETER),
-        (0x3, [], None, Status.INVALID_PARAMETER),
-        (0x3, [PMC] * 5, None, Status.IMPLEMENTATION_LIMIT),
-        (0x2, [PMC], TARGET, Status.NOT_SUPPORTED),
-        (0x400, [PMC], TARGET, Status.NOT_SUPPORTED),
-        (0, [PMC], None, Status.NOT_SUPPORTED),
-        (0, [], None, None),
-        (0x2, [], None, None),
-        (0x1, [PMC], TARGET, None),
-        (0x4 | 0x100, [PMC, (LBR_PROVIDER, 0x20)], TARGET, None),
+        (0, [PMC] * 5, Status.IMPLEMENTATION_LIMIT),
+        (0, [PMC] * 4, None),
+        (0x3, [PMC], Status.INVALID_PARAMETER),
+        (0x3, [], Status.INVALID_PARAMETER),
+        (0x3, [PMC] * 5, Status.IMPLEMENTATION_LIMIT),
+        (0x2, [PMC], Status.NOT_SUPPORTED),
+        (0x400, [PMC], Status.NOT_SUPPORTED),
+        (0x200, [PMC], Status.INVALID_PARAMETER),  # call stacks need the other classes left out
+        (0x3C5, [PMC], None),
+        (0, [], None),
+        (0x2, [], None),
+        (0x1, [PMC], None),
+        (0x4 | 0x100, [PMC, OTHER], None),
+        (0, [OTHER], None),
+        (0, [PMC, SWITCH_END], Status.NOT_SUPPORTED),
+        (0, [(LBR_PROVIDER, 0x20)], Status.NOT_SUPPORTED),
     ],
 )
 def test_what_a_session_may_be_configured_with(
-    flags: int, events: list[tuple[UUID, int]], target: int | None, status: Status | None
+    flags: int, events: list[tuple[UUID, int]], status: Status | None
 ) -> None:
     if status is None:
-        lbr.check_configuration(flags, events, target)
+        lbr.check_configuration(flags, hook_ids(events), len(events))
     else:
         with pytest.raises(EtwError) as caught:
-            lbr.check_configuration(flags, events, target)
+            lbr.check_configuration(flags, hook_ids(events), len(events))
         assert (caught.value.status, caught.value.call) == (status, "TraceConfigureLastBranchRecord")
 
 
-def test_with_hardware_no_target_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hardware_takes_its_own_flags(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lbr, "has_hardware", lambda: True)
-    lbr.check_configuration(0x2, [PMC], None)
+    lbr.check_configuration(0x2, [0x0F2F], 1)
     assert lbr.software_source() == []
 
 
@@ -92,28 +101,29 @@ ON = (0, 0x400, 0, 0, 0, 0, 0, 0)
 
 
 @pytest.mark.parametrize(
-    ("target", "hooks", "masks", "sources", "needed"),
+    ("hooks", "masks", "sources", "recorded"),
     [
-        (TARGET, (0x0F2F,), ON, [], True),
-        (TARGET, (0x0524, 0x0F2F), ON, [65, 6], True),
-        (None, (0x0F2F,), ON, [], False),
-        (TARGET, (), ON, [], False),
-        (TARGET, (0x0F2E, 0x0524), ON, [], False),
-        (TARGET, (0x0F2F,), (0x400, 0x2, 0, 0, 0, 0, 0, 0), [], False),
-        (TARGET, (0x0F2F,), ON, [6], False),
+        ((0x0F2F,), ON, [], True),
+        ((0x0F2F,), ON, [65, 6], True),
+        ((0x0F2F,), (0x400, 0x2, 0, 0, 0, 0, 0, 0), [], False),
+        ((0x0F2F,), ON, [6], False),
     ],
 )
 def test_when_branches_are_recorded(
-    target: int | None, hooks: tuple[int, ...], masks: tuple[int, ...], sources: list[int], needed: bool, tmp_path: Path
+    hooks: tuple[int, ...], masks: tuple[int, ...], sources: list[int], recorded: bool, tmp_path: Path
 ) -> None:
-    """Nothing but PMC interrupts of the source triggers, where they are enabled, and a target is named."""
+    """The recorder runs as soon as a trigger is configured, and has targets while one is enabled."""
     registry = Registry(tmp_path)
     with registry.folder() as folder:
         write_state(folder, "profile", SourceSettings(sources=sources))
     request = SessionRequest("s", mode=LogFileMode.SYSTEM_LOGGER_MODE)
-    targets = () if target is None else (target,)
-    settings = Settings(request, targets, registry, masks, {Info.LBR_EVENT_LIST_INFO: hooks})
-    assert ("branch" in settings.commands("address")) is needed
+    settings = Settings(request, (TARGET, -TARGET), registry, masks)
+    assert "branch" not in settings.commands("address")
+    settings = replace(settings, information={Info.LBR_EVENT_LIST_INFO: hooks})
+    assert "branch" in settings.commands("address")
+    made = unpack(SourceConfiguration, settings.configuration())
+    assert made.targets == ((TARGET, -TARGET) if recorded else ())
+    assert targets_of(made) == (Targets((TARGET,), (TARGET,)) if recorded else Targets())
 
 
 def test_other_sources_trigger_nothing_without_hardware(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,7 +27,7 @@ from lastbranch.opening import open_profile
 from private_registry import registry_at
 
 pytestmark = needs_ptrace
-PMC, SAMPLED = (PERFINFO_PROVIDER, 0x2F), (PERFINFO_PROVIDER, 0x2E)
+PMC = (PERFINFO_PROVIDER, 0x2F)
 ON = [0, 0x400, 0, 0, 0, 0, 0, 0]
 PATIENCE = 90
 kernel = PortableKernel()
@@ -59,15 +62,15 @@ def session(path: Path, *targets: int) -> Iterator[SessionState]:
         kernel.control(Control.STOP, state.handle, None)
 
 
-def wait_for_records(path: Path, handle: int, after: int = 0) -> int:
-    """Until more records than ``after`` are in the file; gives how many."""
+def wait_for_records(path: Path, handle: int, options: int = 0) -> None:
+    """Until a record with these flags is in the file."""
     end = time.monotonic() + PATIENCE
     while time.monotonic() < end:
         kernel.control(Control.FLUSH, handle, None)
         log = TraceLog(BytesSource(path.read_bytes()))
-        found = sum(event.hook == 0x0C20 for event in log.events())
-        if found > after:
-            return found
+        found = {int.from_bytes(e.payload[16:20], "little") for e in log.events() if e.hook == 0x0C20}
+        if options in found:
+            return
         time.sleep(0.2)
     raise AssertionError("no more records came")
 
@@ -86,9 +89,9 @@ def test_branches_of_a_target(tmp_path: Path, target: subprocess.Popen[bytes]) -
     with session(path, target.pid) as state:
         kernel.configure_lbr(state.handle, 0, [PMC])
         kernel.set_information(state.handle, Info.SYSTEM_TRACE_ENABLE_FLAGS_INFO, ON)
-        seen = wait_for_records(path, state.handle)
-        kernel.configure_lbr(state.handle, 0x4, [SAMPLED, PMC])
-        wait_for_records(path, state.handle, seen)
+        wait_for_records(path, state.handle)
+        kernel.configure_lbr(state.handle, 0x4, [PMC])
+        wait_for_records(path, state.handle, 0x4)
         kernel.configure_lbr(state.handle, 0, [])
     assert target.poll() is None
     assert "TracerPid:\t0" in Path(f"/proc/{target.pid}/status").read_text()
@@ -112,16 +115,78 @@ def test_branches_of_a_target(tmp_path: Path, target: subprocess.Popen[bytes]) -
     assert run_cli("branches", path).code == 0
 
 
-def test_only_its_own_interrupts_trigger(tmp_path: Path, target: subprocess.Popen[bytes]) -> None:
-    """Other triggers succeed, and give no records; `check` says so."""
-    path = tmp_path / "it.etl"
-    with session(path, target.pid) as state:
-        kernel.configure_lbr(state.handle, 0, [SAMPLED])
-    profile = open_profile(path)
-    assert not profile.entries
-    assert [f.seen.split(";")[0] for f in check(str(path)) if f.name == "trigger off"] == [
-        "no event Windows Kernel/PerfInfo/Sample (hook 0x0f2e)"
-    ]
+def name_targets(handle: int, *targets: int) -> None:
+    kernel.set_information(handle, Info.SOFTWARE_BRANCH_TARGETS_INFO, list(targets))
+
+
+def pids_of(path: Path) -> set[int]:
+    return {int(pid) for batch in open_profile(path).batches() for pid in batch.pid}
+
+
+def until_recorded(path: Path, handle: int, pids: set[int]) -> None:
+    end = time.monotonic() + PATIENCE
+    while time.monotonic() < end:
+        kernel.control(Control.FLUSH, handle, None)
+        events = TraceLog(BytesSource(path.read_bytes())).events()
+        found = {int.from_bytes(event.payload[8:12], "little") for event in events if event.hook == 0x0C20}
+        if pids <= found:
+            return
+        time.sleep(0.2)
+    raise AssertionError(f"only {found} of {pids}")
+
+
+def test_targets_are_named_at_any_time(tmp_path: Path, target: subprocess.Popen[bytes]) -> None:
+    """All of them are recorded, and what descends from a process, before it is named and later."""
+    path, program = tmp_path / "it.etl", target.args[0]  # type: ignore[index]
+    forks = f"import subprocess, sys\nfor line in sys.stdin: subprocess.Popen([{str(program)!r}, '1000000000'])"
+    with (
+        session(path) as state, subprocess.Popen([program, "1000000000"]) as second,
+        subprocess.Popen([sys.executable, "-c", forks], stdin=subprocess.PIPE, bufsize=0) as parent,
+    ):  # fmt: skip
+        assert parent.stdin is not None
+        children: set[int] = set()
+        try:
+            parent.stdin.write(b"first\n")
+            kernel.configure_lbr(state.handle, 0, [PMC])
+            kernel.set_information(state.handle, Info.SYSTEM_TRACE_ENABLE_FLAGS_INFO, ON)
+            children = children_of(parent.pid, 1)
+            name_targets(state.handle, target.pid, second.pid, -parent.pid)
+            until_recorded(path, state.handle, {target.pid, second.pid, *children})
+            parent.stdin.write(b"second\n")
+            children |= children_of(parent.pid, 2)
+            until_recorded(path, state.handle, children)
+            name_targets(state.handle)
+        finally:
+            second.kill()
+            for child in children:
+                os.kill(child, signal.SIGKILL)
+            parent.kill()
+    assert pids_of(path) == {target.pid, second.pid, *children}
+    assert "no targets" not in {finding.name for finding in check(str(path))}
+
+
+def children_of(pid: int, least: int) -> set[int]:
+    found: set[int] = set()
+    end = time.monotonic() + PATIENCE
+    while time.monotonic() < end:
+        found = {int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()}
+        if len(found) >= least:
+            return found
+        time.sleep(0.05)
+    raise AssertionError(f"{found}")
+
+
+def test_targets_that_cannot_be_named(tmp_path: Path, target: subprocess.Popen[bytes]) -> None:
+    with subprocess.Popen(["true"]) as gone:
+        pass
+    with session(tmp_path / "it.etl") as state:
+        for wrong in ([gone.pid], [target.pid, 0], [-gone.pid]):
+            with pytest.raises(EtwError) as caught:
+                name_targets(state.handle, *wrong)
+            assert caught.value.status == Status.INVALID_PARAMETER
+        kernel.configure_lbr(state.handle, 0, [PMC])
+        kernel.set_information(state.handle, Info.SYSTEM_TRACE_ENABLE_FLAGS_INFO, ON)
+    assert "no targets" in {finding.name for finding in check(str(tmp_path / "it.etl"))}
 
 
 def test_what_cannot_be_recorded_is_refused(tmp_path: Path, target: subprocess.Popen[bytes]) -> None:
@@ -131,10 +196,9 @@ def test_what_cannot_be_recorded_is_refused(tmp_path: Path, target: subprocess.P
         return caught.value.status
 
     with session(tmp_path / "it.etl") as state:
-        assert refused(state.handle, 0) == Status.NOT_SUPPORTED
-        kernel.configure_lbr(state.handle, 0, [])
-    with session(tmp_path / "other.etl", target.pid) as state:
+        kernel.set_information(state.handle, Info.SYSTEM_TRACE_ENABLE_FLAGS_INFO, ON)
         assert refused(state.handle, 0x2) == Status.NOT_SUPPORTED
+        assert refused(state.handle, 0x200) == Status.INVALID_PARAMETER
         assert refused(state.handle, 0x400) == Status.NOT_SUPPORTED
         assert refused(state.handle, 0x3) == Status.INVALID_PARAMETER
         assert refused(state.handle, 0, 5) == Status.IMPLEMENTATION_LIMIT
@@ -145,10 +209,7 @@ def test_a_target_that_is_gone(tmp_path: Path) -> None:
         pass
     with session(tmp_path / "it.etl", gone.pid) as state:
         kernel.configure_lbr(state.handle, 0, [PMC])
-        with pytest.raises(EtwError) as caught:
-            kernel.set_information(state.handle, Info.SYSTEM_TRACE_ENABLE_FLAGS_INFO, ON)
-        assert caught.value.status == Status.INVALID_PARAMETER
-        assert f"process {gone.pid}" in str(caught.value)
+        kernel.set_information(state.handle, Info.SYSTEM_TRACE_ENABLE_FLAGS_INFO, ON)
     assert not open_profile(tmp_path / "it.etl").damage
 
 

@@ -171,6 +171,11 @@ def test_names_are_any_utf16(machine: Machine) -> None:
     assert machine.kernel.control(Control.STOP, request.name, None).request.file == request.file
 
 
+def test_targets_cannot_be_named_later_either(machine: Machine) -> None:
+    assert failed(machine, "set_information", 1, Info.SOFTWARE_BRANCH_TARGETS_INFO, [5]).status == 87
+    assert machine.windows.calls == []
+
+
 def test_targets_are_the_software_lbr_s(machine: Machine) -> None:
     assert failed(machine, "start", LOG, (1,)).status == Status.NOT_SUPPORTED
     assert machine.windows.calls == []

@@ -371,6 +371,8 @@ def _about_lbr(facts: _Facts) -> Iterator[Finding]:
 
 def _about_triggers(facts: _Facts) -> Iterator[Finding]:
     """Triggers that were configured, of which there is no event. Configuring them succeeds all the same."""
+    if facts.supplement.triggers and facts.supplement.has_targets is False:
+        yield finding("no targets", "no process was ever named")
     for hook in facts.supplement.triggers:
         if facts.hooks[hook]:
             continue

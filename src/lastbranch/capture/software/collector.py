@@ -14,12 +14,12 @@ from fnmatch import fnmatch
 from typing import IO
 
 from ... import native
-from ...errors import UnavailableError
+from ...errors import LastbranchError, UnavailableError
 from ...lbr import KIND, convert
 from ...model import counted
 from .. import ptrace
 from ..launch import Interruptions, Launched, exit_code, launch
-from ..options import DEFAULT_SELECT, Options, Summary
+from ..options import DEFAULT_SELECT, Options, Summary, Targets
 from ..perf_events.synthesis import process_records
 from ..perf_events.syscall import CPU_CLOCK, FLAG, USER_ONLY, attribute, more_files, open_event
 from ..procfs import has_interpreter, process_of, program_of
@@ -49,6 +49,7 @@ from .startup_test import OK, report_time, test_engines
 from .successors import Successors
 from .tree import Process, Thread, Tree
 from .unwinder import Unwinder
+from .watched import Watched
 
 __all__ = ["record_software"]
 
@@ -123,7 +124,8 @@ _STOPPING = frozenset((signal.SIGSTOP, signal.SIGTSTP, signal.SIGTTIN, signal.SI
 
 
 class Collector:
-    """Traces the threads of ``tree`` and all their descendants until ``root`` ends, or `stop` is called.
+    """Traces the threads of ``tree`` and all their descendants until ``root`` ends, or `stop` is called. With
+    ``watched`` it traces those processes as they begin, until `stop` is called; ``root`` is 0 then.
 
     ``select`` is the ring's (MSR_LBR_SELECT notation). ``kills``: threads are killed if we end (PTRACE_O_EXITKILL).
     ``on_exec`` is called with the process id and path of each executed program.
@@ -132,10 +134,11 @@ class Collector:
     def __init__(
         self, tree: Tree, root: int, options: Options, select: int, bursts: BurstRunner, lengths: BurstLengths | None,
         trigger: Trigger, sideband: Sideband, out: RecordWriter, summary: Summary, *, kills: bool, report_time: float,
+        watched: Watched | None = None,
     ) -> None:  # fmt: skip
         self.tree, self.root, self.options, self.select = tree, root, options, select
         self.bursts, self.trigger, self.sideband, self.out, self.summary = bursts, trigger, sideband, out, summary
-        self.kills, self._report_time = kills, report_time
+        self.kills, self._report_time, self._watched = kills, report_time, watched
         self.duty = Duty(options.duty, options.burst_period)
         self._following = Budget(options.duty / 2, _MOST_FOLLOWING, _MOST_FOLLOWING)
         """What new threads may cost: each stops at least twice."""
@@ -165,7 +168,7 @@ class Collector:
         end = None if self.options.duration is None else begun + self.options.duration
         for process in self.tree.processes.values():
             self.chains.mapped(process)
-        while self.tree.threads and self.root_status is None and not self._stopping:
+        while (self.tree.threads or self._watched) and self.root_status is None and not self._stopping:
             if time.monotonic() >= self._next_tick:
                 self._tick(begun)
                 if end is not None and time.monotonic() >= end:
@@ -176,7 +179,10 @@ class Collector:
                 self._next_tick = 0.0
                 continue
             except ptrace.Gone:
-                break
+                if self._watched is None:
+                    break
+                time.sleep(TICK)
+                continue
             self._stopped_at = time.perf_counter()
             self._handle(tid, status)
         detach_all(self.tree, self.trigger, self.bursts, killed=self.kills)
@@ -190,6 +196,9 @@ class Collector:
         self.sideband.drain(self.out)
         self.chains.prepare()
         self.trigger.tick(list(self.tree.threads.values()))
+        if self._watched is not None:
+            for pid in self._watched.new(self.tree.processes):
+                self._attach(pid)
         for process in [one for one in self.tree.processes.values() if one.unfollowed]:
             self._find_threads(process)
         self.summary.seconds = time.monotonic() - begun
@@ -251,6 +260,22 @@ class Collector:
             ptrace.cont(thread.tid, signal_of(status))
 
     # -- the tree
+
+    def _attach(self, pid: int) -> None:
+        """Trace a running process from now on. Of one that cannot be traced a note says why."""
+        before = set(self.tree.threads)
+        try:
+            attach(pid, self.tree)
+        except (LastbranchError, OSError) as error:
+            self.summary.notes += (f"process {pid} is not recorded: {error}",)
+        self.arm_running(set(self.tree.threads) - before)
+
+    def arm_running(self, tids: Iterable[int]) -> None:
+        """Give threads that were running before their triggers."""
+        for tid in tids:
+            thread = self.tree.threads[tid]
+            thread.seen = thread.stat()
+            self.arm(thread)
 
     def _first_seen(self, tid: int) -> Thread:
         """A new task whose first stop came before its parent's event."""
@@ -335,6 +360,8 @@ class Collector:
         if thread is not None:
             self.trigger.disarm(thread)
             self.sideband.ended(self.out, thread)
+            if self._watched is not None and thread.process.pid not in self.tree.processes:
+                self._watched.forget(thread.process.pid)
         if tid == self.root:
             self.root_status = status
 
@@ -443,15 +470,16 @@ _SLOWER = "the compiled library is not in use: bursts take longer (`lastbranch d
 
 
 def record_software(
-    target: Sequence[str] | int, options: Options, file: IO[bytes], command: Sequence[str], unblocked: Iterable[int],
-    summary: Summary, say: Callable[[str], None], progress: Callable[[Summary], None],
+    target: Sequence[str] | int | Targets, options: Options, file: IO[bytes], command: Sequence[str],
+    unblocked: Iterable[int], summary: Summary, say: Callable[[str], None], progress: Callable[[Summary], None],
 ) -> None:  # fmt: skip
-    """Record a command or a process id into ``file`` (perf.data, pipe form), in this process, which must have no other
-    children, one thread, and `SIGNALS` blocked. ``summary`` is kept up to date, ``command`` is stored in the file as
-    the command that recorded. Raises `UnavailableError` or `RunError`."""
+    """Record a command, a process id or `Targets` (these with bursts alone, without a sideband) into ``file``
+    (perf.data, pipe form), in this process, which must have no other children, one thread, and `SIGNALS` blocked.
+    ``summary`` is kept up to date, ``command`` is stored in the file as the command that recorded. Raises
+    `UnavailableError` or `RunError`."""
     check_machine()
     select = convert(options.select, "perf", "msr").value
-    launched = not isinstance(target, int)
+    launched = not isinstance(target, int | Targets)
     with ticking():
         engine = _engine(launched, options.allow_risk, summary)
         if native.library() is None:
@@ -463,22 +491,27 @@ def record_software(
         summary.call_graph = graph = _call_graph(options.call_graph, select)
         out = RecordWriter(file, options.select, options.burst_period or _FIRST_PERIOD, options.time_period, graph)
         tree, child, since = Tree(), None, now()
-        if isinstance(target, int):
+        watched, root = None, 0
+        if isinstance(target, Targets):
+            watched = Watched(target)
+        elif isinstance(target, int):
             root = target
-            _attach(root, tree)
+            attach(root, tree)
         else:
             child = _launch(target, unblocked, tree)
             root = child.pid
         with suppress(OSError, ValueError):  # the whole system's limit may be lower
             more_files()  # each thread takes a few; what was launched keeps the limit that it has
-        sideband = open_sideband(list(tree.threads), options.time_period, at_exec=launched, chains=graph == "fp")
+        sideband = Sideband()
+        if watched is None:
+            sideband = open_sideband(list(tree.threads), options.time_period, at_exec=launched, chains=graph == "fp")
         summary.sideband, bursts.sideband = sideband.name, sideband
         if sideband.lacks:
             summary.notes += (sideband.lacks,)
         out.begin(sideband.ids, command)
         collector = Collector(
             tree, root, options, select, bursts, lengths, trigger, sideband, out, summary, kills=launched,
-            report_time=report_time(),
+            report_time=report_time(), watched=watched,
         )  # fmt: skip
         signals = Interruptions(root if launched else None)
 
@@ -495,11 +528,9 @@ def record_software(
         try:
             if child:
                 child.release()
-            else:
+            elif watched is None:
                 _describe_running(root, since, out)
-                for thread in tree.threads.values():
-                    thread.seen = thread.stat()
-                    collector.arm(thread)
+                collector.arm_running(tree.threads)
                 if not quiet_signal(tree.threads[root].seen) and handled_signal(tree.threads[root].seen):
                     say(_HANDLED)
             collector.run()
@@ -604,7 +635,7 @@ def _launch(command: Sequence[str], unblocked: Iterable[int], tree: Tree) -> Lau
     return child
 
 
-def _attach(pid: int, tree: Tree) -> None:
+def attach(pid: int, tree: Tree) -> None:
     """Trace all threads of a running process."""
     check_program(f"/proc/{pid}/exe")
     while new := _threads(pid) - set(tree.threads):  # threads may be created meanwhile
@@ -617,7 +648,7 @@ def _attach(pid: int, tree: Tree) -> None:
                 why = error if isinstance(error, OSError) else OSError(errno.ESRCH, "No such process")
                 raise describe_attach(tid, why) from error
             tree.add(tid, pid)
-    if not tree.threads:
+    if pid not in tree.processes:
         raise UnavailableError(f"process {pid} does not exist")
 
 

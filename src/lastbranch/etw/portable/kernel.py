@@ -176,16 +176,12 @@ class PortableKernel:
         return self._ask(handle, Kind.QUERY_INFO, info, call, Value)
 
     def configure_lbr(self, handle: int, flags: int, events: Sequence[tuple[UUID, int]]) -> None:
-        """As `Kernel.configure_lbr`. `EtwError` 50 for a session without a target, else as
-        `lbr_configuration.check_configuration` says."""
+        """As `Kernel.configure_lbr`. `EtwError` as `lbr_configuration.check_configuration` says, and 50 where the
+        software branch record cannot run."""
         from .lbr_configuration import state_triggers
 
         self._ask(handle, Kind.LBR, (flags, events), "TraceConfigureLastBranchRecord")
         state_triggers(self.registry, handle, flags, events)
-
-    def set_targets(self, handle: int, pids: Sequence[int]) -> None:
-        """Name the processes whose branches a running session may record by software."""
-        self._ask(handle, Kind.TARGETS, pids, "session")
 
     def _check_groups(self, request: SessionRequest, masks: Sequence[int], call: str) -> None:
         if any(masks):

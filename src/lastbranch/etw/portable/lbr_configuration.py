@@ -1,32 +1,38 @@
 """TraceConfigureLastBranchRecord without hardware: which configurations it refuses, and when branches are recorded.
 
-The software branch record attaches only to the targets that a session names. Such a session gets the profile source
-`SOFTWARE_BRANCHES`, which counts nanoseconds of a target thread's CPU time. After each interval a burst is recorded. It
-is written as a PMC interrupt (0x0F2F) with a last branch record. No other event triggers a branch record.
+The software branch record attaches only to the targets that a session names, at its start or at any time after it
+(`Info.SOFTWARE_BRANCH_TARGETS_INFO`). Its profile source `SOFTWARE_BRANCHES` counts nanoseconds of a target thread's
+CPU time. After each interval a burst is recorded. It is written as a PMC interrupt (0x0F2F) with a last branch record.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from uuid import UUID
 
-from ..flags import GROUPS, LBR_EXCLUDE_USER, LBR_SAMPLED, hook_ids
+from ...errors import LastbranchError
+from ...lbr import convert
+from ..flags import GROUPS, LBR_EXCLUDE_KERNEL, LBR_EXCLUDE_USER, LBR_SAMPLED, hook_ids
 from ..information import CONFIGURE_LBR, check_lbr
 from ..interface import ProfileSource
 from ..status import EtwError, Status
 from .session_registry import Registry
 
 __all__ = [
-    "SOFTWARE_BRANCHES", "SOURCE", "argv", "check_configuration",
-    "has_hardware", "needed", "software_source", "state_triggers",
+    "SOFTWARE_BRANCHES", "SOURCE", "TRIGGERS", "argv", "check_configuration", "check_targets",
+    "enabled", "has_hardware", "needed", "software_source", "state_triggers",
 ]  # fmt: skip
 
 
 SOFTWARE_BRANCHES = 65
 """The profile source, the same as in a log that is converted from a recording."""
 PMC_HOOK = 0x0F2F
+TRIGGERS = (PMC_HOOK,)
+"""Hooks of the events that branch records can follow."""
+_LISTED = ", ".join(f"{hook:#06x}" for hook in TRIGGERS)
 _PMC_PROFILE = GROUPS["PMC_PROFILE"]
 SOURCE = ProfileSource(SOFTWARE_BRANCHES, "SoftwareBranches", 1_000_000, 2_147_483_647, 20_000_000)
 
@@ -34,7 +40,6 @@ SOURCE = ProfileSource(SOFTWARE_BRANCHES, "SoftwareBranches", 1_000_000, 2_147_4
 def software_source() -> list[ProfileSource]:
     """The profile source, if programs can be traced here and the processor records no branches itself."""
     from ...capture.traceable import check_machine
-    from ...errors import LastbranchError
 
     try:
         check_machine()
@@ -50,20 +55,38 @@ def has_hardware() -> bool:
     return any(Path("/sys/bus/event_source/devices").glob("cpu*/caps/branches"))
 
 
-def check_configuration(flags: int, events: Sequence[tuple[UUID, int]], target: int | None) -> None:
-    """Whether a session with ``target`` may be configured so; `EtwError` 1292, 87 or 50 if not, in Windows' order.
+def check_configuration(flags: int, hooks: Sequence[int], count: int) -> None:
+    """Whether a session may be configured so; `EtwError` 1292, 87 or 50 if not, in Windows' order.
 
-    Zero events disable, which is always possible.
+    ``hooks`` are those of the ``count`` events that a kernel group has. Zero events disable, which is always possible.
     """
-    check_lbr(flags, len(events))
-    if not events or has_hardware():
+    check_lbr(flags, count)
+    if not count:
+        return
+    for hook in hooks:
+        if hook not in TRIGGERS:
+            why = f"no branch record follows events of hook {hook:#06x} here, only those of {_LISTED}"
+            raise EtwError(CONFIGURE_LBR, Status.NOT_SUPPORTED, why)
+    if has_hardware():
         return
     for bit, why in _REFUSED.items():
         if flags & bit:
             raise EtwError(CONFIGURE_LBR, Status.NOT_SUPPORTED, why)
-    if target is None:
-        why = "this processor offers no branch records, and the session has no target for the software branch record"
-        raise EtwError(CONFIGURE_LBR, Status.NOT_SUPPORTED, why, hint="name one: lastbranch session start --target PID")
+    try:
+        convert(flags | LBR_EXCLUDE_KERNEL, "etw", "msr")
+    except LastbranchError as error:
+        raise EtwError(CONFIGURE_LBR, Status.INVALID_PARAMETER, str(error)) from error
+
+
+def check_targets(targets: Sequence[int]) -> None:
+    """Whether these targets can be named: `EtwError` 87 for a process that does not run, 50 where the kernel does not
+    list children."""
+    for target in targets:
+        if not target or not os.path.isdir(f"/proc/{abs(target)}"):
+            raise EtwError("TraceSetInformation", Status.INVALID_PARAMETER, f"process {abs(target)} does not exist")
+        if target < 0 and not os.path.exists(f"/proc/{-target}/task/{-target}/children"):
+            why = "this kernel does not list the children of a process (CONFIG_PROC_CHILDREN): name processes"
+            raise EtwError("TraceSetInformation", Status.NOT_SUPPORTED, why)
 
 
 _REFUSED = {
@@ -72,8 +95,14 @@ _REFUSED = {
 }
 
 
-def needed(hooks: Sequence[int], masks: Sequence[int], sources: Sequence[int]) -> bool:
-    """Whether a session with a target records branches by software: its trigger is configured, and enabled.
+def needed(hooks: Sequence[int]) -> bool:
+    """Whether a session with these triggers needs the software branch record. It runs before a trigger is enabled or
+    a target is named, so that what fails, fails where it is configured."""
+    return bool(hooks) and not has_hardware()
+
+
+def enabled(hooks: Sequence[int], masks: Sequence[int], sources: Sequence[int]) -> bool:
+    """Whether the session records branches by software: a trigger is configured, and enabled.
 
     ``hooks`` trigger a branch record; ``masks`` are the words of PERFINFO_GROUPMASK; ``sources`` are the profile
     sources that PMC_PROFILE enables; empty means all.

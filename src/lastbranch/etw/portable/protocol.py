@@ -102,8 +102,7 @@ class Kind(IntEnum):
     SET_INFO = 7  # control -> daemon: class and value; nothing
     QUERY_INFO = 8  # control -> daemon: class; value
     LBR = 9  # control -> daemon: flags and triggers; nothing
-    TARGETS = 10  # control -> daemon: process ids; nothing
-    REFRESH = 11  # control -> daemon: nothing; nothing. Profile sources or intervals have changed
+    REFRESH = 10  # control -> daemon: nothing; nothing. Profile sources or intervals have changed
     ATTACH = 16  # writer -> daemon: processor index or ANY_PROCESSOR; Attached, with descriptors
     DETACH = 17  # writer -> daemon: slot; nothing. A hang-up detaches all slots of the connection
     ENDED = 18  # daemon -> writer, no answer: the session stops; hang up

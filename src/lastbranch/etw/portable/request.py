@@ -20,6 +20,7 @@ from ..flags import (
     ClientContext,
     FilterType,
     LogFileMode,
+    V2Option,
 )
 from ..flags import LogFileMode as M
 from ..properties import MAX_NAME, SessionRequest, characters, check_name
@@ -137,6 +138,7 @@ FIXED_SESSIONS = {
 }
 """Sessions with a fixed name and GUID."""
 
+V2_OPTIONS = V2Option.WOW | V2Option.QPC_DELTA_TRACKING | V2Option.LARGE_MDL_PAGES | V2Option.EXCLUDE_KERNEL_STACK
 _PRIVATE_FILTERS = {FilterType.PID, FilterType.EXECUTABLE_NAME}
 """The filters that a private session may have."""
 _MEMORY_ONLY = LogFileMode.REAL_TIME_MODE | LogFileMode.BUFFERING_MODE
@@ -151,6 +153,7 @@ def check_start(request: SessionRequest) -> SessionRequest:
         raise EtwError(call, Status.INVALID_PARAMETER, f"ClientContext {request.clock} is not a clock of this system")
     if request.enable_flags and not request.system:
         raise EtwError(call, Status.INVALID_PARAMETER, "EnableFlags are for system loggers")  # our choice
+    _check_options(call, request)
     _check_filters(call, request)
     _check_mode(call, request)
     if not request.file and not request.mode & _MEMORY_ONLY:
@@ -166,6 +169,14 @@ def _fixed(call: str, request: SessionRequest) -> SessionRequest:
         if same:
             return replace(request, guid=guid)
     return request
+
+
+def _check_options(call: str, request: SessionRequest) -> None:
+    """The page calls WOW and QPC_DELTA_TRACKING unused; they are kept. Both codes are our choice."""
+    if int(request.options) & ~int(V2_OPTIONS):
+        raise EtwError(call, Status.INVALID_PARAMETER, f"V2Options {int(request.options):#x}: bits above 0x8")
+    if request.options & V2Option.LARGE_MDL_PAGES:
+        raise EtwError(call, Status.NOT_SUPPORTED, "LargeMdlPages: buffers have no memory descriptor lists here")
 
 
 def _check_filters(call: str, request: SessionRequest) -> None:

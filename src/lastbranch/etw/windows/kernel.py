@@ -308,7 +308,10 @@ class WindowsKernel:
     # -- information
 
     def set_information(self, handle: int, info: Info, value: Any) -> None:
-        """TraceSetInformation."""
+        """TraceSetInformation. `EtwError` 87, without a call, for the class that only the portable kernel has."""
+        if info == Info.SOFTWARE_BRANCH_TARGETS_INFO:
+            why = "processors record the branches of all processes here: there are no targets to name"
+            raise EtwError("TraceSetInformation", Status.INVALID_PARAMETER, why)
         with self._privilege(info in PRIVILEGED):
             self._set(handle, info, value)
 

@@ -1,8 +1,8 @@
 """The software LBR as a source of a session: ``python -m lastbranch.etw.portable.lbr.recording_process SOCKET``.
 
-The session's daemon starts it for a target and an enabled trigger (`lbr_configuration.needed`). It attaches to the
-target, answers READY or FAILED, and records until the daemon stops it or hangs up; the target then runs on. A new
-configuration ends one recording and begins the next.
+The session's daemon starts it for a configured trigger (`lbr_configuration.needed`). It tries its engine, attaches to
+the targets, answers READY or FAILED, and records until the daemon stops it or hangs up; the targets then run on. A new
+configuration ends one recording and begins the next. While no target is named, or no trigger is enabled, it waits.
 """
 
 from __future__ import annotations
@@ -12,12 +12,15 @@ import select
 import signal
 import sys
 import threading
+import time
 from contextlib import closing, suppress
 from functools import partial
+from typing import Any
 
-from ....capture.options import Options
+from ....capture.options import Options, Targets
 from ....capture.recording import collect
 from ....errors import FormatError, LastbranchError
+from ....formats.etl.profile.supplement_events import supplement_event
 from ....lbr import convert
 from ...flags import LBR_EXCLUDE_KERNEL
 from ...information import CONFIGURE_LBR
@@ -25,11 +28,13 @@ from ...status import EtwError, Status
 from ..lbr_configuration import SOFTWARE_BRANCHES, SOURCE
 from ..protocol import Connection, Kind, unpack
 from ..sources.configuration import SourceConfiguration
+from ..sources.event_words import encoded
+from ..sources.perf_records import Ticks
 from ..sources.process import Output, serve
 from .conversion import Conversion, Scope
 from .follower import PATIENCE, Follower
 
-__all__ = ["options_of"]
+__all__ = ["options_of", "targets_of"]
 
 
 DEPTH = 32
@@ -51,11 +56,22 @@ def options_of(configuration: SourceConfiguration) -> Options:
     )
 
 
+def targets_of(configuration: SourceConfiguration) -> Targets:
+    """The processes to record."""
+    numbers = configuration.targets
+    return Targets(tuple(n for n in numbers if n > 0), tuple(-n for n in numbers if n < 0))
+
+
+def _way(configuration: SourceConfiguration) -> tuple[object, ...]:
+    """Equal where two configurations are recorded alike."""
+    return options_of(configuration), configuration.lbr_flags, configuration.targets, configuration.clock
+
+
 class _Recording:
-    """One recording, until it is stopped or configured anew, or its target ends."""
+    """One recording, until it is stopped or configured anew."""
 
     def __init__(self, connection: Connection, output: Output, configuration: SourceConfiguration) -> None:
-        self._connection, self._configuration = connection, configuration
+        self._connection, self._output, self._configuration = connection, output, configuration
         scope = Scope(whole=False, flags=configuration.lbr_flags, name=SOURCE.name)
         self._conversion = Conversion(scope, configuration.clock)
         self._follower = Follower(self._conversion, output)
@@ -66,20 +82,26 @@ class _Recording:
 
     def run(self) -> None:
         """Record. `EtwError` if it cannot begin."""
-        target = self._configuration.targets[0]
-        if not os.path.isdir(f"/proc/{target}"):
-            raise EtwError(CONFIGURE_LBR, Status.INVALID_PARAMETER, f"process {target} does not exist")
+        targets = targets_of(self._configuration)
+        self._tell("Targets", Processes=targets.processes, DescendantsOf=targets.ancestors)
         rounds = self._follower.rounds(lambda summary: None)
-        _, failure = collect(
-            target, options_of(self._configuration), self._follower.file, ["lastbranch", "session"],
+        summary, failure = collect(
+            targets, options_of(self._configuration), self._follower.file, ["lastbranch", "session"],
             lambda sentence: None, rounds, self._running,
         )  # fmt: skip
         self._over.set()
         for listener in self._listeners:
             listener.join()
         self._follower.finish()
+        for number, note in enumerate(summary.notes, 1):
+            self._tell("Header", Name=f"recording note {number}", Value=note)
         if failure is not None and not self._conversion.begun:
             raise EtwError(CONFIGURE_LBR, Status.NOT_SUPPORTED, str(failure), hint=failure.hint)
+
+    def _tell(self, name: str, **fields: Any) -> None:
+        """Write an event about the recording."""
+        event = supplement_event(name, Ticks(self._configuration.clock).of(time.monotonic_ns()), fields)
+        self._output.put(encoded([event], 0))
 
     def _running(self, collector: int) -> None:
         self._follower.start()
@@ -107,13 +129,21 @@ class _Recording:
         messages = self._connection.pump()
         for message in messages or ():
             if message.kind == Kind.CONFIGURE:
-                with suppress(FormatError):
-                    self.next = unpack(SourceConfiguration, message.body)
+                self._configure(message.body)
         if messages is None or any(message.kind == Kind.SOURCE_STOP for message in messages):
             self.next = None
 
+    def _configure(self, body: bytes) -> None:
+        """Take a new configuration: one that is recorded as this one is changes nothing."""
+        with suppress(FormatError):
+            asked = unpack(SourceConfiguration, body)
+            if _way(asked) != _way(self._configuration):
+                self.next = asked
+            else:
+                self._connection.post(Kind.READY)
+
     def wait(self) -> None:
-        """After the target's end: wait for the next configuration."""
+        """After the end of the collector: wait for the next configuration."""
         while self.next is self._configuration:
             self._take()
 

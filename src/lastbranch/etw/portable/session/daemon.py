@@ -263,10 +263,6 @@ _HANDLERS: dict[Kind, tuple[Any, Callable[[Commands, Connection, Any], bytes | S
         tuple[int, list[tuple[UUID, int]]],
         lambda session, _connection, lbr: session._applied(lambda settings: settings.with_lbr(*lbr)),
     ),
-    Kind.TARGETS: (
-        tuple[int, ...],
-        lambda session, _connection, pids: session._applied(lambda settings: replace(settings, targets=pids)),
-    ),
     Kind.REFRESH: (None, lambda session, _connection, _: session._applied(lambda settings: settings)),
     Kind.ATTACH: (int, Commands._attach),
     Kind.DETACH: (int, Commands._detach),

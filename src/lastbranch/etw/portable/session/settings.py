@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import UUID
 
-from ...flags import PERFINFO_PROVIDER, PMC_INTERRUPT, EnableFlag, Info, V2Option, hook_ids
+from ...flags import EnableFlag, Info, V2Option, hook_ids
+from ...information import CONFIGURE_LBR
 from ...properties import SessionRequest
 from ...status import EtwError, Status
 from ..enable_map import normalised_masks
@@ -26,6 +28,7 @@ class Settings:
 
     request: SessionRequest
     targets: tuple[int, ...]
+    """What branches are recorded of by software, as `information.TARGETS` counts."""
     registry: Registry
     masks: tuple[int, ...] = ()
     """Eight words of PERFINFO_GROUPMASK."""
@@ -50,8 +53,11 @@ class Settings:
         if info in _ONCE and info in self.information:
             raise EtwError(call, Status.BUSY, f"{info.name} was set for this session")
         information = {**self.information, info: value}
-        if info == Info.LBR_CONFIGURATION_INFO:
-            self._check_lbr(value, [(PERFINFO_PROVIDER, PMC_INTERRUPT)])
+        if info == Info.SOFTWARE_BRANCH_TARGETS_INFO:
+            return self._with_targets(tuple(value))
+        if info in (Info.LBR_CONFIGURATION_INFO, Info.LBR_EVENT_LIST_INFO):
+            lbr = {**self.information, info: value}
+            self._check_lbr(lbr.get(Info.LBR_CONFIGURATION_INFO, 0), lbr.get(Info.LBR_EVENT_LIST_INFO, ()))
         if info != Info.SYSTEM_TRACE_ENABLE_FLAGS_INFO:
             return replace(self, information=information)
         self.check_system(call)
@@ -65,14 +71,24 @@ class Settings:
 
     def with_lbr(self, flags: int, events: list[tuple[UUID, int]]) -> Settings:
         """After TraceConfigureLastBranchRecord. `EtwError` 50, 87 or 1292 as `check_configuration` says."""
-        self._check_lbr(flags, events)
-        made = {Info.LBR_CONFIGURATION_INFO: flags, Info.LBR_EVENT_LIST_INFO: hook_ids(events)}
+        hooks = hook_ids(events)
+        self._check_lbr(flags, hooks, len(events))
+        made = {Info.LBR_CONFIGURATION_INFO: flags, Info.LBR_EVENT_LIST_INFO: hooks}
         return replace(self, information={**self.information, **made})
 
-    def _check_lbr(self, flags: int, events: list[tuple[UUID, int]]) -> None:
+    def _check_lbr(self, flags: int, hooks: Sequence[int], count: int | None = None) -> None:
         from ..lbr_configuration import check_configuration
 
-        check_configuration(flags, events, self.targets[0] if self.targets else None)
+        check_configuration(flags, hooks, len(hooks) if count is None else count)
+        if hooks and not self.request.system:
+            raise EtwError(CONFIGURE_LBR, Status.NOT_SUPPORTED, "only system loggers have events that trigger here")
+
+    def _with_targets(self, targets: tuple[int, ...]) -> Settings:
+        from ..lbr_configuration import check_targets
+
+        self.check_system("TraceSetInformation")
+        check_targets(targets)
+        return replace(self, targets=targets)
 
     # -- sources
 
@@ -91,7 +107,7 @@ class Settings:
         found, counted = {}, source_settings(self.registry).sources
         if sources.needed(self.request, self.masks, counted):
             found["kernel"] = sources.argv(address)
-        if self.targets and lbr.needed(self._hooks, self.masks, counted):
+        if lbr.needed(self._hooks):
             found["branch"] = lbr.argv(address)
         return found
 
@@ -108,7 +124,7 @@ class Settings:
         """The packed `SourceConfiguration`; empty for a session without sources."""
         if not self.request.system:
             return b""
-        from ..lbr_configuration import has_hardware
+        from .. import lbr_configuration as lbr
         from ..profile_sources import source_settings
         from ..sources import SourceConfiguration
 
@@ -127,8 +143,8 @@ class Settings:
                 pmc_hooks=hooks(Info.PMC_EVENT_LIST_INFO),
                 pmc_counters=tuple(self.information.get(Info.PMC_COUNTER_LIST_INFO, ())),
                 lbr_flags=self.information.get(Info.LBR_CONFIGURATION_INFO, 0),
-                lbr_hooks=self._hooks if has_hardware() else (),  # else interrupts of counters trigger nothing
-                targets=self.targets,
+                lbr_hooks=self._hooks if lbr.has_hardware() else (),  # else interrupts of counters trigger nothing
+                targets=self.targets if lbr.enabled(self._hooks, self.masks, profile.sources) else (),
                 intervals=profile.intervals,
             )
         )

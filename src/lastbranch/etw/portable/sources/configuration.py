@@ -31,6 +31,6 @@ class SourceConfiguration:
     lbr_flags: int = 0
     lbr_hooks: tuple[int, ...] = ()
     targets: tuple[int, ...] = ()
-    """Processes that the software LBR may trace."""
+    """What the software LBR traces, as `information.TARGETS` counts; none while its triggers are off."""
     intervals: dict[int, int] = field(default_factory=dict)
     """Profile source -> interval, of those that were set."""

@@ -26,10 +26,12 @@ _LATER = {"Mapping": {"LoadBias"}}
 """Fields that older versions did not write."""
 _KEYS = {
     "Recording": (), "Machine": (), "Header": ("Name",), "Lost": ("Name",), "Event": ("Source", "Hook"),
-    "Information": ("Source", "Hook"), "Triggers": (), "Module": ("Number",), "Segments": ("Module",),
+    "Information": ("Source", "Hook"), "Triggers": (),
+    "Targets": ("Processes", "DescendantsOf"), "Module": ("Number",), "Segments": ("Module",),
     "Mapping": ("Owner", "ImageBase", "Since"),
 }  # fmt: skip
 """The fields that identify what an event describes. Of several for one thing the last one holds, but see `_ONCE`."""
+_LISTS = frozenset({"Processes", "DescendantsOf"})
 _ONCE = ("Module", "Segments", "Event")
 """Events that describe a thing in one way only, unless logs were merged."""
 
@@ -53,7 +55,7 @@ class Supplement:
                 continue
             name, fields = described[0].name, described[0].layout.decode(described[2], 8)
             if name in _KEYS and set(EVENTS[name]) - _LATER.get(name, set()) <= set(fields):
-                about = tuple(fields[key] for key in _KEYS[name])
+                about = tuple(str(fields[key]) if key in _LISTS else fields[key] for key in _KEYS[name])
                 if name in _ONCE and self._fields[name].get(about, fields) != fields:
                     self._contradicted.add(name)
                 self._fields[name][about] = fields
@@ -67,6 +69,12 @@ class Supplement:
     def triggers(self) -> tuple[int, ...]:
         """Hooks that were configured to trigger branch records; none where the log lacks them."""
         return tuple(int(hook) for hook in (self._find("Triggers") or {"Hooks": ()})["Hooks"])
+
+    @property
+    def has_targets(self) -> bool | None:
+        """Whether the software branch record ever had a target; ``None``: it did not run."""
+        named = [bool(fields["Processes"] or fields["DescendantsOf"]) for fields in self._fields["Targets"].values()]
+        return any(named) if named else None
 
     @property
     def recorded(self) -> bool:

@@ -8,6 +8,7 @@ fields, since each event carries their names and types (TraceLogging, channel 11
     Information  a trigger's branch records: the fields that were measured, and whether words are extended
                  (`lbr_information`)
     Triggers     the arguments of TraceConfigureLastBranchRecord: EVNTRACE_LBR_FLAGS, and the hooks that trigger
+    Targets      the processes whose branches are recorded by software from then on, and those whose descendants are
     Module       a row of the modules table: ELF build id, kind, and the name that images have
     Segments     the load segments of a module's ELF file, as in its program headers
     Mapping      precedes the image event of the same Owner and ImageBase: its module, the part of the file (Linux maps
@@ -57,6 +58,7 @@ EVENTS: dict[str, dict[str, int]] = {
         "Select": _U64, "CallChain": _U32, "OwnPeriod": _U32, "Programming": _WIDE,
     },
     "Triggers": {"Flags": _U32, "Hooks": _U32 | _ARRAY},
+    "Targets": {"Processes": _U32 | _ARRAY, "DescendantsOf": _U32 | _ARRAY},
     "Information": {"Source": _I32, "Hook": _I32, "Measured": _WIDE, "Extended": _U32},
     "Module": {"Number": _U32, "Name": _WIDE, "Kind": _WIDE, "BuildId": _BINARY, "CodeSelector": _U32, "Size": _U64},
     "Segments": {
