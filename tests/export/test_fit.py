@@ -75,7 +75,7 @@ def test_counts_at_wrong_places_do_not_fit(run: Run, data: Data, tmp_path: Path)
             a = f"{random.choice(wrong):x}"
         else:
             b = f"{random.choice(wrong):x}"
-        bad[kind] += int(n)
+        bad[kind.upper()] += int(n)
         lines[i] = " ".join([kind, a, b, n, *more])
     profile.write_text("\n".join(lines))
     rows = fitting(run, profile, binary)

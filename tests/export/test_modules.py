@@ -113,6 +113,91 @@ def test_perf2bolt_makes_the_same_fdata_of_it(run, data: Data, tmp_path: Path, n
     assert sorted(made.read_text().splitlines()) == data.golden(name, f"{binary}.bolt19.fdata").splitlines()
 
 
+CALL_AND_BLOCK = """
+    .globl _start, near, far
+    .type near,@function
+near: test $1, %edi
+    je .Lafter
+    call far
+.Lafter: nop
+    ret
+    .size near, .-near
+    .type far,@function
+far: nop
+    ret
+    .size far, .-far
+    .type _start,@function
+_start: call near
+    jmp _start
+    .size _start, .-_start
+"""
+
+
+def test_ways_from_a_call_into_the_block_behind_it_are_counted(run, tmp_path: Path) -> None:
+    """A returned 5 times to ``after``, and a jump went there twice: perf2bolt counts the 5 from the call on."""
+    if PERF2BOLT is None:
+        pytest.skip("perf2bolt 19 is not installed under that name")
+    (tmp_path / "x.s").write_text(CALL_AND_BLOCK)
+    program, made = tmp_path / "x", tmp_path / "fdata"
+    ran(
+        tool("clang-19"),
+        "-nostdlib",
+        "-static",
+        "-fuse-ld=lld-19",
+        "-Wl,--emit-relocs",
+        "-o",
+        program,
+        tmp_path / "x.s",
+    )
+    lines = map(str.split, ran(tool("nm"), program).splitlines())
+    at = {name: int(address, 16) for address, _, name in lines}
+    page = at["near"] & ~0xFFF
+    near, far = at["near"], at["far"]
+    at |= {"at": near + 6, "there": near + 8, "after": near + 13, "back": near + 14, "home": far + 1}
+
+    def stack(*edges: tuple[str, str], times: int) -> list[str]:
+        newest_first = [f"{at[a]:#x}/{at[b]:#x}/P/-/-/1" for a, b in reversed(edges)]
+        return [f" {at['near']:x} {' '.join(newest_first)}"] * times
+
+    first = ("_start", "near")
+    text = [f"PERF_RECORD_MMAP2 7/7: [{page:#x}(0x1000) @ 0 08:01 1 1]: r-xp {program}"]
+    text += stack(first, ("there", "far"), ("home", "after"), ("back", "_start"), times=5)
+    text += stack(first, ("at", "after"), ("back", "_start"), times=2)
+    (tmp_path / "stacks.txt").write_text("\n".join(text) + "\n")
+    done = run("export", tmp_path / "stacks.txt", "--to", "bolt", "--binary", program, "-o", tmp_path / "bolt.txt")
+    assert done.code == 0, done.err
+    ranges = [line for line in (tmp_path / "bolt.txt").read_text().splitlines() if line.endswith((" 5", " 2"))]
+    assert f"f {at['after']:x} {at['back']:x} 5" in ranges
+    assert f"F {at['after']:x} {at['back']:x} 2" in ranges
+    ran(PERF2BOLT, "-pa", "-p", tmp_path / "bolt.txt", "-o", made, program)
+    assert "1 near 8 1 near d 0 5" in made.read_text().splitlines()
+
+
+def test_captures_merged_are_their_profiles_merged(run, data: Data, tmp_path: Path) -> None:
+    """merge-fdata adds up what perf2bolt makes of each capture."""
+    if PERF2BOLT is None:
+        pytest.skip("perf2bolt 19 is not installed under that name")
+    names = ["demo_pie", "demo_hwidx"]
+    binary, text, each = binary_of(data, names[0], "lbrdemo"), tmp_path / "bolt.txt", []
+    for name in names:
+        each.append(tmp_path / name)
+        each[-1].write_text(data.golden(name, "lbrdemo.bolt19.fdata"))
+    merged = subprocess.run([tool("merge-fdata-19"), *each], capture_output=True, text=True, check=True).stdout
+    done = run("export", *map(data.path, names), "--to", "bolt", "--binary", binary, "-o", text)
+    assert done.code == 0, done.err
+    ran(PERF2BOLT, "-pa", "-p", text, "-o", tmp_path / "fdata", binary)
+    assert summed((tmp_path / "fdata").read_text()) == summed(merged)
+
+
+def summed(*profiles: str) -> Counter[str]:
+    """Counts by branch. merge-fdata keeps mispredictions apart, and those of equal lines once."""
+    found: Counter[str] = Counter()
+    for line in "".join(profiles).splitlines():
+        branch, _, n = line.rsplit(" ", 2)
+        found[branch] += int(n)
+    return found
+
+
 def test_stubs_have_no_ranges_in_text_for_bolt(run, data: Data, tmp_path: Path) -> None:
     """perf2bolt takes each range in the procedure linkage table for one that contradicts the binary."""
     listed = subprocess.run(
@@ -125,7 +210,7 @@ def test_stubs_have_no_ranges_in_text_for_bolt(run, data: Data, tmp_path: Path) 
     inside = Counter(
         words[0] for words in lines for address in words[1:3] if any(int(address, 16) in stub for stub in stubs)
     )
-    assert inside["F"] == 0
+    assert inside["F"] == inside["f"] == 0
     assert inside["B"] > 0, "calls go through them"
 
 

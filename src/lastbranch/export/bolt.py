@@ -1,7 +1,12 @@
 """``--to bolt``: BOLT's pre-aggregated profile, for ``perf2bolt -pa``.
 
-``B from to count mispredicted`` for each branch, ``F start end count`` for each range (a fall-through); hexadecimal
-link addresses, 0 for an end outside the module (bolt/docs, and DataAggregator.cpp).
+``B from to count mispredicted`` for each branch, ``F start end count`` for each range (a fall-through), ``f`` for one
+that a return led into; hexadecimal link addresses, 0 for an end outside the module (bolt/docs, and
+DataAggregator.cpp).
+
+Where a block begins behind a call, BOLT adds the way from the call into it for ranges of kind ``f`` alone. Counts do
+not say which branch led into a range: where returns and other branches arrive at one address, the ranges from there are
+divided as these are.
 
 Ranges within the procedure linkage table are left out. BOLT has no control flow of these stubs, so nothing in them is a
 fall-through to it, and perf2bolt 19 counts each as one that contradicts the binary. Branches to and from stubs stay.
@@ -13,7 +18,10 @@ from typing import IO
 
 import numpy as np
 
+from ..analysis.branch_kinds import CodeOf
+from ..analysis.executed import row_of
 from ..arrays import group
+from ..lbr import KIND
 from ..model import Array
 from ..opening import code_of
 from .interface import Exported, ExportOptions, write_lines
@@ -31,8 +39,25 @@ def write(counts: ModuleCounts, out: IO[bytes], _options: ExportOptions) -> Expo
     )
     write_lines(out, b"B %x %x %d %d\n", source, target, taken, mispredicted)
     kept = ~_in_stubs(counts)
-    write_lines(out, b"F %x %x %d\n", counts.start[kept], counts.end[kept], counts.times[kept])
+    start, end, times = counts.start[kept], counts.end[kept], counts.times[kept]
+    returned = _returned(counts, start, times)
+    for kind, n in (b"F", times - returned), (b"f", returned):
+        some = n > 0
+        write_lines(out, kind + b" %x %x %d\n", start[some], end[some], n[some])
     return counts.exported([])
+
+
+def _returned(counts: ModuleCounts, start: Array, times: Array) -> Array:
+    """int64: how many ``times`` the ranges from each ``start`` followed a return; those from elsewhere are returns."""
+    kind = CodeOf(counts.profile).kinds(np.where(counts.from_here, counts.row, -1), counts.source)
+    by_return = counts.to_here & ((kind == KIND["ret"]) | ~counts.from_here)
+    (target,), (all_ways, returns) = group(
+        [counts.target[counts.to_here]],
+        [counts.taken[counts.to_here], np.where(by_return, counts.taken, 0)[counts.to_here]], [np.add, np.add],
+    )  # fmt: skip
+    row = row_of(target, start)
+    share = (returns / np.maximum(all_ways, 1))[row] if len(target) else np.zeros(len(row))
+    return np.where(row >= 0, np.rint(times * share), 0).astype(np.int64)
 
 
 def _in_stubs(counts: ModuleCounts) -> Array:
