@@ -251,14 +251,14 @@ CODES: tuple[Code, ...] = (
         "TraceConfigureLastBranchRecord",
         S.IMPLEMENTATION_LIMIT,
         "more than four events; checked first",
-        _LBR,
+        OURS,
         f"{_API}::TestLastBranchRecord",
     ),
     Code(
         "TraceConfigureLastBranchRecord",
         S.INVALID_PARAMETER,
-        "a count without events; kernel and user both left out",
-        _LBR,
+        "a count without events; kernel and user both left out; in this order",
+        OURS,
         f"{_API}::TestLastBranchRecord",
     ),
     Code(

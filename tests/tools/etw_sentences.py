@@ -164,7 +164,7 @@ SENTENCES: tuple[Sentence, ...] = (
         ("Events", "a trigger that is not enabled gives no records, and no error", "triggers_that_are_not_enabled"),
         ("EventCount", "0 clears the triggers and ends collection", "a_count_of_0_ends_it"),
         ("EventCount", "more than 0 begins it, with up to four", "four_triggers"),
-        ("Return value", "ERROR_SUCCESS or an error code, in the order of the checks", "the_order_of_the_checks"),
+        ("Return value", "ERROR_SUCCESS or an error code (codes and order: our choice)", "the_order_of_the_checks"),
         ("Remarks", "each trigger that is logged is followed by its record", "a_record_for_each_trigger"),
         ("Remarks", "records have the GUID of the provider and opcode 0x20", "a_record_for_each_trigger"),
         ("Remarks", "the payload is LBR_TRACE_EVENT_DATA", "what_a_record_holds"),

@@ -1,7 +1,8 @@
 """The long checks of the collector: collectors killed in mid-burst, memory that stays flat, programs with other rights,
-programs that are attached to again and again.
+programs that are attached to again and again, loops whose branches are the newest of a record equally often.
 
-python tests/tools/fuzz_capture.py [--kills 100] [--seconds 600] [--rights 60] [--attached 100] [--seed N]
+python tests/tools/fuzz_capture.py [--kills 100] [--seconds 600] [--rights 60] [--attached 100] [--bursts 3000]
+    [--seed N]
 """
 
 from __future__ import annotations
@@ -17,9 +18,15 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from pathlib import Path
 
 from capture_tools import FREESTANDING, build
+from lastbranch.capture import recording
+from lastbranch.capture.options import Options
+from lastbranch.lbr import convert
+from lastbranch.model import BRANCH
+from lastbranch.opening import open_profile
 
 HERE = Path(__file__).parents[1]
 _GROWTH = 4096
@@ -32,6 +39,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=600)
     parser.add_argument("--rights", type=int, default=60, help="programs with other rights")
     parser.add_argument("--attached", type=int, default=100, help="attachments to each kind of program")
+    parser.add_argument("--bursts", type=int, default=3000, help="records of a loop of three branches")
     parser.add_argument("--seed", type=int, default=random.randrange(2**32), help="of those")
     arguments = parser.parse_args()
     killed = subprocess.run(
@@ -42,7 +50,8 @@ def main() -> int:
         killed.returncode
         or flat(arguments.seconds)
         or rights(arguments.rights, arguments.seed)
-        or (attached(arguments.attached))
+        or attached(arguments.attached)
+        or phases(arguments.bursts)
     )
 
 
@@ -72,6 +81,38 @@ def attached(times: int) -> int:
                 assert (target.returncode, out) == (alone.returncode, alone.stdout), (kind, target.returncode, out)
     print(f"{len(_KINDS)} kinds of programs, each attached to {times} times")
     return 0
+
+
+_DEPTHS = (16, 31, 32, 33)
+_CHI_SQUARE = 20.0
+"""With two degrees of freedom, passed by chance once in 22,000 times."""
+
+
+def phases(bursts: int) -> int:
+    """Record a loop of three branches as rings of several depths: each branch is the newest equally often."""
+    every = convert(0x1, "etw", "msr").value  # all branches in user mode
+    worst = 0.0
+    with tempfile.TemporaryDirectory() as name:
+        program, output = build(Path(name), "phases"), f"{name}/it.data"
+        for depth in _DEPTHS:
+            newest: Counter[int] = Counter()
+            while newest.total() < bursts / len(_DEPTHS):
+                options = Options(depth=depth, ring=every, period=1_000_000, duty=0.5, duration=2.0, call_graph="none")
+                pid = os.fork()
+                if not pid:
+                    recording.record([str(program)], options, output, ["fuzz"], lambda sentence: None)
+                    os._exit(0)
+                os.waitpid(pid, 0)
+                for batch in open_profile(output).streams[-1].batches():
+                    first, past = batch.offsets[BRANCH][:-1], batch.offsets[BRANCH][1:]
+                    assert (past - first).max() <= depth
+                    newest.update(batch["branch_from"][first[past > first]].tolist())
+            counts = [count for _, count in newest.most_common(3)]
+            expected = sum(counts) / 3
+            found = sum((count - expected) ** 2 / expected for count in counts)
+            worst = max(worst, found)
+            print(f"newest of three branches at depth {depth}: {counts}, chi-square {found:.1f}")
+    return int(worst > _CHI_SQUARE)
 
 
 def flat(seconds: float) -> int:

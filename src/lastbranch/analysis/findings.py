@@ -109,6 +109,11 @@ FINDINGS = {
         "enable them, too: TraceConfigureLastBranchRecord accepts triggers that are off, but then nothing is recorded. "
         "For PMC interrupts " + _MASKS,
     ),
+    "short records": Kind(
+        _I, "branch records by software with fewer branches than the record has room for: a burst ends before a system "
+            "call, at a signal, and where the filter passes too few branches",
+        "nothing, if the bursts end before system calls: the program makes them that often. Else filter fewer classes",
+    ),
     "no targets": Kind(
         _W, "branches were to be recorded by software, and the session had no target: only the processes that it names "
             "are recorded",

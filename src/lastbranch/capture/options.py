@@ -41,6 +41,9 @@ class Options:
     kept, in records of ``depth``. With a filter, or in call-stack mode, a burst makes one record."""
     select: int = DEFAULT_SELECT
     """PERF_SAMPLE_BRANCH_* bits."""
+    ring: int | None = None
+    """Software engine: MSR_LBR_SELECT of a processor whose ring a burst fills, finer than ``select``. A burst makes one
+    record then, of the newest ``depth`` branches that pass; how many pass before it ends is drawn at random."""
     call_graph: str = "auto"
     """How call stacks are recorded, one of `CALL_GRAPHS`."""
     time_period: int = 2_000_000
@@ -70,6 +73,8 @@ class Summary:
     seconds: float = 0.0
     bursts: int = 0
     branches: int = 0
+    full: int = 0
+    """Records of as many branches as one may have."""
     in_bursts: float = 0.0
     """Seconds."""
     throttled: int = 0

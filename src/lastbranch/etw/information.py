@@ -239,7 +239,8 @@ def set_information(kernel: Kernel, handle: int, info: int, buffer: Any, length:
 
 
 def check_lbr(flags: int, count: int, given: bool = True) -> None:
-    """The checks of TraceConfigureLastBranchRecord, in the order of Windows' own function.
+    """The checks of TraceConfigureLastBranchRecord. The page has no codes: these, and their order, are our choice after
+    public notes on Windows' own function.
 
     Raises `EtwError`: 1292 for too many events, then 87. ``given``: whether there is an array of events.
     """

@@ -14,10 +14,11 @@ import pytest
 from command_line import run_cli
 from lastbranch.capture.options import Targets
 from lastbranch.capture.software import RECORDS
+from lastbranch.capture.software.collector import kinds_recorded
 from lastbranch.etw.flags import LBR_PROVIDER, PERFINFO_PROVIDER, Info, LogFileMode, hook_ids
 from lastbranch.etw.portable import lbr_configuration as lbr
 from lastbranch.etw.portable.clock import FILETIME_EPOCH
-from lastbranch.etw.portable.lbr.conversion import Conversion, Scope, kinds_of
+from lastbranch.etw.portable.lbr.conversion import Conversion, Scope
 from lastbranch.etw.portable.lbr.recording_process import options_of, targets_of
 from lastbranch.etw.portable.profile_sources import SourceSettings
 from lastbranch.etw.portable.protocol import unpack
@@ -163,7 +164,8 @@ def test_options_of_a_session() -> None:
 )
 def test_each_flag_leaves_its_class_out(flags: int, out: tuple[str, ...]) -> None:
     near = ("cond", "uncond", "ind", "call", "ind_call", "ret")
-    assert [name for name in near if not kinds_of(flags)[KIND[name]]] == [n for n in near if n in out]
+    recorded = kinds_recorded(options_of(SourceConfiguration(lbr_flags=flags)).ring or 0)
+    assert [name for name in near if KIND[name] not in recorded] == [n for n in near if n in out]
 
 
 def test_ticks_of_both_clocks() -> None:
@@ -321,19 +323,6 @@ def log_bytes(parts: Sequence[Events]) -> bytes:
 
     with tempfile.TemporaryDirectory() as folder:
         return log_of(parts, Path(folder, "it.etl")).read_bytes()
-
-
-def test_filtered_classes_are_not_in_the_records() -> None:
-    recording = Recording()
-    program(recording)
-    _, parts = converted(recording.data, (), Scope(whole=False, flags=0x4 | 0x20, name="x"))
-    from lastbranch.opening import read_profile
-
-    profile = read_profile(BytesSource(log_bytes(parts)))
-    assert profile.events[0].branch_select is not None
-    kinds = {int(flags) >> 20 & 15 for batch in profile.batches() for flags in batch["branch_flags"]}
-    assert {KIND["call"], KIND["ind"]} <= kinds
-    assert not kinds & {KIND["cond"], KIND["ret"]}
 
 
 def test_what_was_configured_and_not_enabled_is_found(tmp_path: Path) -> None:

@@ -90,19 +90,24 @@ def test_branches_of_a_target(tmp_path: Path, target: subprocess.Popen[bytes]) -
         kernel.configure_lbr(state.handle, 0, [PMC])
         kernel.set_information(state.handle, Info.SYSTEM_TRACE_ENABLE_FLAGS_INFO, ON)
         wait_for_records(path, state.handle)
-        kernel.configure_lbr(state.handle, 0x4, [PMC])
-        wait_for_records(path, state.handle, 0x4)
+        kernel.configure_lbr(state.handle, 0xC, [PMC])
+        wait_for_records(path, state.handle, 0xC)
         kernel.configure_lbr(state.handle, 0, [])
     assert target.poll() is None
     assert "TracerPid:\t0" in Path(f"/proc/{target.pid}/status").read_text()
     profile = open_profile(path)
     assert [event.name for event in profile.events] == ["SoftwareBranches"]
     assert {int(pid) for batch in profile.batches() for pid in batch.pid} == {target.pid}
-    options = set()
+    lengths: dict[int, list[int]] = {0: [], 0xC: []}
     for event in TraceLog(BytesSource(path.read_bytes())).events():
         if event.hook == 0x0C20:
-            options.add(int.from_bytes(event.payload[16:20], "little"))
-    assert options == {0, 0x4}
+            lengths[int.from_bytes(event.payload[16:20], "little")].append((len(event.payload) - 24) // 24)
+    for found in lengths.values():
+        assert max(found) == 32, "filtered branches leave no room empty"
+        assert sum(length == 32 for length in found) > len(found) / 2
+    short = sum(length < 32 for found in lengths.values() for length in found)
+    said = [int(f.seen.split()[2]) - int(f.seen.split()[0]) for f in check(str(path)) if f.name == "short records"]
+    assert sum(said) == short
     words = [int(w) for batch in profile.batches() for w in batch["branch_flags"]]
     assert words
     assert not any(w & 3 for w in words)

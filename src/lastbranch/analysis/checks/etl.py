@@ -371,6 +371,10 @@ def _about_lbr(facts: _Facts) -> Iterator[Finding]:
 
 def _about_triggers(facts: _Facts) -> Iterator[Finding]:
     """Triggers that were configured, of which there is no event. Configuring them succeeds all the same."""
+    for bursts in facts.supplement.bursts:
+        if bursts["Full"] < bursts["Records"]:
+            seen = f"{bursts['Full']} of {bursts['Records']} records have {bursts['Depth']} branches"
+            yield finding("short records", f"{seen}; bursts by end: {bursts['EndedBy']}")
     if facts.supplement.triggers and facts.supplement.has_targets is False:
         yield finding("no targets", "no process was ever named")
     for hook in facts.supplement.triggers:

@@ -132,7 +132,7 @@ class Collector:
     """
 
     def __init__(
-        self, tree: Tree, root: int, options: Options, select: int, bursts: BurstRunner, lengths: BurstLengths | None,
+        self, tree: Tree, root: int, options: Options, select: int, bursts: BurstRunner, lengths: BurstLengths,
         trigger: Trigger, sideband: Sideband, out: RecordWriter, summary: Summary, *, kills: bool, report_time: float,
         watched: Watched | None = None,
     ) -> None:  # fmt: skip
@@ -143,7 +143,7 @@ class Collector:
         self._following = Budget(options.duty / 2, _MOST_FOLLOWING, _MOST_FOLLOWING)
         """What new threads may cost: each stops at least twice."""
         self._traced = ptrace.FOLLOW | (ptrace.EXITKILL if kills else 0)
-        self.lengths = lengths
+        self.lengths, self.is_ring = lengths, _is_ring(options, select)
         self.on_exec: Callable[[int, str], None] = lambda pid, path: None
         self.on_tick: Callable[[Summary], None] = lambda summary: None
         self.root_status: int | None = None
@@ -396,7 +396,7 @@ class Collector:
             self.trigger.hold(thread)
             cpu = self.trigger.used(thread) - thread.spent
             weight, thread.first_weight = thread.first_weight or cpu, 0
-            length = self.lengths.next(self.summary.in_bursts) if self.lengths else 0
+            length = self.lengths.next(self.summary.in_bursts)
             self.sideband.drain(self.out)  # the program may just have mapped code
             self.chains.begin(thread)
             try:
@@ -431,16 +431,30 @@ class Collector:
 
     def _write_records(self, thread: Thread, burst: Burst, when: int, weight: int, cpu: int, length: int) -> None:
         """All records of a burst, oldest first: they have its time and its start, and share its weight."""
-        kept = burst.edges[-length:]  # the last stop may reveal more than `length`
+        # The last stop may reveal more than `length`. A ring is read after exactly that many, since the newest that a
+        # stop reveals is never a direct jump.
+        kept = self._cut(burst.edges, length) if self.is_ring else burst.edges[-length:]
         records = self._records(kept, thread.process.successors)
         last = len(records) - 1
-        chains = self.chains.of(burst.edges, [len(burst.edges) - self.options.depth * n for n in range(last, -1, -1)])
+        every, cut = len(burst.edges), self.is_ring and len(kept) < len(burst.edges)
+        places = [len(kept), every] if cut else [every - self.options.depth * n for n in range(last, -1, -1)]
+        chains = self.chains.of(burst.edges, places)[: len(records)]
         for number, (stack, frames) in enumerate(zip(records, chains, strict=True)):
-            end = burst.end if number == last else stack[0][1]
+            end = stack[0][1] if number < last else kept[-1][1] if cut else burst.end
             part = weight * (number + 1) // len(records) - weight * number // len(records)
             self.out.sample(when, thread.process.pid, thread.tid, cpu, burst.start, end, part, stack, frames)
             self.summary.branches += len(stack)
+            self.summary.full += len(stack) == self.options.depth
         self.summary.bursts += 1
+
+    def _cut(self, edges: list[Edge], length: int) -> list[Edge]:
+        """The oldest of ``edges`` up to that with which ``length`` have passed the filter."""
+        passed = 0
+        for number, edge in enumerate(edges, 1):
+            passed += self.bursts.limits.kinds >> edge[2] & 1
+            if passed == length:
+                return edges[:number]
+        return edges
 
     def _records(self, edges: Sequence[Edge], code: Successors | None) -> list[list[Edge]]:
         """The branches of a burst as rings of the recording's depth and filter deliver them, each newest first."""
@@ -456,7 +470,7 @@ class Collector:
             return [[edges[i] for i in kept.tolist()]]
         counted = self.bursts.limits.counted  # for a filter this is faster
         newest_first = [edge for edge in reversed(edges) if edge[2] in counted]
-        if not self.lengths:
+        if self.is_ring:
             return [newest_first[:depth]]
         return [newest_first[at : at + depth] for at in range(0, len(newest_first), depth)][::-1]
 
@@ -478,7 +492,7 @@ def record_software(
     ``summary`` is kept up to date, ``command`` is stored in the file as the command that recorded. Raises
     `UnavailableError` or `RunError`."""
     check_machine()
-    select = convert(options.select, "perf", "msr").value
+    select = convert(options.select, "perf", "msr").value if options.ring is None else options.ring
     launched = not isinstance(target, int | Targets)
     with ticking():
         engine = _engine(launched, options.allow_risk, summary)
@@ -604,23 +618,36 @@ def _length_of_call(edge: Edge, code: Successors | None) -> int:
     return branch.length if branch is not None and branch.address == source else 0
 
 
-def _limits(options: Options, select: int) -> tuple[BurstLimits, BurstLengths | None]:
-    """When bursts end, and who draws their lengths. With a filter a burst ends when ``depth`` branches have passed it;
-    in call-stack mode, where returns delete calls, when twice as many have."""
-    if select == convert(DEFAULT_SELECT, "perf", "msr").value:
-        lengths = BurstLengths(options.burst)
-        return BurstLimits(lengths.most, stops=64 + 16 * lengths.most), lengths
+def _is_ring(options: Options, select: int) -> bool:
+    """Whether a burst makes one record, as a processor's ring delivers it."""
+    return options.ring is not None or select != convert(DEFAULT_SELECT, "perf", "msr").value
+
+
+def kinds_recorded(select: int) -> frozenset[int]:
+    """perf's branch types that MSR_LBR_SELECT ``select`` records; of call-stack mode, before returns delete calls."""
     import numpy as np
 
     from ...lbr import ring_contents
 
     one, far = np.ones(1, np.uint64), np.full(1, 256, np.uint64)
-    counted = frozenset(
+    return frozenset(
         kind for kind in KIND.values()
         if len(ring_contents(one, far, np.array([kind], np.uint8), depth=1, select=select & ~CALL_STACK))
     )  # fmt: skip
-    depth = options.depth * 2 if select & CALL_STACK else options.depth
-    return BurstLimits(depth, counted, stops=64 + 16 * options.depth), None
+
+
+def _limits(options: Options, select: int) -> tuple[BurstLimits, BurstLengths]:
+    """When bursts end, and who draws their lengths. A ring is read when one to two times ``depth`` branches have passed
+    its filter, in call-stack mode, where returns delete calls, two to three times: at a fixed number a loop would show
+    one of its branches as the newest in all records."""
+    if not _is_ring(options, select):
+        lengths = BurstLengths(options.burst)
+        return BurstLimits(lengths.most, stops=64 + 16 * lengths.most), lengths
+    least = options.depth * 2 if select & CALL_STACK else options.depth
+    lengths = BurstLengths((least, least + options.depth))
+    if select == convert(DEFAULT_SELECT, "perf", "msr").value:
+        return BurstLimits(lengths.most, stops=64 + 16 * lengths.most), lengths
+    return BurstLimits(lengths.most, kinds_recorded(select), stops=64 + 32 * lengths.most), lengths
 
 
 def _launch(command: Sequence[str], unblocked: Iterable[int], tree: Tree) -> Launched:

@@ -22,41 +22,14 @@ from ....formats.etl.profile.supplement_events import Measured, event_fields, re
 from ....formats.perfdata.layout import PIPE_HEADER_SIZE, RECORD, USER_RECORDS
 from ....formats.perfdata.reader import Reader
 from ....formats.perfdata.walk import Block
-from ....lbr import convert, flag, ring_contents
-from ....model import BRANCH, BytesSource, Profile, SampleBatch, column
+from ....model import BRANCH, BytesSource, Profile, SampleBatch
 from ....opening import attach_binaries
-from ...flags import LBR_EXCLUDE_KERNEL, ClientContext
+from ...flags import ClientContext
 from ..lbr_configuration import SOFTWARE_BRANCHES
 from ..sources.event_words import Events, encoded, of_samples
 from ..sources.perf_records import FOREVER, Ticks, follow_records, record_bytes, records_in
 
-__all__ = ["Conversion", "FINISHED_ROUND", "Scope", "kinds_of"]
-
-
-# -- The branches that the flags of a session leave in a record: finer classes than those of a recording
-
-
-_CALL_STACK = 1 << 9
-"""MSR_LBR_SELECT.EN_CALLSTACK."""
-
-
-def kinds_of(flags: int) -> NDArray[np.bool_]:
-    """By perf's branch type, whether EVNTRACE_LBR_FLAGS record it. Call-stack mode deletes the others itself."""
-    select = convert(flags | LBR_EXCLUDE_KERNEL, "etw", "msr").value & ~_CALL_STACK
-    there = np.ones(1, np.uint64)
-    kinds = (np.array([kind], np.uint8) for kind in range(16))
-    kept = (ring_contents(there, there << np.uint64(8), kind, depth=1, select=select) for kind in kinds)
-    return np.array([len(rows) > 0 for rows in kept])
-
-
-def only(batch: SampleBatch, recorded: NDArray[np.bool_]) -> SampleBatch:
-    """``batch`` without branch entries whose type is not recorded: perf's classes, which selected them, are coarser."""
-    keep = recorded[flag(batch["branch_flags"], "type").astype(np.intp)]
-    if keep.all():
-        return batch
-    columns = {name: values[keep] if column(name).group == BRANCH else values for name, values in batch.columns.items()}
-    offsets = np.concatenate([[0], np.cumsum(keep)])[batch.offsets[BRANCH]]
-    return SampleBatch(columns, batch.offsets | {BRANCH: offsets})
+__all__ = ["Conversion", "FINISHED_ROUND", "Scope"]
 
 
 FINISHED_ROUND = RECORD["FINISHED_ROUND"]
@@ -85,7 +58,6 @@ class Conversion:
         self._kept = b""
         self._reader: Reader | None = None
         self._lives: LifecycleEvents | None = None
-        self._recorded: NDArray[np.bool_] | None = None
         self._before = self._floor = self._modules = 0
         self.lost = 0
         """Records that the kernel dropped so far."""
@@ -138,7 +110,6 @@ class Conversion:
         triggers = self._triggers = self._session.triggers
         triggers[-1] = replace(triggers[-1], source=SOFTWARE_BRANCHES)
         if not self._scope.whole:
-            self._recorded = kinds_of(self._scope.flags)
             triggers[:] = [*[Trigger()] * (len(triggers) - 1), Trigger(SOFTWARE_BRANCHES, options=self._scope.flags)]
         self._periods, self._measured = PeriodEncoder(self._session.intervals), Measured()
 
@@ -205,7 +176,6 @@ class Conversion:
             assert lives is not None
             yield encoded((event for pid, tid in threads for event in lives.thread_of_sample(first, pid, tid)), 0)
         if BRANCH in batch.offsets:
-            batch = batch if self._recorded is None else only(batch, self._recorded)
             self._measured.add(batch)
         periods = self._periods.encode(batch, time, self._triggers)
         yield of_samples(batch, time, self._triggers, periods, np.maximum(batch.cpu, 0))

@@ -38,7 +38,7 @@ __all__ = ["options_of", "targets_of"]
 
 
 DEPTH = 32
-"""Branches of a burst."""
+"""Branches of a record, at most."""
 _NO_TIME_SAMPLES = 1 << 62
 _PAUSE = 0.2
 
@@ -47,12 +47,13 @@ def options_of(configuration: SourceConfiguration) -> Options:
     """The options of a session's recording, from its LBR flags and the interval of the profile source. `EtwError` 87
     for flags that no processor accepts."""
     try:
-        chosen = convert(configuration.lbr_flags | LBR_EXCLUDE_KERNEL, "etw", "perf").value
+        flags = configuration.lbr_flags | LBR_EXCLUDE_KERNEL
+        chosen, ring = (convert(flags, "etw", to).value for to in ("perf", "msr"))
     except LastbranchError as error:
         raise EtwError(CONFIGURE_LBR, Status.INVALID_PARAMETER, str(error)) from error
     period = configuration.intervals.get(SOFTWARE_BRANCHES, 0)
     return Options(
-        depth=DEPTH, burst=(DEPTH, DEPTH), select=chosen, period=period, time_period=_NO_TIME_SAMPLES, call_graph="none"
+        depth=DEPTH, ring=ring, select=chosen, period=period, time_period=_NO_TIME_SAMPLES, call_graph="none"
     )
 
 
@@ -95,6 +96,9 @@ class _Recording:
         self._follower.finish()
         for number, note in enumerate(summary.notes, 1):
             self._tell("Header", Name=f"recording note {number}", Value=note)
+        if summary.bursts:
+            ended = ", ".join(f"{why} {count}" for why, count in sorted(summary.ended.items()))
+            self._tell("Bursts", Depth=DEPTH, Records=summary.bursts, Full=summary.full, EndedBy=ended)
         if failure is not None and not self._conversion.begun:
             raise EtwError(CONFIGURE_LBR, Status.NOT_SUPPORTED, str(failure), hint=failure.hint)
 

@@ -27,7 +27,8 @@ _LATER = {"Mapping": {"LoadBias"}}
 _KEYS = {
     "Recording": (), "Machine": (), "Header": ("Name",), "Lost": ("Name",), "Event": ("Source", "Hook"),
     "Information": ("Source", "Hook"), "Triggers": (),
-    "Targets": ("Processes", "DescendantsOf"), "Module": ("Number",), "Segments": ("Module",),
+    "Bursts": ("Depth", "Records", "Full", "EndedBy"), "Targets": ("Processes", "DescendantsOf"),
+    "Module": ("Number",), "Segments": ("Module",),
     "Mapping": ("Owner", "ImageBase", "Since"),
 }  # fmt: skip
 """The fields that identify what an event describes. Of several for one thing the last one holds, but see `_ONCE`."""
@@ -75,6 +76,11 @@ class Supplement:
         """Whether the software branch record ever had a target; ``None``: it did not run."""
         named = [bool(fields["Processes"] or fields["DescendantsOf"]) for fields in self._fields["Targets"].values()]
         return any(named) if named else None
+
+    @property
+    def bursts(self) -> list[Fields]:
+        """The Bursts of each recording by software."""
+        return list(self._fields["Bursts"].values())
 
     @property
     def recorded(self) -> bool:

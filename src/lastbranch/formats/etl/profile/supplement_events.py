@@ -9,6 +9,8 @@ fields, since each event carries their names and types (TraceLogging, channel 11
                  (`lbr_information`)
     Triggers     the arguments of TraceConfigureLastBranchRecord: EVNTRACE_LBR_FLAGS, and the hooks that trigger
     Targets      the processes whose branches are recorded by software from then on, and those whose descendants are
+    Bursts       at the end of a software recording: its branch records, how many of them have Depth branches, and why
+                 bursts ended
     Module       a row of the modules table: ELF build id, kind, and the name that images have
     Segments     the load segments of a module's ELF file, as in its program headers
     Mapping      precedes the image event of the same Owner and ImageBase: its module, the part of the file (Linux maps
@@ -59,6 +61,7 @@ EVENTS: dict[str, dict[str, int]] = {
     },
     "Triggers": {"Flags": _U32, "Hooks": _U32 | _ARRAY},
     "Targets": {"Processes": _U32 | _ARRAY, "DescendantsOf": _U32 | _ARRAY},
+    "Bursts": {"Depth": _U32, "Records": _U32, "Full": _U32, "EndedBy": _WIDE},
     "Information": {"Source": _I32, "Hook": _I32, "Measured": _WIDE, "Extended": _U32},
     "Module": {"Number": _U32, "Name": _WIDE, "Kind": _WIDE, "BuildId": _BINARY, "CodeSelector": _U32, "Size": _U64},
     "Segments": {
