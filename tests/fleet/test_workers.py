@@ -27,10 +27,12 @@ from waiting import until
 Run = Callable[..., Ran]
 
 
-@pytest.fixture
-def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(scope="module")
+def small_batches() -> Iterator[None]:
     """Twelve captures are four batches."""
-    monkeypatch.setattr(lastbranch.fleet.store, "BATCH_CAPTURES", 3)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lastbranch.fleet.store, "BATCH_CAPTURES", 3)
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -39,10 +41,12 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     return [str(build(folder / f"{i:02}.data", name=f"/bin/prog{i}")) for i in range(12)]
 
 
-@pytest.fixture
-def peace(small_batches: None, files: list[str], tmp_path: Path) -> tuple[dict[str, bytes], dict[str, bytes]]:
+@pytest.fixture(scope="module")
+def peace(
+    small_batches: None, files: list[str], tmp_path_factory: pytest.TempPathFactory
+) -> tuple[dict[str, bytes], dict[str, bytes]]:
     """The parts of a store that nobody disturbs: of the captures, and merged."""
-    store = Store(str(tmp_path / "peace"))
+    store = Store(str(tmp_path_factory.mktemp("stores") / "peace"))
     store.add(files[:9])
     added = parts_of(store.url)
     store.add(files)
@@ -65,17 +69,26 @@ def test_captures_are_cut_so_that_many_workers_have_work(
 ) -> None:
     sizes: list[list[int]] = []
 
+    class CutError(Exception):
+        """They are cut: what comes of the batches is of no interest."""
+
     def watched(function: Callable[..., object], tasks: Sequence[Any]) -> Iterator[object]:
         if function.__name__ == "_counted":
             sizes.append([sum(capture.size for capture in batch) for _url, batch in tasks])
+            raise CutError
         return map(function, tasks)
 
+    def cut(name: str) -> None:
+        with pytest.raises(CutError):
+            Store(str(tmp_path / name), watched).add(files)
+
     total, largest = sum(map(os.path.getsize, files)), max(map(os.path.getsize, files))
-    Store(str(tmp_path / "one"), watched).add(files)  # too few bytes to be worth several batches
+    monkeypatch.setattr(lastbranch.fleet.store, "BATCH_CAPTURES", 256)
+    cut("one")  # too few bytes to be worth several batches
     for batches in (2, 5, 32):
         monkeypatch.setattr(lastbranch.fleet.store, "_LEAST_BATCH_BYTES", 1)
         monkeypatch.setattr(lastbranch.fleet.store, "_BATCHES", batches)
-        Store(str(tmp_path / str(batches)), watched).add(files)
+        cut(str(batches))
     assert [sum(batch) for batch in sizes] == [total] * 4
     assert [len(batch) for batch in sizes] == [1, 2, 6, 12]  # whole captures, so 5 even parts of 12 are 6
     assert all(max(batch) <= max(-(-total // n), largest) for n, batch in zip((1, 2, 5, 32), sizes, strict=True))
