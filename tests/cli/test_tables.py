@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from capture_tools import PROGRAMS, needs_ptrace, record
-from command_line import Ran, in_terminal
+from command_line import Ran, run_in_terminal
 from lastbranch import demo
 from lastbranch.cli import output as layout
 from lastbranch.cli.output import shorten
@@ -30,9 +30,9 @@ LONG = f"Registry<{INNER}>::run({INNER} const&, {INNER}&&) const"
 def shown(width: int, *words: str | Path) -> tuple[list[str], str]:
     """(lines, standard error) of lastbranch where standard output is a terminal of that width."""
     env = {k: v for k, v in os.environ.items() if k not in ("COLUMNS", "LINES")} | {"PYTHONIOENCODING": "utf-8"}
-    code, text, said = in_terminal(sys.executable, "-m", "lastbranch", *words, width=width, env=env)
-    assert code in (0, 1), said
-    return re.sub(r"\x1b\[[0-9;]*m", "", text.decode()).splitlines(), said
+    done = run_in_terminal(*words, width=width, env=env)
+    assert done.code in (0, 1), done.err
+    return re.sub(r"\x1b\[[0-9;]*m", "", done.out).splitlines(), done.err
 
 
 @pytest.fixture(scope="module")

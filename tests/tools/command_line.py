@@ -8,9 +8,10 @@ import signal
 import struct
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -42,10 +43,16 @@ def run_cli(*args: str | Path, stdin: bytes = b"", alone: bool = False, env: dic
         done = subprocess.run(command, input=stdin, capture_output=True, timeout=120, env={**os.environ, **(env or {})})
         assert done.returncode != CRASHED, done.stderr.decode(errors="replace")
         return Ran(done.returncode, done.stdout, done.stderr.decode(errors="replace"))
+    got = io.BytesIO()
+    code, err = _run_here(words, io.TextIOWrapper(got, "utf-8", newline="\n"), stdin)
+    return Ran(code, got.getvalue(), err)
+
+
+def _run_here(words: list[str], out: io.TextIOWrapper, stdin: bytes = b"") -> tuple[int, str]:
+    """(exit code, standard error) of the command line in this process, with ``out`` as its standard output."""
     from lastbranch.cli import cli, run
 
-    out, err = io.TextIOWrapper(io.BytesIO(), "utf-8", newline="\n"), io.StringIO()
-    given = io.TextIOWrapper(io.BytesIO(stdin))
+    err, given = io.StringIO(), io.TextIOWrapper(io.BytesIO(stdin))
     patches = mock.patch.object(sys, "argv", ["lastbranch", *words]), mock.patch.object(sys, "stdin", given)
     with patches[0], patches[1], redirect_stdout(out), redirect_stderr(err), pytest.raises(SystemExit) as end:
         run(cli, "lastbranch")
@@ -53,8 +60,7 @@ def run_cli(*args: str | Path, stdin: bytes = b"", alone: bool = False, env: dic
     code = end.value.code
     assert code is None or isinstance(code, int), code
     assert code != CRASHED, err.getvalue()
-    assert isinstance(out.buffer, io.BytesIO)
-    return Ran(code or 0, out.buffer.getvalue(), err.getvalue())
+    return code or 0, err.getvalue()
 
 
 @contextmanager
@@ -77,6 +83,38 @@ def time_limit(seconds: float) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
+def _terminal(width: int, height: int) -> tuple[int, int]:
+    """Both sides of a terminal of that size: the one where its user is, and the program's."""
+    pty, fcntl, termios = (pytest.importorskip(name) for name in ("pty", "fcntl", "termios"))
+    main, side = pty.openpty()
+    fcntl.ioctl(side, termios.TIOCSWINSZ, struct.pack("4H", height, width, 0, 0))
+    return main, side
+
+
+def run_in_terminal(*words: str | Path, width: int = 80, env: dict[str, str]) -> Ran:
+    """The command line in this process, with the environment ``env``; its standard output is a terminal."""
+    main, side = _terminal(width, 40)
+    shown = list[bytes]()
+
+    def read() -> None:
+        with open(main, "rb", buffering=0) as terminal, suppress(OSError):  # EIO: nobody has the other side open
+            while part := terminal.read(1 << 16):
+                shown.append(part)
+
+    reading = threading.Thread(target=read)
+    reading.start()
+    try:
+        with (
+            open(side, "w", encoding=env.get("PYTHONIOENCODING", "utf-8")) as out,
+            mock.patch.object(sys, "__stdout__", out),
+            mock.patch.dict(os.environ, env, clear=True),
+        ):
+            code, err = _run_here([str(word) for word in words], out)
+    finally:
+        reading.join()
+    return Ran(code, b"".join(shown), err)
+
+
 def in_terminal(
     *command: str | Path,
     width: int = 80,
@@ -89,9 +127,7 @@ def in_terminal(
     ``keyboard``: its standard input is the terminal, too, at which nobody types.
     What a read gets before the program has ended is never taken for the end: it may be a pause.
     """
-    pty, fcntl, termios = (pytest.importorskip(name) for name in ("pty", "fcntl", "termios"))
-    main, side = pty.openpty()
-    fcntl.ioctl(side, termios.TIOCSWINSZ, struct.pack("4H", height, width, 0, 0))
+    main, side = _terminal(width, height)
     shown = b""
     with (
         open(main, "rb", buffering=0) as terminal,
