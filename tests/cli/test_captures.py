@@ -104,10 +104,7 @@ def test_exports_of_captures_are_those_of_one_recording(
 ) -> None:
     paths, whole = recordings
     binary = ["--binary", "lbrdemo"] if form in ("autofdo", "profgen", "bolt", "sampleprof", "gcov") else []
-    out = [
-        run("export", "--to", form, *captures, "--symfs", binaries, *binary, alone=True)
-        for captures in (paths, [whole])
-    ]
+    out = [run("export", "--to", form, *captures, "--symfs", binaries, *binary) for captures in (paths, [whole])]
     assert [one.code for one in out] == [0, 0], out[0].err
     one, other = (sorted(ran.raw.splitlines()) for ran in out)
     assert one == other
@@ -284,10 +281,10 @@ def test_a_weight_of_two_is_the_capture_twice(run: Run, twins: list[str], binari
 @pytest.mark.parametrize("form", ["counts", "autofdo", "profgen", "bolt", "sampleprof", "gcov"])
 def test_exports_take_weights(run: Run, twins: list[str], binaries: str, form: str) -> None:
     words = ["export", "--to", form, "--symfs", binaries, *(["--binary", "lbrdemo"] if form != "counts" else [])]
-    out = [run(*words, *more, alone=True) for more in (twins, [twins[0], "--weight", "other.data=2"])]
+    out = [run(*words, *more) for more in (twins, [twins[0], "--weight", "other.data=2"])]
     assert [ran.code for ran in out] == [0, 0], out[1].err
     assert out[0].raw == out[1].raw
-    assert out[0].raw != run(*words, twins[0], alone=True).raw
+    assert out[0].raw != run(*words, twins[0]).raw
 
 
 def test_pprof_takes_weights(run: Run, twins: list[str], binaries: str, tmp_path: Path) -> None:

@@ -82,7 +82,7 @@ def test_a_verb_imports_no_more_than_it_uses(words: str, capture: Path, tmp_path
     assert not imported(words, capture, tmp_path).intersection(FORBIDDEN[words]) - needed
 
 
-@pytest.mark.parametrize("words", ["report FILE --by function", "annotate FILE main"])
+@pytest.mark.parametrize("words", ["annotate FILE main"])
 def test_names_that_are_kept_need_no_program(words: str, capture: Path, tmp_path: Path) -> None:
     assert "subprocess" in imported(words, capture, tmp_path)
     assert not imported(words, capture, tmp_path).intersection(["subprocess", "selectors"])

@@ -47,6 +47,7 @@ def test_faults_are_found(fault: str, tmp_path: Path, monkeypatch: pytest.Monkey
     assert right in kernel.read_text()
     kernel.write_text(kernel.read_text().replace(right, wrong))
     monkeypatch.setattr(build, "HERE", sources)
+    monkeypatch.setattr(build, "SANITIZED", [*build.SANITIZED, "-O0"])  # compiled sooner
     monkeypatch.chdir(tmp_path)
     driver = built(tmp_path)
     done = fuzz_kernels.run_driver(driver, "-8", 1, tmp_path)

@@ -29,6 +29,7 @@ def copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(build, "HERE", folder)
     for name in ("LASTBRANCH_NATIVE", "LASTBRANCH_NATIVE_BUILD"):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("CFLAGS", "-O0")  # how fast it is matters to no test
     return folder
 
 
@@ -38,6 +39,7 @@ def test_all_sources_compile_without_warnings(compiler: str, copy: Path, monkeyp
     """By the compiler that is in use, and by the one of release wheels: each warns of other things."""
     if compiler and not shutil.which(compiler):
         pytest.skip(f"no {compiler}")
+    monkeypatch.delenv("CFLAGS")  # some warnings come from optimizing
     if compiler:
         monkeypatch.setenv("CC", compiler)
     made = build.compile_library(copy / f"_lastbranch{native.ENDING}", ["-Werror"])
@@ -137,6 +139,7 @@ def test_empty_variables_are_none(copy: Path, monkeypatch: pytest.MonkeyPatch) -
         monkeypatch.setenv(name, "")
     assert build.build() is not None
     monkeypatch.setenv("CC", " ")
+    monkeypatch.setenv("CFLAGS", "-O0")
     assert build.build() is not None
 
 
@@ -174,7 +177,7 @@ def test_wheels(wish: str, tmp_path: Path) -> None:
         shutil.copy(ROOT / name, source)
     shutil.copytree(ROOT / "src", source / "src", ignore=shutil.ignore_patterns("_lastbranch.*", "__pycache__"))
     words = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
-    subprocess.run(words, cwd=source, env={**os.environ, "LASTBRANCH_NATIVE_BUILD": wish}, check=True)
+    subprocess.run(words, cwd=source, env={**os.environ, "LASTBRANCH_NATIVE_BUILD": wish, "CFLAGS": "-O0"}, check=True)
     (wheel,) = tmp_path.glob("*.whl")
     libraries = [name for name in zipfile.ZipFile(wheel).namelist() if "/_lastbranch." in name]
     assert wheel.name.endswith("-py3-none-any.whl") == (wish == "no")
