@@ -353,6 +353,11 @@ class RestingFile:
                 if self._rests:
                     self._close()
 
+    def expect(self, offset: int, length: int) -> None:
+        with self._lock:
+            if self._file is not None:
+                self._file.expect(offset, length)
+
     def rest(self) -> None:
         """Close the file, when nobody reads it any more; it is opened again for the next reader."""
         with self._lock:

@@ -73,6 +73,9 @@ class Source(Protocol):
     def readinto(self, offset: int, buffer: memoryview) -> int:
         """Fill ``buffer`` from ``offset``; the number of bytes read, short only at the end of the file."""
 
+    def expect(self, offset: int, length: int) -> None:
+        """``length`` bytes from ``offset`` on are probably read next: prepare that without waiting, if possible."""
+
 
 class BytesSource:
     """A `Source` over bytes that are in memory."""
@@ -89,6 +92,9 @@ class BytesSource:
         part = self._data[offset : offset + len(buffer)]
         buffer[: len(part)] = part
         return len(part)
+
+    def expect(self, offset: int, length: int) -> None:
+        pass
 
 
 class OpenFile:
@@ -112,6 +118,10 @@ class OpenFile:
             return os.preadv(self._file.fileno(), [buffer], offset)
         self._file.seek(offset)
         return self._file.readinto(buffer) or 0  # type: ignore[attr-defined]
+
+    def expect(self, offset: int, length: int) -> None:
+        if hasattr(os, "posix_fadvise"):  # elsewhere the system reads ahead as far as it does by itself
+            os.posix_fadvise(self._file.fileno(), offset, length, os.POSIX_FADV_WILLNEED)
 
     def close(self) -> None:
         self._file.close()

@@ -352,54 +352,32 @@ def walk_blocks(
     zstandard is not installed.
     """
     inflater = Inflater(big_endian, damage, source.limits)
-    ahead = _Words(source, end)
-    try:
-        offset, length, odd = start, None, OddRecords()
-        while offset < end:
-            words, got = ahead.read(offset, length)
-            block, following = find_records(words, got, offset, big_endian)
-            if len(block.at) == 0:
-                _note_break(damage, block, got, end, source.size)
-                return
-            last = block.types[-1]
-            packed = np.flatnonzero((block.types == COMPRESSED) | (block.types == COMPRESSED2))
-            if len(packed) or inflater.grown:
-                yield from inflater.expand(block, packed)
-            else:
-                yield block
-            # Compressed records are not whole words long, and each starts a block of its own: do not read far ahead.
-            length = None if (following - offset) & 7 == 0 else 2 * LONGEST
-            offset = following
-            if length is not None and odd.too_many(int(last), offset - start):
-                _note(damage, "too many records of odd size", offset, end)
-                return
-        inflater.finish(offset)
-        if offset > end:
-            _note(damage, "data section ends inside the data of a record", end, end)
-    finally:
-        ahead.close()
-
-
-class _Words(ReadAhead):
-    """Blocks of 64-bit words from growing offsets of ``source``, up to ``end``.
-
-    Records straddle blocks: the next one is expected to start in the last `LONGEST` bytes of this one.
-    """
-
-    def __init__(self, source: Source, end: int) -> None:
-        super().__init__(source, BLOCK_BYTES + LONGEST, pad=16)
-        self._end = min(end, source.size)
-
-    def read(self, offset: int, length: int | None = None) -> tuple[NDArray[np.uint64], int]:
-        """(words from ``offset``, bytes of the file in them): ``length`` bytes or a block, less at the end."""
-        wanted = BLOCK_BYTES if length is None else length
-        start, got = self.fill(offset, max(0, min(wanted, self._end - offset)), within=8)
-        if length is None and offset + BLOCK_BYTES < self._end:
-            self.expect(offset + ((start + got - offset - LONGEST) & ~7), self._end)
+    ahead = ReadAhead(source, BLOCK_BYTES, pad=16)
+    offset, length, odd, readable = start, BLOCK_BYTES, OddRecords(), min(end, source.size)
+    while offset < end:
+        got = ahead.fill(offset, max(0, min(length, readable - offset)), readable)
         if got & 7:  # the end of the file: what is left of the last word is zero
-            self.data[got : got + 7] = bytes(7)
-        words = np.frombuffer(self.data, np.uint64, (got + 7) >> 3)
-        return words[(offset - start) >> 3 :], start + got - offset
+            ahead.data[got : got + 7] = bytes(7)
+        words = np.frombuffer(ahead.data, np.uint64, (got + 7) >> 3)
+        block, following = find_records(words, got, offset, big_endian)
+        if len(block.at) == 0:
+            _note_break(damage, block, got, end, source.size)
+            return
+        last, whole = block.types[-1], (following - offset) & 7 == 0
+        packed = np.flatnonzero((block.types == COMPRESSED) | (block.types == COMPRESSED2))
+        if len(packed) or inflater.grown:
+            yield from inflater.expand(block, packed)
+        else:
+            yield block
+        # Compressed records are not whole words long, and each starts a block of its own: do not read much.
+        length = BLOCK_BYTES if whole else 2 * LONGEST
+        offset = following
+        if not whole and odd.too_many(int(last), offset - start):
+            _note(damage, "too many records of odd size", offset, end)
+            return
+    inflater.finish(offset)
+    if offset > end:
+        _note(damage, "data section ends inside the data of a record", end, end)
 
 
 def _note_break(damage: list[Damage] | None, block: Block, got: int, end: int, size: int) -> None:

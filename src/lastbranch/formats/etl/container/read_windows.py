@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import dataclass
 
 import numpy as np
@@ -41,7 +39,7 @@ def keep_freed_memory() -> None:
 
 
 WINDOW = 32 << 20
-"""Bytes that are read at once. The reader holds twice as many."""
+"""Bytes that are read at once."""
 
 _PACKED = 16 << 20
 """Of a compressed file: decompressed bytes of a window, and bytes of the file. The decoder holds a copy as well."""
@@ -158,38 +156,33 @@ class BufferReader:
         size = self.source.size
         window = min(_PACKED + MAX_BUFFER if compressed else self._window, (size + 7) & ~7)
         sparse = headers_only and not compressed and self.header.stride >= _APART
-        # Without preadv, reads at an offset move the position of the file: the thread would interfere.
-        ahead = not compressed and not sparse and size > 2 * window and hasattr(os, "preadv")
-        with closing(ReadAhead(self.source, window, pad=PAD, ahead=ahead)) as reader:
-            view = self._view(reader.data)
+        reader = ReadAhead(self.source, window, pad=PAD)
+        view = self._view(reader.data)
+        if sparse:
+            view.raw[:] = 0
+        header, before = self.header, None
+        while view.base < view.end:
             if sparse:
-                view.raw[:] = 0
-            header, before = self.header, None
-            while view.base < view.end:
-                if sparse:
-                    view.got = self._read_heads(reader.data, view.base, window)
-                if not sparse or view.broken_at is not None or not self._regular(reader.data, view):
-                    _, view.got = reader.fill(view.base, window)
-                    stride = self.header.stride
-                    reader.expect(view.base + view.got // stride * stride, size)
-                view.data, view.raw = reader.data, np.frombuffer(reader.data, np.uint8)
-                if view.got == 0:  # the file has become shorter
-                    break
-                start, more = 0, False
-                while not more:
-                    header = self._header_at(view, start, header)
-                    view.stride = header.stride if not compressed else 0
-                    view.header_at = header.offset
-                    view.reserved = bool(header.mode & _RESERVED)
-                    found = locate_variable(view, start, _PACKED) if compressed else locate_fixed(view, start)
-                    if found.at:
-                        yield view, header, found
-                    start, more = found.stop, found.more
-                if (view.base, start) == before:
-                    break
-                before = (view.base, start)
-                view.base += start
-            self.unwritten = view.unwritten
+                view.got = self._read_heads(reader.data, view.base, window)
+            if not sparse or view.broken_at is not None or not self._regular(reader.data, view):
+                view.got = reader.fill(view.base, window, view.base if sparse else size)
+            if view.got == 0:  # the file has become shorter
+                break
+            start, more = 0, False
+            while not more:
+                header = self._header_at(view, start, header)
+                view.stride = header.stride if not compressed else 0
+                view.header_at = header.offset
+                view.reserved = bool(header.mode & _RESERVED)
+                found = locate_variable(view, start, _PACKED) if compressed else locate_fixed(view, start)
+                if found.at:
+                    yield view, header, found
+                start, more = found.stop, found.more
+            if (view.base, start) == before:
+                break
+            before = (view.base, start)
+            view.base += start
+        self.unwritten = view.unwritten
 
     def _read_heads(self, memory: memoryview, offset: int, window: int) -> int:
         """Read only the headers of the buffers of a window; the bytes that it spans."""
