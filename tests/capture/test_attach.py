@@ -166,7 +166,7 @@ def test_a_signal_ends_the_recording_and_not_the_process(
 
 
 def test_programs_do_what_they_do_alone() -> None:
-    """Ten kinds, each attached to once; `make fuzz` does it 100 times."""
+    """All kinds, each attached to once; `make fuzz` does it 100 times."""
     attached(1)
 
 

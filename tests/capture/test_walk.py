@@ -40,7 +40,7 @@ from lastbranch.native.build import compiler
 pytestmark = [needs_ptrace, needs_walk]
 Edges = list[tuple[int, int, int]]
 SIGNAL = (0, 0, 0)
-COND, CALL, UNCOND, IND = (KIND[name] for name in ("cond", "call", "uncond", "ind"))
+COND, CALL, UNCOND, IND, RET = (KIND[name] for name in ("cond", "call", "uncond", "ind", "ret"))
 
 
 @pytest.fixture(autouse=True)
@@ -266,6 +266,27 @@ def test_code_that_is_rewritten_between_bursts_is_walked_as_it_is_now() -> None:
         assert child.ends["stops"] > 3, "the new code is walked, too"
         child.memory[5:7] = JZ
         assert set(child.burst().edges) == {(5, 0xA, COND), (0x10, 0, UNCOND)}
+
+
+@pytest.mark.parametrize("walks", [True, False])
+def test_a_way_that_is_told_by_its_first_instruction_may_end_with_it(
+    *, walks: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It stands at that return already: running to it would miss it."""
+    # 0: nop  2: test cl, 1  5: call c  a: jmp 0  c: jz f  e: ret  f: nop  10: ret
+    other = [(5, 0xC, CALL), (0xC, 0xF, COND), (0x10, 0xA, RET), (0xA, 0, UNCOND)]
+    way = [(5, 0xC, CALL), (0xE, 0xA, RET), (0xA, 0, UNCOND)]
+    with crafted(bytes.fromhex("6690f6c101e802000000ebf47401c390c3")) as child:
+        if not walks:
+            child.engine = BlockStep(DebugRegisters(), walks=False)
+        for bit, round_ in ((0, other), (1, way)):
+            for _ in range(4):
+                ptrace.poke_user(child.thread.tid, ptrace.RCX * 8, bit)
+                burst = child.burst()
+                assert burst.why == "full"
+                assert burst.edges == (round_ * len(burst.edges))[: len(burst.edges)]
+            known = child.thread.process.successors  # the code after the other way stays new
+            monkeypatch.setattr(known, "widen", lambda: None)
 
 
 def test_each_page_of_code_is_compared_before_the_first_of_its_forks() -> None:

@@ -48,7 +48,9 @@ def build(folder: Path, name: str, *flags: str) -> Path:
     """The program ``name`` of tests/programs, compiled once for each set of flags."""
     path = folder / ("-".join([name, *flags]).replace("/", "_"))
     if not path.exists():
-        command = ["gcc", "-O1", *flags, "-pthread", "-o", str(path), str(PROGRAMS / f"{name}.c"), "-lrt"]
+        (source,) = PROGRAMS.glob(f"{name}.c*")
+        compiler = "gcc" if source.suffix == ".c" else "g++"
+        command = [compiler, "-O1", *flags, "-pthread", "-o", str(path), str(source), "-lrt"]
         subprocess.run(command, check=True)
     return path
 

@@ -58,13 +58,13 @@ def main() -> int:
 _KINDS = {
     "branches": (FREESTANDING, "100000"), "threads": ((),), "timer": ((),), "blocked": ((),), "traps": ((),),
     "crowd": ((), "20", "20000000"), "storm": ((),), "hostile": (FREESTANDING, "20000"),
-    "signals urg": ((), "urg", "50"), "signals block": ((), "block", "cont", "50"),
+    "signals urg": ((), "urg", "50"), "signals block": ((), "block", "cont", "50"), "strings": ((), "50"),
 }  # fmt: skip
 """Program and mode -> how it is built, and its words."""
 
 
 def attached(times: int) -> int:
-    """Attach to programs of ten kinds so often: they print what they print alone, and end as they do."""
+    """Attach to programs of each kind so often: they print what they print alone, and end as they do."""
     with tempfile.TemporaryDirectory() as name:
         for kind, (flags, *words) in _KINDS.items():
             command = [str(build(Path(name), kind.split()[0], *flags)), *words]

@@ -371,16 +371,23 @@ EXPORT int lb_branch_walk(struct context *c)
         if (!ran) return CAME;
         /* It is there. What follows is only kept where all of it is known. */
         c->blocks = 0;
-        u64 counted = c->pending, target;
-        int taken;
-        for (u32 i = 0; i < end->edges; i++) counted += c->counted_kinds >> c->path[end->path + i].kind & 1;
-        if (counted >= c->wanted || astray(c, end) || !goes(c, end, &taken, &target) || !follow(c, end, taken, target))
-            return AT_END;
-        c->wanted -= counted;
-        c->pending = taken && c->counted_kinds >> end->kind & 1;
-        struct passed *passed = &c->passed[c->ends_passed++];
-        passed->end = (u64)(end - c->ends) << 1 | (u64)taken;
-        passed->goes = target;
+        for (;;) {
+            u64 counted = c->pending, target;
+            int taken;
+            for (u32 i = 0; i < end->edges; i++) counted += c->counted_kinds >> c->path[end->path + i].kind & 1;
+            if (c->ends_passed == c->room || counted >= c->wanted || astray(c, end) || !goes(c, end, &taken, &target)
+                || !follow(c, end, taken, target))
+                return AT_END;
+            c->wanted -= counted;
+            c->pending = taken && c->counted_kinds >> end->kind & 1;
+            struct passed *passed = &c->passed[c->ends_passed++];
+            passed->end = (u64)(end - c->ends) << 1 | (u64)taken;
+            passed->goes = target;
+            if (end->length) break;
+            /* From a marker it goes on where it is, and that may be a branch at which the next fork ends. */
+            end = end_at(c, &c->nodes[c->node], r[RIP]);
+            if (!end) break;
+        }
     }
     return BEFORE;
 }

@@ -495,7 +495,9 @@ class BlockStep(Engine):
                 if limits.full(burst):
                     break
                 chosen = None if goes == NOT_TAKEN else (branch.address, goes, branch.kind)
-                expected, here = successors.after(branch, goes, registers), False
+                expected = successors.after(branch, goes, registers)
+                # From a marker it goes on where it is, and that may be a branch at which the next fork ends.
+                here = not branch.length and registers[RIP] in expected.fork.ends
         finally:
             if burst.dropped:
                 self.breakpoints.abandon()
