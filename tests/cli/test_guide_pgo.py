@@ -67,6 +67,11 @@ def test_clang(shell: Shell) -> None:
     assert any(line.startswith("app.unsym.txt\t") for line in (shell.folder / "profiles/index.tsv").open())
 
 
+def test_contexts(shell: Shell) -> None:
+    shell.follow("Contexts")
+    assert "inlined into 'main' to match profiling context" in "".join(shell.told.values())
+
+
 def test_gcc(shell: Shell) -> None:
     shell.follow("gcc")
     assert shell.counted("guest instrs", "app-gcc.pgo") < shell.counted("guest instrs", "app-gcc") * 0.97

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from code_walks import Walk
 from export_tools import PROGRAM, made_up_stacks, ran, tool
+from lastbranch.export.contexts import without_repeats
 from probed_programs import SOURCE, built, probes_of, read, shown
 
 
@@ -43,10 +45,16 @@ def test_it_is_llvm_profgens_from_counts(run, program: Path, capture: Path, tmp_
     assert ours.count("!CFGChecksum: ") == 9
 
 
-def test_it_is_llvm_profgens_where_much_is_inlined(run, tmp_path: Path) -> None:
-    """At -O1 the probes of some inlined functions have lost their callers."""
-    (tmp_path / "p.cc").write_text(PROGRAM)
-    program, capture = built(tmp_path / "p.cc", tmp_path / "p", "-O1"), tmp_path / "capture.txt"
+@pytest.fixture(scope="module")
+def inlined(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of C++, where much is inlined. At -O1 the probes of some inlined functions have lost their callers."""
+    folder = tmp_path_factory.mktemp("inlined")
+    (folder / "p.cc").write_text(PROGRAM)
+    return built(folder / "p.cc", folder / "p", "-O1")
+
+
+def test_it_is_llvm_profgens_where_much_is_inlined(run, inlined: Path, tmp_path: Path) -> None:
+    program, capture = inlined, tmp_path / "capture.txt"
     capture.write_text(made_up_stacks(program))
     assert read(probes_of(program)) == shown(program)[0]
     ours, _ = profile(run, program, capture, tmp_path / "ours")
@@ -54,6 +62,103 @@ def test_it_is_llvm_profgens_where_much_is_inlined(run, tmp_path: Path) -> None:
     assert ours == profgen(program, tmp_path / "theirs", f"--unsymbolized-profile={tmp_path / 'unsym'}")
     assert ours.count("\n") > 1000
     assert "\n    2: _ZN" in ours  # four deep
+
+
+def by_context(run, program: Path, capture: Path, tmp_path: Path) -> tuple[str, str, str]:
+    """(the profile by context, what is said of it, llvm-profgen's)."""
+    ours, said = profile(run, program, capture, tmp_path / "ours", "--context")
+    options = (f"--perfscript={capture}", "--csspgo-preinliner=0")
+    return ours, said, profgen(program, tmp_path / "theirs", *options)
+
+
+def test_by_context_it_is_llvm_profgens(run, program: Path, capture: Path, tmp_path: Path) -> None:
+    ours, said, theirs = by_context(run, program, capture, tmp_path)
+    assert ours == theirs
+    assert "samples left out: taken where a function has not made its frame, or no longer has it" in said
+    assert re.search(r"^ \d+: hot:\d+\n  1: ", ours, re.M)  # in its caller
+    assert re.search(r"^ {3,}!Attributes: 1", ours, re.M)
+
+
+@pytest.mark.parametrize("depth", [8, 32])
+def test_by_context_it_is_llvm_profgens_where_much_is_inlined(run, inlined: Path, tmp_path: Path, depth: int) -> None:
+    capture = tmp_path / "capture.txt"
+    capture.write_text(Walk(inlined, depth).script(100, every=40, depth=depth))
+    ours, _, theirs = by_context(run, inlined, capture, tmp_path)
+    assert ours == theirs
+    assert ours.count("\n") > 700
+
+
+def test_by_context_it_is_llvm_profgens_where_tail_calls_leave_no_frame(run, tmp_path: Path) -> None:
+    program, capture = built(SOURCE, tmp_path / "p", "-O2", "-no-pie"), tmp_path / "capture.txt"
+    capture.write_text(Walk(program, 5).script(300))
+    ours, _, theirs = by_context(run, program, capture, tmp_path)
+    assert ours == theirs
+    assert "jmp" in ran(tool("llvm-objdump-19"), "-d", "--disassemble-symbols=last", program)
+    assert re.search(r"^ \d+: last:\d+\n(?:  .*\n)*?  \d+: (hot|cold):", ours, re.M)
+
+
+def test_clang_inlines_a_hot_context(run, program: Path, capture: Path, tmp_path: Path) -> None:
+    profile(run, program, capture, tmp_path / "p.prof", "--context")
+    told = ran(
+        tool("clang-19"), "-O2", "-g", "-fpseudo-probe-for-profiling", f"-fprofile-sample-use={tmp_path / 'p.prof'}",
+        "-DAPART=", "-Rpass=sample-profile-inline", "-c", SOURCE, "-o", tmp_path / "out.o",
+    )  # fmt: skip
+    assert "'hot' inlined into 'main' to match profiling context" in told
+    shown = ran(tool("llvm-profdata-19"), "show", "--sample", "--function=main", tmp_path / "p.prof")
+    assert "inlined callee: hot:" in shown
+
+
+def test_contexts_need_call_chains_and_probes(run, program: Path, capture: Path, tmp_path: Path) -> None:
+    options = ("export", "--to", "sampleprof", "--context", "--no-symbol-cache", "--binary")
+    plain = changed(program, tmp_path / "plain", "--remove-section=.pseudo_probe")
+    done = run(*options, plain, capture)
+    assert done.code == 5
+    assert "probed has no pseudo probes, which contexts are counted by" in done.err
+    stacks = tmp_path / "stacks.txt"
+    stacks.write_text(made_up_stacks(program))
+    done = run(*options, program, stacks)
+    assert done.code == 4
+    assert "the capture has no call chains with its branch stacks" in done.err
+    assert run("export", "--to", "bolt", "--context", "--binary", program, capture).code == 2
+    assert run(*options, program, "--estimate", "executions", capture).code == 2
+
+
+def test_runs_of_equal_frames_are_one() -> None:
+    assert without_repeats(list("aabb")) == list("ab")
+    assert without_repeats(list("abcbcbcd")) == list("abcd")
+    assert without_repeats(list("aabaab")) == list("ab")
+    assert without_repeats(list("abcabd")) == list("abcabd")
+    assert without_repeats([]) == []
+
+
+def test_how_much_fits_a_binary_that_was_built_again(run, program: Path, capture: Path, tmp_path: Path) -> None:
+    """A function with another control flow, and one of another name: the rest is as it was."""
+    profile(run, program, capture, tmp_path / "p.prof", "--context")
+    options = ("--format", "csv", "--fail-under", "100")
+    same = run("export", "--check", tmp_path / "p.prof", "--binary", program, *options)
+    assert same.code == 0, same.err
+    text = SOURCE.read_text().replace("{ return leaf(x, 1)", "{ if (x > 99) x--; return leaf(x, 1)")
+    (tmp_path / "probed.c").write_text(text.replace("deep(", "far("))
+    again = built(tmp_path / "probed.c", tmp_path / "probed")
+    done = run("export", "--check", tmp_path / "p.prof", "--binary", again, *options)
+    assert done.code == 6
+    rows = {line.split(",")[0]: list(map(float, line.split(",")[1:])) for line in done.out.splitlines()[1:]}
+    cold, deep = (counts_of(name, (tmp_path / "p.prof").read_text()) for name in ("cold", "deep"))
+    assert f"{deep} counts are of 1 function that the binary does not have: deep" in done.err
+    assert f"{cold} counts are of 1 function whose control flow changed: cold" in done.err
+    assert rows["profile"][2] - rows["profile"][3] == cold + deep > 0
+
+
+def counts_of(name: str, text: str) -> int:
+    """The counts of the probes of a function, in whichever it is."""
+    found, inside = 0, [""]
+    for line in text.splitlines():
+        depth = len(line) - len(line.lstrip(" "))
+        if head := re.fullmatch(r" *(?:\d+: )?([A-Za-z_][^ :]*):\d+(?::\d+)?", line):
+            inside[depth:] = [head[1]]
+        elif (body := re.match(r" *\d+: (\d+)", line)) and inside[depth - 1] == name:
+            found += int(body[1])
+    return found
 
 
 def test_clang_takes_it(run, program: Path, capture: Path, tmp_path: Path) -> None:

@@ -3,7 +3,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-__attribute__((noinline)) static unsigned leaf(unsigned x, unsigned n) {
+#ifndef APART
+#define APART __attribute__((noinline))
+#endif
+
+APART static unsigned leaf(unsigned x, unsigned n) {
   unsigned t = 0;
   for (unsigned i = 0; i < n; i++) {
     if (x & (1u << (i & 31))) t += i * x;
@@ -12,10 +16,10 @@ __attribute__((noinline)) static unsigned leaf(unsigned x, unsigned n) {
   return t;
 }
 __attribute__((always_inline)) static inline unsigned twice(unsigned x) { return x % 3 == 0 ? leaf(x, 4) + 1 : leaf(x + 1, 2) * 2; }
-__attribute__((noinline)) unsigned hot(unsigned x) { return leaf(x, 40) + twice(x); }
-__attribute__((noinline)) unsigned cold(unsigned x) { return leaf(x, 1) + twice(x * 5); }
-__attribute__((noinline)) unsigned deep(unsigned d) { return d ? deep(d - 1) * 3 + leaf(d, 3) : 1; }
-__attribute__((noinline)) unsigned last(unsigned d) { return d & 1 ? hot(d) : cold(d); }
+APART unsigned hot(unsigned x) { return leaf(x, 40) + twice(x); }
+APART unsigned cold(unsigned x) { return leaf(x, 1) + twice(x * 5); }
+APART unsigned deep(unsigned d) { return d ? deep(d - 1) * 3 + leaf(d, 3) : 1; }
+APART unsigned last(unsigned d) { return d & 1 ? hot(d) : cold(d); }
 unsigned (*table[3])(unsigned) = {hot, cold, last};
 static int order(const void *a, const void *b) { return (int)twice(*(const unsigned *)a) - (int)cold(*(unsigned *)b); }
 

@@ -7,7 +7,7 @@ import subprocess
 from functools import cache
 from pathlib import Path
 
-from export_tools import ran, tool
+from export_tools import tool
 from lastbranch.binaries.pseudo_probes import Probes, guid, read_probes
 from lastbranch.binaries.sections import open_binary
 
@@ -18,9 +18,11 @@ _KINDS = ("Block", "IndirectCall", "DirectCall")
 def built(source: Path, out: Path, *flags: str) -> Path:
     """``source`` compiled with probes and frame pointers."""
     compiler = tool("clang++-19" if source.suffix == ".cc" else "clang-19")
-    ran(
-        compiler, "-g", "-fpseudo-probe-for-profiling", "-fno-omit-frame-pointer", "-mno-omit-leaf-frame-pointer",
-        *(flags or ("-O2",)), "-o", out, source,
+    # The names of static functions have a hash of the path that is given in them.
+    subprocess.run(
+        [compiler, "-g", "-fpseudo-probe-for-profiling", "-fno-omit-frame-pointer", "-mno-omit-leaf-frame-pointer",
+         *(flags or ("-O2",)), "-o", out, source.name],
+        cwd=source.parent, check=True,
     )  # fmt: skip
     return out
 

@@ -27,7 +27,10 @@ from ..errors import FormatError, LastbranchError
 from .files import Space
 from .sections import Binary
 
-__all__ = ["DESCRIPTORS", "PROBES", "Attribute", "Descriptor", "ProbeKind", "Probes", "guid", "read_probes"]
+__all__ = [
+    "DESCRIPTORS", "PROBES", "Attribute", "Descriptor", "ProbeKind", "Probes", "guid", "read_descriptors",
+    "read_probes",
+]  # fmt: skip
 
 DESCRIPTORS, PROBES = ".pseudo_probe_desc", ".pseudo_probe"
 """The names of the sections."""
@@ -113,19 +116,30 @@ def read_probes(binary: Binary, starts: Mapping[int, int]) -> Probes | None:
     """
     if not (binary.has(DESCRIPTORS) and binary.has(PROBES)):
         return None
-    damage: list[str] = []
-    described, trees = (_section(binary, name, damage) for name in (DESCRIPTORS, PROBES))
-    descriptors: dict[int, Descriptor] = {}
-    try:
-        _read_descriptors(_Bytes(described), descriptors)
-    except FormatError as error:
-        damage.append(str(error))
-    walk = _Walk(_Bytes(trees), starts)
+    descriptors, damage = read_descriptors(binary)
+    walk = _Walk(_Bytes(_section(binary, PROBES, damage)), starts)
     try:
         walk.all()
     except FormatError as error:
         damage.append(str(error))
     return walk.probes(descriptors, damage)
+
+
+def read_descriptors(binary: Binary) -> tuple[dict[int, Descriptor], list[str]]:
+    """(the functions that ``binary`` had before anything was inlined, by GUID; where the section could not be read
+    on)."""
+    found: dict[int, Descriptor] = {}
+    damage: list[str] = []
+    data = _Bytes(_section(binary, DESCRIPTORS, damage))
+    try:
+        while data.at < data.end:
+            function, checksum, size = data.fixed(8, "GUID"), data.fixed(8, "hash"), data.count("length of a name", 1)
+            name = bytes(data.raw[data.at : data.at + size]).decode("utf-8", "surrogateescape")
+            data.at += size
+            found.setdefault(function, Descriptor(checksum, name))
+    except FormatError as error:
+        damage.append(str(error))
+    return found, damage
 
 
 def _section(binary: Binary, name: str, damage: list[str]) -> Space:
@@ -178,14 +192,6 @@ class _Bytes:
         if value * least > self.end - self.at:
             raise self.bad(f"{self.end - self.at} bytes are left", begin, what, value)
         return value
-
-
-def _read_descriptors(data: _Bytes, found: dict[int, Descriptor]) -> None:
-    while data.at < data.end:
-        function, checksum, size = data.fixed(8, "GUID"), data.fixed(8, "hash"), data.count("length of a name", 1)
-        name = bytes(data.raw[data.at : data.at + size]).decode("utf-8", "surrogateescape")
-        data.at += size
-        found.setdefault(function, Descriptor(checksum, name))
 
 
 _PROBE_BYTES, _TREE_BYTES = 3, 11

@@ -80,11 +80,15 @@ output_options = stacked(
     help="With --check: exit with code 6 if less than PCT % of the counts fit.",
 )  # fmt: skip
 @format_option("table", "csv", "json", help="With --check: output format.")
+@click.option(
+    "--context", "contexts", is_flag=True,
+    help="With --to sampleprof: count functions by who called them, from call chains and pseudo probes.",
+)  # fmt: skip
 @estimate_option
 def command(
     capture: Capture, make_filter: FilterMaker, name: str | None, binary: str | None, output: str | None, force: bool,
     symbol_order: str | None, list_version: str, fail_empty: bool, symbols: SymbolOptions, check: str | None,
-    fail_under: float | None, form: str, counts: EstimateChoice,
+    fail_under: float | None, form: str, contexts: bool, counts: EstimateChoice,
 ) -> int:  # fmt: skip
     """Write a capture for compilers, viewers and other tools.
 
@@ -116,12 +120,18 @@ def command(
         raise click.UsageError("--fail-under goes with --check.")
     if counts.executions and name not in ESTIMATED:
         raise click.UsageError(f"--estimate executions is for counts: {', '.join(ESTIMATED)}; {name} has samples.")
+    if contexts and name != "sampleprof":
+        raise click.UsageError("--context goes with --to sampleprof.")
+    if contexts and counts.executions:
+        raise click.UsageError("--context counts samples; --estimate executions is for counts without context.")
     check_output(name, binary, output, force, symbol_order)
     wanted = counting_for(name)
     profile = capture.open(make_filter.early(**wanted) if wanted else None)
     chosen = make_filter(profile)
     estimate = counts.of(capture, profile, chosen)
-    options = ExportOptions(chosen, binary, symbols, estimate=estimate, list_version=int(list_version))
+    options = ExportOptions(
+        chosen, binary, symbols, estimate=estimate, list_version=int(list_version), contexts=contexts
+    )
     with capture.reading(profile, printing=output is None):
         done = write(profile, name, output, options, symbol_order)
     notes = [estimate.note] if name in COUNTED else counts.notes(estimate)

@@ -19,6 +19,8 @@ import numpy as np
 from ..analysis.executed import row_of, stops
 from ..arrays import covered, interval_of
 from ..binaries import Code, Image, SegmentFlags, read_image, same_build_id
+from ..binaries.pseudo_probes import read_descriptors
+from ..binaries.sections import open_binary
 from ..bind import bind
 from ..errors import NotRecordedError, UnavailableError
 from ..isa import NOT_A_BRANCH, UNDECODABLE, Decoder, Instructions
@@ -86,6 +88,8 @@ def fit(path: str, binary: str, symbols: SymbolOptions | None = None) -> Fit:
             _fit_places(out, _placed(out, written.branches, symbolizer.functions(0), image), profile, image, symbolizer)
         elif written.places is not None:
             _fit_places(out, written.places, profile, image, symbolizer)
+        elif written.probes:
+            _fit_probes(out, written, module)
         else:
             _fit_lines(out, written, profile, symbols)
     if not out.rows[-1].counts:
@@ -281,9 +285,14 @@ _NAMED = 3
 
 def _note_missing(out: Fit, functions: Counter[str]) -> None:
     if functions:
-        most = ", ".join(word(function) for function, _ in functions.most_common(_NAMED))
         lacking = counted(len(functions), "function is", "functions are")
-        out.notes.append(f"{lacking} not in the binary: {most}{', ...' if len(functions) > _NAMED else ''}")
+        out.notes.append(f"{lacking} not in the binary: {_most(functions)}")
+
+
+def _most(functions: Counter[str]) -> str:
+    """The names with the largest counts."""
+    most = ", ".join(word(function) for function, _ in functions.most_common(_NAMED))
+    return f"{most}{', ...' if len(functions) > _NAMED else ''}"
 
 
 # -- by line
@@ -308,6 +317,38 @@ def _fit_lines(out: Fit, written: Written, profile: Profile, symbols: SymbolOpti
     if changed:
         out.notes.append(f"{changed} counts are of lines that functions of the binary do not have")
     out.notes += notes
+
+
+# -- by pseudo probe
+
+
+def _fit_probes(out: Fit, written: Written, module: Module) -> None:
+    """A probe fits if the binary has its function with the same control flow: only then do compilers use it."""
+    try:
+        descriptors, damage = read_descriptors(open_binary(module.binary))
+    except OSError as error:
+        raise UnavailableError(f"{word(module.name)} cannot be read: {error}") from error
+    if not descriptors:
+        raise UnavailableError(
+            f"{word(module.name)} has no pseudo probes: {'; '.join(damage) or 'it was built without them'}",
+            hint="build with clang -fpseudo-probe-for-profiling",
+        )
+    known = {(visible(d.name), d.hash) for d in descriptors.values()}
+    names = {name for name, _ in known}
+    functions = Counter[tuple[str, int]]()
+    for (name, checksum, _), n in written.probes.items():
+        functions[name, checksum] += n
+    fitting = {probe for probe in written.probes if probe[:2] in known}
+    rows = [_of("functions", functions.items(), known), _of("probes", written.probes.items(), fitting)]
+    last = rows[-1]
+    out.rows += [*rows, Row("profile", last.things, last.fitting, last.counts, last.fitting_counts)]
+    for why, there in ("that the binary does not have", False), ("whose control flow changed", True):
+        lost = Counter({f: n for (f, checksum), n in functions.items()
+                        if (f in names) == there and (f, checksum) not in known})  # fmt: skip
+        if lost:
+            counts = counted(lost.total(), "count is", "counts are")
+            out.notes.append(f"{counts} of {counted(len(lost), 'function')} {why}: {_most(lost)}")
+    out.notes += [f"pseudo probes: {what}" for what in damage]
 
 
 def _of(what: str, counts: Iterable[tuple[_Thing, int]], known: set[_Thing]) -> Row:

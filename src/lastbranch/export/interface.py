@@ -31,6 +31,8 @@ class ExportOptions:
     """Where ``propeller`` writes the order of functions, its second file."""
     list_version: int = 1
     """Of the list of clusters that ``propeller`` writes: 0 or 1."""
+    contexts: bool = False
+    """In `sampleprof`: count by calling context."""
 
 
 class Exported(NamedTuple):

@@ -20,7 +20,7 @@ from .line_samples import PART, Instructions, chains_of, entry_names
 from .modules import ModuleCounts
 from .sample_tree import FunctionSamples, Location, SampleTree, canonical
 
-__all__ = ["PlacedProbes", "probed_binary", "tree_of"]
+__all__ = ["PlacedProbes", "callee_names", "probed_binary", "stamp", "tree_of"]
 
 
 def probed_binary(module: Module) -> Binary | None:
@@ -60,7 +60,7 @@ class PlacedProbes:
         self.probes: Probes = found.take(kept[found.node])
         self._names = {g: visible(d.name) for g, d in found.descriptors.items()}
         self._calls: dict[int, int] | None = None
-        self._context: dict[int, list[tuple[str, Location]]] = {}
+        self._calls_of: dict[int, tuple[bool, list[tuple[str, Location]]]] = {}
 
     def call_at(self, address: int) -> int | None:
         """The row of the probe of the call at ``address``: the first one, should it have several."""
@@ -69,26 +69,39 @@ class PlacedProbes:
             self._calls = dict(zip(self.probes.address[rows].tolist(), rows.tolist(), strict=True))
         return self._calls.get(address)
 
-    def context(self, node: int) -> list[tuple[str, Location]]:
-        """The calls that a node was inlined through, outermost first. A call without a probe cuts what is before it."""
-        found = self._context.get(node)
-        if found is None:
-            parent, site = self.probes.parents[node], self.probes.sites[node]
-            if parent < 0 or not site:
-                found = []
-            else:
-                found = [*self.context(parent), (self.name(parent), (site, 0))]
-            self._context[node] = found
-        return found
-
     def name(self, node: int) -> str:
         """The function that a node is of."""
         return self._names[self.probes.guids[node]]
 
     def chain(self, row: int) -> list[tuple[str, Location]]:
-        """`context` of a probe, and its function with the probe itself."""
-        node, index = int(self.probes.node[row]), int(self.probes.index[row])
-        return [*self.context(node), (self.name(node), (index, int(self.probes.discriminator[row])))]
+        """The calls that a probe was inlined through, outermost first, then its own function and index."""
+        frames = list[tuple[str, Location]]()
+        self.extend(frames, row)
+        return frames
+
+    def extend(self, frames: list[tuple[str, Location]], row: int) -> None:
+        """Append the `chain` of a probe; it takes the place of ``frames`` where a call in it has no probe."""
+        node = int(self.probes.node[row])
+        whole, calls = self._inlined(node)
+        if not whole:
+            frames.clear()
+        frames += calls
+        frames.append((self.name(node), (int(self.probes.index[row]), 0)))
+
+    def _inlined(self, node: int) -> tuple[bool, list[tuple[str, Location]]]:
+        """(whether all calls that a node was inlined through have probes, those from the last one without on)."""
+        found = self._calls_of.get(node)
+        if found is None:
+            parent, site = self.probes.parents[node], self.probes.sites[node]
+            if parent < 0:
+                found = True, []
+            elif not site:
+                found = False, []
+            else:
+                whole, calls = self._inlined(parent)
+                found = whole, [*calls, (self.name(parent), (site, 0))]
+            self._calls_of[node] = found
+        return found
 
     def checksums(self) -> dict[str, int]:
         """The hash of the control flow of each function by name."""
@@ -135,7 +148,7 @@ def tree_of(counts: ModuleCounts, options: ExportOptions, binary: Binary) -> tup
     for row, times in zip(executed.tolist(), code.times[at[executed]].tolist(), strict=True):
         chain = placed.chain(row)
         samples = tree.leaf(chain, times)
-        where = chain[-1][1]
+        where = chain[-1][1][0], int(probes.discriminator[row])
         samples.lines[where] = samples.lines.get(where, 0) + times
         if probes.index[row] == 1:
             samples.head += times
@@ -145,7 +158,7 @@ def tree_of(counts: ModuleCounts, options: ExportOptions, binary: Binary) -> tup
         callee, call = entries.get(target), placed.call_at(source)
         if callee is not None and call is not None:
             chain = placed.chain(call)
-            tree.leaf(chain, 0).called((chain[-1][1][0], 0), callee, taken)
+            tree.leaf(chain, 0).called(chain[-1][1], callee, taken)
     tree.finish()
     stamp(tree, placed)
     notes += placed.notes + _torn(table, code, probes.address)

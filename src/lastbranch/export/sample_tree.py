@@ -87,7 +87,7 @@ class FunctionSamples:
         targets[callee] = targets.get(callee, 0) + count
 
     def add(self, other: FunctionSamples) -> None:
-        """Take in the counts of another copy."""
+        """Take in the counts of another copy. Attributes stay; what is inlined in it alone comes with its own."""
         self.total += other.total
         self.head += other.head
         self.checksum = self.checksum or other.checksum
@@ -98,7 +98,8 @@ class FunctionSamples:
                 self.called(where, callee, count)
         for where, callees in other.inlined.items():
             for name, samples in callees.items():
-                self.inlined.setdefault(where, {}).setdefault(name, FunctionSamples()).add(samples)
+                mine = self.inlined.setdefault(where, {})
+                mine.setdefault(name, FunctionSamples(attributes=samples.attributes)).add(samples)
 
     def text(self, depth: int = 1) -> Iterator[str]:
         """Its lines, ``depth`` columns in."""

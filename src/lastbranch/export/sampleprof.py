@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from typing import IO
 
-from . import line_samples, probe_samples
+from ..errors import UnavailableError
+from ..model import word
+from . import context_samples, line_samples, probe_samples
 from .interface import Exported, ExportOptions
 from .modules import ModuleCounts, ModuleFormat
 
@@ -18,7 +20,14 @@ __all__ = ["FORMAT"]
 def write(counts: ModuleCounts, out: IO[bytes], options: ExportOptions) -> Exported:
     """Write the counts of a module. Raises as `line_samples.tree_of` and `probe_samples.tree_of`."""
     probed = probe_samples.probed_binary(counts.module)
-    if probed is None:
+    if options.contexts:
+        if probed is None:
+            raise UnavailableError(
+                f"{word(counts.module.name)} has no pseudo probes, which contexts are counted by",
+                hint="build with clang -fpseudo-probe-for-profiling",
+            )
+        tree, exported = context_samples.tree_of(counts, options, probed)
+    elif probed is None:
         tree, exported = line_samples.tree_of(counts, options)
     else:
         tree, exported = probe_samples.tree_of(counts, options, probed)

@@ -52,7 +52,8 @@ End = tuple[str, int] | None
 @dataclass(slots=True)
 class Written:
     """A profile for a compiler: ``places``; or by function: counts of ``branches`` between offsets in functions; or by
-    source line: counts of ``lines`` of functions, in whichever they were inlined.
+    source line: counts of ``lines`` of functions, in whichever they were inlined. Where these lines are pseudo probes,
+    ``probes`` has them by function, hash of its control flow, and line.
 
     ``plain``: discriminators are numbers, as in `line_samples.tree_of`. ``build_id`` is that of the binary it was made
     of (empty where the profile does not say it), as perf pads it.
@@ -62,6 +63,7 @@ class Written:
     places: Places | None = None
     branches: Counter[tuple[End, End]] | None = None
     lines: Counter[tuple[str, Location]] = field(default_factory=Counter)
+    probes: Counter[tuple[str, int, Location]] = field(default_factory=Counter)
     plain: bool = False
     build_id: bytes = b""
 
@@ -253,33 +255,61 @@ _BODY = re.compile(rb"(\d{1,20})((?: .+:\d{1,20})*)")
 _INLINED = re.compile(rb"(.+):(\d{1,20})")
 
 
+_CHECKSUM = re.compile(rb"( *)!CFGChecksum: (\d{1,20})")
+
+
+@dataclass(slots=True)
+class _Part:
+    """A function of a sample profile, or an inlined copy of one."""
+
+    name: str
+    lines: Counter[Location] = field(default_factory=Counter)
+    checksum: int = 0
+
+
 def _read_sampleprof(lines: _Lines) -> Written:
-    found = Written("sampleprof")
-    names: list[str] = []
+    parts, outer = list[_Part](), list[_Part]()  # all, and the one that is read with those it is inlined in
+
+    def begin(name: bytes) -> None:
+        parts.append(_Part(_text(name)))
+        outer.append(parts[-1])
+
     for line in lines:
         if not line or line.lstrip().startswith(b"#"):
             continue
-        if line.startswith(b"[") or line.lstrip().startswith(b"!CFGChecksum"):
-            kind = "calling contexts" if line.startswith(b"[") else "pseudo probes"
-            raise SelectionError(f"{lines.file}: a profile by {kind} cannot be held against a binary",
-                                 hint="only profiles by source line can")  # fmt: skip
+        if line.startswith(b"["):
+            raise SelectionError(f"{lines.file}: a profile with a section for each calling context cannot be held "
+                                 "against a binary", hint="write it with nested functions")  # fmt: skip
+        if checksum := _CHECKSUM.fullmatch(line):
+            if not 1 <= len(checksum[1]) <= len(outer):
+                raise lines.wrong("line", line[:60])
+            outer[len(checksum[1]) - 1].checksum = int(checksum[2])
+            continue
         if line.lstrip().startswith(b"!"):
             continue
         if not line.startswith(b" "):
             if not (head := _HEAD.fullmatch(line)):
                 raise lines.wrong("function", line[:60])
-            names = [_text(head[1])]
+            outer.clear()
+            begin(head[1])
             continue
-        if not (at := _AT.fullmatch(line)) or not 1 <= len(at[1]) <= len(names):
+        if not (at := _AT.fullmatch(line)) or not 1 <= len(at[1]) <= len(outer):
             raise lines.wrong("line", line[:60])
-        names = names[: len(at[1])]
+        del outer[len(at[1]) :]
         if body := _BODY.fullmatch(at[4]):
             where = int(at[2]) & 0xFFFF, int(at[3] or b"0")
-            found.lines[names[-1], where] += lines.number(body[1])
+            outer[-1].lines[where] += lines.number(body[1])
         elif inlined := _INLINED.fullmatch(at[4]):
-            names.append(_text(inlined[1]))
+            begin(inlined[1])
         else:
             raise lines.wrong("line", line[:60])
+    found = Written("sampleprof")
+    for part in parts:
+        for where, n in part.lines.items():
+            found.lines[part.name, where] += n
+            found.probes[part.name, part.checksum, where] += n
+    if not any(part.checksum for part in parts):
+        found.probes.clear()
     return found
 
 
