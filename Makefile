@@ -16,14 +16,17 @@ TEST_TOOLS := binutils bolt-19 chromium clang-19 file fish g++ g++-mingw-w64-x86
 NUMPY_TESTS := tests/test_arrays.py tests/analysis tests/bind tests/lbr tests/formats/perfdata \
   $(addprefix tests/formats/etl/test_,batches.py chains.py compressed.py damage.py peers.py sample_forms.py walk.py)
 
+# One more than there are processors: a quarter of the time, tests wait for what they have started.
+WORKERS ?= $(shell $(PYTHON) -c 'import os; print(len(os.sched_getaffinity(0)) + 1)' 2>/dev/null || echo auto)
+
 .PHONY: demo test test-tools lint bench peers wheels fuzz docs screenshots man web libtbrw etw-layouts clean
 
 demo: $(VENV)/installed $(VENV)/native ## install, record a program (or open the packaged capture), report it
 	@$(BIN)/python -m lastbranch.demo
 
 test: lint ## everything CI runs
-	$(BIN)/python -m pytest -n auto --dist loadfile
-	LASTBRANCH_NATIVE=0 $(BIN)/python -m pytest -n auto --dist loadfile $(NUMPY_TESTS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
+	LASTBRANCH_NATIVE=0 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(NUMPY_TESTS)
 
 test-tools: ## install what tests are skipped without (Debian 12 and newer, as root)
 	apt-get update -qq
@@ -60,7 +63,7 @@ wheels: $(VENV)/developer $(VENV)/native $(VENV)-wheels/installed ## release whe
 	ZIG_GLOBAL_CACHE_DIR=$(CURDIR)/$(VENV)-wheels/cache $(BIN)/python tests/tools/make_wheels.py --zig $(VENV)-wheels/bin/python
 
 fuzz: $(VENV)/developer $(VENV)/native ## ten minutes of damaged input for each reader, and what is too long for every run
-	$(BIN)/python -m pytest -m thorough --hypothesis-profile default
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m "thorough or hypothesis" --hypothesis-profile default
 	$(BIN)/python tests/tools/resource_bombs.py
 	$(BIN)/python tests/tools/fuzz_kernels.py --seconds 600
 	$(BIN)/python tests/tools/fuzz_perfdata.py --seconds 600

@@ -25,11 +25,33 @@ pytest.register_assert_rewrite(
     "etw_world", "etw_cases_properties", "etw_cases_files", "etw_cases_query", "etw_cases_lbr"
 )
 
+_FEW = 30
 hypothesis.settings.register_profile(
-    "steady", deadline=None, derandomize=True, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+    "steady",
+    max_examples=_FEW,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
 )
 hypothesis.settings.load_profile("steady")
-"""What is drawn and how long it takes decides of no run: others are drawn by `pytest --hypothesis-profile default`."""
+"""What is drawn and how long it takes decides of no run. `make fuzz` draws others, and all of them, with the profile
+``default``."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A property is shown by a third of the examples that its test names; `make fuzz` draws all of them."""
+    if hypothesis.settings.get_current_profile_name() != "steady":
+        return
+    for item in items:
+        test = getattr(item, "obj", None)
+        test = getattr(test, "__func__", test)
+        if item.get_closest_marker("hypothesis") is not None and hasattr(test, _SETTINGS):
+            found = getattr(test, _SETTINGS)
+            if found.max_examples > _FEW:
+                setattr(test, _SETTINGS, hypothesis.settings(found, max_examples=max(_FEW, found.max_examples // 3)))
+
+
+_SETTINGS = "_hypothesis_internal_use_settings"
 
 
 @pytest.fixture(scope="session")

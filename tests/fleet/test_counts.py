@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import shutil
 import subprocess
 from collections import Counter
 from collections.abc import Callable
@@ -54,10 +55,15 @@ def text_of(done: Ran) -> str:
     return done.out
 
 
+@pytest.fixture(scope="module", params=["demo_pie", "demo_2proc", "lldlayout/demo_pie"])
+def of_one(request: pytest.FixtureRequest, run: Run, data: Data, tmp_path_factory: pytest.TempPathFactory):
+    """(name of a capture, a store of it)."""
+    return request.param, added(run, tmp_path_factory.mktemp("one") / "store", data.path(request.param))
+
+
 @pytest.mark.parametrize("form", BY_MODULE)
-@pytest.mark.parametrize("name", ["demo_pie", "demo_2proc", "lldlayout/demo_pie"])
-def test_exports_are_those_of_the_capture(run: Run, data: Data, tmp_path: Path, name: str, form: str) -> None:
-    store = added(run, tmp_path / "store", data.path(name))
+def test_exports_are_those_of_the_capture(run: Run, data: Data, of_one: tuple[str, Path], form: str) -> None:
+    name, store = of_one
     for binary in BINARIES:
         path = binary_of(data, name, binary)
         words = ("--to", form, "--binary", path)
@@ -366,17 +372,25 @@ def test_saturation_is_the_overlap_with_parts_of_the_captures(run: Run, tmp_path
 # -- several captures, joined
 
 
+@pytest.fixture(scope="module")
+def apart_and_merged(run: Run, data: Data, tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Path], list[Path]]:
+    """(captures, stores of them: in three parts, and in one)."""
+    folder = tmp_path_factory.mktemp("merged")
+    captures = [data.path(name) for name in ("demo_pie", "demo_2proc", "demo_hwidx")]
+    for capture in captures:
+        added(run, folder / "apart", capture)
+    shutil.copytree(folder / "apart", folder / "one")
+    assert run("fleet", "compact", folder / "one").code == 0
+    return captures, [folder / "apart", folder / "one"]
+
+
 @pytest.mark.parametrize("form", ["counts", *BY_MODULE])
 def test_merged_exports_are_those_of_the_captures_together(
-    run: Run, data: Data, symfs, tmp_path: Path, form: str
+    run: Run, apart_and_merged: tuple[list[Path], list[Path]], symfs, form: str
 ) -> None:
-    """In three parts, then in one."""
-    captures = [data.path(name) for name in ("demo_pie", "demo_2proc", "demo_hwidx")]
+    captures, stores = apart_and_merged
     words = ("--symfs", symfs("demo_pie"), "--to", form, "--binary", "lbrdemo")
     plain = run("export", *captures, *words)
     assert plain.code == 0, plain.err
-    for capture in captures:
-        store = added(run, tmp_path / "store", capture)
-    assert run("fleet", "export", store, *words).raw == plain.raw
-    assert run("fleet", "compact", store).code == 0
-    assert run("fleet", "export", store, *words).raw == plain.raw
+    for store in stores:
+        assert run("fleet", "export", store, *words).raw == plain.raw

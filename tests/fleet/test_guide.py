@@ -15,6 +15,7 @@ import pytest
 PAGE = (Path(__file__).parents[2] / "docs" / "guides" / "fleet.md").read_text(encoding="utf-8")
 SOURCE = re.findall(r"^```c\n(.*?)^```", PAGE, re.M | re.S)[0]
 COMMANDS = re.findall(r"^\$ (.*)$", PAGE, re.M)
+pytestmark = pytest.mark.thorough  # other tests hold each command against its captures
 NEEDED = ("bash", "clang-19", "valgrind")
 
 
