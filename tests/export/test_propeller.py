@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from captures import Data
 from export_tools import made_up_stacks, ran, tool
 from lastbranch.analysis.block_counts import block_counts
 from lastbranch.binaries import Code, read_image
@@ -186,6 +187,21 @@ def test_a_folder_has_both_files_of_each_module(run, program: Path, tmp_path: Pa
         done = run("export", program.parent / "stacks.txt", "--to", "propeller", "--symfs", tmp_path / "symfs", *force,
                    "-o", tmp_path / "out")  # fmt: skip
         assert done.code == 0, done.err
+    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["app.cc_prof.txt", "app.ld_prof.txt", "index.tsv"]
+
+
+def test_modules_without_a_map_are_left_out_of_a_folder(run, data: Data, symfs, program: Path, tmp_path: Path) -> None:
+    folder = symfs("demo_pie")
+    both = ["export", data.path("demo_pie"), program.parent / "stacks.txt", "--event", "*", "--to", "propeller"]
+    done = run(*both, "--symfs", folder, "-o", tmp_path / "out")
+    assert done.code != 0
+    assert "lbrdemo has no map of its blocks" in done.err
+    assert not (tmp_path / "out").exists()
+    (folder / "x").mkdir()
+    (folder / "x/app").write_bytes(program.read_bytes())
+    done = run(*both, "--symfs", folder, "-o", tmp_path / "out")
+    assert done.code == 0, done.err
+    assert "lbrdemo is left out: /opt/lbrdemo/lbrdemo has no map of its blocks" in done.err
     assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["app.cc_prof.txt", "app.ld_prof.txt", "index.tsv"]
 
 

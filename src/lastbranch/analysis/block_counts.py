@@ -58,7 +58,7 @@ def block_counts(
     good = known & (stops[last] == stops[first])
     notes = []
     if wrong := int(times[known & ~good].sum()):
-        notes.append(f"{counted(wrong, 'range')} left out: the map has no block that runs on there")
+        notes.append(f"{counted(wrong, 'range')} left out: no block runs on there")
     through = covered(first[good], last[good], times[good], n)
     touched = covered(first[good], last[good] + 1, times[good], n) > 0
 

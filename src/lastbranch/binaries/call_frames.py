@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from enum import IntEnum
 from struct import Struct
 from typing import NamedTuple
@@ -20,7 +21,7 @@ from ..errors import FormatError
 from ..model import Source, read_at
 from . import Image, Section, read_image
 
-__all__ = ["CallFrames", "Cie", "Fde", "FrameSection", "Row", "Rule", "RuleKind", "frame_sections"]
+__all__ = ["CallFrames", "Cie", "Fde", "FrameSection", "Row", "Rule", "RuleKind", "frame_sections", "landing_pads"]
 
 
 class RuleKind(IntEnum):
@@ -61,8 +62,8 @@ class Row(NamedTuple):
 
 
 class Cie(NamedTuple):
-    """What FDEs have in common. ``encoding`` is that of their addresses (DW_EH_PE_*), ``program`` where in the section
-    its byte code begins and ends."""
+    """What FDEs have in common. ``encoding`` is that of their addresses (DW_EH_PE_*), ``lsda`` that of the pointer to
+    their language-specific data, ``program`` where in the section its byte code begins and ends."""
 
     offset: int
     version: int
@@ -71,6 +72,7 @@ class Cie(NamedTuple):
     data_align: int
     return_register: int
     encoding: int
+    lsda: int
     address_size: int
     program: tuple[int, int]
 
@@ -81,13 +83,15 @@ class Cie(NamedTuple):
 
 
 class Fde(NamedTuple):
-    """The entry at ``offset`` of its section, for the code from link address ``begin`` to ``end``."""
+    """The entry at ``offset`` of its section, for the code from link address ``begin`` to ``end``; ``lsda`` is the
+    address of its language-specific data, 0 if it has none."""
 
     offset: int
     cie: Cie
     begin: int
     end: int
     program: tuple[int, int]
+    lsda: int = 0
 
 
 PROGRAM_LIMIT = 1 << 16
@@ -253,9 +257,14 @@ class FrameSection:
             raise self.bad(f"an entry has at most {PROGRAM_LIMIT} bytes", at, "length", body.end - body.at)
         cie = self._cie(cie_at)
         begin, end = self._range(body, cie)
+        lsda = 0
         if cie.augmentation.startswith("z"):
-            body.block("augmentation data")
-        return Fde(at, cie, begin, end, (body.at, body.end))
+            size = body.uleb("augmentation length")
+            data = Bytes(self, start := body.need(size, "augmentation length"), start + size)
+            if cie.lsda != _OMIT and any(self.data[start : start + size]):
+                with suppress(FormatError):  # an entry is good without it
+                    lsda = data.encoded(cie.lsda, cie.address_size, "LSDA pointer")
+        return Fde(at, cie, begin, end, (body.at, body.end), lsda)
 
     def _range(self, body: Bytes, cie: Cie) -> tuple[int, int]:
         begin = body.encoded(cie.encoding, cie.address_size, "initial_location")
@@ -312,26 +321,27 @@ class FrameSection:
         code_align = body.uleb("code_alignment_factor")
         data_align = body.sleb("data_alignment_factor")
         returns = body.byte("return_address_register") if version == 1 else body.uleb("return_address_register")
-        encoding = 0
+        encoding, lsda = 0, _OMIT
         if augmentation.startswith("z"):
             count = body.uleb("augmentation length")
             begin = body.need(count, "augmentation length")
-            encoding = self._augmentation(Bytes(self, begin, begin + count), augmentation, address_size)
+            encoding, lsda = self._augmentation(Bytes(self, begin, begin + count), augmentation, address_size)
         elif augmentation not in ("", "eh"):
             raise self.bad("an unknown augmentation", at, "augmentation", augmentation)
         return Cie(
-            at, version, augmentation, code_align, data_align, returns, encoding, address_size, (body.at, body.end)
-        )
+            at, version, augmentation, code_align, data_align, returns, encoding, lsda, address_size,
+            (body.at, body.end),
+        )  # fmt: skip
 
-    def _augmentation(self, data: Bytes, letters: str, address_size: int) -> int:
-        """The encoding of addresses."""
-        encoding = 0
+    def _augmentation(self, data: Bytes, letters: str, address_size: int) -> tuple[int, int]:
+        """The encodings of addresses and of pointers to language-specific data."""
+        encoding, lsda = 0, _OMIT
         for letter in letters[1:]:
             match letter:
                 case "R":
                     encoding = data.byte("FDE encoding")
                 case "L":
-                    data.byte("LSDA encoding")
+                    lsda = data.byte("LSDA encoding")
                 case "P":
                     how = data.byte("personality encoding")
                     if how != _OMIT:
@@ -340,7 +350,7 @@ class FrameSection:
                     pass
                 case _:  # the rest is of no use without knowing this one, and its length is known
                     break
-        return encoding
+        return encoding, lsda
 
     # -- the table of an entry
 
@@ -571,6 +581,43 @@ def frame_sections(source: Source, image: Image) -> list[FrameSection]:
             space = Binary(source).section(name)
             found.append(_section(image, name, bytes(space.raw[: space.size]), 0, 0, source.name))
     return found
+
+
+def landing_pads(source: Source, image: Image) -> list[int]:
+    """Link addresses where exceptions continue, of all functions: from ``.gcc_except_table``, where ``.eh_frame``
+    points (Itanium C++ ABI, "Exception Handling Tables"). What is damaged is passed."""
+    table = next((s for s in image.sections if s.name == ".gcc_except_table" and s.file_size), None)
+    frames = [s for s in frame_sections(source, image) if s.is_eh]
+    if table is None or not frames:
+        return []
+    section, found = _read(source, image, table), set[int]()
+    for _, _, at in frames[0].extents():
+        try:
+            fde = frames[0].fde(at)
+            if section.address <= fde.lsda < section.address + len(section.data):
+                found.update(_pads_of(section, fde))
+        except FormatError:
+            continue
+    return sorted(found)
+
+
+def _pads_of(section: FrameSection, fde: Fde) -> Iterator[int]:
+    data = Bytes(section, fde.lsda - section.address, len(section.data))
+    base_encoding, base = data.byte("LPStart encoding"), fde.begin
+    if base_encoding != _OMIT:
+        base = data.encoded(base_encoding, section.address_size, "LPStart")
+    if data.byte("TType encoding") != _OMIT:
+        data.uleb("TType base")
+    encoding = data.byte("call site encoding")
+    size = data.uleb("call site table length")
+    sites = Bytes(section, start := data.need(size, "call site table length"), start + size)
+    while sites.at < sites.end:
+        for field in ("start", "length"):
+            sites.encoded(encoding, section.address_size, field, relative=False)
+        pad = sites.encoded(encoding, section.address_size, "landing pad", relative=False)
+        sites.uleb("action")
+        if pad:
+            yield base + pad
 
 
 def _read(source: Source, image: Image, section: Section) -> FrameSection:

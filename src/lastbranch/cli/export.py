@@ -95,9 +95,10 @@ def command(
     counts: branch and range counts as text, a line each. brstack: the text of `perf script -F ip,brstack`.
 
     For compilers: autofdo (AutoFDO's text), gcov (what gcc reads), profgen (llvm-profgen's unsymbolized profile), bolt
-    (BOLT's pre-aggregated profile), sampleprof (LLVM's text sample profile), propeller (clusters of blocks for clang,
-    and with --symbol-order the order of functions for lld). Each file covers one module, --binary; without it, OUT is a
-    new folder with a file for each module. perfscript: the text of `perf script`, for llvm-profgen.
+    (BOLT's pre-aggregated profile), boltyaml (BOLT's profile by blocks), sampleprof (LLVM's text sample profile),
+    propeller (clusters of blocks for clang, and with --symbol-order the order of functions for lld). Each file covers
+    one module, --binary; without it, OUT is a new folder with a file for each module. perfscript: the text of `perf
+    script`, for llvm-profgen.
 
     For viewers, with names and inlined functions: pprof (profile.proto), speedscope, firefox (profiler.firefox.com),
     chrome (trace events, also for Perfetto), folded (for flame graphs, as `lastbranch stacks` prints). Their stacks are

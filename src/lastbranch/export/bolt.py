@@ -21,13 +21,14 @@ import numpy as np
 from ..analysis.branch_kinds import CodeOf
 from ..analysis.executed import row_of
 from ..arrays import group
+from ..binaries import Image
 from ..lbr import KIND
 from ..model import Array
 from ..opening import code_of
 from .interface import Exported, ExportOptions, write_lines
 from .modules import ModuleCounts, ModuleFormat
 
-__all__ = ["FORMAT"]
+__all__ = ["FORMAT", "in_stubs", "returned"]
 
 
 def write(counts: ModuleCounts, out: IO[bytes], _options: ExportOptions) -> Exported:
@@ -38,16 +39,17 @@ def write(counts: ModuleCounts, out: IO[bytes], _options: ExportOptions) -> Expo
         [source, target], [counts.taken, counts.mispredicted], [np.add, np.add]
     )
     write_lines(out, b"B %x %x %d %d\n", source, target, taken, mispredicted)
-    kept = ~_in_stubs(counts)
+    code = code_of(counts.module)
+    kept = ~in_stubs(code.image, counts.start) if code else np.ones(len(counts.start), bool)
     start, end, times = counts.start[kept], counts.end[kept], counts.times[kept]
-    returned = _returned(counts, start, times)
-    for kind, n in (b"F", times - returned), (b"f", returned):
+    back = returned(counts, start, times)
+    for kind, n in (b"F", times - back), (b"f", back):
         some = n > 0
         write_lines(out, kind + b" %x %x %d\n", start[some], end[some], n[some])
     return counts.exported([])
 
 
-def _returned(counts: ModuleCounts, start: Array, times: Array) -> Array:
+def returned(counts: ModuleCounts, start: Array, times: Array) -> Array:
     """int64: how many ``times`` the ranges from each ``start`` followed a return; those from elsewhere are returns."""
     kind = CodeOf(counts.profile).kinds(np.where(counts.from_here, counts.row, -1), counts.source)
     by_return = counts.to_here & ((kind == KIND["ret"]) | ~counts.from_here)
@@ -60,12 +62,11 @@ def _returned(counts: ModuleCounts, start: Array, times: Array) -> Array:
     return np.where(row >= 0, np.rint(times * share), 0).astype(np.int64)
 
 
-def _in_stubs(counts: ModuleCounts) -> Array:
-    """Which ranges begin in the procedure linkage table."""
-    code = code_of(counts.module)
-    found = np.zeros(len(counts.start), bool)
-    for section in code.image.linkage_stubs if code else ():
-        found |= (counts.start >= np.uint64(section.vaddr)) & (counts.start - np.uint64(section.vaddr) < section.size)
+def in_stubs(image: Image, address: Array) -> Array:
+    """Which addresses are in the procedure linkage table."""
+    found = np.zeros(len(address), bool)
+    for section in image.linkage_stubs:
+        found |= (address >= np.uint64(section.vaddr)) & (address - np.uint64(section.vaddr) < section.size)
     return found
 
 

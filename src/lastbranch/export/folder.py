@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 
 from ..errors import NotRecordedError, UnavailableError
@@ -33,18 +33,24 @@ def export_folder(profile: Profile, folder: str, form: ModuleFormat, options: Ex
         found, notes = count_modules(profile, options, form, list(reasons))
         left = [f"{word(c.module.name)} is left out: {reasons[c.row]}" for c in found if not c.empty and reasons[c.row]]
         kept = [c for c in found if not c.empty and not reasons[c.row]]
-        if not kept:
-            hint = "; ".join([*left[:3], "pass the folder of the binaries with --symfs"]) if left else None
-            raise NotRecordedError("no module with recorded data can be written", hint=hint)
-        names = _names([c.module for c in kept], form.suffix)
-        seconds = [f"{name.removesuffix(form.suffix)}{form.second}" for name in names] if form.second else []
-        written, recorded, unit = 0, 0, ""
-        for i, (name, counts) in enumerate(zip(names, kept, strict=True)):
-            with place.open(name) as out, place.open(seconds[i]) if seconds else nullcontext() as second:
-                done = form.write(counts, out, replace(options, symbol_order=second))
+        written, recorded, unit, lines = 0, 0, "", list[str]()
+        for name, counts in zip(_names([c.module for c in kept], form.suffix), kept, strict=True):
+            files = [name, *([name.removesuffix(form.suffix) + form.second] if form.second else [])]
+            try:
+                with ExitStack() as opened:
+                    out, *second = (opened.enter_context(place.open(file)) for file in files)
+                    done = form.write(counts, out, replace(options, symbol_order=second[0] if second else None))
+            except UnavailableError as error:  # others can do without what this one lacks
+                left.insert(0, f"{word(counts.module.name)} is left out: {error}")
+                for file in files:
+                    os.remove(place.file(file))
+                continue
             notes += [f"{name}: {note}" for note in done.all_notes]
             written, recorded, unit = written + done.written, recorded + done.recorded, done.unit
-        lines = [_index_line(name, c) for files in (names, seconds) for name, c in zip(files, kept, strict=False)]
+            lines += (_index_line(file, counts) for file in files)
+        if not lines:
+            hint = "; ".join([*left[:3], "pass the folder of the binaries with --symfs"]) if left else None
+            raise NotRecordedError("no module with recorded data can be written", hint=hint)
         write_index(place, "file\tmodule\tbuild_id\tranges\tbranches\n", lines)
     return Exported(notes + left, written, recorded, unit, "see the notes about the files")
 

@@ -1,0 +1,222 @@
+"""``--to boltyaml``: BOLT's profile in YAML, for ``llvm-bolt -data=OUT -profile-ignore-hash``.
+
+By function and block (`analysis.code_blocks`): how often a block went on to which other one (``succ``), and which
+functions it called (``calls``), as bolt/include/bolt/Profile/ProfileYAMLMapping.h declares it. The hashes in it are of
+LLVM's numbers of instructions, which differ between its versions; they are 0 here, and llvm-bolt is told not to look at
+them. It still compares the number of blocks, and takes a function for stale where that differs.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import IO
+
+import numpy as np
+
+from ..analysis.block_counts import block_counts
+from ..analysis.branch_kinds import CALLS
+from ..analysis.code_blocks import code_blocks
+from ..arrays import distinct
+from ..binaries import Code, Image
+from ..binaries.block_map import BlockMap
+from ..binaries.call_frames import landing_pads
+from ..binaries.files import strings_at
+from ..binaries.sections import Binary
+from ..errors import UnavailableError
+from ..isa import NOT_A_BRANCH, UNDECODABLE, Decoder
+from ..lbr import KIND
+from ..model import Array, counted, word
+from ..opening import FileSource, code_of
+from ..symbols.backends.symbol_tables import elf_symbols
+from ..symbols.backends.symbols import Symbols
+from .bolt import in_stubs, returned
+from .interface import Exported, ExportOptions
+from .modules import ModuleCounts, ModuleFormat
+
+__all__ = ["FORMAT"]
+
+
+def write(counts: ModuleCounts, out: IO[bytes], _options: ExportOptions) -> Exported:
+    """Write the counts of a module. Raises `UnavailableError` where its binary is no x86-64 ELF file with symbols."""
+    module, code = counts.module, code_of(counts.module)
+    if code is None or code.arch != "x86_64" or code.image.format != "elf":
+        raise UnavailableError(f"{word(module.name)}: blocks are found in ELF files of x86-64 alone",
+                               hint="`--to bolt` has no blocks, and perf2bolt -pa reads it")  # fmt: skip
+    source = FileSource(module.binary)
+    try:
+        symbols = elf_symbols(Binary(source))
+        start, end, names = _functions(symbols, code.image)
+        if not len(start):
+            raise UnavailableError(f"{word(module.name)} has no symbols of functions, which BOLT needs")
+        pads = np.array(landing_pads(source, code.image), np.uint64)
+        blocks = code_blocks(source, code.image, start, end, np.concatenate([pads, symbols.start[symbols.code]]))
+    finally:
+        source.close()
+    kind, wrong = _kinds(counts, code)
+    straight = ~wrong & (kind != KIND["ret"])
+    kept = ~in_stubs(code.image, counts.start)
+    found = block_counts(
+        blocks, code, (counts.start[kept], counts.end[kept], counts.times[kept]),
+        (counts.source[straight], counts.target[straight], counts.taken[straight]),
+    )  # fmt: skip
+    body = _Body(blocks, names, code.image)
+    body.edges(found.source, found.target, found.edge)
+    body.returns(counts)
+    body.branches(counts, kind)
+    head = (
+        "---\nheader:\n  profile-version: 1\n"
+        f"  binary-name:     {_quoted(module.name)}\n  binary-build-id: {module.build_id.hex() or '<unknown>'}\n"
+        "  profile-flags:   [ lbr ]\n  profile-origin:  branch profile reader\n  profile-events:  ''\n"
+        "  dfs-order:       false\n  hash-func:       xxh3\nfunctions:\n"
+    )
+    out.write(head.encode("utf-8", "surrogateescape"))
+    out.writelines(line.encode("utf-8", "surrogateescape") for line in body.lines())
+    left = int(counts.times.sum()) - int(found.ranges.sum())
+    why = f"{counted(left, 'range')} in stubs or no function, or not straight through one" if left else ""
+    lost = int(counts.taken[wrong].sum())
+    notes = [f"{counted(lost, 'branch', 'branches')} left out: the code has none that goes there"] if lost else []
+    return counts.exported([*found.notes, *notes], int(found.ranges.sum()), why)
+
+
+def _kinds(counts: ModuleCounts, code: Code) -> tuple[Array, Array]:
+    """(kind of each branch, 0 from elsewhere; whether it is none that the code has). One edge that a function does not
+    have makes all of its profile stale to llvm-bolt."""
+    decoder, here = Decoder(code.arch), counts.from_here
+    kind, wrong = np.zeros(len(here), np.uint8), np.zeros(len(here), bool)
+    size = np.full(int(here.sum()), decoder.arch.longest, np.int64)
+    at = counts.source[here]
+    found, each = decoder.classify(*code.read_many(at, size), at, np.ones_like(size))
+    row = np.flatnonzero(here)[each > 0]
+    kind[row] = found.kind
+    wrong[here] = True
+    wrong[row] = np.isin(found.kind, (NOT_A_BRANCH, UNDECODABLE)) | (
+        (found.target != 0) & (found.target != counts.target[row])
+    )
+    kind[wrong] = 0
+    return kind, wrong
+
+
+def _functions(symbols: Symbols, image: Image) -> tuple[Array, Array, dict[int, str]]:
+    """(start, end) of the functions, ascending, and BOLT's name of each: that of a public symbol, or of a local one
+    with the number of it among all local symbols of that name, by address; stubs are called ``NAME@PLT``."""
+    order = np.argsort(symbols.start, kind="stable")
+    start, end, names, seen = list[int](), list[int](), dict[int, str](), defaultdict[str, int](int)
+    public = dict[int, bool]()
+    columns = (symbols.start, symbols.size, symbols.code, symbols.public, in_stubs(image, symbols.start))
+    text = strings_at(symbols.strings, symbols.name[order].tolist())
+    for (a, n, code, is_public, stub), name in zip(
+        zip(*(c[order].tolist() for c in columns), strict=True), text, strict=True
+    ):
+        if stub:
+            is_public, at = True, name.endswith("@plt")
+            name = name.removesuffix("@plt") + "@PLT" if at else f"__BOLT_PSEUDO_{name}"
+        elif not is_public:
+            seen[name] += 1
+        if not code or not n or (start and a < end[-1] and a != start[-1]):
+            continue
+        if not start or a != start[-1]:
+            start.append(a)
+            end.append(a + n)
+        if a not in names or (is_public and not public[a]):
+            names[a], public[a] = (name if is_public else f"{name}/{seen[name]}"), is_public
+    return np.array(start, np.uint64), np.array(end, np.uint64), names
+
+
+class _Body:
+    """What is written of functions: numbers of blocks are their places in the function."""
+
+    def __init__(self, blocks: BlockMap, names: dict[int, str], image: Image) -> None:
+        self.blocks = blocks
+        self.stub = in_stubs(image, blocks.entry)
+        """Functions that have no blocks to BOLT."""
+        self.names = [names[entry] for entry in blocks.entry.tolist()]
+        self.next = defaultdict[int, dict[int, list[int]]](dict)
+        """By rows of blocks: how often, and how often mispredicted, the first was followed by the second."""
+        self.calls = defaultdict[int, dict[tuple[int, int], list[int]]](dict)
+        """By row of a block, place of the call in it and function called (-1: elsewhere): likewise, but BOLT has
+        mispredictions of indirect calls alone."""
+        self.entered = np.zeros(len(blocks.entry), np.int64)
+
+    def edges(self, source: Array, target: Array, n: Array) -> None:
+        for a, b, count in zip(source.tolist(), target.tolist(), n.tolist(), strict=True):
+            self.next[a].setdefault(b, [0, 0])[0] += count
+
+    def returns(self, counts: ModuleCounts) -> None:
+        """The ways from a call into the block behind it: ranges from its beginning that followed a return."""
+        times, blocks = returned(counts, counts.start, counts.times), self.blocks
+        row = blocks.at(counts.start)
+        good = (times > 0) & (row > 0) & (blocks.start[row] == counts.start)
+        good[good] = (blocks.function[row[good]] == blocks.function[row[good] - 1]) & (blocks.flags[row[good] - 1] != 0)
+        self.edges(row[good] - 1, row[good], times[good])
+
+    def branches(self, counts: ModuleCounts, kind: Array) -> None:
+        """Mispredictions, calls and entries."""
+        blocks = self.blocks
+        at, to = blocks.at(counts.source), blocks.at(counts.target)
+        at[~counts.from_here], to[~counts.to_here] = -1, -1
+        entry = (to >= 0) & (blocks.entry[blocks.function[to]] == counts.target)
+        same = (at >= 0) & (to >= 0) & (blocks.function[at] == blocks.function[to])
+        enters = entry & (~same | CALLS[kind]) & ((kind != 0) | ~counts.from_here) & (kind != KIND["ret"])
+        np.add.at(self.entered, blocks.function[to[enters]], counts.taken[enters])
+        calling = (at >= 0) & entry & (CALLS[kind] | (np.isin(kind, (KIND["uncond"], KIND["ind"])) & ~same))
+        calling |= (at >= 0) & (to < 0) & (kind == KIND["ind_call"])
+        indirect = np.isin(kind, (KIND["ind"], KIND["ind_call"]))
+        missed_calls = np.where(indirect, counts.mispredicted, 0)
+        rows = zip(
+            at.tolist(), to.tolist(), (counts.source - blocks.start[at]).tolist(), counts.taken.tolist(),
+            np.where(calling, missed_calls, counts.mispredicted).tolist(), calling.tolist(),
+            (same & ~CALLS[kind]).tolist(), strict=True,
+        )  # fmt: skip
+        for a, b, offset, n, missed, calls, inside in rows:
+            if calls:
+                both = self.calls[a].setdefault((offset, int(blocks.function[b]) if b >= 0 else -1), [0, 0])
+                both[0] += n
+                both[1] += missed
+            elif inside and b in self.next[a]:
+                self.next[a][b][1] += missed
+
+    def lines(self) -> list[str]:
+        """The functions that anything was counted of."""
+        blocks, out = self.blocks, list[str]()
+        touched = np.array([*self.next, *self.calls], np.int64)
+        rows_of = defaultdict[int, set[int]](set)
+        for row in touched.tolist():
+            if (self.next.get(row) or self.calls.get(row)) and not self.stub[blocks.function[row]]:
+                rows_of[int(blocks.function[row])].add(row)
+        first = np.searchsorted(blocks.function, np.arange(len(blocks.entry) + 1)).tolist()
+        for f in distinct(np.array([*rows_of, *np.flatnonzero(self.entered).tolist()], np.int64)).tolist():
+            out.append(
+                f"  - name:            {_quoted(self.names[f])}\n    fid:             {f + 1}\n"
+                "    hash:            0x0\n"
+                f"    exec:            {self.entered[f]}\n"
+                f"    nblocks:         {0 if self.stub[f] else first[f + 1] - first[f]}\n"
+            )
+            if self.stub[f]:
+                continue
+            out.append("    blocks:\n")
+            rows = sorted(rows_of[f] | ({first[f]} if self.entered[f] else set()))
+            out += (self._block(row, row - first[f], int(self.entered[f]), first[f]) for row in rows)
+        return out
+
+    def _block(self, row: int, number: int, entered: int, first: int) -> str:
+        text = f"      - bid:             {number}\n        insns:           0\n"
+        if number == 0 and entered:
+            text += f"        exec:            {entered}\n"
+        if calls := sorted(self.calls.get(row, {}).items()):
+            each = (f"{{ off: {at:#x}, fid: {f + 1}, cnt: {n}{_missed(m)} }}" for (at, f), (n, m) in calls)
+            text += f"        calls:           [ {', '.join(each)} ]\n"
+        if after := sorted(self.next.get(row, {}).items()):
+            each = (f"{{ bid: {b - first}, cnt: {n}{_missed(m)} }}" for b, (n, m) in after)
+            text += f"        succ:            [ {', '.join(each)} ]\n"
+        return text
+
+
+def _missed(n: int) -> str:
+    return f", mis: {n}" if n else ""
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "''").replace("\n", " ") + "'"
+
+
+FORMAT = ModuleFormat("bolt.yaml", write)
