@@ -70,6 +70,7 @@ SWITCH_END, OTHER = (PERFINFO_PROVIDER, 0x34), (UUID(int=5), 1)
         (0x1, [PMC], None),
         (0x4 | 0x100, [PMC, OTHER], None),
         (0, [OTHER], None),
+        (0, [PMC, (PERFINFO_PROVIDER, 0x2E)], None),
         (0, [PMC, SWITCH_END], Status.NOT_SUPPORTED),
         (0, [(LBR_PROVIDER, 0x20)], Status.NOT_SUPPORTED),
     ],
@@ -88,6 +89,8 @@ def test_what_a_session_may_be_configured_with(
 def test_hardware_takes_its_own_flags(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lbr, "has_hardware", lambda: True)
     lbr.check_configuration(0x2, [0x0F2F], 1)
+    with pytest.raises(EtwError):
+        lbr.check_configuration(0x0, [0x0F2E], 1)
     assert lbr.software_source() == []
 
 
@@ -102,16 +105,20 @@ ON = (0, 0x400, 0, 0, 0, 0, 0, 0)
 
 
 @pytest.mark.parametrize(
-    ("hooks", "masks", "sources", "recorded"),
+    ("hooks", "masks", "sources", "trigger"),
     [
-        ((0x0F2F,), ON, [], True),
-        ((0x0F2F,), ON, [65, 6], True),
-        ((0x0F2F,), (0x400, 0x2, 0, 0, 0, 0, 0, 0), [], False),
-        ((0x0F2F,), ON, [6], False),
+        ((0x0F2F,), ON, [], 0x0F2F),
+        ((0x0F2F,), ON, [65, 6], 0x0F2F),
+        ((0x0F2F,), (0x400, 0x2, 0, 0, 0, 0, 0, 0), [], 0),
+        ((0x0F2F,), ON, [6], 0),
+        ((0x0F2E,), ON, [], 0),
+        ((0x0F2E, 0x0F2F), (0, 0x402, 0, 0, 0, 0, 0, 0), [], 0x0F2F),
+        ((0x0F2E, 0x0F2F), (0, 0x402, 0, 0, 0, 0, 0, 0), [6], 0x0F2E),
+        ((0x0F2E, 0x0F2F), (0, 0x2, 0, 0, 0, 0, 0, 0), [], 0x0F2E),
     ],
 )
 def test_when_branches_are_recorded(
-    hooks: tuple[int, ...], masks: tuple[int, ...], sources: list[int], recorded: bool, tmp_path: Path
+    hooks: tuple[int, ...], masks: tuple[int, ...], sources: list[int], trigger: int, tmp_path: Path
 ) -> None:
     """The recorder runs as soon as a trigger is configured, and has targets while one is enabled."""
     registry = Registry(tmp_path)
@@ -123,8 +130,9 @@ def test_when_branches_are_recorded(
     settings = replace(settings, information={Info.LBR_EVENT_LIST_INFO: hooks})
     assert "branch" in settings.commands("address")
     made = unpack(SourceConfiguration, settings.configuration())
-    assert made.targets == ((TARGET, -TARGET) if recorded else ())
-    assert targets_of(made) == (Targets((TARGET,), (TARGET,)) if recorded else Targets())
+    assert made.branch_hook == trigger
+    assert made.targets == ((TARGET, -TARGET) if trigger else ())
+    assert targets_of(made) == (Targets((TARGET,), (TARGET,)) if trigger else Targets())
 
 
 def test_other_sources_trigger_nothing_without_hardware(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

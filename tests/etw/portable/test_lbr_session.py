@@ -181,6 +181,32 @@ def children_of(pid: int, least: int) -> set[int]:
     raise AssertionError(f"{found}")
 
 
+def test_time_samples_as_triggers(tmp_path: Path, target: subprocess.Popen[bytes]) -> None:
+    """A burst is a time sample, which its record follows with the same time stamp; other samples have none."""
+    path = tmp_path / "it.etl"
+    with session(path, target.pid) as state:
+        kernel.configure_lbr(state.handle, 0, [(PERFINFO_PROVIDER, 0x2E)])
+        try:
+            kernel.set_information(state.handle, Info.SYSTEM_TRACE_ENABLE_FLAGS_INFO, [0, 0x2, 0, 0, 0, 0, 0, 0])
+        except EtwError as error:
+            if error.status == Status.PRIVILEGE_NOT_HELD:
+                pytest.skip(error.reason)
+            raise
+        wait_for_records(path, state.handle)
+    assert not {f.name for f in check(str(path))} & {"trigger off", "lbr without trigger", "no targets"}
+    hooks = {0x0F2E: 0, 0x0F2F: 0, 0x0C20: 0}
+    before = {}
+    for event in TraceLog(BytesSource(path.read_bytes())).events():
+        if event.hook == 0x0C20:
+            trigger = before[event.cpu]
+            assert (trigger.hook, trigger.time) == (0x0F2E, event.time)
+            assert trigger.payload[8:12] == event.payload[12:16], "the thread"
+        if event.hook in hooks:
+            hooks[event.hook] += 1
+            before[event.cpu] = event
+    assert hooks[0x0F2E] >= hooks[0x0C20] > 0 == hooks[0x0F2F]
+
+
 def test_targets_that_cannot_be_named(tmp_path: Path, target: subprocess.Popen[bytes]) -> None:
     with subprocess.Popen(["true"]) as gone:
         pass

@@ -2,7 +2,8 @@
 
 The software branch record attaches only to the targets that a session names, at its start or at any time after it
 (`Info.SOFTWARE_BRANCH_TARGETS_INFO`). Its profile source `SOFTWARE_BRANCHES` counts nanoseconds of a target thread's
-CPU time. After each interval a burst is recorded. It is written as a PMC interrupt (0x0F2F) with a last branch record.
+CPU time. After each interval a burst is recorded. It is written as a PMC interrupt (0x0F2F) with a last branch record,
+or, if only that is configured and enabled, as a time sample (0x0F2E): the clock of the thread's CPU time began it.
 """
 
 from __future__ import annotations
@@ -22,18 +23,16 @@ from ..status import EtwError, Status
 from .session_registry import Registry
 
 __all__ = [
-    "SOFTWARE_BRANCHES", "SOURCE", "TRIGGERS", "argv", "check_configuration", "check_targets",
-    "enabled", "has_hardware", "needed", "software_source", "state_triggers",
+    "SOFTWARE_BRANCHES", "SOURCE", "active_trigger", "argv", "check_configuration", "check_targets",
+    "has_hardware", "needed", "software_source", "state_triggers", "triggers",
 ]  # fmt: skip
 
 
 SOFTWARE_BRANCHES = 65
 """The profile source, the same as in a log that is converted from a recording."""
-PMC_HOOK = 0x0F2F
-TRIGGERS = (PMC_HOOK,)
-"""Hooks of the events that branch records can follow."""
-_LISTED = ", ".join(f"{hook:#06x}" for hook in TRIGGERS)
-_PMC_PROFILE = GROUPS["PMC_PROFILE"]
+PMC_HOOK, SAMPLED_HOOK = 0x0F2F, 0x0F2E
+_GROUPS = {PMC_HOOK: GROUPS["PMC_PROFILE"], SAMPLED_HOOK: GROUPS["PROFILE"]}
+"""Trigger -> the group that enables it. The first one that is configured and enabled counts."""
 SOURCE = ProfileSource(SOFTWARE_BRANCHES, "SoftwareBranches", 1_000_000, 2_147_483_647, 20_000_000)
 
 
@@ -55,6 +54,11 @@ def has_hardware() -> bool:
     return any(Path("/sys/bus/event_source/devices").glob("cpu*/caps/branches"))
 
 
+def triggers() -> tuple[int, ...]:
+    """Hooks of the events that branch records can follow: those of a processor are of its counters alone."""
+    return (PMC_HOOK,) if has_hardware() else tuple(_GROUPS)
+
+
 def check_configuration(flags: int, hooks: Sequence[int], count: int) -> None:
     """Whether a session may be configured so; `EtwError` 1292, 87 or 50 if not, in Windows' order.
 
@@ -64,8 +68,9 @@ def check_configuration(flags: int, hooks: Sequence[int], count: int) -> None:
     if not count:
         return
     for hook in hooks:
-        if hook not in TRIGGERS:
-            why = f"no branch record follows events of hook {hook:#06x} here, only those of {_LISTED}"
+        if hook not in triggers():
+            listed = ", ".join(f"{one:#06x}" for one in triggers())
+            why = f"no branch record follows events of hook {hook:#06x} here, only those of {listed}"
             raise EtwError(CONFIGURE_LBR, Status.NOT_SUPPORTED, why)
     if has_hardware():
         return
@@ -101,14 +106,17 @@ def needed(hooks: Sequence[int]) -> bool:
     return bool(hooks) and not has_hardware()
 
 
-def enabled(hooks: Sequence[int], masks: Sequence[int], sources: Sequence[int]) -> bool:
-    """Whether the session records branches by software: a trigger is configured, and enabled.
+def active_trigger(hooks: Sequence[int], masks: Sequence[int], sources: Sequence[int]) -> int:
+    """The trigger by which the session records branches now, 0: none is configured and enabled.
 
     ``hooks`` trigger a branch record; ``masks`` are the words of PERFINFO_GROUPMASK; ``sources`` are the profile
     sources that PMC_PROFILE enables; empty means all.
     """
-    enabled = masks[_PMC_PROFILE.word] & _PMC_PROFILE.bits
-    return bool(PMC_HOOK in hooks and enabled and (not sources or SOFTWARE_BRANCHES in sources))
+    for hook, group in _GROUPS.items():
+        counts = hook != PMC_HOOK or not sources or SOFTWARE_BRANCHES in sources
+        if hook in hooks and masks[group.word] & group.bits and counts:
+            return hook
+    return 0
 
 
 def argv(socket: str) -> list[str]:

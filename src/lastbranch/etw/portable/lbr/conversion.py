@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ....formats.etl.profile.lifecycle_events import LifecycleEvents
-from ....formats.etl.profile.sample_events import PeriodEncoder, Trigger
+from ....formats.etl.profile.sample_events import PeriodEncoder, PeriodEncoding, Trigger
 from ....formats.etl.profile.session_events import SessionEvents
 from ....formats.etl.profile.supplement_events import Measured, event_fields, recording_events, supplement_event
 from ....formats.perfdata.layout import PIPE_HEADER_SIZE, RECORD, USER_RECORDS
@@ -26,6 +26,7 @@ from ....model import BRANCH, BytesSource, Profile, SampleBatch
 from ....opening import attach_binaries
 from ...flags import ClientContext
 from ..lbr_configuration import SOFTWARE_BRANCHES
+from ..profile_sources import TIMER
 from ..sources.event_words import Events, encoded, of_samples
 from ..sources.perf_records import FOREVER, Ticks, follow_records, record_bytes, records_in
 
@@ -43,11 +44,12 @@ class Scope:
     """The part of a recording that becomes events.
 
     ``whole``: everything, as a log of the recording alone needs it. Otherwise only the bursts, whose records carry
-    ``flags`` (EVNTRACE_LBR_FLAGS): the session's other sources write the rest.
+    ``flags`` (EVNTRACE_LBR_FLAGS): the session's other sources write the rest. ``sampled``: the bursts are samples of
+    the timer, each of one of its intervals, and no interrupts of a source of their own.
     """
 
-    def __init__(self, *, whole: bool = True, flags: int = 0, name: str = "") -> None:
-        self.whole, self.flags, self.name = whole, flags, name
+    def __init__(self, *, whole: bool = True, flags: int = 0, name: str = "", sampled: bool = False) -> None:
+        self.whole, self.flags, self.name, self.sampled = whole, flags, name, sampled
 
 
 class Conversion:
@@ -110,7 +112,8 @@ class Conversion:
         triggers = self._triggers = self._session.triggers
         triggers[-1] = replace(triggers[-1], source=SOFTWARE_BRANCHES)
         if not self._scope.whole:
-            triggers[:] = [*[Trigger()] * (len(triggers) - 1), Trigger(SOFTWARE_BRANCHES, options=self._scope.flags)]
+            source = TIMER if self._scope.sampled else SOFTWARE_BRANCHES
+            triggers[:] = [*[Trigger()] * (len(triggers) - 1), Trigger(source, options=self._scope.flags)]
         self._periods, self._measured = PeriodEncoder(self._session.intervals), Measured()
 
     # -- events
@@ -146,6 +149,8 @@ class Conversion:
         self._lives = LifecycleEvents(self._profile, session.begin, session.pointer)
         if self._scope.whole:
             return encoded(session.configuration(), 0)
+        if self._scope.sampled:
+            return Events.joined([])
         said = event_fields(self._profile.events[-1], self._triggers[-1])
         event = supplement_event("Event", session.begin, said)
         return encoded([event, *session.interval_events(session.intervals, begin=True, time=session.begin)], 0)
@@ -177,7 +182,11 @@ class Conversion:
             yield encoded((event for pid, tid in threads for event in lives.thread_of_sample(first, pid, tid)), 0)
         if BRANCH in batch.offsets:
             self._measured.add(batch)
-        periods = self._periods.encode(batch, time, self._triggers)
+        if self._scope.sampled:
+            one = np.ones(len(batch), np.int64)
+            periods = PeriodEncoding(one, one, one, np.zeros(len(batch), bool), 0)
+        else:
+            periods = self._periods.encode(batch, time, self._triggers)
         yield of_samples(batch, time, self._triggers, periods, np.maximum(batch.cpu, 0))
 
     # -- the end

@@ -25,7 +25,7 @@ from ....lbr import convert
 from ...flags import LBR_EXCLUDE_KERNEL
 from ...information import CONFIGURE_LBR
 from ...status import EtwError, Status
-from ..lbr_configuration import SOFTWARE_BRANCHES, SOURCE
+from ..lbr_configuration import SAMPLED_HOOK, SOFTWARE_BRANCHES, SOURCE
 from ..protocol import Connection, Kind, unpack
 from ..sources.configuration import SourceConfiguration
 from ..sources.event_words import encoded
@@ -65,7 +65,8 @@ def targets_of(configuration: SourceConfiguration) -> Targets:
 
 def _way(configuration: SourceConfiguration) -> tuple[object, ...]:
     """Equal where two configurations are recorded alike."""
-    return options_of(configuration), configuration.lbr_flags, configuration.targets, configuration.clock
+    own = (configuration.lbr_flags, configuration.targets, configuration.clock, configuration.branch_hook)
+    return options_of(configuration), *own
 
 
 class _Recording:
@@ -73,7 +74,8 @@ class _Recording:
 
     def __init__(self, connection: Connection, output: Output, configuration: SourceConfiguration) -> None:
         self._connection, self._output, self._configuration = connection, output, configuration
-        scope = Scope(whole=False, flags=configuration.lbr_flags, name=SOURCE.name)
+        sampled = configuration.branch_hook == SAMPLED_HOOK
+        scope = Scope(whole=False, flags=configuration.lbr_flags, name=SOURCE.name, sampled=sampled)
         self._conversion = Conversion(scope, configuration.clock)
         self._follower = Follower(self._conversion, output)
         self._over = threading.Event()

@@ -132,6 +132,7 @@ class Settings:
             return tuple(hook_ids(self.information.get(info, ())))
 
         profile = source_settings(self.registry)
+        trigger = lbr.active_trigger(self._hooks, self.masks, profile.sources)
         return pack(
             SourceConfiguration(
                 masks=self.masks,
@@ -144,7 +145,8 @@ class Settings:
                 pmc_counters=tuple(self.information.get(Info.PMC_COUNTER_LIST_INFO, ())),
                 lbr_flags=self.information.get(Info.LBR_CONFIGURATION_INFO, 0),
                 lbr_hooks=self._hooks if lbr.has_hardware() else (),  # else interrupts of counters trigger nothing
-                targets=self.targets if lbr.enabled(self._hooks, self.masks, profile.sources) else (),
+                targets=self.targets if trigger else (),
+                branch_hook=trigger,
                 intervals=profile.intervals,
             )
         )

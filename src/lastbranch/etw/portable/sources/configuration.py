@@ -32,5 +32,7 @@ class SourceConfiguration:
     lbr_hooks: tuple[int, ...] = ()
     targets: tuple[int, ...] = ()
     """What the software LBR traces, as `information.TARGETS` counts; none while its triggers are off."""
+    branch_hook: int = 0
+    """The event as which bursts of the software LBR are written."""
     intervals: dict[int, int] = field(default_factory=dict)
     """Profile source -> interval, of those that were set."""
