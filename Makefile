@@ -63,7 +63,7 @@ wheels: $(VENV)/developer $(VENV)/native $(VENV)-wheels/installed ## release whe
 	ZIG_GLOBAL_CACHE_DIR=$(CURDIR)/$(VENV)-wheels/cache $(BIN)/python tests/tools/make_wheels.py --zig $(VENV)-wheels/bin/python
 
 fuzz: $(VENV)/developer $(VENV)/native ## ten minutes of damaged input for each reader, and what is too long for every run
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m "thorough or hypothesis" --hypothesis-profile default
+	$(BIN)/python -m pytest -m "thorough or hypothesis" --hypothesis-profile any
 	$(BIN)/python tests/tools/resource_bombs.py
 	$(BIN)/python tests/tools/fuzz_kernels.py --seconds 600
 	$(BIN)/python tests/tools/fuzz_perfdata.py --seconds 600

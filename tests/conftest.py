@@ -33,9 +33,12 @@ hypothesis.settings.register_profile(
     derandomize=True,
     suppress_health_check=[hypothesis.HealthCheck.too_slow],
 )
+hypothesis.settings.register_profile(
+    "any", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow], print_blob=True
+)
 hypothesis.settings.load_profile("steady")
 """What is drawn and how long it takes decides of no run. `make fuzz` draws others, and all of them, with the profile
-``default``."""
+``any``."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

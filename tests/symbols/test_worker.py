@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from lastbranch.symbols import SymbolOptions, worker
 from lastbranch.symbols.model import DebugFiles
 from lastbranch.symbols.worker import WorkerClient, WorkerFailed
 from symbol_workers import ADDRESS, children
+from waiting import until
 
 
 def test_a_worker_that_works(bad) -> None:  # type: ignore[no-untyped-def]
@@ -52,11 +52,7 @@ def test_one_that_hangs_is_killed_with_its_children(bad, monkeypatch: pytest.Mon
         if len(pids) > 1:
             break
     assert len(pids) > 1
-    for _ in range(500):
-        if not any(_runs(p) for p in pids):
-            break
-        time.sleep(0.02)
-    assert not any(_runs(p) for p in pids)
+    until(lambda: not any(_runs(p) for p in pids))
 
 
 def _runs(pid: int) -> bool:

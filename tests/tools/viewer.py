@@ -59,7 +59,7 @@ def serving(shown: Loaded) -> Iterator[str]:
         yield f"http://127.0.0.1:{port}/{token}/"
     finally:
         server.should_exit = True
-        thread.join(20)
+        thread.join(60)
         assert not thread.is_alive()
 
 
@@ -84,7 +84,7 @@ def looking_at(browser: Browser, address: str, *, scheme: str = "light", width: 
     """A page of its own at ``address``. Errors in the page and messages of its policy fail the test."""
     context = browser.new_context(viewport={"width": width, "height": 700}, color_scheme=scheme)  # type: ignore[arg-type]
     page, wrong = context.new_page(), list[str]()
-    page.set_default_timeout(20_000)
+    page.set_default_timeout(60_000)
     page.on("pageerror", lambda error: wrong.append(str(error)))
     page.on("console", lambda said: wrong.append(said.text) if "Content Security Policy" in said.text else None)
     page.goto(address)

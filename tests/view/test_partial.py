@@ -43,7 +43,7 @@ def large(monkeypatch: pytest.MonkeyPatch) -> None:
 def frames(address: str, path: str) -> list[tuple[bytes, bytes]]:
     """The parts of a response."""
     at = urlsplit(address)
-    connection = http.client.HTTPConnection("127.0.0.1", at.port, timeout=30)
+    connection = http.client.HTTPConnection("127.0.0.1", at.port, timeout=60)
     connection.request("GET", at.path + path)
     data, found = connection.getresponse().read(), []
     connection.close()
@@ -159,7 +159,7 @@ def test_who_leaves_ends_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr("lastbranch.view.answers.hot.hot", endless)
     with serving(loaded(demo.capture(), demo.symfs())) as at:
-        connection = http.client.HTTPConnection("127.0.0.1", urlsplit(at).port, timeout=30)
+        connection = http.client.HTTPConnection("127.0.0.1", urlsplit(at).port, timeout=60)
         connection.request("GET", urlsplit(at).path + "watch/hot")
         assert began.wait(30)
         connection.close()

@@ -23,7 +23,7 @@ def get(
 ) -> http.client.HTTPResponse:
     """The response to a request as it is given: nothing is added but the Host."""
     at = urlsplit(address)
-    connection = http.client.HTTPConnection("127.0.0.1", at.port, timeout=20)
+    connection = http.client.HTTPConnection("127.0.0.1", at.port, timeout=60)
     connection.putrequest(method, at.path + path, skip_host=True, skip_accept_encoding=True)
     for name, value in {"Host": host or at.netloc, **(headers or {})}.items():
         connection.putheader(name, value)
@@ -166,7 +166,7 @@ def test_a_browser_that_runs_until_it_is_closed_is_not_waited_for(
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setattr("lastbranch.view.server._STARTING", 0.01)
     monkeypatch.setattr(webbrowser, "get", lambda: None)
-    monkeypatch.setattr(webbrowser, "open", lambda url: closed.wait(20))
+    monkeypatch.setattr(webbrowser, "open", lambda url: closed.wait(60))
     path = open_browser("http://127.0.0.1:1/secret/")
     assert not closed.is_set()
     assert path is not None
@@ -184,7 +184,7 @@ def test_a_browser_that_runs_until_it_is_closed_is_not_waited_for(
 )  # fmt: skip
 def test_who_connects_and_does_not_ask_is_cut_off(monkeypatch: pytest.MonkeyPatch, address: str, sent: bytes) -> None:
     monkeypatch.setattr("lastbranch.view.server._IDLE", 0.1)
-    with socket.create_connection(("127.0.0.1", urlsplit(address).port or 0), timeout=20) as connection:
+    with socket.create_connection(("127.0.0.1", urlsplit(address).port or 0), timeout=60) as connection:
         connection.sendall(sent)
         while connection.recv(4096):
             pass

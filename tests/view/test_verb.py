@@ -30,12 +30,12 @@ def test_it_prints_the_address_and_ctrl_c_ends_it() -> None:
     said = [viewer.stdout.readline().strip() for _ in range(2)]
     found = re.fullmatch(r"(http://127\.0\.0\.1:\d+/[\w-]{20,}/)#/hot\?pid=7", said[1])
     assert found is not None
-    with urllib.request.urlopen(found[1], timeout=20) as page:
+    with urllib.request.urlopen(found[1], timeout=60) as page:
         assert b"<title>lastbranch</title>" in page.read()
-    with urllib.request.urlopen(found[1] + "ask/hot", timeout=20) as answer:
+    with urllib.request.urlopen(found[1] + "ask/hot", timeout=60) as answer:
         assert answer.read(4) == b"LBV1"
     viewer.send_signal(signal.SIGINT)
-    out, err = viewer.communicate(timeout=20)
+    out, err = viewer.communicate(timeout=60)
     assert (viewer.returncode, out, err) == (0, "", "")
 
 
@@ -48,7 +48,7 @@ def test_a_missing_browser_prints_the_address(monkeypatch: pytest.MonkeyPatch, t
     assert viewer.stdout is not None
     said = [viewer.stdout.readline() for _ in range(2)]
     viewer.send_signal(signal.SIGINT)
-    viewer.communicate(timeout=20)
+    viewer.communicate(timeout=60)
     assert "No browser" in said[0]
     assert said[1].startswith("http://127.0.0.1:")
 
@@ -71,13 +71,13 @@ def test_no_command_line_shows_the_token(monkeypatch: pytest.MonkeyPatch, tmp_pa
     assert address[1] == printed
     file = Path(given.strip().removeprefix("file://"))
     assert file.exists()
-    with urllib.request.urlopen(printed, timeout=20):
+    with urllib.request.urlopen(printed, timeout=60):
         assert not file.exists()  # it has led there: nothing that ends the viewer leaves it
     assert address[2] not in given
     if os.path.exists("/proc"):
         assert address[2] not in Path(f"/proc/{viewer.pid}/cmdline").read_text()
     viewer.send_signal(signal.SIGINT)
-    viewer.communicate(timeout=20)
+    viewer.communicate(timeout=60)
     assert viewer.returncode == 0
 
 

@@ -121,7 +121,7 @@ def test_a_reader_that_stands_still_stops_nobody() -> None:
     assert sink.buffers_lost > 100
     before = time.monotonic()
     sink.stop(0.2)
-    assert time.monotonic() - before < 15
+    assert time.monotonic() - before < 30
     rest = pipe.rest()
     whole, at = 0, 0
     while at + 72 <= len(rest) and at + struct.unpack_from("<I", rest, at)[0] <= len(rest):
@@ -432,7 +432,7 @@ def test_close_from_another_thread_wakes_a_waiting_reader(session: RealTimeSink)
             status = close_trace(handle) if waiting.is_alive() else status
         except EtwError:
             break
-    waiting.join(20)
+    waiting.join(60)
     assert not waiting.is_alive()
 
 

@@ -122,7 +122,7 @@ def test_a_fifo_is_read_to_its_end(data: Data, run: Callable[..., Ran], tmp_path
     writer = threading.Thread(target=fifo.write_bytes, args=(piped,), daemon=True)
     writer.start()
     ran = run("export", "--to", "brstack", fifo)
-    writer.join(10)
+    writer.join(60)
     assert ran.raw == run("export", "--to", "brstack", data.path("demo_hwidx")).raw
 
 
