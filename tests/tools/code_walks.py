@@ -28,7 +28,7 @@ class Walk:
             capture_output=True, text=True, check=True,
         ).stdout  # fmt: skip
         code = [(int(m[1], 16), m[2]) for m in re.finditer(r"^ *([0-9a-f]+): +\t?(.*)$", listing, re.M)]
-        self.text = dict(code)
+        self.text, self.code = dict(code), [at for at, _ in code]
         self.next = dict(pairwise(at for at, _ in code))
         named = re.findall(r"^([0-9a-f]+) <(.*)>:$", listing, re.M)
         self.starts = {name: int(at, 16) for at, name in named}
@@ -53,7 +53,10 @@ class Walk:
                     for _ in range(self.random.randrange(3)):
                         text = self.text.get(at, "ret")
                         at = at if re.match(r"(call|ret|j|hlt|ud2)", text) else self.next.get(at, at)
-                    frames = "".join(f"\t{self._moved(a):16x}\n" for a in [at, *reversed(stack)])
+                    chain = [at, *reversed(stack)]
+                    if self.random.random() < 0.05:  # as from a register that was no frame pointer
+                        chain[self.random.randrange(len(chain))] = self.random.choice(self.code)
+                    frames = "".join(f"\t{self._moved(a):16x}\n" for a in chain)
                     entries = "".join(f" {self._moved(a):#x}/{self._moved(b):#x}/P/-/-/1 " for a, b in ring)
                     found.append(frames + entries.rstrip() + "\n")
                     every += self.random.randrange(-2, 3) if every > 9 else 1
@@ -67,7 +70,9 @@ class Walk:
                 return at, LIBRARY + 0x100, stack
             if chance < 0.2 and self.callbacks and len(stack) < 40:
                 return at + 8, self.random.choice(self.callbacks), [*stack, LIBRARY + 0x40]
-            return at + 16, stack[-1] if stack else self.starts["main"], stack[:-1]
+            if not stack:
+                return at + 8, self.starts["main"], [LIBRARY + 0x40]
+            return at + 16, stack[-1], stack[:-1]
         direct = re.search(r"0x([0-9a-f]+) <", text)
         if text.startswith("call"):
             past = self.next[at]
@@ -75,7 +80,7 @@ class Walk:
                 return at, None, stack
             return at, int(direct[1], 16) if direct else self.random.choice(self.callbacks), [*stack, past]
         if text.startswith("ret"):
-            return at, stack[-1] if stack else self.starts["main"], stack[:-1]
+            return at, stack[-1] if stack else LIBRARY, stack[:-1]
         if text.startswith("jmp"):
             if direct:
                 return at, int(direct[1], 16), stack

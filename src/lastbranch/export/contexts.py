@@ -9,7 +9,6 @@ they decide what is counted).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import TypeVar
@@ -18,7 +17,7 @@ import numpy as np
 
 from ..analysis.branch_kinds import kinds_table
 from ..analysis.sample_filtering import filtered_batches
-from ..arrays import distinct, interval_of, numbered, offsets_of
+from ..arrays import distinct, interval_of, numbered, offsets_of, take_rows
 from ..binaries import SegmentFlags
 from ..errors import NotRecordedError, UnavailableError
 from ..isa import UNDECODABLE, Decoder
@@ -157,8 +156,7 @@ def count_contexts(profile: Profile, module: int, code: CodeMap, sample_filter: 
     for stream in streams:
         batches = stream.batches(("branch_from", "branch_to", "frame"))
         for batch in filtered_batches(profile, batches, sample_filter):
-            for chain, steps in _prepared(profile, module, code, batch, found, unwinder.numbers):
-                unwinder.unwind(chain, steps)
+            unwinder.unwind(*_prepared(profile, module, code, batch, found, unwinder.numbers))
     unwinder.into(found)
     return found
 
@@ -179,9 +177,9 @@ _CALL, _RETURN, _OTHER = 0, 4, 8
 
 def _prepared(
     profile: Profile, module: int, code: CodeMap, batch: SampleBatch, found: Contexts, known: dict[tuple[int, ...], int]
-) -> Iterator[tuple[Context, list[int]]]:
-    """(call chain, outermost first; numbers of steps, newest first) of each sample that can be unwound. All are counted
-    in ``found``, steps numbered in ``known``."""
+) -> tuple[Array, Array, Array, Array]:
+    """(uint64 frames, leaf first, and int64 offsets of each sample's; int64 numbers of its steps, newest first, and
+    their offsets) of the samples that can be unwound. All are counted in ``found``, steps numbered in ``known``."""
     scope, every = profile.binder.scopes(batch), np.arange(len(batch))
     owner = np.repeat(every, batch.depth)
     source, target = (_inside(profile, module, scope[owner], batch[name]) for name in ("branch_from", "branch_to"))
@@ -191,28 +189,42 @@ def _prepared(
     source, target, frame = (np.where(code.row(a) >= 0, a, np.uint64(OUTSIDE)) for a in (source, target, frame))
     kept = (source != OUTSIDE) | (target != OUTSIDE)
     source, target, owner = source[kept], target[kept], owner[kept]
-    steps = numbered(known, *_steps(code, source, target, owner)).tolist()
-    leaf, calls = frame[chains[:-1]], code.call_before(frame).tolist()
-    touched = np.bincount(owner, minlength=len(batch)) > 0
+    steps = numbered(known, *_steps(code, source, target, owner))
+    ends = offsets_of(np.bincount(owner, minlength=len(batch)))
+    leaf, touched = frame[chains[:-1]], np.diff(ends) > 0
     unset = touched & code.frame_unset(leaf)
+    rows = np.flatnonzero(touched & ~unset)
     found.recorded += int(touched.sum())
     found.unset += int(unset.sum())
-    found.samples += int((touched & ~unset).sum())
-    found.bare += int((touched & ~unset & bare).sum())
-    ends, places, outside = offsets_of(np.bincount(owner, minlength=len(batch))), chains.tolist(), leaf == OUTSIDE
-    for i in np.flatnonzero(touched & ~unset).tolist():
-        first, last = int(ends[i]), int(ends[i + 1])
-        chain, before = [int(target[first])], OUTSIDE if outside[i] else 0
-        for call in calls[places[i] + 1 : places[i + 1]]:
-            if not call:
-                found.cut += 1
-                break
-            if call != OUTSIDE or before != OUTSIDE:
-                chain.append(call)
-            before = call
-        if len(chain) > 1 and chain[-1] == OUTSIDE:
-            chain.pop()
-        yield tuple(reversed(chain)), steps[first:last]
+    found.samples += len(rows)
+    found.bare += int(bare[rows].sum())
+    calls, chains = take_rows(code.call_before(frame), chains, rows)
+    calls, chains, cut = _shortened(calls, chains, leaf[rows], target[ends[rows]])
+    found.cut += cut
+    return (calls, chains, *take_rows(steps, ends, rows))
+
+
+def _shortened(calls: Array, chains: Array, leaf: Array, target: Array) -> tuple[Array, Array, int]:
+    """(calls, offsets of each sample's, how many were cut) of chains that end at a frame which no call precedes, with
+    one frame for several outside in a row, and none outside at the end. The first frame is where the newest branch
+    went; it was ``leaf``."""
+    owner, first = np.repeat(np.arange(len(leaf)), np.diff(chains)), chains[:-1]
+    calls[first] = leaf
+    before = np.append(np.uint64(0), calls[:-1])[: len(calls)]
+    later = np.ones(len(calls), bool)
+    later[first] = False
+    stops = np.cumsum(later & (calls == 0))
+    stopped = stops - np.append(0, stops)[first][owner] > 0
+    kept = ~stopped & ~(later & (calls == OUTSIDE) & (before == OUTSIDE))
+    calls[first] = target
+    cut = int((np.bincount(owner[stopped], minlength=len(leaf)) > 0).sum())
+    calls, owner = calls[kept], owner[kept]
+    chains = offsets_of(np.bincount(owner, minlength=len(leaf)))
+    last = chains[1:] - 1
+    ends_outside = last[(calls[last] == OUTSIDE) & (np.diff(chains) > 1)]
+    left = np.ones(len(calls), bool)
+    left[ends_outside] = False
+    return calls[left], offsets_of(np.bincount(owner[left], minlength=len(leaf))), cut
 
 
 def _chains(batch: SampleBatch) -> tuple[Array, Array, Array]:
@@ -264,29 +276,36 @@ class _Unwinder:
         self._steps: list[tuple[int, ...]] = []
         self._parent, self._address = [_ROOT], [0]
         self._children: dict[Pair, int] = {}
-        self._starts: dict[Context, int] = {}
         self._after: dict[int, int] = {}
         self._times: Counter[int] = Counter()
         """Of each stack and step: times 2**32 the stack, plus the number of the step."""
 
-    def unwind(self, chain: Context, steps: list[int]) -> None:
-        """Take in one sample."""
-        state = self._starts.get(chain)
-        if state is None:
-            node = _ROOT
-            for address in chain:
-                node = self._child(node, address)
-            state = self._starts[chain] = node << 1
-        after, times = self._after, self._times
-        if len(self._steps) < len(self.numbers):
-            self._steps += islice(self.numbers, len(self._steps), None)
-        for step in steps:
-            key = state << 32 | step
-            times[key] += 1
-            following = after.get(key)
-            if following is None:
-                following = after[key] = self._before(state, self._steps[step])
-            state = following
+    def unwind(self, calls: Array, chains: Array, steps: Array, ends: Array) -> None:
+        """Take in samples, as `_prepared` has them: all of them frame by frame, then step by step."""
+        self._steps += islice(self.numbers, len(self._steps), None)
+        rows, place = np.unique(calls, return_inverse=True)
+        addresses, depth = rows.tolist(), np.diff(chains)
+        state = np.zeros(len(depth), np.int64)
+        for k in range(int(depth.max(initial=0))):  # the outermost frame is the last one
+            deep = np.flatnonzero(depth > k)
+            keys, which = np.unique(state[deep] << 32 | place[chains[1:][deep] - 1 - k], return_inverse=True)
+            nodes = [self._child(key >> 32, addresses[key & 0xFFFFFFFF]) for key in keys.tolist()]
+            state[deep] = np.array(nodes, np.int64)[which]
+        state <<= 1
+        depth, after, times = np.diff(ends), self._after, self._times
+        for k in range(int(depth.max(initial=0))):
+            deep = np.flatnonzero(depth > k)
+            keys, which, number = np.unique(
+                state[deep] << 32 | steps[ends[:-1][deep] + k], return_inverse=True, return_counts=True
+            )
+            following = []
+            for key, n in zip(keys.tolist(), number.tolist(), strict=True):
+                times[key] += n
+                found = after.get(key)
+                if found is None:
+                    found = after[key] = self._before(key >> 32, self._steps[key & 0xFFFFFFFF])
+                following.append(found)
+            state[deep] = np.array(following, np.int64)[which]
 
     def _child(self, node: int, address: int) -> int:
         found = self._children.get((node, address))
@@ -331,7 +350,7 @@ class _Unwinder:
         """The calls down to a node, from the last one that came from the outside."""
         calls = []
         while node != _ROOT and self._address[node] != OUTSIDE:
-            if self._address[node]:
+            if self._address[node]:  # 0: a return to where no call was
                 calls.append(self._address[node])
             node = self._parent[node]
         return tuple(without_repeats(calls[::-1]))
