@@ -64,6 +64,7 @@ _CHAINS = (
         _BOLT + " -p {data} -o {out} {binary}",
         _BOLT + " -pa -p {text} -o {out} {binary}",
     ),
+    Chain("perf2bolt (YAML)", "boltyaml", (_BOLT, "perf"), "", ""),
 )  # fmt: skip
 
 
@@ -119,6 +120,8 @@ def _same(one: Path, other: Path) -> str:
 
 def _status(chain: Chain, command: Command, directory: Path) -> str:
     peer, ours = directory / f"{chain.name}.peer", directory / f"{chain.name}.ours"
+    if chain.export == "boltyaml":
+        return "its counts equal those of perf2bolt -w (tests/export/test_boltyaml.py), whose hashes it lacks"
     if chain.export == "sampleprof":
         made = directory / f"{chain.name}.sampleprof.txt"
         return _same(directory / "llvm-profgen.ours", made) + " (against llvm-profgen on the same counts)"

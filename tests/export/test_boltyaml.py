@@ -5,11 +5,14 @@ from __future__ import annotations
 import re
 import shutil
 from pathlib import Path
+from random import Random
 
 import pytest
 
 from captures import Data
 from export_tools import binary_of, exported, made_up_stacks, ran, tool
+from lastbranch.binaries.elf import read_elf
+from lastbranch.model import BytesSource
 
 LLVM = Path("/usr/lib/llvm-19/bin")
 PROGRAM = r"""
@@ -110,6 +113,21 @@ def test_blocks_of_jump_tables_traps_and_landing_pads(
     assert {"main", "_Z5riskyi", "_ZL5casesi/1", "_Z5trapsi"} <= mine.keys() & theirs.keys()
     for name in mine.keys() & theirs.keys():
         assert mine[name]["nblocks"] == theirs[name]["nblocks"], name
+
+
+def test_sizes_of_symbols_are_not_trusted(run, data: Data, tmp_path: Path) -> None:
+    """Nor is anything else in the symbol table, call frame information and code."""
+    whole, rnd = binary_of(data, "demo_pie", "lbrdemo").read_bytes(), Random(1)
+    sections = {s.name: s for s in read_elf(BytesSource(whole)).sections}
+    parts = [sections[name] for name in (".symtab", ".eh_frame", ".text")]
+    for _ in range(25):
+        damaged = bytearray(whole)
+        for _ in range(20):
+            part = rnd.choice(parts)
+            damaged[part.offset + rnd.randrange(part.file_size)] = rnd.choice((0, 0x7F, 0x80, 0xFF))
+        (tmp_path / "lbrdemo").write_bytes(damaged)
+        done = run("export", data.path("demo_pie"), "--to", "boltyaml", "--binary", tmp_path / "lbrdemo")
+        assert done.code in (0, 3, 5), done.err
 
 
 def test_other_processors_have_no_blocks(run, tmp_path: Path) -> None:

@@ -36,6 +36,9 @@ def code_blocks(source: Source, image: Image, start: Array, end: Array, leaders:
     size = (end - start).astype(np.int64)
     raw, offsets = code.read_many(start, size)
     found, each = Decoder(code.arch).classify(raw, offsets, start, size)
+    if not len(found.address):
+        none, nowhere = np.empty(0, np.int64), np.empty(0, np.uint64)
+        return BlockMap(nowhere, nowhere, none, none.astype(np.uint8), none, none, start)
     function = np.repeat(np.arange(len(start)), each)
     address, length, kind, target = found
     at = address - start[function] + offsets[:-1].astype(np.uint64)[function]

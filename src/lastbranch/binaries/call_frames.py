@@ -617,7 +617,7 @@ def _pads_of(section: FrameSection, fde: Fde) -> Iterator[int]:
         pad = sites.encoded(encoding, section.address_size, "landing pad", relative=False)
         sites.uleb("action")
         if pad:
-            yield base + pad
+            yield (base + pad) & _ADDRESSES
 
 
 def _read(source: Source, image: Image, section: Section) -> FrameSection:

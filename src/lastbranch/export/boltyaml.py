@@ -102,7 +102,13 @@ def _functions(symbols: Symbols, image: Image) -> tuple[Array, Array, dict[int, 
     order = np.argsort(symbols.start, kind="stable")
     start, end, names, seen = list[int](), list[int](), dict[int, str](), defaultdict[str, int](int)
     public = dict[int, bool]()
-    columns = (symbols.start, symbols.size, symbols.code, symbols.public, in_stubs(image, symbols.start))
+    inside = np.zeros(len(symbols.start), bool)
+    for s in image.executable_segments:  # the sizes of symbols are what the file says
+        left = symbols.start - np.uint64(s.vaddr)
+        inside |= (left < s.file_size) & (symbols.size <= s.file_size) & (left + symbols.size <= s.file_size)
+    columns = (
+        symbols.start, symbols.size, symbols.code & inside, symbols.public, in_stubs(image, symbols.start)
+    )  # fmt: skip
     text = strings_at(symbols.strings, symbols.name[order].tolist())
     for (a, n, code, is_public, stub), name in zip(
         zip(*(c[order].tolist() for c in columns), strict=True), text, strict=True
