@@ -24,6 +24,8 @@ from lastbranch.binaries import read_image
 from lastbranch.capture import ptrace
 from lastbranch.capture.software.control_flow import memory_of
 from lastbranch.capture.software.unwinder import ENDS, FRAMES, AddressSpace, Stack, Unwinder
+from lastbranch.isa import Decoder
+from lastbranch.lbr import KIND
 from lastbranch.model import BytesSource
 
 pytestmark = needs_ptrace
@@ -91,6 +93,13 @@ class Stopped:
             self._pass(status)
         ptrace.registers(self.pid, self.registers)
         self.space.forget()  # as a recording does when the kernel says that code was mapped
+
+    def go(self) -> None:
+        """Run to a breakpoint."""
+        ptrace.cont(self.pid)
+        while ptrace.signal_of(status := ptrace.wait(self.pid)[1]) != signal.SIGTRAP:
+            self._pass(status)
+        ptrace.registers(self.pid, self.registers)
 
     def step(self) -> None:
         """Execute one instruction; signals arrive."""
@@ -177,6 +186,32 @@ def test_stacks_are_those_that_the_program_noted(folder: Path, variant: tuple[st
     assert wrong == []
     assert ends[WHOLE] >= 0.99 * 1500, ends
     assert {"recurse", "handler", "signals"} < seen
+
+
+def test_a_stack_that_is_being_left_for_a_handler_is_not_followed(folder: Path) -> None:
+    """From the call that writes the handler's registers into the frame until it is in the handler."""
+    program = compiled(folder, "g++", "-O1", "-static")
+    start, end = max((s[:2] for s in symbols(program) if s[2] == "_Unwind_RaiseException"), key=lambda s: s[1] - s[0])
+    with stopped(program, "1000000", "30") as one:
+        unwinder = Unwinder()
+        leaving = list(Decoder().lines(one.memory(start, end - start), start))
+        last = next(i for i, found in enumerate(leaving) if found.text == "mov rsp, rcx")
+        call = [found.address for found in leaving[:last] if found.kind == KIND["call"]][-2]
+        for slot, value in ((0, call), (7, 1)):
+            ptrace.poke_user(one.pid, ptrace.DEBUG_REGISTER + slot * 8, value)
+        one.go()
+        ptrace.poke_user(one.pid, ptrace.DEBUG_REGISTER + 7 * 8, 0)
+        assert one.registers[ptrace.RIP] == call
+        ends = []
+        for _ in range(2000):
+            stack = unwinder.stack(one.space, one.registers)
+            if one.names(stack)[-1:] == ["catches"] and not stack.end:
+                break
+            ends.append(ENDS[stack.end])
+            one.step()
+    assert stack.frames[0] == one.registers[ptrace.RIP]
+    assert ends.count("going to an exception handler") > 20
+    assert ends[1:] == ["going to an exception handler"] * (len(ends) - 1)
 
 
 @needs_walk

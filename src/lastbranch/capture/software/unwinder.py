@@ -19,6 +19,8 @@ from ... import native
 from ...binaries.call_frames import CallFrames, Cie, Row, Rule, RuleKind
 from ...binaries.expressions import evaluate
 from ...errors import LastbranchError
+from ...isa import NOT_A_BRANCH, Decoder
+from ...lbr import KIND
 from ...model import BytesSource, OpenFile, Source
 from ..procfs import Mapping, mappings, read
 from ..ptrace import R8, R9, R10, R11, R12, R13, R14, R15, RAX, RBP, RBX, RCX, RDI, RDX, RIP, RSI, RSP
@@ -38,8 +40,11 @@ _LARGEST = 64 << 20
 """Bytes of the largest frame: a caller further away is on another stack."""
 _KEPT = -(1 << 31)
 
-WHOLE, _ASK, LIMIT, UNREADABLE, SWITCHED, UNKNOWN = range(6)
-ENDS = ("whole", "not known", f"cut off at {FRAMES} frames", "unreadable stack", "another stack", "code without frames")
+WHOLE, _ASK, LIMIT, UNREADABLE, SWITCHED, UNKNOWN, CAUGHT = range(7)
+ENDS = (
+    "whole", "not known", f"cut off at {FRAMES} frames", "unreadable stack", "another stack", "code without frames",
+    "going to an exception handler",
+)  # fmt: skip
 """How a stack ended, by the numbers above. Only the first has all callers."""
 
 
@@ -63,8 +68,8 @@ class Plain(NamedTuple):
 
 _LAST = Plain(0, 0, ())
 """The frame of a function without a caller."""
-_Found = Plain | tuple[Cie, Row] | None
-"""What is known of an address. ``None``: nothing."""
+_Found = Plain | tuple[Cie, Row] | int | None
+"""What is known of an address. ``None``: nothing. A number: stacks end there, so."""
 
 
 class AddressSpace:
@@ -170,14 +175,16 @@ class Unwinder:
             return walk.run()
         return self._walk.run(walk)
 
-    def _lookup(self, space: AddressSpace, address: int) -> _Found:
-        """What is known of the instruction at ``address``."""
+    def _lookup(self, space: AddressSpace, address: int, exact: bool) -> _Found:
+        """What is known of the instruction at ``address``, or, not ``exact``, of the call that ends there."""
         if address in space.found:
             return space.found[address]
         mapping = space.mapping(address)
         found: _Found = None
         if mapping is not None and (frames := self._files.of(space, mapping)) is not None:
             found = _row_of(frames, mapping, address)
+            if isinstance(found, tuple) and not isinstance(found, Plain):
+                found = CAUGHT if _goes_to_handler(space, *found, address + (not exact)) else found
         if len(space.found) >= _REMEMBERED:
             space.found.clear()
         if mapping is not None:  # what is nowhere now may be mapped later
@@ -195,6 +202,37 @@ def _row_of(frames: CallFrames, mapping: Mapping, address: int) -> _Found:
             known = frames.find(at - segment.offset + segment.vaddr)
             return None if known is None else _shape(known[0].cie, known[1])
     return None
+
+
+_FOR_HANDLER = {0, 1}
+"""RAX and RDX, which no function has to keep."""
+_TO_ITS_STACK = "mov rsp, rcx"
+_LAST_BYTES = 256
+
+
+def _goes_to_handler(space: AddressSpace, cie: Cie, row: Row, address: int) -> bool:
+    """Whether the code from ``address`` on leaves its frame for an exception handler, as the last instructions of
+    `_Unwind_RaiseException` do (``__builtin_eh_return`` of GCC).
+
+    The last function that it calls but one has written the handler's registers over the caller's, of which the rows
+    know nothing: its frame leads to callers that are gone. The last one is `_Unwind_DebugHook`.
+    """
+    in_frame = {register for register, rule in row.rules.items() if rule.kind is RuleKind.AT_OFFSET}
+    if not in_frame >= _FOR_HANDLER or cie.is_signal_frame:
+        return False
+    if _RBP not in in_frame:  # it has left
+        return True
+    calls = 0
+    for instruction in Decoder().lines(space.memory(address, _LAST_BYTES), address):
+        if instruction.text == _TO_ITS_STACK:
+            return True
+        calls += instruction.kind == KIND["call"]
+        if instruction.kind not in _WITHIN or calls > 1:
+            break
+    return False
+
+
+_WITHIN = frozenset((NOT_A_BRANCH, KIND["cond"], KIND["uncond"], KIND["call"]))
 
 
 def _shape(cie: Cie, row: Row) -> _Found:
@@ -224,7 +262,7 @@ class _Walker:
     """One walk, from frame to frame."""
 
     def __init__(
-        self, space: AddressSpace, registers: list[int], lookup: Callable[[AddressSpace, int], _Found]
+        self, space: AddressSpace, registers: list[int], lookup: Callable[[AddressSpace, int, bool], _Found]
     ) -> None:
         self.space, self.registers, self._lookup = space, registers, lookup
         self.frames = [registers[_RIP]]
@@ -237,7 +275,7 @@ class _Walker:
         return self.registers[_RIP] - (not self.exact) & ADDRESSES
 
     def found(self) -> _Found:
-        return self._lookup(self.space, self.key)
+        return self._lookup(self.space, self.key, self.exact)
 
     def run(self) -> Stack:
         while True:
@@ -250,6 +288,8 @@ class _Walker:
         found = self.found()
         if found is _LAST:
             return WHOLE
+        if isinstance(found, int):
+            return found
         if len(self.frames) >= FRAMES:
             return LIMIT
         if isinstance(found, Plain):
