@@ -18,7 +18,7 @@ from document_statements import DOCUMENTS, FILES, STATEMENTS, Statement, counts
 __all__ = ["document_reference"]
 
 _COLUMNS = ("stated", "works", "in part", "refused, with the reason", "not run here")
-_OF_SESSIONS = ("properties", "query", "lbr")
+_OF_SESSIONS = ("properties", "query")
 
 
 def _rows() -> Iterator[tuple[str, int, int, int, int, int]]:
@@ -35,7 +35,7 @@ def document_reference() -> str:
         "it, or the reason why it is not as stated. `python docs/document_reference.py` prints the counts.", "",
         f"| document | {' | '.join(_COLUMNS)} |", f"|{'---|' * (len(_COLUMNS) + 1)}",
         *(f"| {' | '.join(map(str, row))} |" for row in _rows()), "",
-        "Those of the three documents about trace sessions are in [Trace sessions](etw.md#what-the-documents-say).",
+        "Those of the first two documents are in [Trace sessions](etw.md#what-the-documents-say).",
         "Tests are functions of files of `tests/`.",
     ]  # fmt: skip
     for key, title in DOCUMENTS.items():

@@ -165,7 +165,7 @@ SENTENCES: tuple[Sentence, ...] = (
         ("EventCount", "0 clears the triggers and ends collection", "a_count_of_0_ends_it"),
         ("EventCount", "more than 0 begins it, with up to four", "four_triggers"),
         ("Return value", "ERROR_SUCCESS or an error code (codes and order: our choice)", "the_order_of_the_checks"),
-        ("Remarks", "each trigger that is logged is followed by its record", "a_record_for_each_trigger"),
+        ("Remarks", "each interrupt of the software source is followed by its record", "a_record_for_each_trigger"),
         ("Remarks", "records have the GUID of the provider and opcode 0x20", "a_record_for_each_trigger"),
         ("Remarks", "the payload is LBR_TRACE_EVENT_DATA", "what_a_record_holds"),
         ("Remarks", "trigger and record have the same time stamp", "a_record_for_each_trigger"),
