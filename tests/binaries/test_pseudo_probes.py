@@ -56,24 +56,22 @@ def cut(contents: bytes, name: bytes, where: slice, by: bytes) -> bytes:
 
 @pytest.mark.parametrize(
     ("section", "where", "by", "says"),
-    [
-        (b".pseudo_probe", slice(100, None), b"", ".pseudo_probe: "),
-        (b".pseudo_probe", slice(8, 9), b"\xff", "number of probes"),
+    [  # wherever the compiler put which function: that differs from run to run
+        (b".pseudo_probe", slice(-1, None), b"", ".pseudo_probe: "),
+        (b".pseudo_probe", slice(8, 9), b"\xff\xff\x7f", "number of probes"),
         (b".pseudo_probe", slice(30, 60), b"\xff" * 30, ".pseudo_probe: a number of more than 64 bits"),
-        (b".pseudo_probe_desc", slice(40, None), b"", ".pseudo_probe_desc: "),
-        (b".pseudo_probe_desc", slice(16, 17), b"\x7f", ""),
+        (b".pseudo_probe_desc", slice(17, None), b"", ".pseudo_probe_desc: 0 bytes are left"),
     ],
 )  # fmt: skip
 def test_what_is_before_damage_is_read(
     program: Path, contents: bytes, tmp_path: Path, section: bytes, where: slice, by: bytes, says: str
 ) -> None:
-    whole = set(read(probes_of(program)))
+    whole = read(probes_of(program))
     (tmp_path / "p").write_bytes(cut(contents, section, where, by))
     found = read_probes(open_binary(str(tmp_path / "p")), symbols(program))
     assert found is not None
     assert len(found) < len(whole)
-    if where.start >= 30:
-        assert set(read(found)) <= whole
+    assert set(read(found)) <= set(whole)
     notes = "; ".join(found.notes)
     assert says in notes
     assert notes
