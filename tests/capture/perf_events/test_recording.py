@@ -398,7 +398,7 @@ def test_attaching_counts_each_thread_once(
             counts[tid] = counts.get(tid, 0) + count
     busy = [n for n in counts.values() if n > 20]
     assert len(busy) == 12, counts
-    assert max(busy) < 130, counts  # 80 ms each
+    assert max(busy) < 150, counts  # 80 ms each; twice would be 160
 
 
 def test_the_whole_system_by_the_clock(clock: Callable[..., Recording], tmp_path: Path) -> None:
