@@ -82,6 +82,8 @@ def test_a_chain_begins_at_its_sample_and_has_the_calls_of_its_branches(program:
                 depth += kind == KIND["ret"]
                 if kind in (KIND["call"], KIND["ind_call"]):
                     if depth == 0:
+                        if abs(chain[1] - place) >> 32:
+                            break  # the unwinder's own call, left by the exception that it delivered
                         assert 0 < chain[1] - place <= 15
                         compared += 1
                         break
