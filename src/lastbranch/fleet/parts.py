@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..arrays import distinct
 from ..errors import FormatError, SelectionError, UnavailableError
 from ..model import Array, Module
 from ..model.atomic_output import temporary_folder
@@ -141,6 +142,26 @@ def _merged(table: StoreTable, relation: str) -> str:
     return f"SELECT {keys}{sums} FROM {relation} GROUP BY ALL ORDER BY {keys}"
 
 
+def _merged_counts(database: duckdb.DuckDBPyConnection, relation: str) -> str:
+    """`_merged` of the counts table, whose few texts come in all rows: grouped and sorted as numbers of their words,
+    they take half the time."""
+    table = TABLES["counts"]
+    texts = " UNION ALL ".join(f'SELECT DISTINCT "{name}" AS word FROM {relation}' for name in _TEXTS)
+    words = f"SELECT DISTINCT word FROM ({texts}) WHERE word IS NOT NULL ORDER BY word"
+    database.execute(f"CREATE TYPE word AS ENUM ({words})")  # their order is that of the list
+    numbered = _columns(table, lambda name: f'"{name}"::word' if name in _TEXTS else f'"{name}"')
+    said = _columns(table, lambda name: f'"{name}"::VARCHAR' if name in _TEXTS else f'"{name}"')
+    return f"SELECT {said} FROM ({_merged(table, f'(SELECT {numbered} FROM {relation})')})"
+
+
+_TEXTS = frozenset(c.name for c in TABLES["counts"].columns if c.type == "VARCHAR")
+
+
+def _columns(table: StoreTable, expression: Callable[[str], str]) -> str:
+    """SQL of all columns of ``table``, by an expression for each name."""
+    return ", ".join(f'{expression(c.name)} AS "{c.name}"' for c in table.columns)
+
+
 def batch_key(captures: Iterable[CaptureFile]) -> str:
     """What the parts of these captures are called: by their contents and labels, in any order."""
     said = sorted((c.digest, c.certain, *map(str, asdict(c.labels).values())) for c in captures)
@@ -193,20 +214,21 @@ def count_batch(store: str, captures: Sequence[CaptureFile]) -> list[Part]:
 
 def _write_rows(database: duckdb.DuckDBPyConnection, objects: Objects, rows: Rows, day: str, key: str) -> list[Part]:
     """The parts of what was counted on one day."""
-    parts, table = [], TABLES["counts"]
-    words = _objects(rows.words)
+    parts, words = [], _objects(rows.words)
     counts, bucket = _sorted(rows.counts, words)
-    database.register("words", {"id": np.arange(len(words), dtype=np.int32), "text": words})
-    columns = [f'{f"w{i}.text" if c.type == "VARCHAR" else f"r.{c.name}::UBIGINT"} AS "{c.name}"'
-               for i, c in enumerate(table.columns)]  # fmt: skip
-    joins = [
-        f"LEFT JOIN words w{i} ON w{i}.id = r.{c.name}" for i, c in enumerate(table.columns) if c.type == "VARCHAR"
-    ]
-    select = f"SELECT {', '.join(columns)} FROM sorted r {' '.join(joins)} ORDER BY r.position"
+    text = "getvariable('words')[{} + 1]".format  # NULL of -1. Joins instead took a third of the time of writing
+    columns = _columns(TABLES["counts"], lambda name: text(name) if name in _TEXTS else f"{name}::UBIGINT")
+    select = f"SELECT {columns} FROM counted"
     bounds = np.flatnonzero(np.append(True, bucket[1:] != bucket[:-1])).tolist() if len(bucket) else []
     for low, high in pairwise([*bounds, len(bucket)]):
         piece = {name: column[low:high] for name, column in counts.items()}
-        database.register("sorted", piece | {"position": np.arange(high - low)})
+        used = distinct(np.concatenate([distinct(piece[name]) for name in sorted(_TEXTS)]))
+        used = used[used >= 0]
+        database.execute("SET VARIABLE words = ?", [words[used].tolist()])
+        place = np.full(len(words) + 1, -1, np.int32)  # -1 is the last one, and stays -1
+        place[used] = np.arange(len(used), dtype=np.int32)
+        piece |= {name: place[piece[name]] for name in _TEXTS}
+        database.register("counted", piece)
         parts.append(_write(database, objects, select, f"counts/day={day}/bucket={bucket[low]:02d}", key))
     lists: dict[str, list[dict[str, Any]]] = {
         "captures": [one | {"time": one["time"].replace(tzinfo=None)} for one in rows.captures],
@@ -271,7 +293,9 @@ def reduce_parts(store: str, parts: Sequence[Part]) -> Part:
         with temporary_folder("lastbranch-parts") as scratch, connect() as database:
             paths = objects.paths([part.name for part in parts], scratch.path)
             table = TABLES[parts[0].table]
-            return [_write(database, objects, _merged(table, read_of(table, paths)), parts[0].group, key)]
+            relation = read_of(table, paths)
+            merged = _merged_counts(database, relation) if table.sums else _merged(table, relation)
+            return [_write(database, objects, merged, parts[0].group, key)]
 
     (part,) = _once(objects, key, make)
     return part
