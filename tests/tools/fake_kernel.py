@@ -209,6 +209,12 @@ class FakeKernel:
         under = path.rstrip("/") + "/"
         return sorted({p[len(under) :].split("/")[0] for p in self.contents if p.startswith(under)})
 
+    def private_tracefs(self) -> str | None:
+        return None
+
+    def set_filter(self, fd: int, text: str) -> None:
+        """Take any filter."""
+
     def link(self, path: str) -> str | None:
         return "/"
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from ... import lbr
+from ...closing import on_failure
 from ...errors import UnavailableError
 from ...formats.perfdata.layout import HARDWARE_EVENTS, READ, RECORD, SAMPLE, SOFTWARE_EVENTS, TYPE
 from .event_names import EventChoice, Pmu, parse_event
@@ -79,6 +80,8 @@ class EventSpec:
     ids: list[int] = field(default_factory=list)
     group_leaders: Mapping[int, int] = field(default_factory=dict)
     """By processor, the descriptor of the event whose group it joins."""
+    filter: str = ""
+    """Of the samples of a tracepoint, in the kernel's notation."""
 
     def attr_without(self, dropped: Sequence[Extra]) -> bytes:
         """The attribute with all extras but ``dropped``."""
@@ -379,11 +382,15 @@ def open_event(kernel: Kernel, spec: EventSpec, tid: int, cpu: int) -> int:
     """A descriptor of ``spec`` on ``tid`` and ``cpu``; raises the limit of open files if that helps."""
     attr, group = spec.attr, spec.group_leaders.get(cpu, -1)
     try:
-        return kernel.open_event(attr, tid, cpu, group)
+        made = kernel.open_event(attr, tid, cpu, group)
     except OSError as error:
-        if error.errno == errno.EMFILE and kernel.more_files():
-            return kernel.open_event(attr, tid, cpu, group)
-        raise
+        if error.errno != errno.EMFILE or not kernel.more_files():
+            raise
+        made = kernel.open_event(attr, tid, cpu, group)
+    if spec.filter:
+        with on_failure(kernel.close, made):
+            kernel.set_filter(made, spec.filter)
+    return made
 
 
 class EventRefused(Exception):

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 from .. import ptrace
 from . import syscall
+from .tracefs import private_tracefs
 
 __all__ = ["Kernel"]
 
@@ -86,6 +87,8 @@ class Kernel:
     enable = staticmethod(syscall.enable)
     disable = staticmethod(syscall.disable)
     set_period = staticmethod(syscall.set_period)
+    set_filter = staticmethod(syscall.set_filter)
+    private_tracefs = staticmethod(private_tracefs)
     more_files = staticmethod(syscall.more_files)
     ring = syscall.Ring
     close = staticmethod(os.close)

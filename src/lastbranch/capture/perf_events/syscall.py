@@ -21,7 +21,7 @@ from ...formats.perfdata.layout import ATTR_FIELDS, ATTR_FLAGS, TYPE
 
 __all__ = [
     "CLOCK", "CPU_CLOCK", "FLAG", "Ring", "USER_ONLY", "attribute", "disable", "enable", "event_id", "modify",
-    "more_files", "open_event", "read_count", "set_period", "signal_thread",
+    "more_files", "open_event", "read_count", "set_filter", "set_period", "signal_thread",
     "sparing",
 ]  # fmt: skip
 
@@ -42,6 +42,7 @@ USER_ONLY = FLAG["exclude_kernel"] | FLAG["exclude_hv"]
 
 _ENABLE, _DISABLE = 0x2400, 0x2401
 _PERIOD, _SET_OUTPUT, _ID, _MODIFY = 0x40082404, 0x2405, 0x80082407, 0x4008240B
+_FILTER = 0x40082406
 _F_SETSIG, _F_SETOWN_EX, _F_OWNER_TID = 10, 15, 0
 _HEAD, _TAIL = 1024, 1032
 """Offsets of data_head and data_tail in struct perf_event_mmap_page."""
@@ -124,6 +125,11 @@ def set_period(fd: int, period: int) -> None:
 def modify(fd: int, attr: bytes) -> None:
     """Change a breakpoint event, such as its address (Linux 4.17)."""
     fcntl.ioctl(fd, _MODIFY, attr)
+
+
+def set_filter(fd: int, text: str) -> None:
+    """Record only the samples of a tracepoint for which ``text`` holds. Source: Documentation/trace/events.rst."""
+    fcntl.ioctl(fd, _FILTER, text.encode() + b"\0")
 
 
 def event_id(fd: int) -> int:

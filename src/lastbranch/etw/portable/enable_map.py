@@ -30,7 +30,6 @@ class Row(NamedTuple):
 
 
 _F = EnableFlag
-_NOT_TRANSLATED = "Linux has its own tracepoints for it, which are not translated"
 _NO_COUNTERPART = "Linux has no equivalent"
 
 _MAPPED: dict[EnableFlag | str, tuple[tuple[str, ...], str]] = {
@@ -43,6 +42,18 @@ _MAPPED: dict[EnableFlag | str, tuple[tuple[str, ...], str]] = {
     _F.MEMORY_PAGE_FAULTS: (("soft", "hard"), "minor-faults, major-faults"),
     _F.MEMORY_HARD_FAULTS: (("read",), "major-faults"),
     _F.PROFILE: (("timer",), "cpu-clock"),
+    _F.PROCESS_COUNTERS: (("process counters",), "/proc"),
+    _F.DISK_IO: (("disk",), "block:block_rq_issue, block:block_rq_complete"),
+    _F.DISK_FILE_IO: (("file name",), "raw_syscalls:sys_enter, raw_syscalls:sys_exit; /proc"),
+    _F.DISK_IO_INIT: (("disk init",), "block:block_rq_issue"),
+    _F.SPLIT_IO: (("split",), "block:block_split"),
+    _F.FILE_IO: (("file",), "raw_syscalls:sys_enter, raw_syscalls:sys_exit"),
+    _F.FILE_IO_INIT: (("file init",), "raw_syscalls:sys_enter, raw_syscalls:sys_exit; /proc"),
+    _F.NETWORK_TCPIP: (("tcp",), "sock:sock_send_length, sock:sock_recv_length, sock:inet_sock_set_state"),
+    _F.VIRTUAL_ALLOC: (("memory",), "raw_syscalls:sys_enter, raw_syscalls:sys_exit"),
+    _F.VAMAP: (("mapping",), "raw_syscalls:sys_enter, raw_syscalls:sys_exit; /proc"),
+    _F.DPC: (("dpc",), "irq:softirq_entry, irq:softirq_exit"),
+    _F.INTERRUPT: (("isr",), "irq:irq_handler_entry, irq:irq_handler_exit"),
     "PMC_PROFILE": (("pmc",), "events of the processor's counters"),
 }
 
@@ -54,12 +65,7 @@ ALIASES: dict[int, tuple[int, int]] = {int(f): (GROUPS[g].word, GROUPS[g].bits) 
 """Bits of word 0 that the kernel replaces by a bit of another word: bit -> (word, bit)."""
 
 _REASONS: dict[EnableFlag | str, str] = {
-    **dict.fromkeys(
-        (_F.DPC, _F.INTERRUPT, _F.DISK_IO, _F.DISK_FILE_IO, _F.DISK_IO_INIT, _F.NETWORK_TCPIP, _F.VIRTUAL_ALLOC,
-         _F.SPLIT_IO, _F.FILE_IO, _F.FILE_IO_INIT), _NOT_TRANSLATED,
-    ),
-    _F.PROCESS_COUNTERS: "the counters of a process are in /proc; there are no events for them",
-    _F.VAMAP: "mappings of data files are not recorded",
+    _F.REGISTRY: "Linux has no registry",
     _F.FORWARD_WMI: "Linux has no WMI to forward to",
     _F.EXTENSION: "EnableFlags as the offset of an extension is not supported",
     "COMPACT_CSWITCH": "context switches are written one by one: CONTEXT_SWITCH",

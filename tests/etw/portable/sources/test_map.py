@@ -16,7 +16,7 @@ from lastbranch.etw.flags import GROUPS, KERNEL_LOGGER, EnableFlag, LogFileMode,
 from lastbranch.etw.portable.enable_map import ROWS, kinds_of, normalised_masks, rows_of, unmapped
 from lastbranch.etw.portable.sources import argv, check, needed
 from lastbranch.etw.portable.sources.kinds import KINDS
-from lastbranch.etw.portable.sources.plan import TASKS
+from lastbranch.etw.portable.sources.plan import COUNTERS, FOLLOWERS, TASKS
 from lastbranch.etw.properties import SessionRequest
 from lastbranch.etw.status import EtwError, Status
 from source_tools import SourceKernel
@@ -37,7 +37,8 @@ class TestTable:
         assert not [row for row in ROWS if row.kinds and (row.why or not row.linux)]
 
     def test_every_kind_is_made_by_something(self) -> None:
-        assert {kind for row in ROWS for kind in row.kinds} == KINDS.keys() | TASKS | {"pmc"}
+        followed = {kind for follower in FOLLOWERS for kind in follower.needs}
+        assert {kind for row in ROWS for kind in row.kinds} == KINDS.keys() | TASKS | followed | {COUNTERS, "pmc"}
 
     @pytest.mark.parametrize(
         ("flag", "word", "bit"),
@@ -103,7 +104,7 @@ class TestCheck:
     @pytest.mark.parametrize("row", [row for row in ROWS if row.why], ids=lambda row: f"{row.name}-{row.word}")
     def test_what_linux_does_not_have_is_not_supported_by_name(self, row: object) -> None:
         masks = [0] * 8
-        masks[row.word] = row.bits | (0x100 if row.name == "DISK_FILE_IO" else 0)  # type: ignore[attr-defined]
+        masks[row.word] = row.bits  # type: ignore[attr-defined]
         error = refused(masks)
         assert error.status == Status.NOT_SUPPORTED
         assert "is not available: " in error.reason
@@ -128,7 +129,23 @@ class TestCheck:
         hidden = replace(ROOT, files=dict(ROOT.files, **{"/sys/kernel/tracing/README": ""}))
         error = refused([0x80], hidden, tracefs=False)
         assert error.status == Status.PRIVILEGE_NOT_HELD
+        assert "to mount it privately needs CAP_SYS_ADMIN" in error.reason
         check(SYSTEM, [0x10], kernel=SourceKernel(ROOT, tracefs=False))  # context switches have another way
+
+    @pytest.mark.parametrize(
+        ("flag", "name"),
+        [(0x20, "irq:softirq_entry"), (0x40, "irq:irq_handler_entry"), (0x100, "block:block_rq_complete"),
+         (0x400, "block:block_rq_issue"), (0x10000, "sock:inet_sock_set_state"), (0x200000, "block:block_split")],
+    )  # fmt: skip
+    def test_a_tracepoint_that_this_kernel_lacks_is_named(self, flag: int, name: str) -> None:
+        error = refused([flag])
+        assert error.status == Status.NOT_SUPPORTED
+        assert f"has no tracepoint {name}" in error.reason
+
+    def test_system_calls_of_a_machine_without_a_table(self) -> None:
+        error = refused([0x2000000], replace(ROOT, arch="riscv64"))
+        assert error.status == Status.NOT_SUPPORTED
+        assert "the numbers of system calls of riscv64 are not known" in error.reason
 
     @pytest.mark.parametrize(
         ("machine", "sentence"),

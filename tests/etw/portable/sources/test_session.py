@@ -24,7 +24,7 @@ from lastbranch.opening import open_profile
 from private_registry import registry_at
 
 PERFINFO, THREAD = UUID("ce1dbfb4-137e-4da6-87b0-3f59aa102cbc"), UUID("3d6fa8d1-fe05-11d0-9dda-00c04fd7ba7c")
-LIVES, CSWITCH, DISK_IO, PROFILE = 7, 0x10, 0x100, 0x1000000
+LIVES, CSWITCH, REGISTRY, PROFILE = 7, 0x10, 0x20000, 0x1000000
 
 
 def permitted() -> bool:
@@ -126,7 +126,7 @@ def test_groups_are_set_while_it_runs(kernel: PortableKernel, tmp_path: Path) ->
     assert kernel.query_information(state.handle, Info.SYSTEM_TRACE_ENABLE_FLAGS_INFO, None)[:2] == [7, 4]
     work()
     with pytest.raises(EtwError) as refused:
-        kernel.set_information(state.handle, Info.SYSTEM_TRACE_ENABLE_FLAGS_INFO, [7 | DISK_IO, 4])
+        kernel.set_information(state.handle, Info.SYSTEM_TRACE_ENABLE_FLAGS_INFO, [7 | REGISTRY, 4])
     assert refused.value.status == Status.NOT_SUPPORTED
     assert kernel.query_information(state.handle, Info.SYSTEM_TRACE_ENABLE_FLAGS_INFO, None)[:2] == [7, 4]
     stop(kernel, state)
@@ -136,8 +136,8 @@ def test_groups_are_set_while_it_runs(kernel: PortableKernel, tmp_path: Path) ->
 
 
 def test_what_linux_does_not_have_starts_no_session(kernel: PortableKernel, tmp_path: Path) -> None:
-    with pytest.raises(EtwError, match="DISK_IO is not available") as refused:
-        kernel.start(request(tmp_path / "x.etl", LIVES | DISK_IO), ())
+    with pytest.raises(EtwError, match="REGISTRY is not available") as refused:
+        kernel.start(request(tmp_path / "x.etl", LIVES | REGISTRY), ())
     assert refused.value.status == Status.NOT_SUPPORTED
     assert kernel.sessions() == []
     assert not (tmp_path / "x.etl").exists()

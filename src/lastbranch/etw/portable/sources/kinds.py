@@ -61,10 +61,23 @@ class Raw:
         column[fits] = self._data[index].view(f"{'i' if place.signed else 'u'}{place.size}")[:, 0]
         return column
 
+    def array(self, name: str) -> list[bytes]:
+        """The bytes of a field that is an array; zeros where a sample is too short."""
+        place, data = self._fields[name], self._data.tobytes()
+        starts = (self._at[:-1] + place.offset).tolist()
+        ends = [min(start + place.size, end) for start, end in zip(starts, self._at[1:].tolist(), strict=True)]
+        return [data[start:end].ljust(place.size, b"\0") for start, end in zip(starts, ends, strict=True)]
+
+
+def _folder(kernel: Kernel) -> str | None:
+    """The folder of tracefs: where it is mounted, else one that only this process sees; ``None`` without the right."""
+    mounted = next((folder for folder in _FOLDERS if "events" in kernel.names(folder)), None)
+    return mounted or kernel.private_tracefs()
+
 
 def has_tracefs(kernel: Kernel) -> bool:
     """Whether tracepoints can be read."""
-    return any("events" in kernel.names(folder) for folder in _FOLDERS)
+    return _folder(kernel) is not None
 
 
 def read_tracepoint(kernel: Kernel, name: str, call: str = "StartTrace") -> Tracepoint:
@@ -72,16 +85,18 @@ def read_tracepoint(kernel: Kernel, name: str, call: str = "StartTrace") -> Trac
 
     `EtwError` 50 if the kernel has no such tracepoint or no tracefs, 1314 if it may not be read.
     """
-    for folder in _FOLDERS:
+    folder, shown = _folder(kernel), name.replace("/", ":")
+    if folder is not None:
         number, layout = (kernel.text(f"{folder}/events/{name}/{file}") for file in ("id", "format"))
         if number and layout:
             found = {m[1]: Place(int(m[2]), int(m[3]), m[4] == "1") for m in _FIELD.finditer(layout)}
             return Tracepoint(int(number), found)
-    shown = name.replace("/", ":")
-    if has_tracefs(kernel):
         raise EtwError(call, Status.NOT_SUPPORTED, f"this kernel ({kernel.release}) has no tracepoint {shown}")
     if "tracing" in kernel.names("/sys/kernel"):
-        why = f"the tracepoint {shown} may not be read: tracefs (/sys/kernel/tracing) is not mounted, or for root only"
+        why = (
+            f"the tracepoint {shown} may not be read: tracefs (/sys/kernel/tracing) is for root only, or not mounted, "
+            "and to mount it privately needs CAP_SYS_ADMIN"
+        )
         raise EtwError(call, Status.PRIVILEGE_NOT_HELD, why)
     raise EtwError(call, Status.NOT_SUPPORTED, f"this kernel ({kernel.release}) offers no tracepoints ({shown})")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -14,19 +14,29 @@ from ....capture.perf_events.event_set import EventSpec
 from ....capture.perf_events.host import Host, read_host
 from ....capture.perf_events.linux_kernel import Kernel
 from ....formats.etl.profile.sample_events import PeriodEncoding, Trigger
-from ....formats.perfdata.layout import TYPE
+from ....formats.perfdata.layout import SAMPLE, TYPE
 from ....model import SampleBatch
+from ...status import EtwError, Status
 from ..enable_map import kinds_of
 from ..profile_sources import TIMER, choices_of, default_interval, profile_sources
+from .block_io import BlockIo
 from .configuration import SourceConfiguration
 from .event_words import Events, Ints, of_samples, with_values
+from .interrupts import Interrupts
+from .joint_events import Follower
 from .kinds import KINDS, PMC, RECORDS, Kind, Place, Raw, has_tracefs, read_tracepoint
 from .ring_stream import ALL, refusal, sampling, tracking, values_of
+from .sockets import Sockets
+from .system_calls import SystemCalls
 
-__all__ = ["TASKS", "StreamPlan", "names_of", "try_masks", "plan_streams"]
+__all__ = ["COUNTERS", "FOLLOWERS", "TASKS", "StreamPlan", "names_of", "try_masks", "plan_streams"]
 
 
 TASKS = frozenset({"process", "thread", "image"})
+COUNTERS = "process counters"
+"""The kind of `ProcessCounters`."""
+FOLLOWERS: tuple[type[Follower], ...] = (SystemCalls, BlockIo, Sockets, Interrupts)
+"""What makes events of several tracepoints."""
 _TIMER_NS = 100
 """The unit of the timer's interval."""
 
@@ -48,11 +58,18 @@ class StreamPlan:
     """Flags of the branch records that its samples carry, ``None``: none."""
     counters: tuple[int, ...] = ()
     """Profile sources whose counts its samples carry."""
+    follower: type[Follower] | None = None
+    """What its samples go to, with those of other tracepoints, instead of `convert`."""
+    filter: str = ""
 
     @property
     def hook(self) -> int:
         """The kernel event that a sample becomes."""
         return self.kind.hook if self.kind else PMC
+
+    @property
+    def tracepoint(self) -> str:
+        return self.kind.tracepoint if self.kind else ""
 
     @property
     def period(self) -> int:
@@ -66,17 +83,21 @@ class StreamPlan:
         """Equal where two streams differ in nothing but the period."""
         cores = self.choice.pmu.name if self.choice.pmu else ""
         kernel_stacks = self.stacks and self.kernel_stacks
-        return self.hook, self.source, cores, self.stacks, kernel_stacks, self.options, self.counters
+        point = self.choice.name if self.follower else ""
+        return (
+            self.hook, self.source, cores, self.stacks, kernel_stacks, self.options, self.counters, point, self.filter
+        )  # fmt: skip
 
     def spec(self, host: Host, group: Mapping[int, int] | None = None) -> EventSpec:
         """For perf_event_open. ``group``: by processor, the first event of `counters`."""
         flags = self.kind.flags | (self.kind.counting if self.counters else set()) if self.kind else frozenset()
         branches = 0 if self.options is None else lbr.convert(self.options, "etw", "perf").value
-        return sampling(
+        made = sampling(
             self.choice, host, period=self.period, sample=self.kind.sample if self.kind else 0,
             stacks=self.stacks, kernel_stacks=self.kernel_stacks, branches=branches,
             more=flags, group_leaders=group if self.counters else None,
         )  # fmt: skip
+        return replace(made, filter=self.filter)
 
     def convert(self, batch: SampleBatch, ticks: Ints) -> Events:
         """Convert samples to events at ``ticks``, which are the batch's times, too."""
@@ -98,7 +119,33 @@ def plan_streams(configuration: SourceConfiguration, kernel: Kernel, host: Host)
     found = [_of_kind(name, configuration, kernel) for name in sorted(kinds - TASKS) if name in KINDS]
     for source in configuration.pmc_sources if "pmc" in kinds else ():
         found += [StreamPlan(choice, source=source) for choice in choices_of(source, kernel)]
-    return [_configured(one, configuration) for one in found]
+    found = [_configured(one, configuration) for one in found]
+    return found + [one for follower in FOLLOWERS for one in _followed(follower, kinds, configuration, kernel)]
+
+
+def _followed(
+    follower: type[Follower], kinds: frozenset[str], configuration: SourceConfiguration, kernel: Kernel
+) -> Iterator[StreamPlan]:
+    """The tracepoints of ``follower`` for those of ``kinds`` that are its own."""
+    wanted = kinds & follower.needs.keys()
+    for name in sorted({name for kind in wanted for name in follower.needs[kind]}):
+        point = read_tracepoint(kernel, name)
+        missing = [field for field in follower.fields[name] if field.lstrip("*") not in point.fields]
+        if missing:
+            shown = f"{name.replace('/', ':')} has no field {missing[0].lstrip('*')}"
+            raise EtwError("StartTrace", Status.NOT_SUPPORTED, f"the tracepoint {shown} in this kernel")
+        yield StreamPlan(
+            EventChoice(name.replace("/", ":"), TYPE.TRACEPOINT, point.number),
+            Kind(0, _none, tracepoint=name, sample=SAMPLE.RAW), point.fields,
+            stacks=bool(follower.hooks.intersection(configuration.stack_hooks)),
+            kernel_stacks=configuration.kernel_stacks,
+            follower=follower, filter=follower.filter(wanted, kernel.machine),
+        )  # fmt: skip
+
+
+def _none(batch: SampleBatch, ticks: Ints, raw: Raw) -> Events:
+    """A tracepoint of a follower makes no events by itself."""
+    return Events.joined([])
 
 
 def _of_kind(name: str, configuration: SourceConfiguration, kernel: Kernel) -> StreamPlan:
@@ -146,7 +193,7 @@ def try_masks(masks: Sequence[int], call: str, kernel: Kernel | None = None) -> 
     given, kernel = kernel, kernel or Kernel()
     host = read_host(kernel)
     configuration = SourceConfiguration(masks=tuple(masks))
-    specs = [tracking(host, images=True)] if kinds_of(masks) & TASKS else []
+    specs = [tracking(host, images=True)] if kinds_of(masks) & {*TASKS, COUNTERS} else []
     specs += [one.spec(host) for one in plan_streams(configuration, kernel, host)]
     for spec in specs:
         try:

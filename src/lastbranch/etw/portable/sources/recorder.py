@@ -23,8 +23,11 @@ from ..clock import Clock as SessionClock
 from ..enable_map import WORDS, kinds_of
 from .configuration import SourceConfiguration
 from .event_words import Events, encoded
+from .joint_events import Feed, Follower
+from .kinds import Raw
 from .perf_records import FOREVER, Ticks
-from .plan import TASKS, StreamPlan, names_of, plan_streams
+from .plan import COUNTERS, FOLLOWERS, TASKS, StreamPlan, names_of, plan_streams
+from .process_counters import ProcessCounters
 from .ring_stream import Counters, Stream
 from .tasks import Tasks
 
@@ -117,6 +120,8 @@ class Recorder:
         self._ticks = Ticks(configuration.clock)
         self._streams: dict[tuple[object, ...], _Open] = {}
         self._tasks: Tasks | None = None
+        self._processes: ProcessCounters | None = None
+        self._followers: dict[type[Follower], Follower] = {}
         self._counters = Counters((), self._kernel, self._host)
         self._names: dict[int, str] = {}
         self._intervals: Mapping[int, int] = {}
@@ -147,6 +152,9 @@ class Recorder:
             tasks = self._tasks_for(kinds)
             if tasks is not None and tasks is not self._tasks:
                 refused.callback(tasks.close)
+            processes = self._processes_for(COUNTERS in kinds_of(configuration.masks))
+            if processes is not None and processes is not self._processes:
+                refused.callback(processes.close)
             counters = self._counters_for(next((one.counters for one in wanted if one.counters), ()))
             refused.callback(self._restart if counters is self._counters else counters.close)
             for one in wanted:
@@ -170,8 +178,10 @@ class Recorder:
             self._counters = counters
             self._write_counter_names(self._moment())
         self._follow(tasks, kinds)
+        self._follow_processes(processes)
         self._set_intervals(wanted)
         self._streams |= opened
+        self._use_followers(configuration, wanted)
         if configuration.masks != self._configuration.masks:
             self._write_events([mask_event(configuration.masks, self._moment())])
         self._configuration = configuration
@@ -206,6 +216,26 @@ class Recorder:
             self._write(tasks.begin(self._moment()))
         tasks.wanted = kinds
 
+    def _processes_for(self, wanted: bool) -> ProcessCounters | None:
+        if not wanted:
+            return None
+        return self._processes or ProcessCounters(self._kernel, self._host, self._ticks)
+
+    def _follow_processes(self, processes: ProcessCounters | None) -> None:
+        old, self._processes = self._processes, processes
+        if old is not None and old is not processes:
+            old.close()
+        if processes is not None and processes is not old:
+            self._write(processes.begin(self._moment()))
+
+    def _use_followers(self, configuration: SourceConfiguration, wanted: list[StreamPlan]) -> None:
+        """Keep the followers that have streams, and tell them which events are wanted of them."""
+        used = {one.follower for one in wanted if one.follower is not None}
+        self._followers = {kind: self._followers.get(kind) or kind(self._kernel) for kind in FOLLOWERS if kind in used}
+        for kind, follower in self._followers.items():
+            follower.kinds = kinds_of(configuration.masks) & kind.needs.keys()
+            follower.stack_hooks = configuration.stack_hooks
+
     def _set_intervals(self, wanted: list[StreamPlan]) -> None:
         """Set the intervals of streams that stay open, and write those that are in force now."""
         intervals = {one.source: one.interval for one in wanted if one.source is not None}
@@ -229,13 +259,23 @@ class Recorder:
             took = self._tasks.stream.round(until)
             lost += took.lost
             parts.append(self._tasks.of(took, self._floor))
+        if self._processes is not None:
+            took = self._processes.stream.round(until)
+            lost += took.lost
+            parts.append(self._processes.of(took, self._floor))
+        feeds: dict[type[Follower], list[Feed]] = {}
         for one in self._streams.values():
             took = one.stream.round(until)
             lost += took.lost
             if len(took.samples):
                 batch = took.samples
                 batch.columns["time"] = ticks = np.maximum(self._ticks(batch.time), self._floor)
-                parts.append(one.wanted.convert(batch, ticks))
+                if one.wanted.follower is None:
+                    parts.append(one.wanted.convert(batch, ticks))
+                else:
+                    feed = Feed(one.wanted.tracepoint, batch, ticks, Raw(batch, one.wanted.fields))
+                    feeds.setdefault(one.wanted.follower, []).append(feed)
+        parts += [self._followers[kind].events(feed) for kind, feed in feeds.items() if kind in self._followers]
         if until != FOREVER:
             self._floor = max(self._floor, self._ticks.of(until))
         events = Events.joined(parts)
@@ -248,7 +288,7 @@ class Recorder:
         """Stop, write the rest and the lists of what still exists, and close."""
         try:
             streams = [one.stream for one in self._streams.values()]
-            streams += [self._tasks.stream] if self._tasks is not None else []
+            streams += [one.stream for one in (self._tasks, self._processes) if one is not None]
             for stream in streams:
                 stream.disable()
             self.round(FOREVER)
@@ -256,6 +296,10 @@ class Recorder:
             now = self._moment()
             if self._tasks is not None:
                 self._write(self._tasks.end(now))
+            if self._processes is not None:
+                self._write(self._processes.end(now))
+            for follower in self._followers.values():
+                self._write(follower.end(now))
             self._write_events(interval_events(self._names, self._intervals, {}, now, end=True))
             self._write_counter_names(now)
             self._write_events([mask_event(self._configuration.masks, now, end=True)])
@@ -266,10 +310,11 @@ class Recorder:
         """Close everything; nothing is written."""
         for one in self._streams.values():
             one.stream.close()
-        if self._tasks is not None:
-            self._tasks.close()
+        for other in (self._tasks, self._processes):
+            if other is not None:
+                other.close()
         self._counters.close()
-        self._streams, self._tasks = {}, None
+        self._streams, self._tasks, self._processes = {}, None, None
 
     # -- output
 
