@@ -10,7 +10,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ..arrays import StackSums, Table, group, group_unordered
+from ..arrays import StackSums, Table, group, group_unordered, offsets_of
 from ..errors import NotRecordedError
 from ..lbr import branch_type, flag, no_ranges_because
 from ..model import (
@@ -20,6 +20,7 @@ from ..model import (
     Profile,
     SampleBatch,
     SampleFilter,
+    column,
 )
 from ..threads import Threads
 from .compact import Compactor
@@ -228,6 +229,8 @@ class Counted:
     entries: int = 0
     broken: dict[str, int] = field(default_factory=dict)
     sampled: Sampled = field(default_factory=lambda: Sampled.none())
+    not_taken: Bound | None = None
+    """Entries of branches that were not taken, from them to the next instruction; ``None`` where none was recorded."""
 
 
 def why_no_stacks(profile: Profile, sample_filter: SampleFilter | None = None) -> str | None:
@@ -292,13 +295,38 @@ def count_stacks(
     counter = EntryCounter(profile.binder, ranges=ranges, details=details, sampled=sampled, by_process=by_process)
     early, profile.watcher = profile.watcher, None  # it is for one count: its tables take memory
     if isinstance(early, EarlyCounts) and early.serves(counter, sample_filter) and early.pour(profile, [counter]):
-        return counter.result(sample_filter, estimate)
+        return counter.result(sample_filter, estimate)  # those who watch do not see records of single branches
     for stream in profile.streams:
         if "branch_from" not in stream.columns:
             continue
         for batch in filtered_batches(profile, stream.stacks(), sample_filter, by_address=False):
             counter.add(batch)
-    return counter.result(sample_filter, estimate)
+    out = counter.result(sample_filter, estimate)
+    if any("previous_target" in stream.columns for stream in profile.streams):
+        _add_runs_of_code(profile, out)
+    return out
+
+
+def _add_runs_of_code(profile: Profile, found: Counted) -> None:
+    """Records of single branches (Arm SPE before v1.2) do not say where the branch before went: give them the ranges
+    that are certain by the code.
+
+    After a branch, taken or not, the code runs up to the next one. So each stretch between two branches counts as often
+    as branches that lead to it were sampled. AutoFDO counts such records so, too.
+    """
+    from .straight_runs import next_branches
+
+    if found.ranges is None or len(found.ranges.count):
+        return
+    parts = [found.branches, *([found.not_taken] if found.not_taken is not None else [])]
+    names = ("process", "b_module", "b", "count")
+    process, module, start, count = (np.concatenate([getattr(part, name) for part in parts]) for name in names)
+    (process, module, start), (count,) = group([process, module, start], [count], [np.add])
+    end, known = next_branches(profile, module, start)
+    found.broken["into code that is not available"] = int(count[~known].sum())
+    process, module, start, end, count = (column[known] for column in (process, module, start, end, count))
+    none = np.zeros(len(count), np.int64)
+    found.ranges = Bound(process, module, start, module, end, count, none, none)
 
 
 class EntryCounter:
@@ -312,6 +340,7 @@ class EntryCounter:
         names = tuple(BRANCH_VALUES) if details else ()
         self._branch_table = PairTable(binder, names, by_process=by_process)
         self._range_table = PairTable(binder, by_process=by_process) if ranges else None
+        self._passed_table = PairTable(binder, by_process=by_process)
         self._sample_table = PairTable(binder, by_process=by_process) if sampled else None
         self._compactor, thread = Compactor(), Threads(1, "lastbranch-sort")
         ops = [BRANCH_VALUES[n] for n in names]
@@ -344,13 +373,19 @@ class EntryCounter:
         if self._sample_table is not None:
             once, none = np.ones(len(batch), np.int64), np.zeros(len(batch), np.int64)
             self._sample_table.add_sums(scope, batch.ip, none.view(np.uint64), [once, none, none])
+        if self._range_table is not None and "previous_target" in batch:
+            self._add_runs(scope, batch)
+        if self._kernel is None or batch.in_place is None:
+            batch = self._taken(scope, batch)
         if not batch.entries or not (self._wants_branches or self._ranges):
             return
         if self._kernel is not None:
             done = self._kernel.add(scope, batch)
             if done == len(batch):
                 return
-            scope, batch = scope[done:], batch.slice(done, len(batch))
+            scope, batch = scope[done:], self._taken(scope[done:], batch.slice(done, len(batch)))
+            if not batch.entries:
+                return
         offsets = batch.offsets[BRANCH]
         depth, (source, target, flags) = batch.depth, (batch[name] for name in ENTRY)
         values = _values(flags) if self._details else []
@@ -381,6 +416,37 @@ class EntryCounter:
             each = np.repeat(scope, depth)[1:]
             self._ranges.add_as_is(each[within], target[1:][within], source[:-1][within], zeros)
 
+    def _taken(self, scope: Array, batch: SampleBatch) -> SampleBatch:
+        """``batch`` without entries of branches that were not taken, which are counted apart."""
+        if not batch.entries:
+            return batch
+        source, target, flags = (batch[name] for name in ENTRY)
+        passed = flag(flags, "not_taken") != 0
+        if not passed.any():
+            return batch
+        sample = np.repeat(np.arange(len(batch)), batch.depth)
+        self._passed_table.add_each(
+            scope[sample[passed]], source[passed], target[passed], flags[passed] & np.uint64(3), []
+        )
+        columns = {n: c[~passed] if column(n).group == BRANCH else c for n, c in batch.columns.items()}
+        depth = np.bincount(sample[~passed], minlength=len(batch))
+        return SampleBatch(columns, {**batch.offsets, BRANCH: offsets_of(depth)})
+
+    def _add_runs(self, scope: Array, batch: SampleBatch) -> None:
+        """The straight lines of records of one branch each: from where the branch before went to the branch.
+
+        Only of branches that were taken: a line ends with one of them, so that each line counts as often as its end was
+        sampled. Operations inside it, and branches that it ran past, would count it once more each.
+        """
+        assert self._range_table is not None
+        ends, first = np.flatnonzero(batch.depth == 1), batch.offsets[BRANCH][:-1]
+        if not len(ends):
+            return
+        taken = flag(batch["branch_flags"][first[ends]], "not_taken") == 0
+        ends = ends[taken & (batch["previous_target"][ends] != 0)]
+        start, end = batch["previous_target"][ends], batch["branch_from"][first[ends]]
+        self._range_table.add_each(scope[ends], start, end, np.zeros(len(ends), np.uint64), [])
+
     @property
     def makes(self) -> tuple[bool, bool, bool]:
         """Whether it counts ranges, gathers details, and counts the addresses of samples."""
@@ -393,7 +459,7 @@ class EntryCounter:
 
     @property
     def _tables(self) -> tuple[PairTable | None, ...]:
-        return self._branch_table, self._range_table, self._sample_table
+        return self._branch_table, self._range_table, self._sample_table, self._passed_table
 
     def _finish(self) -> None:
         """Bring all that was counted to the tables."""
@@ -435,6 +501,9 @@ class EntryCounter:
             at = self._sample_table.result()
             (module, address), (count,) = group([at.a_module, at.a], [at.count], [np.add])
             out.sampled = Sampled(module, address, count)
+        passed = self._passed_table.result()
+        passed = passed.take(any_end_in(sample_filter, passed.a_module, passed.b_module))
+        out.not_taken = passed if len(passed.count) else None
         if self._range_table is not None:
             found = self._range_table.result()
             found = found.take(any_end_in(sample_filter, found.a_module, found.b_module))

@@ -51,7 +51,7 @@ COLUMNS: tuple[Column, ...] = (
     Column("stream_id", "uint64", "id", "recorder's id of the counter that overflowed"),
     Column("addr", "uint64", "address", "data address of the access that was sampled"),
     Column("hw_idx", "int64", "index", "physical slot of the newest branch entry (top of stack); -1 unknown"),
-    Column("weight", "uint64", "cycles", "cost of the sampled access: full weight, or three packed parts (see events)"),
+    Column("weight", "uint64", "cycles", "cost of the sample: full weight, or three packed parts (see events)"),
     Column("data_src", "uint64", "bits", "what served the sampled access: perf_mem_data_src layout"),
     Column("transaction", "uint64", "bits", "transactional state, PERF_TXN_* layout"),
     Column("phys_addr", "uint64", "address", "physical address of the sampled access"),
@@ -77,6 +77,12 @@ COLUMNS: tuple[Column, ...] = (
     Column("raw", "uint8", "bytes", "raw data of the event, undecoded", "raw"),
     Column("user_stack", "uint8", "bytes", "copy of the top of the user stack", "user_stack"),
     Column("aux", "uint8", "bytes", "snapshot of the AUX area", "aux"),
+    Column("previous_target", "uint64", "address", "target of the last taken branch before the sample; 0 unknown"),
+    Column("operation", "uint64", "bits", "Arm SPE: operation class << 8 | its payload; 0xFFFF unknown"),
+    Column("operation_events", "uint64", "bits", "Arm SPE: what happened to the operation (events packet)"),
+    Column("operation_source", "uint64", "code", "Arm SPE: what served the access, a code of the processor's model"),
+    Column("issue_latency", "uint64", "cycles", "Arm SPE: from dispatch to issue; weight has the total"),
+    Column("translation_latency", "uint64", "cycles", "Arm SPE: address translation"),
 )
 
 _BY_NAME = {c.name: c for c in COLUMNS}

@@ -73,6 +73,8 @@ class Profile:
     """Header sections that are not decoded, by name."""
     memory: int = MEMORY
     """Bytes that the tables may take."""
+    hardware_trace: str = ""
+    """What traced into an AUX area: ``Arm SPE``, whose operations are samples, ``Intel PT``..."""
     findings: list[tuple[str, str, str, bool]] | None = None
     """Of a .tb5 made of an .etl: what `check` found in its events, which are no longer there: name, severity, what was
     seen, whether the remedy is that on Windows."""

@@ -9,7 +9,8 @@
  * compacted while the ranges of the one before it are counted, and then the branches of the one before that. Large tables
  * are on huge pages, or most rows would cost a walk through the page tables beside their own load.
  *
- * A whole stack is counted or nothing. The counter declines addresses beyond 48 bits and more regions than numbers, and
+ * A whole stack is counted or nothing. The counter declines entries of branches that were not taken, addresses beyond 48
+ * bits and more regions than numbers, and
  * NumPy counts those. A compacted address is never 0, so that zeroed rows are free. */
 #define _DEFAULT_SOURCE /* madvise */
 #include "lastbranch.h"
@@ -22,6 +23,7 @@
 enum { REGIONS = 255, SLOTS = 1024, MOST_ROWS = 1 << 19, LEAST_ROWS = 1 << 12, IN_FLIGHT = 3, HUGE_PAGE = 2 << 20 };
 #define MOST_COUNTED (1u << 30) /* entries: counts of a row have 32 bits */
 #define COUNTED_FLAGS 0x3FFFFFFFu /* the flags that are counted are the low ones */
+#define NOT_TAKEN (1ull << 33)    /* entries of branches that were not taken are no branches to count */
 #define EMPTY 0x80000000u         /* beside them: an address of the entry is 0 */
 
 struct range_row { u64 range; u32 target, others, by_tag[4]; }; /* 0: free; else start << 32 | end */
@@ -268,6 +270,7 @@ static int compact(struct counter *c, struct stack *k, i64 scope, i64 depth, con
     k->depth = k->others = 0;
     for (i64 i = 0; i < depth; i++, from += from_stride, to += to_stride, flags += flags_stride) {
         u64 a = at_stride(from, 0, 0), b = at_stride(to, 0, 0), word = at_stride(flags, 0, 0);
+        if (word & NOT_TAKEN) return 0;
         if (a >> 24 != last_high) {
             last_high = a >> 24;
             if (!(region = region_of(c, scope, a) << 24)) return 0;

@@ -11,10 +11,12 @@ from numpy.typing import NDArray
 
 from ...arrays import distinct
 from ...errors import Damage, FormatError
+from ...lbr import PERF_SELECT
 from ...model import (
     ENTRY,
     IN_PLACE,
     MAX_ENTRIES,
+    REQUIRED,
     Clock,
     Profile,
     Progress,
@@ -26,14 +28,16 @@ from ...model import (
     read_at,
     watermarks,
 )
+from ..fields import decode
 from .attr import event_of
+from .auxtrace import COLUMNS, TRACES, Counts
 from .features import decode_feature
 from .header import read_header, read_magic
-from .layout import FEATURES, PIPE_HEADER_SIZE, RECORD, RECORDS, SAMPLE, TYPE
-from .records import ATTR, COUNTED, HANDLERS, handle, stamped
+from .layout import FEATURES, MISC, PIPE_HEADER_SIZE, RECORD, RECORD_FIELDS, RECORDS, SAMPLE, TYPE
+from .records import ATTR, COUNTED, HANDLERS, handle, stamped, trailer_of
 from .sample import SampleLayout
 from .state import State
-from .walk import COMPRESSED, COMPRESSED2, TRACING_DATA, Block, first_of_each, halves, walk_blocks
+from .walk import AUXTRACE, COMPRESSED, COMPRESSED2, TRACING_DATA, Block, first_of_each, halves, walk_blocks
 
 __all__ = ["read_perfdata"]
 
@@ -42,6 +46,7 @@ _SAMPLE = RECORD["SAMPLE"]
 _HANDLED = np.zeros(max(HANDLERS) + 2, bool)
 _HANDLED[list(HANDLERS)] = True
 """By type; the last is any larger one."""
+_SWITCHES = tuple(RECORD[name] for name in ("SWITCH", "SWITCH_CPU_WIDE"))
 _BATCH_WORDS = 3 * MAX_ENTRIES
 _CLOCK_NAMES = {0: "CLOCK_REALTIME", 1: "CLOCK_MONOTONIC", 4: "CLOCK_MONOTONIC_RAW", 7: "CLOCK_BOOTTIME",
                 11: "CLOCK_TAI"}  # fmt: skip
@@ -101,6 +106,8 @@ class Reader:
         self.walked: int | None = None
         """Blocks that were read, where that is not all."""
         self.profile.memory = source.limits.memory_of(source.size)
+        self.aux: Counts | None = None
+        """What the AUX areas hold, where they are decoded."""
         self.threads: set[int] = set()
         self.data = (PIPE_HEADER_SIZE, source.size) if self.pipe else read_header(source, self.state)
 
@@ -122,7 +129,8 @@ class Reader:
                 self._handle(block, others[handled], kinds[handled])
             if block.types[-1:] == TRACING_DATA:
                 self._tracing_data(*block.trailing_data)
-            # The trailing data of an AUXTRACE record (Intel PT, Arm SPE) are skipped.
+            if block.types[-1:] == AUXTRACE:
+                self._aux_block(block)
             if is_sample.any():
                 counts[_SAMPLE] = counts.get(_SAMPLE, 0) + int(is_sample.sum())
                 self._index_samples(block, block.at[is_sample])
@@ -141,7 +149,7 @@ class Reader:
         self._group()
         self._finish()
         if self.watcher is not None:  # it sees one stream, read once
-            self.watcher.end(len(self.layouts) == 1 and not state.late_attr)
+            self.watcher.end(len(self.layouts) == 1 and not state.late_attr and not state.aux.decoded)
 
     def _tracing_data(self, offset: int, size: int) -> None:
         """Pipe mode: the contents of the feature section follow the record."""
@@ -151,6 +159,49 @@ class Reader:
         elif offset + size <= self.source.size:  # else the walk says that they are cut off
             data = read_at(self.source, offset, size)
             decode_feature(self.state, FEATURES.index("TRACING_DATA"), data, offset)
+
+    def _aux_block(self, block: Block) -> None:
+        """Note where the bytes of an AUX area are, which follow the last record of ``block``."""
+        at, (offset, size) = block.at[-1:], block.trailing_data
+        place = block.base + int(at[0]) * 8
+        if block.packed_at is not None:
+            self.profile.damage.append(Damage("AUX data in a compressed record, which are not read", block.packed_at))
+            return
+        body = block.body(int(at[0]), int(block.sizes(at)[0]))
+        try:
+            self.state.aux.block(decode(RECORD_FIELDS["AUXTRACE"], body, self.state.order), offset, size)
+        except ValueError as error:
+            damage = Damage(f"record cannot be read: {error}", place, "type", AUXTRACE, len(body) + 8 + size)
+            self.profile.damage.append(damage)
+
+    def _aux_samples(self) -> None:
+        """Index the samples that an AUX area holds, and name one that is not decoded."""
+        profile, aux = self.profile, self.state.aux
+        if aux.kind:
+            profile.hardware_trace = TRACES.get(aux.kind, f"AUX trace of type {aux.kind}")
+            profile.header["hardware trace"] = f"{profile.hardware_trace}, {aux.bytes} bytes"
+        if not aux.decoded:
+            return
+        if profile.records.keys() & {"SWITCH", "SWITCH_CPU_WIDE"}:
+            self._switches()
+        aux.prepare(profile, self.state.attrs)
+        self.aux = aux.count(self.source, profile.damage)
+        if not self.aux.samples or self.aux.latest is None:
+            return
+        profile.extend_time_range(min(self.aux.earliest), self.aux.latest)
+
+    def _switches(self) -> None:
+        """Have the AUX areas know which threads were switched to."""
+        state = self.state
+        for block in self.blocks():
+            at = block.at[np.isin(block.types, _SWITCHES)]
+            misc, sizes = block.misc(at), block.sizes(at)
+            came = misc & MISC.SWITCH_OUT == 0
+            kinds = block.types[np.isin(block.types, _SWITCHES)][came]
+            for where, size, kind in zip(at[came].tolist(), sizes[came].tolist(), kinds.tolist(), strict=True):
+                trailer, _ = trailer_of(state, kind, block.body(where, size))
+                if "tid" in trailer:
+                    state.aux.started(trailer, trailer)
 
     def blocks(self, damage: list[Damage] | None = None) -> Iterator[Block]:
         """The blocks of the data section, as far as the index pass came."""
@@ -251,7 +302,11 @@ class Reader:
     def _finish(self) -> None:
         profile, state = self.profile, self.state
         self._name_events()
+        self._aux_samples()
         profile.events = [event_of(a) for a in state.attrs]
+        if self.aux is not None and self.aux.entries:
+            for row in state.aux.events:
+                profile.events[row].branch_select = PERF_SELECT["ANY"]
         state.finish_modules()
         simpleperf = any(name.startswith("SIMPLEPERF") for name in state.features)
         profile.recorder = "simpleperf" if simpleperf else f"perf {profile.header.get('perf version', '')}".strip()
@@ -267,9 +322,13 @@ class Reader:
             profile.lost["samples of unknown events"] = unknown
         for number, entry in enumerate(e for e in self.layouts if e.samples or len(self.layouts) == 1):
             profile.streams.append(self._stream(number, entry))
+        if self.aux is not None and self.aux.samples:
+            profile.streams = [*(s for s in profile.streams if s.samples), self._aux_stream(self.aux)]
         words = np.array(sorted(self.threads), np.uint64)
         pid, tid = halves(words, self.big_endian)
         profile.seen_threads = set(zip(pid.tolist(), tid.tolist(), strict=True))
+        if self.aux is not None:
+            profile.seen_threads |= self.aux.threads
 
     def _name_events(self) -> None:
         state, unplaced = self.state, []
@@ -296,6 +355,19 @@ class Reader:
         return Clock(name, wall=self.state.wall)
 
     # -- streams
+
+    def _aux_stream(self, counts: Counts) -> SampleStream:
+        aux, later = self.state.aux, watermarks(counts.earliest)
+        names = tuple(dict.fromkeys((*(c.name for c in REQUIRED), *COLUMNS)))
+        return SampleStream(
+            len(self.profile.streams),
+            names,
+            tuple(aux.events),
+            counts.samples,
+            counts.entries,
+            1 if counts.entries else 0,
+            lambda wanted: aux.batches(self.source, wanted, later),
+        )
 
     def _stream(self, number: int, entry: _Layout) -> SampleStream:
         # Watermark of a block: the earliest time of all later blocks.

@@ -233,6 +233,24 @@ def _event_type(state: State, r: Record) -> None:
     state.tracepoints[f["event_id"]] = f["name"]
 
 
+def _aux(state: State, r: Record) -> None:
+    trailer, _ = trailer_of(state, r.kind, r.body)
+    state.aux.stretch(r.fields(), trailer, state.profile, r.times)
+
+
+def _itrace_start(state: State, r: Record) -> None:
+    trailer, _ = trailer_of(state, r.kind, r.body)
+    state.aux.started(r.fields(), trailer)
+
+
+def _time_conv(state: State, r: Record) -> None:
+    """Records before Linux 5.10 end after the third field."""
+    found = decode(RECORD_FIELDS["TIME_CONV"], r.body, state.order, cut=True)
+    if "time_zero" not in found:
+        raise ValueError(f"{len(r.body)} bytes of time conversion")
+    state.aux.conversion(found)
+
+
 COUNTED = tuple(RECORD[name] for name in ("LOST", "THROTTLE", "LOST_SAMPLES", "AUXTRACE_ERROR"))
 """Types that only add to a counter: their order does not matter."""
 ATTR = RECORD["HEADER_ATTR"]
@@ -247,13 +265,17 @@ HANDLERS: dict[int, Callable[[State, Record], None]] = {
         "THROTTLE": _count("throttles"),
         "FORK": _task(Change.FORK),
         "MMAP2": _mmap,
+        "AUX": _aux,
+        "ITRACE_START": _itrace_start,
         "LOST_SAMPLES": _count("samples", "lost"),
         "KSYMBOL": _ksymbol,
         "HEADER_ATTR": _header_attr,
         "HEADER_EVENT_TYPE": _event_type,
         "HEADER_BUILD_ID": _header_build_id,
+        "AUXTRACE_INFO": lambda state, r: state.aux.information(r.fields()),
         "AUXTRACE_ERROR": _count("aux errors"),
         "EVENT_UPDATE": _event_update,
+        "TIME_CONV": _time_conv,
         "HEADER_FEATURE": _header_feature,
     }.items()
 }

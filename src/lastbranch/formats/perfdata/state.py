@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from ...model import Module, ModuleKind, Profile
 from ..fields import decode
 from .attr import Attr
+from .auxtrace import AuxTrace
 from .layout import MISC, RECORD_FIELDS
 
 __all__ = ["State", "build_id_of", "classify"]
@@ -50,6 +51,8 @@ class State:
     """Of the header features that were decoded."""
     beside: int = 0
     """Bytes that are kept in addition to the tables of the profile."""
+    aux: AuxTrace = field(default_factory=AuxTrace)
+    """What the file has of AUX areas."""
     late_attr: bool = False
     """Whether an attribute follows samples, which were counted as samples of unknown events."""
     _modules: dict[tuple[str, bytes], int] = field(default_factory=dict)
@@ -81,7 +84,7 @@ class State:
     def weight(self) -> int:
         """Bytes that this takes, about, in addition to the tables of the profile."""
         ids = len(self.attr_of_id) + len(self._build_ids) + len(self.event_names)
-        return self.beside + 4000 * len(self.attrs) + 300 * ids
+        return self.beside + self.aux.weight + 4000 * len(self.attrs) + 300 * ids
 
     def finish_modules(self) -> None:
         """Give modules whose mapping carried no build id the one of the file's table."""

@@ -19,7 +19,7 @@ from ..readahead import ReadAhead
 if TYPE_CHECKING:
     from ctypes import CDLL
 
-__all__ = ["Block", "TRACING_DATA", "find_records", "first_of_each", "halves", "walk_blocks"]
+__all__ = ["AUXTRACE", "Block", "TRACING_DATA", "find_records", "first_of_each", "halves", "walk_blocks"]
 
 
 TRACING_DATA, AUXTRACE, COMPRESSED, COMPRESSED2 = 66, 71, 81, 83
