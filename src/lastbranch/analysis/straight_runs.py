@@ -35,7 +35,8 @@ def _next_branch(code: Code, decoder: Decoder, start: Array) -> tuple[Array, Arr
     left, look = np.arange(len(start)), _FIRST_LOOK
     while len(left) and look <= _FARTHEST:
         span = np.full(len(left), look, np.int64)
-        instructions, number = decoder.classify(*code.read_many(start[left], span), start[left], span)
+        room = span + decoder.arch.longest  # the last instruction is whole
+        instructions, number = decoder.classify(*code.read_many(start[left], room), start[left], span)
         first = np.append(0, np.cumsum(number))[:-1]
         stop = np.append(np.flatnonzero(instructions.kind != NOT_A_BRANCH), len(instructions.kind))
         at = stop[np.searchsorted(stop, first)]
