@@ -334,6 +334,11 @@ def go_to(page: Page, address: str, screen: str) -> None:
 def settled(page: Page) -> None:
     page.locator("main > *").first.wait_for()
     page.locator("[aria-busy=true], .waiting").first.wait_for(state="detached")
+    page.evaluate(TWO_FRAMES)
+
+
+TWO_FRAMES = "() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => done())))"
+"""What observes sizes is called at the end of a frame; what it changes is drawn before the next one ends."""
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -51,6 +51,7 @@ export function Grid(props: GridProps): ComponentChild {
     const element = scroller.current;
     if (!element) return undefined;
     const measure = (): void => setView({ top: element.scrollTop, height: element.clientHeight });
+    measure(); // an observer reports a frame later: until then, rows of a height that is not there would be drawn
     const observer = new ResizeObserver(measure);
     observer.observe(element);
     element.addEventListener("scroll", measure, { passive: true });
