@@ -42,7 +42,6 @@ from ours import (
     counts,
     default_directory,
     verb,
-    warm,
 )
 from peers import Tool, last_line, peers, perf_views
 
@@ -190,8 +189,6 @@ def main() -> None:
         tools = [tool for tool in every if tool.name == COUNTS or any(text in tool.name for text in wanted)]
     about = {"machine": machine(), "versions": {tool.version: "" for tool in tools if tool.command and tool.version}}
     about["captures"] = [asdict(capture) for capture in captures]
-    for capture in captures:
-        warm(capture.perf_data)
     for tool in tools:
         if tool.command and tool.name in VERBS:
             run_once(tool.command)  # names come into their cache, as at the second look at a capture

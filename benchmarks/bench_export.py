@@ -23,7 +23,7 @@ from pathlib import Path
 
 from generate import Capture, generate, parse_size
 from measure import Command, Row, machine, run_rounds, summarise, table, version_of, write_json
-from ours import default_directory, warm
+from ours import default_directory
 from peers import last_line
 from program import CFLAGS
 
@@ -155,7 +155,6 @@ def main() -> None:
     arguments = parser.parse_args()
     directory: Path = arguments.dir.resolve()
     capture = generate(directory, arguments.size, arguments.processes)
-    warm(capture.perf_data)
     chains = [c for c in _CHAINS if not arguments.only or c.name.startswith(arguments.only)]
     about = {"machine": machine(), "capture": asdict(capture)}
     print("  ".join(f"{key}: {value}" for key, value in machine().items()))

@@ -16,7 +16,7 @@ from statistics import median
 
 from generate import generate, parse_size
 from measure import Command, columns, machine, run_once
-from ours import BARE, COUNTS, VERBS, bare_loops, bare_phases, default_directory, warm, words_of
+from ours import BARE, COUNTS, VERBS, bare_loops, bare_phases, default_directory, words_of
 from phase_probe import PHASES
 
 _NAMES = [name for name, _ in PHASES]
@@ -44,7 +44,6 @@ def main() -> None:
     arguments = parser.parse_args()
     directory: Path = arguments.dir.resolve()
     capture = generate(directory, arguments.size)
-    warm(capture.perf_data)
     report, probe = directory / "phases.json", Path(__file__).with_name("phase_probe.py")
     commands = []
     for name in (COUNTS, *VERBS):

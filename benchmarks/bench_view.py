@@ -37,8 +37,8 @@ from playwright.sync_api import Browser, Page, sync_playwright
 
 from generate import parse_size
 from many_functions import BLOCKS, Many, generate_many
-from measure import Command, Row, columns, machine, run_once, write_json
-from ours import default_directory, warm
+from measure import Command, Row, columns, machine, run_once, warm, write_json
+from ours import default_directory
 
 _CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
 _QUIET = ["--disable-background-networking", "--disable-component-update", "--no-first-run", "--disable-gpu"]

@@ -154,11 +154,3 @@ def default_directory() -> Path:
     """Where captures are kept from one run to the next."""
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(cache) / "lastbranch-bench"
-
-
-def warm(path: str) -> None:
-    """Read the file once, so that the first command does not pay for the disk."""
-    with open(path, "rb", buffering=0) as file:
-        buffer = bytearray(1 << 22)
-        while file.readinto(buffer):
-            pass
