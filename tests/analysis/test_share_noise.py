@@ -59,7 +59,9 @@ def test_the_standard_error_is_that_of_the_bootstrap(name: str, sticky: float) -
     cut = int(np.flatnonzero(np.diff(np.array(time)))[100]) + 1
     parts = whole.slice(0, cut), whole.slice(cut, len(key))
     asked = np.arange(KEYS)
-    found = noise(profile_of(name), *parts).of(np.zeros(KEYS, np.int64), asked, lambda place: place)
+    found = noise(profile_of(name), *parts).of(
+        np.zeros(KEYS, np.int64), asked, np.bincount(key, minlength=KEYS), lambda place: place
+    )
     assert found.bursts == len(units)
     assert found.seconds == pytest.approx(3.99)
     np.testing.assert_allclose(found.error, by_bootstrap(units), rtol=0.1)
@@ -70,7 +72,7 @@ def test_events_have_shares_of_their_own() -> None:
     """The closed form of samples that are alone: the root of p (1 - p) / (n - 1)."""
     batch = batch_of([0, 1] * 50, list(range(100)), [1] * 100, [0, 1, 1, 1] * 25)
     found = noise(profile_of("cycles", "instructions"), batch)
-    error = found.of(np.array([0, 0, 1]), np.array([0, 1, 1]), lambda place: place).error
+    error = found.of(np.array([0, 0, 1]), np.array([0, 1, 1]), np.array([25, 25, 50]), lambda place: place).error
     np.testing.assert_allclose(error, [np.sqrt(0.25 / 49)] * 2 + [0], atol=1e-9)
 
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ..arrays import Sums, group
 from ..model import Array, Profile, SampleBatch
-from .bursts import bursts_of
+from .bursts import bursts_of, share_bursts
 from .count_tables import Key, rows_of
 from .naming import Namer, View
 from .significance import Clusters
@@ -42,10 +42,14 @@ class Noise:
 
 
 class ShareNoise:
-    """Sums over the bursts of batches by place. ``place_of`` gives integer columns for the samples of a batch."""
+    """Sums over the bursts of batches by place. ``place_of`` gives integer columns for the samples of a batch.
+
+    Only events whose samples share bursts need them: where samples are independent, their counts say it all.
+    """
 
     def __init__(self, profile: Profile, place_of: Callable[[SampleBatch], tuple[Array, ...]], columns: int) -> None:
         self._profile, self._place_of = profile, place_of
+        self._shared = share_bursts(profile)
         self._sums = Sums([np.int64, np.int64, *[np.int64] * columns], [np.int64])
         """Samples by event, burst (or `_ALONE`), and place."""
         self._weights = np.zeros((len(profile.events), 3), np.int64)
@@ -58,6 +62,13 @@ class ShareNoise:
         """Sum up a batch."""
         if not len(batch):
             return
+        low = int(batch.time.min())
+        self._first = low if self._first is None else min(low, self._first)
+        self._last = max(int(batch.time.max()), self._last)
+        if self._shared.any():
+            self._add_bursts(batch)
+
+    def _add_bursts(self, batch: SampleBatch) -> None:
         burst = bursts_of(self._profile, batch)
         size = np.bincount(burst)
         first = np.flatnonzero(np.diff(burst, prepend=-1))
@@ -68,35 +79,36 @@ class ShareNoise:
         self._next += len(size)
         place = (column.view(np.int64) for column in self._place_of(batch))
         self._sums.add(event, own, *place, np.full(len(batch), times))
-        low = int(batch.time.min())
-        self._first = low if self._first is None else min(low, self._first)
-        self._last = max(int(batch.time.max()), self._last)
 
-    def of(self, event: Array, key: Array, keys_of: Callable[..., Array]) -> Noise:
-        """The noise of the share of each ``key`` (not below -1) in its ``event``, where ``keys_of`` gives the keys of
-        places."""
-        own_event, burst, *place, samples = self._sums.result()
+    def of(self, event: Array, key: Array, samples: Array, keys_of: Callable[..., Array]) -> Noise:
+        """The noise of the share of each ``key`` (not below -1) in its ``event``, which has so many ``samples`` there;
+        the rows are all of a table. ``keys_of`` gives the keys of places."""
+        error, bursts = np.zeros(len(event)), 0
+        own_event, burst, *place, own_samples = self._sums.result()
         own_key = keys_of(*place)
-        (own_event, burst, own_key), (samples,) = group([own_event, burst, own_key], [samples], [np.add])
+        (own_event, burst, own_key), (own_samples,) = group([own_event, burst, own_key], [own_samples], [np.add])
         width = int(max(own_key.max(initial=0), key.max(initial=0))) + 2
-        error = np.zeros(len(event))
-        in_bursts = burst >= 0
-        whole = np.bincount(burst[in_bursts], samples[in_bursts], self._next + 1)
-        for row, (bursts, weight, squared) in enumerate(self._weights.tolist()):
-            mine = own_event == row
-            clusters = Clusters(width)
-            clusters.samples, clusters.weight, clusters.weight_squared = bursts, weight, squared
-            part, keys, alone = samples[mine].astype(np.float64), own_key[mine] + 1, burst[mine] == _ALONE
-            other = np.where(alone, 1.0, whole[burst[mine]])
-            clusters.part = np.bincount(keys, part, width)
-            clusters.part_squared = np.bincount(keys, np.where(alone, part, part * part), width)
-            clusters.part_weight = np.bincount(keys, part * other, width)
-            if weight:
-                asked = event == row
+        whole = np.bincount(burst[burst >= 0], own_samples[burst >= 0], self._next + 1)
+        for row, shared in enumerate(self._shared.tolist()):
+            asked, clusters = event == row, Clusters(width)
+            if shared:
+                mine = own_event == row
+                part, keys, alone = own_samples[mine].astype(np.float64), own_key[mine] + 1, burst[mine] == _ALONE
+                other = np.where(alone, 1.0, whole[burst[mine]])
+                clusters.samples, clusters.weight, clusters.weight_squared = self._weights[row].tolist()
+                clusters.part = np.bincount(keys, part, width)
+                clusters.part_squared = np.bincount(keys, np.where(alone, part, part * part), width)
+                clusters.part_weight = np.bincount(keys, part * other, width)
+            else:
+                clusters.samples = clusters.weight = clusters.weight_squared = int(samples[asked].sum())
+                clusters.part = np.bincount(key[asked] + 1, samples[asked], width)
+                clusters.part_squared = clusters.part_weight = clusters.part
+            if clusters.weight:
                 error[asked] = np.sqrt(clusters.variance(clusters.share))[key[asked] + 1]
+            bursts += clusters.samples
         clock = self._profile.clock
         seconds = (clock.to_ns(self._last) - clock.to_ns(self._first or 0)) / 1e9 if clock.has_time else 0.0
-        return Noise(error, int(self._weights[:, 0].sum()), seconds)
+        return Noise(error, bursts, seconds)
 
 
 def noise_of_addresses(profile: Profile) -> ShareNoise:

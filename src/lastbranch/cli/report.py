@@ -75,7 +75,7 @@ def command(
         view, namer, sums = cast("View", by or "function"), Namer(profile, symbolizer), noise_of_addresses(profile)
         with capture.reading(profile):
             named = names(profile, view, namer, sample_filter=chosen, estimate=estimate, watch=sums.add)
-        noise = sums.of(named.event, named.name, partial(innermost, namer, view))
+        noise = sums.of(named.event, named.name, named.samples, partial(innermost, namer, view))
         if by or any(label.function for label in named.labels):
             sources = Sources(profile, source_root)
             rows = _print_names(profile, named, noise, by or "function", sources, form, limit, titles_of(estimate))
@@ -95,7 +95,7 @@ def command(
     with capture.reading(profile):
         sums = noise_of_rows(profile, cast("Key", by))
         table = weights(profile, cast("Key", by), sample_filter=chosen, watch=sums.add)
-    noise = sums.of(table.event, table.key, lambda key: key)
+    noise = sums.of(table.event, table.key, table.samples, lambda key: key)
     rows = _print_weights(profile, table, noise, cast("Key", by), form, limit)
     return capture.finish(profile, [*capture.why_empty(profile, rows), *notes, *noise.notes])
 
