@@ -24,7 +24,8 @@ from lastbranch.view.server import listen, settings
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
-CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
+CHROMIUM = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
+"""The first takes half the CPU time of the others: it is the same without windows."""
 _QUIET = (
     "--disable-background-networking", "--disable-component-update", "--disable-default-apps", "--disable-sync",
     "--no-first-run", "--disable-gpu", "--disable-dev-shm-usage",
@@ -65,7 +66,7 @@ def serving(shown: Loaded) -> Iterator[str]:
 
 @contextmanager
 def chromium() -> Iterator[Browser]:
-    """Debian's Chromium, driven by Playwright; the test is skipped where one of them is missing."""
+    """An installed Chromium, driven by Playwright; the test is skipped where one of them is missing."""
     sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     found = next(filter(None, map(shutil.which, CHROMIUM)), None)
     if found is None:
