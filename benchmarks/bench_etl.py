@@ -17,7 +17,7 @@ to 64 bytes). What is measured, from opening the cached file on:
 Peers read the named files and generated ones of `--peer-size` MB (headers) and `--values-size` MB (values), once each
 in a process of its own, without imports. Their CPU time is compared with the median of ours just before and just after;
 of generated values by the event, as ours are of a file of `--peer-size` MB. Rates are per CPU second, too: wall time
-also tells what else the machine did. A peer counts only if it sees as many events
+also depends on what else the machine does. A peer counts only if it sees as many events
 as we do (but for those in the header buffer); events whose values it raises for are named. dissect.etl 3.14 raises for
 the values of all events, so those are of 3.9 (`make peers` sets up both environments).
 """

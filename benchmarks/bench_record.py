@@ -171,7 +171,7 @@ def _listed(figures: dict[str, float]) -> str:
 
 
 def _rounds_for(program: Path, threads: int, seconds: float) -> int:
-    """Rounds that take about ``seconds``, told from a run of a second or more."""
+    """Rounds that take about ``seconds``, judged by a run of a second or more."""
     rounds, took = 2500, 0.0
     while took < 1:
         rounds *= 2

@@ -6,7 +6,7 @@
 Prints one line a measurement: what, how much, seconds, and, where something is required, the ratio or the memory beside
 its limit. The best of some rounds, files cached. Binding is measured beside a plain Python `bisect` in the same run:
 5,000 modules that come and go in 300 processes. ``--scale`` writes the samples of the capture again and again until the
-file is so large, and tells the largest resident set of what reads it. Programs run as installed ones do, with compiled
+file is so large, and prints the largest resident set of what reads it. Programs run as installed ones do, with compiled
 modules.
 """
 
@@ -262,8 +262,8 @@ def c_library(folder: Path, number: int) -> None:
     words = ["gcc", "-O2", "-I", str(folder / "analyzer" / "include"), "-o", str(program)]
     words += [str(Path(__file__).with_name("tbrw_records.c")), f"-L{binaries}", "-ltbrw", f"-Wl,-rpath,{binaries}"]
     subprocess.run(words, check=True)
-    told = subprocess.run([program, folder / "c.tb5", str(number)], check=True, capture_output=True, text=True).stdout
-    rates = {name: float(rate) for name, rate in map(str.split, told.splitlines())}
+    out = subprocess.run([program, folder / "c.tb5", str(number)], check=True, capture_output=True, text=True).stdout
+    rates = {name: float(rate) for name, rate in map(str.split, out.splitlines())}
     required("C: enumerate_data", rates["enumerate_data"], "M records/s", "at least 1")
     required("C: single add_data", rates["add_data"], "M records/s", "at least 0.3")
     required("C: add_data of a record in two halves", rates["halves"], "M records/s", "at least 0.3")

@@ -12,7 +12,7 @@ linkage stubs. What is compared, by module and link address:
 - top 10, top 50: how many of the hottest true branches are among the hottest recorded ones;
 - ways: the mean error of the probability that a conditional branch is taken, in points, weighted by true executions;
 - the same of the estimate of executions (est.), what part of the branches it moves, its sampling noise, and whether it
-  is used: where it cannot be told from chance, --estimate executions keeps the observed counts.
+  is used: where it cannot be distinguished from chance, --estimate executions keeps the observed counts.
 
 OPTIONS are those of `lastbranch record`. ``--folder`` keeps programs, truths and recordings, and takes what is there:
 other options need another folder, or the recordings deleted."""

@@ -326,7 +326,7 @@ class FileSource(OpenFile):
             raise FormatError("not a regular file", file=self.name)
 
     def state(self) -> tuple[int, ...]:
-        """What tells the file from another one, and from itself once it was changed."""
+        """What differs from another file's, and from its own once it was changed."""
         found = os.fstat(self._file.fileno())
         return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 

@@ -91,7 +91,7 @@ def convert(
 def _as_private_as(paths: Sequence[str]) -> Iterator[None]:
     """What is made now is as private as the files ``paths``: a session's log, or perf's, has mode 0600."""
     closed = [~os.stat(path).st_mode & 0o066 for path in paths if os.path.isfile(path)]
-    before = os.umask(0o077)  # which tells what it is
+    before = os.umask(0o077)  # there is no other way to read it
     os.umask(reduce(or_, closed, before))
     try:
         yield

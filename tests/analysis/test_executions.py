@@ -42,7 +42,7 @@ def chain(seed: int, switch: float) -> tuple[NDArray[np.float64], NDArray[np.flo
 
 def capture(path: Path, matrix: NDArray[np.float64], begin: NDArray[np.float64], stacks: int, **attr: int) -> Profile:
     """``stacks`` branch stacks that begin at states with the probabilities ``begin``. A state is a block; where it goes
-    on to is told by the branch that it ends with, an exit for each target."""
+    on to is seen from the branch that it ends with, an exit for each target."""
     rng = np.random.default_rng(1)
     kinds = pw.IP | pw.TID | pw.TIME | pw.BRANCH_STACK
     b = Builder(**{"sample_type": kinds, **attr})

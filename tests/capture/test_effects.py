@@ -102,7 +102,7 @@ def test_registers_that_change_and_words_they_are_loaded_from() -> None:
     assert {RAX, RBX, RCX, R10} <= set(of("48f7e3")), "mul"
 
 
-# -- told ahead
+# -- computed ahead
 
 BASE = 0x400000
 
@@ -172,10 +172,10 @@ def test_what_a_call_pushes_is_known_before_it_is_in_memory() -> None:
     assert found.after(branch, NOT_TAKEN, registers).fork.ends.keys() == {BASE + 2}
 
 
-# -- what must not be told ahead
+# -- what must not be computed ahead
 
 
-def told_at(code: str, stack: dict[int, int], registers: dict[int, int], at: int = 0) -> set[int]:
+def ends_at(code: str, stack: dict[int, int], registers: dict[int, int], at: int = 0) -> set[int]:
     """Offsets of the ends of the fork at ``at``."""
     memory = bytes.fromhex(code.replace(" ", "")).ljust(64, b"\xf4")
 
@@ -205,8 +205,8 @@ def test_a_store_by_a_register_is_looked_at_with_its_value(
     words = code.split()
     ret = sum(len(w) // 2 for w in words[:-2])
     stack = {0x7000: BASE + ret + 1, 0x7008: BASE}
-    assert told_at(code, stack, {RSP: 0x7000, **hits}) == {ret}
-    assert told_at(code, stack, {RSP: 0x7000, **misses}) == {ret + 1}
+    assert ends_at(code, stack, {RSP: 0x7000, **hits}) == {ret}
+    assert ends_at(code, stack, {RSP: 0x7000, **misses}) == {ret + 1}
 
 
 @pytest.mark.parametrize(
@@ -224,31 +224,31 @@ def test_a_return_behind_what_may_write_its_word_is_not_told(code: str) -> None:
     ret = sum(len(w) // 2 for w in code.split()[:-1])
     registers = {RSP: 0x7000, RBX: 0x5000, RAX: 0x5000}
     stack = dict.fromkeys(range(0x6FF0, 0x7020, 8), BASE + 32)
-    assert told_at(code, stack, registers) == {ret}
+    assert ends_at(code, stack, registers) == {ret}
 
 
 def test_a_return_address_that_its_function_writes_over_is_not_told() -> None:
     code = "e804000000 0f05 9090 48890424 c3"  # 0: call 9   5: syscall   9: mov [rsp], rax   d: ret
-    assert told_at(code, {}, {RSP: 0x7000}) == {13}
+    assert ends_at(code, {}, {RSP: 0x7000}) == {13}
     by_register = "e804000000 0f05 9090 48890390 c3"  # 9: mov [rbx], rax
-    assert told_at(by_register, {}, {RSP: 0x7000, RBX: 0x6FF8}) == {13}
-    assert told_at(by_register, {}, {RSP: 0x7000, RBX: 0x5000}) == {5}
+    assert ends_at(by_register, {}, {RSP: 0x7000, RBX: 0x6FF8}) == {13}
+    assert ends_at(by_register, {}, {RSP: 0x7000, RBX: 0x5000}) == {5}
 
 
 def test_a_branch_to_where_the_stack_pointer_points_is_not_told() -> None:
     """0: push rax  1: jmp rsp. Told by what it is at the place, that would be to 3."""
-    assert told_at("50 ffe4 0f05", {}, {RSP: BASE + 3}) == {1}
+    assert ends_at("50 ffe4 0f05", {}, {RSP: BASE + 3}) == {1}
 
 
 def test_a_word_of_the_program_is_told_if_none_may_write_it() -> None:
     jump = "ff250a000000"  # jmp [rip + 10], behind which 0f05 stands at 6 and the word at 16
     stack = {BASE + 16: BASE + 6}
-    assert told_at(f"{jump} 0f05", stack, {}) == {6}
+    assert ends_at(f"{jump} 0f05", stack, {}) == {6}
     store = "48890509000000"  # mov [rip + 9], rax: the same word
     after = f"{store} ff2503000000 0f05"
-    assert told_at(after, {BASE + 16: BASE + 13}, {}) == {7}
+    assert ends_at(after, {BASE + 16: BASE + 13}, {}) == {7}
     other = "48890511000000"  # mov [rip + 17], rax: the next one
-    assert told_at(f"{other} ff2503000000 0f05", {BASE + 16: BASE + 13}, {}) == {13}
+    assert ends_at(f"{other} ff2503000000 0f05", {BASE + 16: BASE + 13}, {}) == {13}
 
 
 def test_two_ways_to_one_branch_that_tell_it_by_different_words_are_not_mixed() -> None:

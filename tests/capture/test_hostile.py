@@ -52,7 +52,7 @@ def test_no_entry_is_on_an_edge_that_was_not_taken(truth: Trace, recorded: Recor
 
 
 def test_the_ways_out_of_each_branch_are_those_of_the_trace(truth: Trace, recorded: Recorded) -> None:
-    """A branch that was told wrongly would favour one of its targets."""
+    """A branch that was computed wrongly would favour one of its targets."""
     found = Counter(entry for stack in stacks(recorded.profile()) for entry in stack)
     sources = Counter[int]()
     for (source, _), count in found.items():

@@ -290,7 +290,7 @@ def test_a_way_that_is_told_by_its_first_instruction_may_end_with_it(
 
 
 def test_each_page_of_code_is_compared_before_the_first_of_its_forks() -> None:
-    """The first stops, which are Python's, tell nothing of the second page."""
+    """The first stops, which are Python's, say nothing of the second page."""
     # 0: inc edx  2: (test dl, 8  jnz next  nop) 12 times  4a: jmp 0x1000; there: test dl, 3  jz 0x100a  ...  jmp 0
     first = bytes.fromhex("ffc2") + bytes.fromhex("f6c208" "7501" "90") * 12  # fmt: skip
     first += b"\xe9" + struct.pack("<i", 0x1000 - len(first) - 5)
@@ -344,7 +344,7 @@ def test_a_word_that_is_written_between_bursts_leads_where_it_says() -> None:
 
 
 def test_it_ends_with_as_many_branches_as_were_wanted() -> None:
-    """And no more than one stop can tell of."""
+    """And no more than one stop can report."""
     with crafted(counting(JZ)) as child:
         child.warm()
         for depth in (1, 2, 7, 39):

@@ -466,7 +466,7 @@ def test_output_to_a_pipe(capture: Path, run: Run, tmp_path: Path) -> None:
 
 
 def test_a_stream_without_end_that_is_no_capture(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its first bytes tell: a device is not copied until the disk is full."""
+    """Its first bytes are enough: a device is not copied until the disk is full."""
 
     class Zeros:
         reads = 0
@@ -482,7 +482,7 @@ def test_a_stream_without_end_that_is_no_capture(monkeypatch: pytest.MonkeyPatch
 
 
 def test_no_room_for_the_output(capture: Path, tmp_path: Path, run: Run) -> None:
-    """A limit of the file size stands in for a full disk; standard output and OUT are told apart."""
+    """A limit of the file size stands in for a full disk; messages name standard output and OUT as such."""
     resource = pytest.importorskip("resource")
     big = tmp_path / "out"
     for words, name in ((["-o", str(big)], str(big)), ([], "standard output")):

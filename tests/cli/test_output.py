@@ -273,7 +273,7 @@ LIMIT = 4096
 
 
 def limited() -> None:
-    """As on a full disk: files can be no longer, and whoever tries is told so."""
+    """As on a full disk: files can be no longer, and writing more is an error."""
     resource.setrlimit(resource.RLIMIT_FSIZE, (LIMIT, LIMIT))
 
 

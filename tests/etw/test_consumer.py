@@ -299,7 +299,7 @@ def test_a_bare_structure_works_as_in_c(tmp_path: Path) -> None:
     assert (len(seen), bare.BuffersRead) == (6, 4)
 
 
-# -- what OpenTrace tells
+# -- what OpenTrace fills in
 
 
 def test_log_file_header(tmp_path: Path) -> None:

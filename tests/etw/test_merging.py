@@ -188,7 +188,7 @@ def elf_with_build_id() -> tuple[str, bytes]:
 
 
 def test_load_segments_of_an_elf_file(tmp_path: Path) -> None:
-    """The recording told the build id; the segments come from the file, if it is that one."""
+    """The recording has the build id; the segments come from the file, if it is that one."""
     path, build_id = elf_with_build_id()
     modules = [
         Module(path, build_id=build_id),

@@ -56,7 +56,7 @@ def test_a_profile_of_another_binary_does_not(run: Run, data: Data, tmp_path: Pa
 
 
 def test_counts_at_wrong_places_do_not_fit(run: Run, data: Data, tmp_path: Path) -> None:
-    """A third of the lines are made wrong, each in one of the ways that code tells."""
+    """A third of the lines are made wrong, each in one of the ways that the code shows."""
     binary = binary_of(data, "demo_pie", "lbrdemo")
     profile, random = exported(run, data, "demo_pie", "lbrdemo", "bolt", tmp_path / "profile"), Random(7)
     listing = subprocess.run([tool("objdump"), "-d", "-w", binary], capture_output=True, text=True, check=True).stdout

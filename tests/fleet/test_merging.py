@@ -117,6 +117,6 @@ def test_merge_fdata_loses_branches_of_counts_by_address(run: Run, data: Data, t
 
 
 def _merge_fdata(paths: list[Path]) -> str:
-    """What it prints; what it tells is on standard error."""
+    """What it prints; its notes are on standard error."""
     done = subprocess.run([tool("merge-fdata-19"), *paths], capture_output=True, text=True, check=True, timeout=60)
     return done.stdout

@@ -84,7 +84,7 @@ def test_losses_that_stand_there_again_are_all_counted() -> None:
 
 @pytest.mark.parametrize("timed", [True, False])
 def test_what_is_said_again_after_something_else_still_counts(timed: bool) -> None:
-    """Without time stamps the order is all that tells: A, B, A is not A, B."""
+    """Without time stamps the order is all there is: A, B, A is not A, B."""
     kinds = bombs.pw.IP | bombs.pw.TID | (bombs.pw.TIME if timed else 0)
     b = Builder(sample_type=kinds, sample_id_all=timed)
     for i in range(100):

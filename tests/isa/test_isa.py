@@ -71,7 +71,7 @@ def test_programs_built_here(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", oracle.PROGRAMS)
 def test_every_code_address_of_linked_programs(name: str, tmp_path: Path) -> None:
-    """Boundaries, lengths, kinds and direct targets of all executable sections, as llvm-objdump tells them."""
+    """Boundaries, lengths, kinds and direct targets of all executable sections, as llvm-objdump prints them."""
     text = oracle.program(name, tmp_path)
     if text is None:
         pytest.skip(f"no llvm-objdump, or {' '.join(oracle.PROGRAMS[name])} cannot build here")

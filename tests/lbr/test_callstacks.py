@@ -107,7 +107,7 @@ def test_open_calls_are_those_of_the_program(seed: int, interrupts: bool, climb:
         assert found == [n for n in reversed(stack) if n >= window[-1]]
         before = program.stacks[window[-1] - 1] if window[-1] else []
         # Whatever ran before the window and is gone now has returned in it, by a return that found no call. Handlers
-        # end with another return, and the calls of one that began before the window cannot be told apart.
+        # end with another return, and the calls of one that began before the window cannot be distinguished.
         if not interrupts:
             assert lost == len([n for n in before if n not in stack])
 

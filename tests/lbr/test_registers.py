@@ -121,18 +121,18 @@ def test_the_documented_processors_are_those_of_the_table() -> None:
 
 @pytest.mark.parametrize("name", PROCESSORS)
 def test_a_processor_has_the_registers_of_its_format(name: str) -> None:
-    """A format that keeps something in LBR_INFO needs that register, and tells what the bits of it hold."""
+    """A format that keeps something in LBR_INFO needs that register, and names what its bits hold."""
     p = PROCESSORS[name]
     if p.format is None:
-        assert p.tells("cycles") is None
+        assert p.has("cycles") is None
         return
     bits = FORMATS[p.format].fields
     assert any(register == "info" for register, _, _ in bits.values()) == (p.info is not None)
-    assert [p.tells(field) for field in FIELDS] == [field in bits for field in FIELDS]
+    assert [p.has(field) for field in FIELDS] == [field in bits for field in FIELDS]
 
 
 def test_an_info_word_reads_as_the_format_it_can_only_be_of() -> None:
-    """Information words of ETW entries do not tell their processor."""
+    """Information words of ETW entries do not name their processor."""
     words = np.array([5, 1 << 63 | 5, 1 << 60 | 5, 3 << 56 | 5, 1 << 60 | 3 << 56 | 5], np.uint64)
     nowhere = np.zeros_like(words)
     old, new = (decode(name, nowhere, nowhere, words).flags for name in ("info", "arch"))

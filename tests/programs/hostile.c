@@ -35,7 +35,7 @@ __asm__(
     "pushed_anew: pop %rdx\n lea 3f(%rip), %rax\n test $4, %dil\n cmovz %rdx, %rax\n mov %rdx, %rcx\n push %rax\n"
     " lea 9(%rdi), %rax\n ret\n"
     " 3: lea 4(%rdi), %rax\n jmp *%rcx\n"
-    /* ... and is put back behind it, below the stack pointer: at the end nothing tells that it was another one. */
+    /* ... and is put back after it, below the stack pointer: at the end nothing shows that it was another one. */
     "restored: mov (%rsp), %rdx\n lea 3f(%rip), %rax\n mov %rsp, %rcx\n mov %rax, (%rcx)\n lea 2(%rdi), %rax\n ret\n"
     " 3: mov %rdx, (%rcx)\n jmp *%rdx\n"
     /* A word that a jump goes to is written just before. */

@@ -449,7 +449,7 @@ def test_callbacks_go_on_stop_or_fail(ptr: Any) -> None:
     assert TBRW_enumerate_modules(ptr, None, None, 0) == TBRW_UNEXPECTED_NULL_PTR
     calls.clear()
     ok(TBRW_enumerate_modules(ptr, callback, 1, number))
-    assert calls == [], "from behind the last entry there is nothing to tell"
+    assert calls == [], "past the last entry there is nothing to enumerate"
     assert TBRW_enumerate_modules(ptr, callback, 1, number + 1) == TBRW_INVALID_READ_START
     assert TBRW_get_one_module(ptr, number) == (TBRW_ENTRY_NOT_FOUND, None)
 

@@ -15,12 +15,12 @@ The rules:
 * Kernel maps belong to no process. One that reaches the upper half (bit 63 set) is cut off below it. Kernel addresses
   begin at the upper half if any kernel map of the whole history reaches it (or there is none), else at the lowest
   start of them: a 32-bit kernel, or one with a space of its own.
-* Where the kernel has the upper half, the address alone tells whose maps are asked, the kernel's or the process's.
-* Elsewhere the mode of the processor tells, which is part of the question. In kernel mode the kernel's maps are asked,
+* Where the kernel has the upper half, the address alone decides whose maps are asked, the kernel's or the process's.
+* Elsewhere the mode of the processor does, which is part of the question. In kernel mode the kernel's maps are asked,
   in user mode those of the process, in unknown mode those that the address belongs to. Where they do not own the
   address, and it belongs to the other side, that side is asked.
 * In hypervisor mode nobody owns anything.
-* A guest has maps of its own kernel, by the process that runs it (0: not told), and of its processes. A question in
+* A guest has maps of its own kernel, by the process that runs it (0: not known), and of its processes. A question in
   guest mode asks those of the guest of its pid; a pid without one has guest 0, or the only one there is.
 * Lives of a pid are numbered from 0. A fork of a pid that an earlier event has named, in any role, begins the next
   life; the first event that names a pid begins life 0, and so does a question about a pid no event has named yet.

@@ -18,7 +18,7 @@ from lastbranch.model import BytesSource
 GUID = UUID("12345678-9abc-def0-1122-334455667788").bytes_le
 
 
-COUNTS = {  # SOURCES.md of the captures, and for what it does not tell, its own probe
+COUNTS = {  # SOURCES.md of the captures, and for what it does not say, its own probe
     "net.4.5.2.x64.etl": 179_474, "diaghub.kernel.1.etl": 16_335, "gcevents.PerfViewData.etl": 71,
     "gcrundownevents.PerfViewData.clrRundown.etl": 112, "primitive-types.etl": 7, "SelfDescribingSingleEvent.etl": 23,
     "smallEtlFile.etl": 2, "ShutdownPerfDiagLogger.etl": 17_078, "AMSITrace.etl": 21, "lxcore_kernel.etl": 4,

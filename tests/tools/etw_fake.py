@@ -1,4 +1,4 @@
-"""A kernel of trace sessions in memory: it keeps what it is told, and refuses what it is told to refuse."""
+"""A kernel of trace sessions in memory: it keeps what is set, and refuses what a test lets it refuse."""
 
 from __future__ import annotations
 

@@ -120,7 +120,7 @@ SENTENCES: tuple[Sentence, ...] = (
         ("Remarks", "beyond MaximumBuffers events are dropped until a buffer is free", "losses_are_counted"),
         ("Remarks", "each session counts what it drops", "losses_are_counted"),
         ("Remarks", "buffers that are not used are not freed", "the_age_limit_is_kept_and_unused"),
-        ("Remarks", "ControlTrace with QUERY tells the statistics", "statistics_of_the_pool"),
+        ("Remarks", "ControlTrace with QUERY returns the statistics", "statistics_of_the_pool"),
     ),
     *_rows(
         "query",
@@ -172,7 +172,7 @@ SENTENCES: tuple[Sentence, ...] = (
         ("Remarks", "at most EVNTRACE_MAX_LBR_EVENTS triggers", "four_triggers"),
         ("Remarks", "PMC profiling needs a privilege", "rights_for_counters"),
         ("Remarks", "CreateMergedTraceFile adds image identities", "merging_adds_identities"),
-        ("LBR event data", "the size of the payload tells the number of entries", "what_a_record_holds"),
+        ("LBR event data", "the size of the payload gives the number of entries", "what_a_record_holds"),
         ("LBR event data", "an entry is From, To and Information", "what_a_record_holds"),
         ("Examples", "sources and intervals before the start, triggers and masks after it", "the_example"),
     ),

@@ -175,7 +175,7 @@ def damage_once(rng: random.Random, data: bytearray) -> None:
 
 
 def work(first: int, number: int, report: int) -> None:
-    """A worker: tells each seed before it begins, so that whoever waits knows where it died."""
+    """A worker: names each seed before it begins, so that whoever waits knows where it died."""
     if sys.platform != "win32":
         import resource
 

@@ -1,4 +1,4 @@
-"""Instructions as llvm-objdump tells them: programs to disassemble, its text read, and the branch kinds by its words.
+"""Instructions as llvm-objdump prints them: programs to disassemble, its text read, and the branch kinds by its words.
 
     python tests/tools/isa_oracle.py
 

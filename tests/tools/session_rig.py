@@ -25,7 +25,7 @@ PROVIDER = bytes(range(16))
 
 
 def event(number: int, time: int, payload: int = 24) -> bytes:
-    """An event whose id and payload tell its number; ``payload`` bytes, 8 at least."""
+    """An event whose id and payload hold its number; ``payload`` bytes, 8 at least."""
     data = number.to_bytes(8, "little") + bytes([number % 251]) * (payload - 8)
     size = _HEADER.size + len(data)
     head = _HEADER.pack(size, 19, 0xC0, 0, 0, 7, 6, time, PROVIDER, number & 0xFFFF, 0, 0, 4, 0, 0, 1, 0, bytes(16))

@@ -9,7 +9,7 @@ from perfdata_writer import Builder
 
 
 def build(path: Path, *, name: str = "/bin/prog", stacks: bool = True, **attr: int) -> Path:
-    """Two processes, one mapped; 30 samples a microsecond apart, which tell their number in their address."""
+    """Two processes, one mapped; 30 samples a microsecond apart, whose addresses hold their numbers."""
     kinds = pw.IP | pw.TID | pw.TIME | pw.PERIOD | (pw.BRANCH_STACK if stacks else 0)
     b = Builder(**{"sample_type": kinds, **attr})
     b.comm(pid=7, name="prog", time=1, exec=True)

@@ -27,7 +27,7 @@ OF_EXECUTIONS = "Counts are executions, estimated from"
 
 @pytest.fixture
 def clear(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The demo is too short for an estimate that can be told from chance: here it passes for one."""
+    """The demo is too short for an estimate that can be distinguished from chance: here it passes for one."""
     monkeypatch.setattr(estimator.Outcome, "clear", property(lambda _: True))
 
 

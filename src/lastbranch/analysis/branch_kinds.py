@@ -172,7 +172,7 @@ class BranchKinds:
         return found
 
     def _slowly(self, rows: Array, scope: Array, offsets: Array, source: Array, target: Array) -> NDArray[np.uint8]:
-        """The types of these rows of the entries, with where they go if that tells; 0 for the others."""
+        """The types of these rows of the entries, if need be by where they go; 0 for the others."""
         out = np.full(len(source), _UNKNOWN, np.uint8)
         each = np.repeat(scope, np.diff(offsets))
         out[rows] = self._found(each[rows], source[rows], target[rows])

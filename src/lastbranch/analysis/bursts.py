@@ -12,7 +12,7 @@ __all__ = ["bursts_of", "share_bursts"]
 _IN_RECORDS = "software-lbr"
 """The event whose bursts are longer than a record: a burst has several, which follow each other and have one time."""
 _APART = 1
-"""Ticks from one to the next in a trace log, where thread and time must tell their call stacks apart."""
+"""Ticks from one to the next in a trace log, where call stacks are found by thread and time: no two may share both."""
 
 
 def share_bursts(profile: Profile) -> NDArray[np.bool_]:

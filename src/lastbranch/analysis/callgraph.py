@@ -155,7 +155,7 @@ def _jumped(namer: Namer, source: Array, target: Array, count: Array) -> dict[in
 
 def _through(namer: Namer, function: int, jumped: dict[int, int], called: Array) -> NDArray[np.int64]:
     """int64[labels]: the row that calls of each are calls of: that of the function for a stub, but not for ``function``
-    itself. Where no jump of a stub was recorded its name tells, if only one function is called so; ``called`` are the
+    itself. Where no jump of a stub was recorded its name decides, if only one function is called so; ``called`` are the
     rows for which to search."""
     through = np.arange(len(namer.labels))
     names = _names_of(namer, namer.labels[function])
@@ -189,7 +189,7 @@ def _names_of(namer: Namer, label: Label) -> set[str]:
 
 
 def _kinds(code_of: CodeOf, branches: Bound) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
-    """(branch type of each branch: as its entries say, else as its instruction does; bool: neither tells)."""
+    """(branch type of each branch: as its entries say, else as its instruction does; bool: neither does)."""
     low, high = branches.values["type_low"], branches.values["type_high"]
     known = (low == high) & (low > 0)
     kind = np.where(known, low, 0).astype(np.uint8)

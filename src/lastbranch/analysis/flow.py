@@ -185,7 +185,7 @@ def _sum(rows: Array, values: Array, n: int) -> NDArray[np.int64]:
 
 
 def _cycles(mine: Bound, good: Array, first: Array, last: Array, cut: Array, n: int) -> tuple[Array, Array]:
-    """(cycles float64, ranges that tell theirs int64) of each instruction; a range shares its cycles out evenly."""
+    """(cycles float64, ranges that have theirs int64) of each instruction; a range shares its cycles out evenly."""
     if not mine.values:
         return np.zeros(n), np.zeros(n, np.int64)
     whole = ~cut

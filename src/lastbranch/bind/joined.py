@@ -83,7 +83,7 @@ class SharedModules:
         if not names:
             return []
         more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-        why = "no build id or PDB tells whether they are the same file everywhere"
+        why = "no build id or PDB shows whether they are the same file everywhere"
         return [f"modules that count by capture, as {why}: {', '.join(map(visible, names[:_NAMED]))}{more}"]
 
     def _known(self, module: Module) -> Module | None:

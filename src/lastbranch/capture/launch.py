@@ -164,8 +164,8 @@ def interruptible() -> Iterator[None]:
 
 
 class Repeats:
-    """Tells one signal that comes several times from another one. timeout(1) sends its signal to a process, and at once
-    to the whole group; and what comes to a group comes to the collector directly, and by way of its parent."""
+    """Recognizes one signal that comes several times. timeout(1) sends its signal to a process, and at once to the
+    whole group; and what comes to a group comes to the collector directly, and by way of its parent."""
 
     _AT_ONCE, _BY_OTHERS = 0.02, 0.5
     """Seconds between two of the same sender, and of different ones."""
@@ -173,8 +173,8 @@ class Repeats:
     def __init__(self) -> None:
         self._last, self._at = Received(0, False), 0.0
 
-    def has(self, found: Received) -> bool:
-        """Whether ``found`` came before."""
+    def is_repeat(self, found: Received) -> bool:
+        """Whether ``found`` is the last signal again, which it becomes."""
         last, since = self._last, time.monotonic() - self._at
         self._last, self._at = found, self._at + since
         return found.number == last.number and since < (
@@ -195,7 +195,7 @@ class Interruptions:
     def enough(self) -> bool:
         """Take the signals that have come; whether they end the recording."""
         while (found := received()) is not None:
-            if self._repeats.has(found):
+            if self._repeats.is_repeat(found):
                 continue
             if found.number == signal.SIGHUP and self._ignores_hang_up:
                 if self._child is not None:

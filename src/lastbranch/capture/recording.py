@@ -82,7 +82,7 @@ def collect(
             gc.disable()  # the loop makes no cycles, and a collection would fall into a burst
             _collect(
                 lambda summary: record_software(
-                    target, options, file, command, unblocked, summary, say, _telling(writes, progress)
+                    target, options, file, command, unblocked, summary, say, _announcing(writes, progress)
                 ),
                 file, writes,
             )  # fmt: skip
@@ -140,18 +140,18 @@ _RUNNING = b" "
 """What the collector writes when the recording runs; JSON ignores it."""
 
 
-def _telling(pipe: int, progress: Callable[[Summary], None]) -> Callable[[Summary], None]:
-    """``progress``, which tells ``pipe`` at its first call."""
-    told = False
+def _announcing(pipe: int, progress: Callable[[Summary], None]) -> Callable[[Summary], None]:
+    """``progress``, whose first call also writes `_RUNNING` to ``pipe``."""
+    announced = False
 
-    def tell(summary: Summary) -> None:
-        nonlocal told
-        if not told:
+    def announce(summary: Summary) -> None:
+        nonlocal announced
+        if not announced:
             os.write(pipe, _RUNNING)
-            told = True
+            announced = True
         progress(summary)
 
-    return tell
+    return announce
 
 
 def _load(pipe: int, first: list[bytes]) -> None:
@@ -173,7 +173,7 @@ def _wait(pid: int) -> None:
     repeats = Repeats()
     while os.waitpid(pid, os.WNOHANG)[0] == 0:
         found = received(0.5, also=(signal.SIGCHLD,))
-        if found is not None and found.number != signal.SIGCHLD and not repeats.has(found):
+        if found is not None and found.number != signal.SIGCHLD and not repeats.is_repeat(found):
             # SIGALRM is the collector's own clock.
             (found._replace(number=signal.SIGTERM) if found.number == signal.SIGALRM else found).forward(pid)
 

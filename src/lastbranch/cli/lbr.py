@@ -39,7 +39,7 @@ def explain(value: str | None, notation: str | None, words: str | None, processo
 
     --processor with no selection prints what the records of a microarchitecture hold: their format (LBR_FMT), how many
     there are, and whether call-stack mode, transactions (TSX), cycles and branch types exist. With a selection it says
-    whether the processor can record that. An empty cell differs between models: the processor itself tells its LBR_FMT.
+    whether the processor can record that. An empty cell differs between models: the processor reports its LBR_FMT.
 
     The exit code is 2 if the selection is not valid, or the processor cannot record it; the message names the bits.
     """
@@ -73,7 +73,7 @@ def _print_processors(name: str, form: str) -> int:
     rows = []
     for one in _processors(name):
         number = FORMATS[one.format].number if one.format else None
-        fields = (_known(one.tells(field)) for field in ("in_tx", "cycles", "type"))
+        fields = (_known(one.has(field)) for field in ("in_tx", "cycles", "type"))
         rows.append(
             (one.name, number, one.format, one.depth, _known(one.call_stack), *fields, _known(one.select is not None))
         )

@@ -2,8 +2,8 @@
 
 By function and block (`analysis.code_blocks`): how often a block went on to which other one (``succ``), and which
 functions it called (``calls``), as bolt/include/bolt/Profile/ProfileYAMLMapping.h declares it. The hashes in it are of
-LLVM's numbers of instructions, which differ between its versions; they are 0 here, and llvm-bolt is told not to look at
-them. It still compares the number of blocks, and takes a function for stale where that differs.
+LLVM's numbers of instructions, which differ between its versions; they are 0 here, and the option makes llvm-bolt
+ignore them. It still compares the number of blocks, and takes a function for stale where that differs.
 """
 
 from __future__ import annotations

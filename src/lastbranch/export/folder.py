@@ -17,7 +17,7 @@ from .modules import ModuleCounts, ModuleFormat, count_modules, why_not
 __all__ = ["INDEX", "export_folder", "write_index", "writing_folder"]
 
 INDEX = "index.tsv"
-"""File in the folder that tells which file is of which module, a line each."""
+"""File in the folder that names the module of each file, one per line."""
 
 _LONGEST_NAME = 100
 

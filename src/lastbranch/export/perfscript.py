@@ -45,7 +45,7 @@ from .interface import Exported, ExportOptions
 __all__ = ["export"]
 
 
-# -- All processes in one address space: each module at one place, so that text that names no process still tells all
+# -- All processes in one address space: each module at one place, so that text that names no process is still enough
 #
 # llvm-profgen keeps one base address for a binary and takes every sample to be of the process that mapped it last. Here
 # a module keeps the addresses of its first mapping; another process's addresses in it are moved there. A module whose

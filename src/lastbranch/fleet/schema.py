@@ -50,7 +50,7 @@ class StoreTable:
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The columns that tell rows apart."""
+        """The columns whose values no two rows share."""
         return tuple(c.name for c in self.columns if c.key)
 
     @property

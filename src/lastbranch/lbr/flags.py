@@ -33,7 +33,7 @@ _TELLING = {
     "mispred": ("mispred", "predicted"), "predicted": ("mispred", "predicted"), "cycles": ("cycles",),
     "type": ("type",), "spec": ("spec",), "priv": ("priv",),
 }  # fmt: skip
-"""Field -> fields that are all 0 where the processor did not tell it (include/uapi/linux/perf_event.h)."""
+"""Field -> fields that are all 0 where the processor did not report it (include/uapi/linux/perf_event.h)."""
 
 
 def flag_known(words: NDArray[np.uint64], name: str) -> NDArray[np.bool_]:

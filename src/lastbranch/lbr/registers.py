@@ -148,7 +148,7 @@ class Processor:
 
     name: str
     depth: int
-    """Records at most. The architectural LBR lets software choose fewer; AMD's LbrExtV2 tells its number in CPUID."""
+    """Records at most. The architectural LBR lets software choose fewer; AMD's LbrExtV2 reports its number in CPUID."""
     source: int
     target: int
     info: int | None = None
@@ -160,7 +160,7 @@ class Processor:
     format: str | None = None
     """Key of `FORMATS`; ``None`` where models differ, and the processor says it (IA32_PERF_CAPABILITIES[5:0])."""
 
-    def tells(self, field: str) -> bool | None:
+    def has(self, field: str) -> bool | None:
         """Whether a record has a field: ``mispred``, ``in_tx``, ``abort``, ``cycles``, ``type``...; ``None`` where that
         depends on the model. A processor whose TSX is off has the bits, and they are 0."""
         return None if self.format is None else field in FORMATS[self.format].fields

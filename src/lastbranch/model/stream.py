@@ -29,7 +29,7 @@ def no_progress(_stage: str) -> nullcontext[None]:
 
 
 IN_PLACE = "in place"
-"""Beside the columns of branch entries, tells a `BatchReader` that it may leave these where they are."""
+"""Beside the columns of branch entries: a `BatchReader` may leave these where they are."""
 BatchReader = Callable[[frozenset[str] | None], Iterator[tuple[SampleBatch, int]]]
 """Given the wanted optional columns (``None``: all), yields ``(batch, watermark)`` in file order (see `order`)."""
 

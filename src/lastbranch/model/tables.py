@@ -122,7 +122,7 @@ class Module:
     @property
     def identity(self) -> str:
         """What the mappings of one build of a binary have in common, on any host and under any path: ``build-id:HEX``,
-        ``pdb:GUID:AGE`` or ``pe:TIMESTAMP:SIZE``, in hexadecimal. Empty where nothing that was recorded tells."""
+        ``pdb:GUID:AGE`` or ``pe:TIMESTAMP:SIZE``, in hexadecimal. Empty where nothing recorded identifies it."""
         if self.build_id:
             return f"build-id:{self.build_id.hex()}"
         if self.pdb_guid:

@@ -29,7 +29,7 @@ BY_ENDING = {".so": ["-fPIC"], ".dll": [], ".dylib": ["-fPIC", f"-Wl,-install_na
 """Flags of one platform. Compilers for Windows refuse -fPIC; a .dylib would keep the path under which it was made."""
 ENDINGS = {"win32": ".dll", "darwin": ".dylib"}
 _SHOWN = 20
-"""Lines of a compiler's errors: the first ones tell, and a compiler of another language finds hundreds."""
+"""Lines of a compiler's errors: the first ones say what is wrong, and a compiler of another language finds hundreds."""
 SANITIZED = ["-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
 
 

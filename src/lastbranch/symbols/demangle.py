@@ -37,7 +37,7 @@ _UNDNAME = ["--no-access-specifier", "--no-calling-convention", "--no-member-typ
 """How llvm-symbolizer shows MSVC names."""
 
 _HASH = re.compile(r"::h[0-9a-f]{16}(?=$|[ .])")
-"""What Rust's first mangling appends to tell instances apart."""
+"""What Rust's first mangling appends: it differs between instances."""
 
 _CLONE = re.compile(r" \[clone ([^\]]+)\]")
 _CLONES = re.compile(r"( \[clone [^\]]+\])+$")

@@ -252,7 +252,7 @@ def _entry(name: str) -> Any:
             return error.status
         except MemoryError:
             return Status.NO_MEMORY
-        except Exception:  # C has no exceptions: this one is a fault of ours, and told
+        except Exception:  # a fault of ours, which must not cross into C: printed, and an error there
             traceback.print_exc()
             return Status.SAM_ERROR
 

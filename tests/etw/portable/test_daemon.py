@@ -191,7 +191,7 @@ class TestKilled:
         controller.wait()
         until(lambda: len(sessions.names()) == len(processes_of(sessions.root)))
         for name in sessions.names():
-            with suppress(EtwError):  # it ends by itself where it was not told yet that it may stay
+            with suppress(EtwError):  # it ends by itself unless it knew already that it may stay
                 sessions.stop(name)
         until(lambda: not processes_of(sessions.root))
         assert sessions.names() == []

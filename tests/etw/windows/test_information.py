@@ -60,7 +60,7 @@ def test_the_privilege_is_enabled_before_what_needs_it(machine: Machine) -> None
 
 
 def test_a_privilege_that_is_not_held_is_found_out() -> None:
-    """AdjustTokenPrivileges succeeds then; only GetLastError (1300) tells."""
+    """AdjustTokenPrivileges succeeds then; only GetLastError (1300) shows that nothing was enabled."""
     machine = Machine(has_privilege=False)
     error = failed(machine, "set_information", 0, Info.PROFILE_SOURCE_CONFIG_INFO, [6])
     assert (error.call, error.status) == ("TraceSetInformation", Status.PRIVILEGE_NOT_HELD)

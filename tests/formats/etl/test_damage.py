@@ -97,7 +97,7 @@ WRONG = [0, 3, 4096, 2048, 512, 1 << 20, 1 << 31]
 @pytest.mark.parametrize("wrong", WRONG)
 @pytest.mark.parametrize("zeroed", [False, True])
 def test_a_header_buffer_of_a_wrong_size_costs_nothing(wrong, zeroed):
-    """Nor when the buffer behind it, which tells what is right, is damaged, too."""
+    """Nor when the buffer after it, which shows what is right, is damaged, too."""
 
     def change(data):
         struct.pack_into("<I", data, 0, wrong)

@@ -461,7 +461,7 @@ def test_losses_stay_known(tmp_path):
 
 
 def test_what_32_bits_cannot_hold_is_told_in_64(tmp_path):
-    """A 32-bit session that was told of an image of a 64-bit process."""
+    """A 32-bit session with an image of a 64-bit process."""
     profile = profile_of([(5, 1, 7, 71, 0, 0, [], [])], bits=32)
     profile.modules.append(Module("C:\\a.dll", size=0x1000))
     profile.timeline.add(Change.MAP, 0, 7, module=0, start=0x7FF800000000, end=0x7FF800001000)

@@ -1,7 +1,7 @@
 """Event counts and headers of real files equal those of three other readers (their stored output).
 
 `make_etl_peers` made the store of two, for uncompressed files; the third is Microsoft's, by the baselines beside the
-captures. Where a peer differs is told here with the reason; nothing else differs.
+captures. Where a peer differs is listed here with the reason; nothing else differs.
 """
 
 import hashlib

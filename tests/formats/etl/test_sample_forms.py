@@ -231,7 +231,7 @@ def test_stack_events_that_are_too_short_are_counted() -> None:
 
 @pytest.mark.parametrize("window", [1024, 1 << 20])
 def test_parts_of_a_stack_are_in_the_order_they_were_made_wherever_windows_end(window: int) -> None:
-    """Their own time stamps tell it; those of one time are in the order of the file."""
+    """Their own time stamps decide; those of one time are in the order of the file."""
 
     def part(made: int, *frames: int) -> bytes:
         return eb.system(0x1820, made, struct.pack(f"<QII{len(frames)}Q", 200, 42, 420, *frames))
@@ -253,7 +253,7 @@ def test_parts_of_a_stack_are_in_the_order_they_were_made_wherever_windows_end(w
 
 
 def test_types_of_events_have_their_names() -> None:
-    """Classic events those of the kernel's tables, others what the log tells of them, wherever it does."""
+    """Classic events those of the kernel's tables, others what the log says of them, wherever it does."""
     mine, other = UUID(int=0x1234).bytes_le, UUID(int=0x9999).bytes_le
     text = (
         "<instrumentationManifest><instrumentation><events>"

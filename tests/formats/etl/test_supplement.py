@@ -69,7 +69,7 @@ def test_the_profile_comes_back(log: Path) -> None:
     assert (after.recorder, after.clock.name) == (before.recorder, before.clock.name)
     assert before.header.items() <= after.header.items()
     assert after.lost == before.lost
-    assert after.header["branch records tell"] == "type, privilege"
+    assert after.header["branch records hold"] == "type, privilege"
     lives = [(p.pid, p.name, p.start, p.end) for p in bind(before).binder.processes]
     assert [(p.pid, p.name, p.start, p.end) for p in bind(after).binder.processes] == lives
     assert threads(after) == threads(before)

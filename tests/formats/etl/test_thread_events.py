@@ -69,7 +69,7 @@ class Listed:
         self.starts: list[tuple[int, int, int]] = []
         self.exits: list[tuple[int, int, int]] = []
         self.names: list[tuple[int, int, int, str]] = []
-        known: dict[int, int] = {}  # thread id -> what told of it first, ends apart
+        known: dict[int, int] = {}  # thread id -> what named it first, ends apart
         for kind, time, tid, pid, version, name, cut, _ in events:
             if cut:
                 continue
@@ -137,7 +137,7 @@ def test_threads_are_those_of_a_list(many: int, events: list[Told], step: int) -
 
 
 def test_a_thread_that_starts_again_and_again_takes_the_room_of_a_few(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Some tools log the list of threads every second: what is told a thousand times is kept twice."""
+    """Some tools log the list of threads every second: what is reported a thousand times is kept twice."""
     monkeypatch.setattr(thread_events, "_MANY", 50)
     again = [Told(START, time, tid, 42, 3) for time in range(1000) for tid in (1, 2, 3)]
     table, timeline, kept = gathered(again, 120)

@@ -246,7 +246,7 @@ def test_records_that_are_too_short(kind: int) -> None:
 
 
 PYTHONS_OWN = re.compile(r"unpack|struct|requires|argument|index out of range|invalid literal|codec|NoneType|format '")
-"""Words of Python's own error messages, which tell a user nothing."""
+"""Words of Python's own error messages, which mean nothing to a user."""
 
 
 @pytest.mark.parametrize("number", [n for n in pw.FEATURES if n not in pw.NOT_IN_PIPES])

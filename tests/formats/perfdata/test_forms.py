@@ -209,7 +209,7 @@ def test_records_beside_the_samples(form: str, trailers: bool) -> None:
 
     c = profile.timeline.columns()
     rows = [dict(zip(c, values, strict=True)) for values in zip(*(v.tolist() for v in c.values()), strict=True)]
-    # Without trailers the newest sample before a record tells its time, and here is none; FORK and EXIT have their own.
+    # Without trailers a record has the time of the sample before it, and here is none; FORK and EXIT have their own.
     time = (lambda t: t) if trailers else (lambda t: 0)
     maps = [r for r in rows if r["kind"] == Change.MAP]
     assert [
@@ -250,7 +250,7 @@ def test_records_beside_the_samples(form: str, trailers: bool) -> None:
 @pytest.mark.parametrize("kind", [pw.ID, pw.IDENTIFIER])
 @pytest.mark.parametrize("form", FORMS)
 def test_the_trailer_is_that_of_the_event_it_names(form: str, kind: int) -> None:
-    """Two events; with IDENTIFIER their trailers may differ, and the last word tells whose it is."""
+    """Two events; with IDENTIFIER their trailers may differ, and the last word says whose it is."""
     b = Builder(sample_type=pw.IP | pw.TID | pw.TIME | kind, config=1)
     more = pw.CPU | pw.STREAM_ID if kind == pw.IDENTIFIER else 0
     b.attr(sample_type=pw.IP | pw.TID | pw.TIME | kind | more, config=2)

@@ -153,7 +153,7 @@ def test_mappings_are_those_that_perf_prints(name: str, data: Data) -> None:
     profile = lastbranch.open(data.path(name))
     c = profile.timeline.columns()
     rows = c["kind"] == Change.MAP
-    symbols = rows & (c["pid"] == -1) & (c["tid"] == -1)  # what KSYMBOL records tell of
+    symbols = rows & (c["pid"] == -1) & (c["tid"] == -1)  # from KSYMBOL records
     assert int(symbols.sum()) <= profile.records.get("KSYMBOL", 0)
     rows &= ~symbols
     ours = Counter(

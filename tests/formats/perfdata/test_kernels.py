@@ -212,7 +212,7 @@ def test_kernel_code_of_a_hidden_address_does_not_say_where_the_kernel_begins(hi
 
 
 def test_text_of_a_32_bit_machine_has_modes(tmp_path: Path) -> None:
-    """Text tells no mode: the kernel's mappings do, in it as elsewhere."""
+    """Text names no mode: the kernel's mappings do, in it as elsewhere."""
     from lastbranch.formats.perfscript import read_perfscript
 
     text = b"""PERF_RECORD_MMAP -1/0: [0xc1000000(0x800000) @ 0xc1000000]: x [kernel.kallsyms]_text

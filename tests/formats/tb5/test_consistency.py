@@ -1,4 +1,4 @@
-"""`verify` tells where the records of a section contradict each other."""
+"""`verify` says where the records of a section contradict each other."""
 
 from __future__ import annotations
 

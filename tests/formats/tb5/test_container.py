@@ -306,7 +306,7 @@ def test_a_killed_writer_loses_nothing_that_was_committed(tmp_path: Path, mode: 
         (path,) = (p for p in tmp_path.iterdir() if p != path)
         if not told:
             with suppress(FormatError):
-                assert read(path).streams == 1  # it was killed before it could tell
+                assert read(path).streams == 1  # it was killed before it could print one
             return
     file = read(path)
     start = 1 if mode == "append" else 0

@@ -127,7 +127,7 @@ def test_the_specifications_reader_finds_samples_branches_and_frames(
 def test_a_tbrw_file_without_our_tables(
     data: Data, converted: Callable[[str], tuple[Path, Path]], tmp_path: Path
 ) -> None:
-    """The guide's sections alone tell where samples fell."""
+    """The guide's sections alone are enough to find where samples fell."""
     source, full = converted("demo_2proc")
     with Tb5File(open_source(str(full))) as file, Tb5Writer.create(tmp_path / "guide.tb5") as writer:
         for text in file.all_strings():

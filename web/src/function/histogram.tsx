@@ -36,9 +36,9 @@ interface HistogramProps {
 export function Histogram({ of, bins }: HistogramProps): ComponentChild {
   const most = Math.max(1, ...bins.map((bin) => bin.count + bin.cut));
   const height = (value: number): number => (HIGH * value) / most;
-  const told = bins.filter((bin) => bin.count || bin.cut).map(said);
+  const labels = bins.filter((bin) => bin.count || bin.cut).map(said);
   return (
-    <svg class="histogram" viewBox={`0 0 ${Math.max(WIDE, bins.length)} ${HIGH}`} preserveAspectRatio="none" role="img" aria-label={`${of}: ${told.join("; ")}`}>
+    <svg class="histogram" viewBox={`0 0 ${Math.max(WIDE, bins.length)} ${HIGH}`} preserveAspectRatio="none" role="img" aria-label={`${of}: ${labels.join("; ")}`}>
       {bins.map((bin, i) => (
         <g key={bin.low}>
           <title>{said(bin)}</title>

@@ -106,7 +106,7 @@ class PollTrigger(Trigger):
 
 
 class ClockTrigger(PollTrigger):
-    """A cpu-clock event on each thread, whose overflow sends it its `quiet_signal`; `due` tells it from other such
+    """A cpu-clock event on each thread, whose overflow sends it its `quiet_signal`; `due` knows it from other such
     signals. A thread that blocks all of these is interrupted, and so is one for which no file may be opened."""
 
     name = "cpu-clock"
@@ -303,7 +303,7 @@ _AT_ONE_SECOND = 400
 class BurstLengths:
     """Draws the number of branches of each burst: bursts of one length lock to loops.
 
-    Few bursts tell most if they are short, since each begins elsewhere; many, if they are long, since their later
+    Few bursts show most if they are short, since each begins elsewhere; many, if they are long, since their later
     branches depend less on where the burst began. So they grow with the recording, unless ``fixed`` has the fewest and
     the most branches of all of them.
     """

@@ -161,11 +161,11 @@ class AuxTrace:
         self._events = {cpu: i for cpu, kind in self._pmus() for i, a in enumerate(attrs) if a.fields["type"] == kind}
         self._start = profile.start or 0
         changes = profile.timeline.columns()
-        told = np.isin(changes["kind"], (Change.FORK, Change.NAME, Change.EXEC, Change.MAP))
-        told &= (changes["tid"] >= 0) & (changes["pid"] >= 0)
+        known = np.isin(changes["kind"], (Change.FORK, Change.NAME, Change.EXEC, Change.MAP))
+        known &= (changes["tid"] >= 0) & (changes["pid"] >= 0)
         started = np.array(sorted(self._started), np.int64).reshape(-1, 4)
         time, tid, pid = (
-            np.concatenate([changes[name][told], started[:, column]])
+            np.concatenate([changes[name][known], started[:, column]])
             for name, column in (("time", 0), ("tid", 3), ("pid", 2))
         )
         self._threads = _by_key(tid, time, pid)

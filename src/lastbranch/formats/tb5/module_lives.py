@@ -23,7 +23,7 @@ class ModuleLives:
     everybodys: NDArray[np.bool_]
     """Whether it belongs to all processes: flagged as global, of process 0, or in the kernel's half."""
     timed: NDArray[np.bool_]
-    """Whether its life is told in time stamps (TBRW_MODULE_TSC_USED); else in sample numbers: how many samples of a
+    """Whether its life is given in time stamps (TBRW_MODULE_TSC_USED); else in sample numbers: how many samples of a
     stream there were before."""
     since: NDArray[np.uint64]
     """First time, or number of the first sample; 0 is since before the start."""

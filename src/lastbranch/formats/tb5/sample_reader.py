@@ -90,7 +90,7 @@ def note(damage: list[Damage], found: Damage) -> None:
 
 
 def note_error(damage: list[Damage] | None, error: FormatError, lost: int) -> None:
-    """`note` what an error tells, or raise it where there is no list."""
+    """`note` an error, or raise it where there is no list."""
     if damage is None:
         raise error
     note(damage, damage_of(error, lost))

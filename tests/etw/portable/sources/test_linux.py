@@ -300,7 +300,7 @@ class TestCounters:
             first, last = events[0], events[-1]
             rise = [a - b for a, b in zip(last.counters, first.counters, strict=True)]
             own = len(events) - 1
-            # A fault that moves to another processor, or ends badly, is told elsewhere than it was counted, or nowhere.
+            # A fault that moves to another processor, or ends badly, is recorded elsewhere than counted, or nowhere.
             assert abs(rise[0] - own) <= 20 + 0.05 * own
             switches = sum(first.time < event.time <= last.time for event in switched.get(cpu, []))
             # Records of switches, which stand in where there is no tracefs, now and then leave out some.

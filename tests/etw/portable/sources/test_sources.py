@@ -285,7 +285,7 @@ class TestOrder:
             s.recorder.round(s.now + 9)
             assert s.output.lost_events == 17
             s.kernel.losses[s.kernel.event(*TIMER, 0)] = 17
-            s.kernel.losses[s.kernel.event(*TIMER, 1)] = 3  # no record told of these any more
+            s.kernel.losses[s.kernel.event(*TIMER, 1)] = 3  # no record named these any more
             s.recorder.end()
             assert s.output.lost_events == 20
 

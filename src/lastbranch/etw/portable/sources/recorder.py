@@ -229,7 +229,7 @@ class Recorder:
             self._write(processes.begin(self._moment()))
 
     def _use_followers(self, configuration: SourceConfiguration, wanted: list[StreamPlan]) -> None:
-        """Keep the followers that have streams, and tell them which events are wanted of them."""
+        """Keep the followers that have streams, and set which events are wanted of them."""
         used = {one.follower for one in wanted if one.follower is not None}
         self._followers = {kind: self._followers.get(kind) or kind(self._kernel) for kind in FOLLOWERS if kind in used}
         for kind, follower in self._followers.items():

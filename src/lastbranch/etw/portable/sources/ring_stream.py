@@ -202,7 +202,7 @@ def refusal(error: OSError, spec: EventSpec, host: Host, call: str = "StartTrace
 # whole or not at all, events that need no counter included. So its first counter is pinned: it is there all the time,
 # or the kernel says that it cannot be, and that is refused instead of a trace with gaps. In newer kernels (seen with
 # 6.18) a group also stands still until the next tick of the kernel's clock where one of its events takes more samples
-# than kernel.perf_event_max_sample_rate allows; each of these gaps is told as a loss. Source: perf_event_open(2)
+# than kernel.perf_event_max_sample_rate allows; each of these gaps is reported as a loss. Source: perf_event_open(2)
 # (group_fd, pinned, PERF_FORMAT_GROUP, PERF_RECORD_THROTTLE).
 
 

@@ -124,7 +124,7 @@ class Supplement:
             profile.lost[str(fields["Name"])] = int(fields["Count"])
         measured = {str(fields["Measured"]) for fields in self._fields["Information"].values()}
         if measured:
-            profile.header["branch records tell"] = "; ".join(sorted(measured)) or "where branches went"
+            profile.header["branch records hold"] = "; ".join(sorted(measured)) or "where branches went"
 
     # -- machine and modules
 
