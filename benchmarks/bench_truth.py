@@ -3,7 +3,7 @@
     python benchmarks/bench_truth.py [--seconds 20] [--only sqlite3 zstd] [--folder DIR] [--json FILE] [-- OPTIONS]
 
 The truth is callgrind's count of each instruction, jump and call. It has faults: valgrind merges and inverts some
-conditional exits. So each branch is held against the counts of its target and of the instruction behind it, and one
+conditional exits. So each branch is compared with the counts of its target and of the instruction after it, and one
 that contradicts them is left out, on both sides. Returns are left out (callgrind does not count them), and so are
 linkage stubs. What is compared, by module and link address:
 
@@ -185,8 +185,8 @@ def _checked(executed: Counter[Place], edges: Counter[Edge]) -> Truth:
         came[target] += count
         if binary.at(source[1])[1] != KIND["ret"]:
             branches[source, target] = count
-    behind: dict[Place, Place] = {}
-    """The instruction that is executed behind another one, where it goes straight on."""
+    following: dict[Place, Place] = {}
+    """The instruction that is executed after another one, where it goes straight on."""
     for (module, address), count in executed.items():
         binary = _binary(module)
         if binary is None:
@@ -195,8 +195,8 @@ def _checked(executed: Counter[Place], edges: Counter[Edge]) -> Truth:
         if kind in (KIND["uncond"], KIND["ind"], KIND["ret"]):
             continue
         follows = module, address + length
-        behind[module, address] = follows
-        # a call comes back behind itself
+        following[module, address] = follows
+        # a call returns to the instruction after it
         came[follows] += count - (left[module, address] if kind == KIND["cond"] else 0)
     odd = {place: came[place] - executed[place] for place in came}
     found = Truth(executed=dict(executed))
@@ -204,7 +204,7 @@ def _checked(executed: Counter[Place], edges: Counter[Edge]) -> Truth:
     for source, target in branches:
         targets[source].append(target)
     for source, where in targets.items():
-        checked = [*where, *([behind[source]] if source in behind else [])]
+        checked = [*where, *([following[source]] if source in following else [])]
         if any(abs(odd[place]) > _TOLERATED * executed[source] for place in checked):
             found.faulty.add(source)
     for (source, target), count in branches.items():

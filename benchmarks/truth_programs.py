@@ -191,7 +191,7 @@ class Program:
 
 
 def programs(folder: Path, names: list[str] | None = None) -> list[Program]:
-    """The programs of ``names`` (or all) that can be had here; ``folder`` gets their inputs."""
+    """The programs of ``names`` (or all) that are available here; ``folder`` gets their inputs."""
     _inputs(folder)
     python = str(Path(sys.base_prefix) / "bin" / f"python{sysconfig.get_python_version()}")
     all_of_them: dict[str, tuple[int, Callable[[int], list[str]]]] = {

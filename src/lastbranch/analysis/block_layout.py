@@ -58,7 +58,7 @@ def layout(sizes: Sequence[int], counts: Sequence[int], edges: Edges) -> list[in
     """An order of the blocks ``0..n-1`` with a high `score`, block 0 first.
 
     ``sizes`` are bytes and ``counts`` executions of each block. Chains that no edge connects follow by their executions
-    a byte, most first. Equal gains are resolved by the blocks' numbers: equal input makes equal output.
+    per byte, most first. Equal gains are resolved by the blocks' numbers: equal input makes equal output.
     """
     chains = _Chains(sizes, counts, edges)
     chains.merge_forced()
@@ -127,7 +127,7 @@ class _Chains:
                 weigh(min(kept, far), max(kept, far))
 
     def joined(self) -> list[int]:
-        """All blocks: the chain of block 0, then the others by executions a byte."""
+        """All blocks: the chain of block 0, then the others by executions per byte."""
 
         def rank(name: int) -> tuple[bool, float, int]:
             executions = sum(self.counts[block] for block in self.blocks[name])
@@ -154,7 +154,7 @@ class _Chains:
         return kept
 
     def _gain(self, one: int, other: int) -> tuple[float, _Pieces]:
-        """What the best way to merge two chains gains, and what is then put behind each other."""
+        """What the best way to merge two chains gains, and the pieces of them in their new order."""
         x, y, edges = self.blocks[one], self.blocks[other], self.between[one][other]
         best, found = 0.0, _Pieces()
         for first, second in ((one, other), (other, one)):
@@ -178,7 +178,7 @@ class _Chains:
         return block == 0 or self.of[0] not in (one, other)
 
     def _distance(self, a: int, b: int, first: int, second: int) -> int:
-        """How far the jump from block ``a`` to ``b`` is with a chain put behind the ``first``."""
+        """How far the jump from block ``a`` to ``b`` is with a chain put after the ``first``."""
         to = self.place[b] + (self.length[first] if self.of[b] == second else 0)
         return to - (self.place[a] + (self.length[first] if self.of[a] == second else 0) + self.sizes[a])
 

@@ -1,7 +1,7 @@
 """The basic blocks of x86-64 functions, found in their code as BOLT 19 finds them (BinaryFunction::buildCFG).
 
 A block begins at the entry of a function; where a direct branch of any function goes, an exception continues or a
-symbol stands; at the targets of jump tables; and behind each branch that is no call, also where only padding is left.
+symbol is; at the targets of jump tables; and after each branch that is no call, also where only padding is left.
 An unconditional jump within the function stays in the block of the conditional jump before it. Calls do not end blocks.
 """
 
@@ -22,7 +22,7 @@ __all__ = ["code_blocks"]
 _DIRECT = kinds_table("cond", "uncond") | CALLS
 _ENDS = kinds_table("uncond", "ind", "ret", "eret", "sysret")
 _TRAP = b"\x0f\x0b"
-"""ud2, behind which nothing runs on."""
+"""ud2, after which nothing runs on."""
 _LONGEST_TABLE = 1 << 16
 
 
@@ -59,10 +59,10 @@ def code_blocks(source: Source, image: Image, start: Array, end: Array, leaders:
     f = function[row]
     first = np.searchsorted(f, np.arange(len(start)))
     # The next block can be the target of a jump, which a record that compares addresses does not see as taken.
-    behind = address[last] + length[last]
-    ahead = (target[last] == behind) | ((kind[last] == KIND["ind"]) & np.isin(behind, begins))
+    after = address[last] + length[last]
+    ahead = (target[last] == after) | ((kind[last] == KIND["ind"]) & np.isin(after, begins))
     flags = np.where(ends[last] & ~ahead, 0, BlockFlags.FALL_THROUGH).astype(np.uint8)
-    return BlockMap(address[row], behind, np.arange(len(row)) - first[f], flags, f, f, start)
+    return BlockMap(address[row], after, np.arange(len(row)) - first[f], flags, f, f, start)
 
 
 def _table_targets(

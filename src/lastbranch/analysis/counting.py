@@ -520,7 +520,7 @@ class EntryCounter:
 
 
 class EarlyCounts(EarlyPass[EntryCounter]):
-    """Counts the branch stacks of a capture while it is indexed, for who calls `count_stacks` with the same
+    """Counts the branch stacks of a capture while it is indexed, for a later `count_stacks` with the same
     arguments."""
 
     def __init__(self, *, ranges: bool, details: bool, sampled: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""Counting while a capture is indexed, which spares to read it again.
+"""Counting while a capture is indexed, which saves reading it again.
 
 Everything in the file is known only when it is indexed: what was counted then is kept where its place turns out to be
 certain, and the rest is read again.

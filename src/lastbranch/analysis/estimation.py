@@ -127,7 +127,7 @@ class _Walks:
         kind = self._kinds(profile, self.entry[edges])[branch[steps]]
         source, target = np.searchsorted(states, came[steps]), np.searchsorted(states, to[steps])
         returns = np.where(_RETURNS[kind], target, -1)
-        calls = np.where(CALLS[kind], self._behind(left[steps], states, distinct(returns[returns >= 0])), -1)
+        calls = np.where(CALLS[kind], self._after_calls(left[steps], states, distinct(returns[returns >= 0])), -1)
         size = (address[left] - address[came]).astype(np.int64) + _BYTES
         number = np.full(int(self.kept.stack.max()) + 1, -1)
         number[self.runs] = np.arange(len(self.runs))
@@ -145,15 +145,15 @@ class _Walks:
         columns = (self.kept.source[entries], self.kept.target[entries], self.kept.flags[entries])
         return BranchKinds(profile).of(self.kept.scope[entries], np.arange(len(entries) + 1), *columns)
 
-    def _behind(self, left: Array, states: Array, returned: Array) -> NDArray[np.int64]:
-        """int64: the state right behind the calls at places ``left``, -1 for none: of those that were ``returned`` to
+    def _after_calls(self, left: Array, states: Array, returned: Array) -> NDArray[np.int64]:
+        """int64: the state right after the calls at places ``left``, -1 for none: of those that were ``returned`` to
         the next one, not farther than a call is long."""
         if not len(returned):
             return np.full(len(left), -1)
         owner, address, place = self.places.owner, self.places.address, states[returned]
         at = insertion_points(owner[place], address[place], owner[left], address[left], right=True)
-        behind = place[np.minimum(at, len(place) - 1)]
-        near = (owner[behind] == owner[left]) & (address[behind] - address[left] <= LONGEST_CALL)
+        after = place[np.minimum(at, len(place) - 1)]
+        near = (owner[after] == owner[left]) & (address[after] - address[left] <= LONGEST_CALL)
         return np.where((at < len(place)) & near, returned[np.minimum(at, len(place) - 1)], -1)
 
     def factors(self, executions: Array) -> tuple[Factors, Factors]:

@@ -1,8 +1,8 @@
 """In which order functions are best linked: call-chain clustering (C3).
 
 G. Ottoni and B. Maher, "Optimizing Function Placement for Large-Scale Data-Center Applications" (CGO 2017): from the
-most executed function on, each is put behind the cluster of the function that calls it most; the clusters follow each
-other by their executions a byte.
+most executed function on, each is appended to the cluster of the function that calls it most; then the clusters are
+sorted by their executions per byte.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ __all__ = ["function_order"]
 _LARGEST = 2 << 20
 """Most bytes of a cluster: a large page."""
 _SELDOM = 0.1
-"""A function stays where it is if even its most frequent caller makes less than this part of the calls seen of it."""
+"""A function stays where it is if even its most frequent caller makes less than this part of its recorded calls."""
 _THINNER = 8
-"""A cluster takes nothing that makes its executions a byte fewer than an eighth."""
+"""A cluster takes no function that would leave it less than an eighth of its executions per byte."""
 
 
 def function_order(sizes: Sequence[int], weights: Sequence[int], calls: Mapping[tuple[int, int], int]) -> list[int]:

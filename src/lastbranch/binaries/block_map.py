@@ -46,7 +46,7 @@ class BlockFlags(IntFlag):
     TAIL_CALL = 2
     LANDING_PAD = 4
     FALL_THROUGH = 8
-    """Whether execution can run on into the block behind it."""
+    """Whether execution can run on into the block after it."""
     INDIRECT_BRANCH = 16
 
 
@@ -99,7 +99,7 @@ def read_block_map(source: Source) -> BlockMap | None:
 
 
 class _Walk:
-    """The entries of a section, in its order: what is of blocks is decoded for all of them at once afterwards."""
+    """The entries of a section, in its order. What they say of blocks is decoded afterwards, for all of them at once."""
 
     def __init__(self, space: Space, offset: int, word: int, little: bool) -> None:
         self.space, self.offset, self.word = space, offset, word

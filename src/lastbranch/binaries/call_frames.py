@@ -232,7 +232,7 @@ class FrameSection:
             at = following
 
     def extents(self) -> Iterator[tuple[int, int, int]]:
-        """(begin, end, offset) of every sound FDE with code: no more is looked at. One that is damaged is passed."""
+        """(begin, end, offset) of every sound FDE with code: nothing else is read. Damaged ones are left out."""
         at = 0
         while at + 4 <= len(self.data):
             try:
@@ -274,7 +274,7 @@ class FrameSection:
         return begin, begin + size
 
     def _head(self, at: int) -> tuple[Bytes | None, bool, int, int]:
-        """(the entry behind its CIE pointer, whether it is a CIE, the offset of its CIE, that of the next entry)."""
+        """(the entry after its CIE pointer, whether it is a CIE, the offset of its CIE, that of the next entry)."""
         head = Bytes(self, at, len(self.data))
         length, wide = head.word(4, "length"), False
         if length == 0xFFFFFFFF:

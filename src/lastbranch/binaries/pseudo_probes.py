@@ -1,7 +1,7 @@
 """Pseudo probes: what ``clang -fpseudo-probe-for-profiling`` writes into a binary beside its code.
 
-A probe stands for a basic block or a call of a function as the compiler first saw it, and says at which address it is
-now, and through which calls it was inlined there. Two sections hold them (llvm/include/llvm/MC/MCPseudoProbe.h):
+A probe is a basic block or a call of a function as the compiler first saw it, with the address where it is now, and the
+calls through which it was inlined there. Two sections hold them (llvm/include/llvm/MC/MCPseudoProbe.h):
 
 - ``.pseudo_probe_desc``: for each function 8 bytes GUID, 8 bytes hash of its control flow graph, ULEB128 length, name.
 - ``.pseudo_probe``: for each function whose code is here a tree of what is inlined in it: 8 bytes GUID, ULEB128 number
@@ -49,7 +49,7 @@ class Attribute:
 
 
 class Descriptor(NamedTuple):
-    """What is said of a function: the ``name`` that it was compiled under, and the ``hash`` of its control flow."""
+    """What describes a function: the ``name`` that it was compiled under, and the ``hash`` of its control flow."""
 
     hash: int
     name: str
@@ -104,7 +104,7 @@ class Probes(Table):
 
 
 def guid(name: str) -> int:
-    """The number that stands for the function ``name``: 64 bits of its MD5 (llvm/Support/MD5.h, MD5Hash)."""
+    """The number of the function ``name``: 64 bits of its MD5 (llvm/Support/MD5.h, MD5Hash)."""
     return int.from_bytes(md5(name.encode("utf-8", "surrogateescape"), usedforsecurity=False).digest()[:8], "little")
 
 

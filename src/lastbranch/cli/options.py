@@ -480,7 +480,7 @@ class FilterMaker:
         return made or None
 
     def early(self, **counted: bool) -> EarlyCounts | None:
-        """What counts the stacks while the capture is opened, for who calls `analysis.count_stacks` with ``counted``;
+        """What counts the stacks while the capture is opened, for `analysis.count_stacks` with ``counted`` later;
         ``None`` where only some samples are wanted."""
         from ..analysis.counting import EarlyCounts
 

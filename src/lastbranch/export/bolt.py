@@ -4,7 +4,7 @@
 that a return led into; hexadecimal link addresses, 0 for an end outside the module (bolt/docs, and
 DataAggregator.cpp).
 
-Where a block begins behind a call, BOLT adds the way from the call into it for ranges of kind ``f`` alone. Counts do
+Where a block begins after a call, BOLT adds the edge from the call to it for ranges of kind ``f`` alone. Counts do
 not say which branch led into a range: where returns and other branches arrive at one address, the ranges from there are
 divided as these are.
 

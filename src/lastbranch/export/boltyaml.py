@@ -148,7 +148,7 @@ class _Body:
             self.next[a].setdefault(b, [0, 0])[0] += count
 
     def returns(self, counts: ModuleCounts) -> None:
-        """The ways from a call into the block behind it: ranges from its beginning that followed a return."""
+        """The edges from a call to the block after it: ranges from its beginning that followed a return."""
         times, blocks = returned(counts, counts.start, counts.times), self.blocks
         row = blocks.at(counts.start)
         good = (times > 0) & (row > 0) & (blocks.start[row] == counts.start)

@@ -91,7 +91,7 @@ class CodeMap:
         self._leaving = self._unset = np.empty(0, np.uint64)
 
     def know(self, address: Array) -> None:
-        """Decode the functions that these addresses (uint64) are in, or directly behind."""
+        """Decode the functions that these addresses (uint64) are in, or just past."""
         rows = distinct(interval_of(self._start, self._until, np.concatenate([address, address - np.uint64(1)])))
         rows = rows[rows >= 0]
         rows = rows[~self._decoded[rows]]
@@ -165,8 +165,8 @@ def count_contexts(profile: Profile, module: int, code: CodeMap, sample_filter: 
 
 
 Step = tuple[int, int, int, int, int]
-"""What a branch did, and the range behind it: how, the range's end, source, target (the range's start), and the call
-that ends at the target. Numbers stand for them."""
+"""A branch and the range after it, in numbers: how (below), the range's end, source, target (the range's start), and
+the call that ends at the target."""
 
 _NONE, _STRAIGHT, _BROKEN = 0, 1, 2
 """The range: of the newest branch or all outside; one to count; one that cannot have been executed."""

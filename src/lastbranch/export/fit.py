@@ -60,10 +60,10 @@ class Fit:
 
 
 def fit(path: str, binary: str, symbols: SymbolOptions | None = None) -> Fit:
-    """Hold the profile at ``path`` against the file ``binary``.
+    """Compare the profile at ``path`` with the file ``binary``.
 
     Raises what `read_written` raises, `NotRecordedError` where nothing was counted in the binary, `UnavailableError`
-    where it cannot be read or has no lines that the profile could be held against, `OSError`.
+    where it cannot be read or has no lines that the profile could be compared with, `OSError`.
     """
     profile, image = _profile_of(binary)
     module, out = profile.modules[0], Fit()

@@ -3,8 +3,8 @@
 The list of clusters, for ``clang -fbasic-block-sections=list=``, has the executed blocks of each function in their
 best order (`analysis.block_layout`); clang puts the others into ``NAME.cold``. Version 1 (clang 18 and newer) has,
 after a line ``v1``, lines ``f`` with the function's names and ``c`` with the ids of its blocks; version 0 (any clang)
-has ``!NAME`` with aliases behind slashes, and ``!!``. The second file is the order of symbols for lld's
-``--symbol-ordering-file``: functions in the order of `analysis.function_order`, then the rests of all of them.
+has ``!NAME`` with aliases after slashes, and ``!!``. The second file is the order of symbols for lld's
+``--symbol-ordering-file``: functions in the order of `analysis.function_order`, then the cold parts of all of them.
 (LLVM's BasicBlockSectionsProfileReader.cpp; lld's documentation.)
 """
 

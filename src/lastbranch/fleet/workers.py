@@ -148,7 +148,7 @@ def _cpus() -> int:
 
 def serve(scratch: str) -> None:
     """Do the tasks that come by standard input, with temporary files in a folder in ``scratch``."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # that is for who asks
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is for the process that asks
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     with tempfile.TemporaryDirectory(dir=scratch) as tempfile.tempdir, suppress(BrokenPipeError):

@@ -43,7 +43,7 @@ block can come in several batches."""
 
 
 class StackWatcher(Protocol):
-    """Sees the branch stacks when a reader indexes a file, which spares to read them again.
+    """Sees the branch stacks when a reader indexes a file, which saves reading them again.
 
     Not all is known then: what follows in the file can say that mappings changed before. `SampleStream.blocks` reads
     some blocks again. A reader that knows nothing of watchers leaves them without any batch.
@@ -103,8 +103,8 @@ class SampleStream:
     def stacks(self) -> Iterator[SampleBatch]:
         """The stream in file order, of the optional columns those of branch entries: `ENTRY`.
 
-        They can be ``in_place``, in a buffer of the reader, which spares to copy them. That is for who is done with a
-        batch before the next one.
+        They can be ``in_place``, in a buffer of the reader, which saves copying them, if each batch is used only until
+        the next one.
         """
         return (batch for batch, _ in self._watched(self.reader(frozenset((*ENTRY, IN_PLACE)))))
 

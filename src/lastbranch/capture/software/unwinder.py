@@ -267,7 +267,7 @@ class _Walker:
         self.space, self.registers, self._lookup = space, registers, lookup
         self.frames = [registers[_RIP]]
         self.exact = True
-        """The instruction itself, not a return address, which may be behind the code of its function."""
+        """Whether this is the instruction itself, not a return address, which may be past the code of its function."""
 
     @property
     def key(self) -> int:

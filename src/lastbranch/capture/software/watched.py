@@ -13,7 +13,7 @@ __all__ = ["Watched"]
 
 
 _APART = 0.1
-"""Seconds between two looks at who has descended. What begins and ends between two of them is missed."""
+"""Seconds between two searches for new descendants. What begins and ends between two of them is missed."""
 
 
 class Watched:

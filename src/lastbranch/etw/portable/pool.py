@@ -20,7 +20,7 @@ and before reading events.
 In buffering mode no buffer goes through a ring. Each writer has `Geometry.kept` buffers of its own, and takes the
 oldest of them for its next events without asking anybody: a flight recorder, whatever the daemon does. The n-th buffer
 that it fills, from 0, is n % kept of its own, and it clears the commit word of the next one before it counts one as
-finished. So who has copied buffer n, and then finds no more than n + kept - 2 finished ones, has copied what is in it.
+finished. So a reader that has copied buffer n, and then finds no more than n + kept - 2 finished ones, has a whole one.
 
 Memory that nobody has written to costs nothing, so a memfd has room for the largest pool that the session may get. The
 daemon trusts nothing in it: a writer may be another program that stores anything anywhere. Whenever the daemon takes

@@ -112,8 +112,8 @@ class Decoded(NamedTuple):
 def decode(data: bytes, ring: int, *, last: bool) -> Decoded:
     """The records in ``data``, which begins at byte ``ring`` of its AUX area (alignment packets count from there).
 
-    A record that ``data`` ends in is left (``used``) for who has more; ``last`` says that there is none, so that it is
-    a fragment. Bytes that are no packets end the record that they are in, and the next one that is whole goes on.
+    A record that ``data`` ends in is left (``used``) for a call with more; ``last`` says that there is none, so that it
+    is a fragment. Bytes that are no packets end the record that they are in, and the next one that is whole goes on.
     """
     at, used, damaged, first = _find_packets(data, ring)
     fragments, rest = 0, _DATA.search(data, used)
