@@ -22,8 +22,8 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import pickle
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -91,23 +91,26 @@ class Truth:
 
 def truth(program: Program) -> Truth:
     """Run ``program`` by callgrind, unless that was done."""
-    kept = program.folder / f"{program.name}.truth"
-    if kept.exists():
-        kept_truth: Truth = pickle.loads(kept.read_bytes())
-        return kept_truth
-    out = program.folder / "callgrind"
+    kept = program.folder / f"{program.name}.callgrind"
+    if not kept.exists():
+        _count(program, kept)
+    executed, edges = Counter[Place](), Counter[Edge]()
+    for path in kept.iterdir():
+        _read(path, executed, edges)
+    return _checked(executed, edges)
+
+
+def _count(program: Program, folder: Path) -> None:
+    """Make ``folder`` with a file of callgrind for each process."""
+    unfinished = folder.with_suffix(".part")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    unfinished.mkdir()
     command = ["valgrind", "--tool=callgrind", "--dump-instr=yes", "--dump-line=no", "--collect-jumps=yes",
                "--skip-plt=no", "--compress-strings=no", "--compress-pos=no", "--trace-children=yes",
-               f"--callgrind-out-file={out}.%p"]  # fmt: skip
+               f"--callgrind-out-file={unfinished}/%p"]  # fmt: skip
     subprocess.run([*command, *program.words(program.passes)], cwd=program.folder, env=_ENVIRONMENT, check=True,
                    stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # fmt: skip
-    executed, edges = Counter[Place](), Counter[Edge]()
-    for path in program.folder.glob("callgrind.*"):
-        _read(path, executed, edges)
-        path.unlink()
-    found = _checked(executed, edges)
-    kept.write_bytes(pickle.dumps(found))
-    return found
+    unfinished.rename(folder)
 
 
 _JUMP = re.compile(r"(?:jump=(\d+)|jcnd=(\d+)/\d+|calls=(\d+)) 0x([0-9a-f]+)")
@@ -146,13 +149,15 @@ class _Binary:
         image = read_image(source)
         self._code, self._decoder = Code(source, image), Decoder("x86_64")
         self._stubs = [(s.vaddr, s.vaddr + s.size) for s in image.linkage_stubs]
+        self._known: dict[int, tuple[int, int]] = {}
 
-    @cache  # noqa: B019  there are few of them, and they last as long as the program
     def at(self, address: int) -> tuple[int, int]:
         """(length, branch type) of the instruction at ``address``."""
-        window = self._code.read(address, 16)
-        first = next(iter(self._decoder.lines(window, address)), None) if window else None
-        return (first.length, first.kind) if first else (0, 0)
+        if address not in self._known:
+            window = self._code.read(address, 16)
+            first = next(iter(self._decoder.lines(window, address)), None) if window else None
+            self._known[address] = (first.length, first.kind) if first else (0, 0)
+        return self._known[address]
 
     def is_stub(self, address: int) -> bool:
         return any(low <= address < high for low, high in self._stubs)

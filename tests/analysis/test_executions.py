@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 import lastbranch
 import perfdata_writer as pw
 from command_line import run_cli
-from lastbranch.analysis import basis_of, branches, call_stacks, estimate_executions, ranges
+from lastbranch.analysis import Estimate, basis_of, branches, call_stacks, estimate_executions, ranges
 from lastbranch.analysis.estimator import Runs, Steps
 from lastbranch.model import Event, Profile, SampleFilter
 from perfdata_writer import Builder
@@ -60,9 +60,9 @@ def capture(path: Path, matrix: NDArray[np.float64], begin: NDArray[np.float64],
     return lastbranch.open(path)
 
 
-def shares(profile: Profile, **options: object) -> NDArray[np.float64]:
+def shares(profile: Profile, estimate: Estimate | None = None) -> NDArray[np.float64]:
     """The share of each state, by the branches that lead to it."""
-    table = branches(profile, **options)  # type: ignore[arg-type]
+    table = branches(profile, estimate=estimate)
     at = ((table.to_address - table.to_address.min()) // BLOCK).astype(np.int64)
     counts = np.bincount(at, table.count)
     return counts / counts.sum()

@@ -44,7 +44,7 @@ def test_to_the_next_branch_of_the_listing(name: str, look: int) -> None:
             mock.patch.object(straight_runs, "CodeOf", return_value=mock.Mock(return_value=opened)),
             mock.patch.object(straight_runs, "_FIRST_LOOK", look),
         ):
-            found, certain = straight_runs.next_branches(None, np.zeros(len(start), np.int64), start)  # type: ignore[arg-type]
+            found, certain = straight_runs.next_branches(mock.Mock(), np.zeros(len(start), np.int64), start)
         assert list(zip(found.tolist(), certain.tolist(), strict=True)) == expected[::-1]
         ends += int(certain.sum())
     assert ends > 100
@@ -53,6 +53,6 @@ def test_to_the_next_branch_of_the_listing(name: str, look: int) -> None:
 def test_without_code_nothing_is_known() -> None:
     start = np.array([0x1000, 0x2000], np.uint64)
     with mock.patch.object(straight_runs, "CodeOf", return_value=mock.Mock(return_value=None)):
-        found, certain = straight_runs.next_branches(None, np.zeros(2, np.int64), start)  # type: ignore[arg-type]
+        found, certain = straight_runs.next_branches(mock.Mock(), np.zeros(2, np.int64), start)
     assert found.tolist() == start.tolist()
     assert not certain.any()

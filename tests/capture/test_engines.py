@@ -11,6 +11,7 @@ from contextlib import suppress
 from itertools import pairwise
 from math import hypot, sqrt
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -234,7 +235,7 @@ def test_a_wait_that_takes_too_long_drops_the_burst(name: str, running: Thread) 
 
 @pytest.mark.parametrize("name", ["debug registers", "perf breakpoints"])
 def test_a_breakpoint_of_ours_where_no_path_leads_ends_the_burst_and_never_the_program(
-    name: str, running: Thread
+    name: str, running: Thread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The signal of that stop would kill the program if it were handed on."""
     known, _ = bursts(ENGINES[name]()).run(running, lambda status: False)
@@ -243,8 +244,9 @@ def test_a_breakpoint_of_ours_where_no_path_leads_ends_the_burst_and_never_the_p
     elsewhere = next(target for _, target, _ in known.edges if target not in sources)
     make = {"debug registers": DebugRegisters, "perf breakpoints": PerfBreakpoints}
     engine = BlockStep(make[name](), walks=False)
-    wrong = Fork({elsewhere: End(None, ())}, frozenset())  # type: ignore[dict-item]
-    real, engine.breakpoints.place = engine.breakpoints.place, lambda fork: real(wrong)  # type: ignore[method-assign]
+    wrong = Fork({elsewhere: End(mock.Mock(), ())}, frozenset())
+    place = engine.breakpoints.place
+    monkeypatch.setattr(engine.breakpoints, "place", lambda fork: place(wrong))
     burst, _ = bursts(engine).run(running, lambda status: False)
     assert (burst.why, burst.status) == ("unexpected path", None)
     ptrace.cont(running.tid)

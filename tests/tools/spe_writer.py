@@ -10,6 +10,7 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import perfdata_writer as pw
 from perfdata_writer import Builder
@@ -142,6 +143,6 @@ def capture(
     return b
 
 
-def write(path: Path, *areas: Area, **options: object) -> Path:
-    path.write_bytes(capture(*areas, **options).build())  # type: ignore[arg-type]
+def write(path: Path, *areas: Area, **options: Any) -> Path:
+    path.write_bytes(capture(*areas, **options).build())
     return path

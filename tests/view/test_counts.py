@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -38,11 +38,10 @@ def estimated(clear: None) -> Iterator[str]:
         yield at
 
 
-def said(run: Run, *words: str | Path) -> list[dict]:
+def said(run: Run, *words: str | Path) -> Any:
     verb, *rest = words
     done = run(verb, demo.capture(), "--symfs", demo.symfs(), *rest, "--format", "json", "--estimate", "executions")
-    rows: list[dict] = json.loads(done.out)
-    return rows
+    return json.loads(done.out)
 
 
 def titles(page: Page, label: str) -> list[str]:
@@ -74,8 +73,7 @@ def test_branches_are_those_of_the_verb(run: Run, browser: Browser, estimated: s
 
 
 def test_function_has_the_executions_of_annotate(run: Run, browser: Browser, estimated: str) -> None:
-    (found,) = [said(run, "annotate", "dispatch", "--limit", "0")]
-    wanted = {row["address"]: row for row in found["instructions"]}  # type: ignore[call-overload]
+    wanted = {row["address"]: row for row in said(run, "annotate", "dispatch", "--limit", "0")["instructions"]}
     with looking_at(browser, f"{estimated}#/function?name=dispatch&{EXECUTIONS}") as page:
         shown = [row for row in cells(page, "Instructions") if row["count"]]
         assert "Executions" in titles(page, "Instructions")

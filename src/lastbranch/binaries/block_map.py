@@ -99,7 +99,7 @@ def read_block_map(source: Source) -> BlockMap | None:
 
 
 class _Walk:
-    """The entries of a section, in its order. What they say of blocks is decoded afterwards, for all of them at once."""
+    """The entries of a section, in its order. What they say of blocks is decoded afterwards, for all entries."""
 
     def __init__(self, space: Space, offset: int, word: int, little: bool) -> None:
         self.space, self.offset, self.word = space, offset, word

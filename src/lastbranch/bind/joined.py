@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from itertools import accumulate, pairwise
 from math import gcd
-from typing import NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,9 +43,13 @@ from ..model import (
 )
 from .binder import Binder, bind
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
 __all__ = ["JoinedProfile", "Opened", "join", "rebind"]
 
 _Row = TypeVar("_Row")
+_Fields = TypeVar("_Fields", bound="DataclassInstance")
 _LAST = np.iinfo(np.int64).max
 """The watermark of a last batch."""
 
@@ -158,10 +162,10 @@ def _common_event(events: Sequence[Event]) -> Event:
     return common
 
 
-def _common(blank: _Row, rows: Iterable[_Row]) -> _Row:
-    """``blank`` with those fields that are equal in all ``rows`` (dataclasses)."""
+def _common(blank: _Fields, rows: Iterable[_Fields]) -> _Fields:
+    """``blank`` with those fields that are equal in all ``rows``."""
     rows = [*rows]
-    for one in fields(blank):  # type: ignore[arg-type]  # a type variable cannot be bound to "some dataclass"
+    for one in fields(blank):
         values = [getattr(row, one.name) for row in rows]
         if all(value == values[0] for value in values):
             setattr(blank, one.name, values[0])

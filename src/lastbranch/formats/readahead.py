@@ -21,7 +21,7 @@ class ReadAhead:
 
     def __init__(self, source: Source, size: int, *, pad: int = 0) -> None:
         self._source, self._size = source, size
-        self.data = memoryview(page_aligned(size + pad))  # type: ignore[arg-type]  # arrays have the buffer protocol
+        self.data = page_aligned(size + pad).data
 
     def fill(self, offset: int, length: int, end: int) -> int:
         """Have ``data`` hold up to ``length`` bytes of the file from ``offset`` on: how many there are.

@@ -142,7 +142,7 @@ def until_recorded(path: Path, handle: int, pids: set[int]) -> None:
 
 def test_targets_are_named_at_any_time(tmp_path: Path, target: subprocess.Popen[bytes]) -> None:
     """All of them are recorded, and what descends from a process, before it is named and later."""
-    path, program = tmp_path / "it.etl", target.args[0]  # type: ignore[index]
+    path, program = tmp_path / "it.etl", os.readlink(f"/proc/{target.pid}/exe")
     forks = f"import subprocess, sys\nfor line in sys.stdin: subprocess.Popen([{str(program)!r}, '1000000000'])"
     with (
         session(path) as state, subprocess.Popen([program, "1000000000"]) as second,

@@ -18,7 +18,7 @@ from lastbranch.analysis import count_stacks
 from lastbranch.bind import bind
 from lastbranch.errors import FormatError
 from lastbranch.formats.perfdata import auxtrace, read_perfdata
-from lastbranch.formats.perfdata.spe import decode
+from lastbranch.formats.perfdata.spe import Operations, decode
 from lastbranch.lbr import BRANCH_TYPES, branch_type, flag
 from lastbranch.model import BytesSource, Profile, SampleBatch, concatenate
 from spe_writer import BRANCH, CALL, CONDITIONAL, INDIRECT, MEMORY, MISPREDICTED, NOT_TAKEN, RETIRED, Area, Operation
@@ -132,7 +132,10 @@ def test_previous_targets_that_are_no_straight_line() -> None:
 
 def made_up(number: int, seed: int) -> list[Operation]:
     draw = random.Random(seed)
-    maybe = lambda value: value if draw.random() < 0.7 else None  # noqa: E731
+
+    def maybe(value: int) -> int | None:
+        return value if draw.random() < 0.7 else None
+
     out = []
     for i in range(number):
         pc, kind = CODE + 4 * draw.randrange(1 << 12), draw.randrange(3)
@@ -152,8 +155,8 @@ def made_up(number: int, seed: int) -> list[Operation]:
     return out
 
 
-def same(found: object, one: Operation, i: int) -> None:
-    columns, has = found.columns, found.has  # type: ignore[attr-defined]
+def same(found: Operations, one: Operation, i: int) -> None:
+    columns, has = found.columns, found.has
     for name, value in {
         "events": one.events, "time": one.time, "total": one.total, "issue": one.issue, "el2": one.tid,
         "translation": one.translation, "source": one.source, "addr": one.addr, "phys_addr": one.phys,

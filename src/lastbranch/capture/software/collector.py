@@ -181,7 +181,7 @@ class Collector:
             except ptrace.Gone:
                 if self._watched is None:
                     break
-                time.sleep(TICK)
+                time.sleep(TICK)  # nothing to wait for, until a watched process begins another
                 continue
             self._stopped_at = time.perf_counter()
             self._handle(tid, status)

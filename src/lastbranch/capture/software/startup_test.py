@@ -76,7 +76,7 @@ def report_time() -> float:
     took = [_MOST_REPORT]
     with suppress(OSError, ptrace.Gone), _running_code() as (pid, _):
         for _ in range(_REPORTS):
-            time.sleep(_PAUSE)
+            time.sleep(_PAUSE)  # it must run by then: stopped before, it is reported sooner
             begun = time.perf_counter()
             ptrace.interrupt(pid)
             if next_stop(pid, _SECONDS) is None:

@@ -13,7 +13,7 @@ import pytest
 import fake_kernel as fake
 from fake_kernel import Machine
 from lastbranch.etw.flags import GROUPS, KERNEL_LOGGER, EnableFlag, LogFileMode, hook_ids
-from lastbranch.etw.portable.enable_map import ROWS, kinds_of, normalised_masks, rows_of, unmapped
+from lastbranch.etw.portable.enable_map import ROWS, Row, kinds_of, normalised_masks, rows_of, unmapped
 from lastbranch.etw.portable.sources import argv, check, needed
 from lastbranch.etw.portable.sources.kinds import KINDS
 from lastbranch.etw.portable.sources.plan import COUNTERS, FOLLOWERS, TASKS
@@ -102,9 +102,9 @@ class TestCheck:
         assert needed(SYSTEM, [1, 0x400], [])
 
     @pytest.mark.parametrize("row", [row for row in ROWS if row.why], ids=lambda row: f"{row.name}-{row.word}")
-    def test_what_linux_does_not_have_is_not_supported_by_name(self, row: object) -> None:
+    def test_what_linux_does_not_have_is_not_supported_by_name(self, row: Row) -> None:
         masks = [0] * 8
-        masks[row.word] = row.bits  # type: ignore[attr-defined]
+        masks[row.word] = row.bits
         error = refused(masks)
         assert error.status == Status.NOT_SUPPORTED
         assert "is not available: " in error.reason

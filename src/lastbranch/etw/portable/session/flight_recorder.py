@@ -130,7 +130,7 @@ class _Slot(Slot):
 class FlightRecorder(Writers):
     """The writers of a session in buffering mode."""
 
-    slots: dict[int, _Slot]  # type: ignore[assignment]
+    slots: dict[int, _Slot]  # type: ignore[assignment]  # narrower: all of them are made here
 
     def __init__(self, geometry: Geometry, processors: int) -> None:
         super().__init__(geometry, geometry.kept - SPARE, processors)
