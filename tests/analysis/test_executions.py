@@ -138,7 +138,7 @@ def test_estimate_does_not_depend_on_order_and_scale(tmp_path: Path) -> None:
 
 
 def test_pieces_of_one_burst_are_one_run(tmp_path: Path) -> None:
-    """Samples of one thread with one time, oldest first; nothing is between two of them."""
+    """Of the software LBR, of one thread and time (or a tick apart), oldest first; nothing is between two of them."""
     matrix, true = chain(3, 0.05)
     whole = capture(tmp_path / "perf.data", matrix, true * SLOW / (true * SLOW).sum(), 400)
     b = Builder(sample_type=pw.IP | pw.TID | pw.TIME | pw.BRANCH_STACK)
@@ -147,10 +147,11 @@ def test_pieces_of_one_burst_are_one_run(tmp_path: Path) -> None:
     for batch in whole.batches():
         for i, (lo, hi) in enumerate(pairwise(batch.offsets["branch"].tolist())):
             rows = [(int(batch["branch_from"][k]), int(batch["branch_to"][k]), 0) for k in range(lo, hi)]
-            for piece in (rows[DEPTH // 2 :], rows[: DEPTH // 2]):
-                b.sample(ip=BASE, pid=7, tid=7, time=int(batch.time[i]), branches=piece)
+            for apart, piece in enumerate((rows[DEPTH // 2 :], rows[: DEPTH // 2])):
+                b.sample(ip=BASE, pid=7, tid=7, time=int(batch.time[i]) + apart * (i % 2), branches=piece)
     (tmp_path / "pieces").write_bytes(b.build())
     pieces = lastbranch.open(tmp_path / "pieces")
+    pieces.events[0].name = "software-lbr"
     estimate = estimate_executions(pieces)
     assert estimate.number == 400
     assert estimate.of_ranges is not None

@@ -79,4 +79,7 @@ def test_events_have_shares_of_their_own() -> None:
 def test_a_burst_is_records_of_one_thread_and_moment() -> None:
     """A tick apart in trace logs."""
     batch = batch_of([0] * 7 + [1, 1], [5, 5, 5, 6, 7, 9, 8, 8, 8], [1, 1, 2, 2, 2, 2, 2, 2, 2], [0] * 9)
-    assert bursts_of(profile_of(RECORDS, "cycles"), batch).tolist() == [0, 0, 1, 1, 1, 2, 3, 4, 5]
+    profile = profile_of(RECORDS, "cycles")
+    assert bursts_of(profile, batch).tolist() == [0, 0, 1, 1, 1, 2, 3, 4, 5]
+    profile.clock = Clock("file order", 0)  # times only order records there
+    assert bursts_of(profile, batch).tolist() == [*range(9)]

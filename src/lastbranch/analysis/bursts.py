@@ -16,8 +16,9 @@ _APART = 1
 
 
 def share_bursts(profile: Profile) -> NDArray[np.bool_]:
-    """bool, an event: several of its samples may be of one burst. Those of other events are one each."""
-    return np.array([event.name == _IN_RECORDS for event in profile.events], bool)
+    """bool, an event: several of its samples may be of one burst. Those of other events are one each, and all are where
+    times are not known."""
+    return np.array([profile.clock.has_time and event.name == _IN_RECORDS for event in profile.events], bool)
 
 
 def bursts_of(profile: Profile, batch: SampleBatch) -> NDArray[np.int64]:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from ..arrays import distinct, distinct_rows, insertion_points
 from ..model import BRANCH, ENTRY, Array, ModuleKind, Profile, SampleBatch, SampleFilter
 from .branch_kinds import CALLS, LONGEST_CALL, BranchKinds, kinds_table
+from .bursts import bursts_of
 from .counting import why_no_ranges, why_no_stacks
 from .estimator import Runs, Steps
 from .executions import Estimate, Factors, Places, basis_of_event
@@ -78,10 +79,8 @@ def _why_not(profile: Profile, sample_filter: SampleFilter | None) -> str | None
 
 
 def _add(sample: StackSample, profile: Profile, batch: SampleBatch) -> None:
-    """Keep the stacks of a batch. Those of one thread with one time are pieces of one run."""
-    depth, number = batch.depth, np.arange(len(batch))
-    if profile.clock.has_time:
-        number[1:] = np.cumsum((batch.time[1:] != batch.time[:-1]) | (batch.tid[1:] != batch.tid[:-1]))
+    """Keep the stacks of a batch. Those of one burst are pieces of one run."""
+    depth, number = batch.depth, bursts_of(profile, batch)
     row = np.arange(batch.entries) + np.repeat(np.arange(len(batch)), depth)  # no entry follows one of another stack
     scope, columns = np.repeat(profile.binder.scopes(batch), depth), (batch[name].copy() for name in ENTRY)
     sample.add(int(number[-1]) + 1, np.repeat(number, depth), row, scope, *columns)
