@@ -15,7 +15,7 @@ from .count_tables import Key, rows_of
 from .naming import Namer, View
 from .significance import Clusters
 
-__all__ = ["Noise", "ShareNoise", "innermost", "noise_of_addresses", "noise_of_rows"]
+__all__ = ["Noise", "ShareNoise", "halving", "innermost", "noise_of_addresses", "noise_of_rows"]
 
 _SHORTEST = 0.01
 """Seconds. Nobody records for less."""
@@ -34,11 +34,16 @@ class Noise:
 
     @property
     def notes(self) -> list[str]:
-        """How long to record for half of the errors: four times as long. Nothing where that is not known."""
-        if self.seconds < _SHORTEST:
-            return []
-        more = f"{3 * self.seconds:.3g} s more of recording would halve it"
-        return [f"noise is the standard error of samples %, in points, from {self.bursts} samples and bursts; {more}"]
+        """How long to record for half of the errors. Nothing where that is not known."""
+        more = halving(self.seconds)
+        noise = f"noise is the standard error of samples %, in points, from {self.bursts} samples and bursts"
+        return [f"{noise}; {more}"] if more else []
+
+
+def halving(seconds: float) -> str:
+    """How much more recording would halve a standard error of what ``seconds`` gave: it takes four times as long. Empty
+    where no time is known."""
+    return f"{3 * seconds:.3g} s more of recording would halve it" if seconds >= _SHORTEST else ""
 
 
 class ShareNoise:

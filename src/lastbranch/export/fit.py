@@ -17,7 +17,7 @@ from typing import TypeVar
 import numpy as np
 
 from ..analysis.executed import row_of, stops
-from ..arrays import covered, interval_of
+from ..arrays import covered, distinct, interval_of
 from ..binaries import Code, Image, SegmentFlags, read_image, same_build_id
 from ..binaries.pseudo_probes import read_descriptors
 from ..binaries.sections import open_binary
@@ -206,7 +206,7 @@ class _Pieces:
         code = sorted(sections or [(s.vaddr, s.memory_size) for s in image.executable_segments])
         self._sections = np.array(code, np.uint64).reshape(-1, 2)
         low, high = self._sections[:, 0], self._sections[:, 0] + self._sections[:, 1]
-        edges = np.unique(np.concatenate([low, high, functions[self.inside(functions)]]))
+        edges = distinct(np.concatenate([low, high, functions[self.inside(functions)]]))
         within = interval_of(low, high, edges[:-1]) >= 0
         self.start, self.end = edges[:-1][within], edges[1:][within]
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from ..analysis.executed import row_of
+from ..arrays import distinct
 from ..binaries.pseudo_probes import DESCRIPTORS, PROBES, ProbeKind, Probes, guid, read_probes
 from ..binaries.sections import Binary, open_binary
 from ..errors import LastbranchError, UnavailableError
@@ -51,7 +52,7 @@ class PlacedProbes:
         if found.unplaced and not len(found):
             reason = f"{word(binary.name)} has pseudo probes, but is stripped of the symbols of their functions"
             raise UnavailableError(reason, hint="give a binary with its symbol table, or --debug-dir DIR")
-        rows = np.unique(table.at(used))
+        rows = distinct(table.at(used))
         executed = {n for row in rows[rows >= 0].tolist() for n in numbers[row]}
         executed |= {guid(PART.sub("", table.functions[row].name)) for row in rows[rows >= 0].tolist()}
         kept = np.zeros(len(found.guids), bool)
@@ -194,7 +195,7 @@ def _written(counts: ModuleCounts, table: FunctionTable, placed: PlacedProbes) -
 
 def _torn(table: FunctionTable, code: Instructions, address: Array) -> list[str]:
     """A note if the probes, at ``address``, are not all at instructions of the code that was decoded."""
-    decoded = np.isin(table.at(address), np.unique(table.at(code.address)))
+    decoded = np.isin(table.at(address), distinct(table.at(code.address)))
     torn = int((row_of(code.address, address[decoded]) < 0).sum())
     if not torn:
         return []

@@ -102,6 +102,7 @@ _BIT = {name: 1 << i for i, name in enumerate(CAPTURES)}
 LEVELS = _BIT["KERNEL"] | _BIT["USER"]
 CLASSES = 0x1FC
 CALL_STACK = _BIT["CALL_STACK"]
+"""The mode, with the same meaning in MSR_LBR_SELECT: EN_CALLSTACK suppresses nothing."""
 _STACK_CLASSES = _BIT["NEAR_REL_CALL"] | _BIT["NEAR_IND_CALL"] | _BIT["NEAR_RET"]
 
 

@@ -29,7 +29,7 @@ def branch_type(words: NDArray[np.uint64]) -> NDArray[np.uint8]:
     return np.where(kind == _EXTENDED, 16 + flag(words, "new_type"), kind).astype(np.uint8)
 
 
-_TELLING = {
+_EVIDENCE = {
     "mispred": ("mispred", "predicted"), "predicted": ("mispred", "predicted"), "cycles": ("cycles",),
     "type": ("type",), "spec": ("spec",), "priv": ("priv",),
 }  # fmt: skip
@@ -41,9 +41,9 @@ def flag_known(words: NDArray[np.uint64], name: str) -> NDArray[np.bool_]:
 
     Always of transactions and branches not taken: where a processor does not record them the bits are 0.
     """
-    if name not in _TELLING:
+    if name not in _EVIDENCE:
         return np.ones(len(words), bool)
-    mask = sum((1 << width) - 1 << low for low, width in map(FLAG_FIELDS.__getitem__, _TELLING[name]))
+    mask = sum((1 << width) - 1 << low for low, width in map(FLAG_FIELDS.__getitem__, _EVIDENCE[name]))
     known: NDArray[np.bool_] = words & np.uint64(mask) != 0
     return known
 

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from .filters import CALL_STACK
 from .words import FLAG_FIELDS, KIND
 
 __all__ = ["Decoded", "FORMATS", "PROCESSORS", "Processor", "RegisterFormat", "decode"]
@@ -169,13 +170,9 @@ class Processor:
         """Why it cannot record a selection (a valid MSR_LBR_SELECT); ``None`` where it can."""
         if self.select is None and select:
             return f"{self.name} cannot filter branches"
-        if select & _CALL_STACK and not self.call_stack:
+        if select & CALL_STACK and not self.call_stack:
             return f"{self.name} has no call-stack mode"
         return None
-
-
-_CALL_STACK = 1 << 9
-"""MSR_LBR_SELECT.EN_CALLSTACK."""
 
 
 def _row(names: str, depth: int, source: int, target: int, **rest: int | bool | str | None) -> list[Processor]:
@@ -194,17 +191,8 @@ PROCESSORS: dict[str, Processor] = {
         *_row("Goldmont, Goldmont Plus, Tremont", 32, 0x680, 0x6C0, info=0xDC0, call_stack=True),
         *_row("Skylake, Ice Lake", 32, 0x680, 0x6C0, info=0xDC0, call_stack=True, format="info"),
         *_row("Tiger Lake, Rocket Lake", 32, 0x680, 0x6C0, info=0xDC0, call_stack=True),
-        *_row(
-            "Architectural LBR",
-            32,
-            0x1500,
-            0x1600,
-            info=0x1200,
-            select=0x14CE,
-            tos=None,
-            call_stack=True,
-            format="arch",
-        ),
+        *_row("Architectural LBR", 32, 0x1500, 0x1600, info=0x1200, select=0x14CE, tos=None, call_stack=True,
+              format="arch"),
         *_row("Zen 3 (BRS)", 16, 0xC0010300, 0xC0010301, select=None, tos=None, stride=2),
         *_row("Zen 4 (LbrExtV2)", 16, 0xC0010300, 0xC0010301, select=0xC000010E, tos=None, stride=2, format="amd_v2"),
     )

@@ -17,10 +17,10 @@ import numpy as np
 from ..closing import on_failure
 from ..formats.tb5 import check_descriptors
 from ..formats.tb5.layout import (
+    NOT_EMPTY,
     POINTERS,
     SAMPLE_FILE_VERSION,
     STRUCTS,
-    TELLING,
     ArchType,
     DescType,
     OsFamily,
@@ -129,11 +129,11 @@ class RecordsDraft:
         missing = [name for name in REQUIRED.get((self.scope, self.section), ()) if not self.rows[name]]
         if missing:
             raise TbrwError(Status.NO_DATA_TO_WRITE, f"{self.where} lacks {', '.join(missing)}")
-        for name in TELLING.keys() & self.rows.keys():
+        for name in NOT_EMPTY.keys() & self.rows.keys():
             row = self.rows[name].array(bool)[0]  # a string counts by whether it has text
-            if not any(row[field] for field in TELLING[name]):
+            if not any(row[field] for field in NOT_EMPTY[name]):
                 raise TbrwError(
-                    Status.NO_DATA_TO_WRITE, f"{self.where}: {name} is empty; give {' or '.join(TELLING[name])}"
+                    Status.NO_DATA_TO_WRITE, f"{self.where}: {name} is empty; give {' or '.join(NOT_EMPTY[name])}"
                 )
 
     def tables(self, intern: Callable[[str | None], int]) -> Iterator[tuple[int, Array]]:

@@ -17,6 +17,7 @@ from ..counting import origin_of
 from ..executions import basis_of_event
 from ..findings import Finding, Severity, finding, some
 from ..naming import Namer
+from ..share_noise import halving
 from ..significance import ENOUGH
 
 __all__ = [
@@ -28,8 +29,6 @@ _DELETED = " (deleted)"
 """What the kernel appends to the path of a file that has no name any more."""
 _MANY = 100
 """One in so many lost is an error."""
-_SHORTEST = 10_000_000
-"""ns. Nobody records for less."""
 _OUTSIDE_MANY = 10
 """One in so many samples outside of all images is an error."""
 
@@ -98,7 +97,7 @@ class SampleHits:
     """Independent observations among all samples (`bursts.bursts_of`)."""
     stacks: int = 0
     """Those of events with branch stacks."""
-    times: tuple[int, int] = (0, 0)
+    times: tuple[int, int] | None = None
     """The first and the last tick."""
     places: tuple[Array, ...] = ()
     """(process, module row, module address) of those that an image owned, and how many samples there are of each."""
@@ -119,8 +118,7 @@ def sample_hits(profile: Profile) -> SampleHits:
             hits.bursts += int(np.count_nonzero(first))
             hits.stacks += int(np.count_nonzero(first & branching[batch.event]))
             low, high = int(batch.time.min()), int(batch.time.max())
-            earlier = hits.times if hits.bursts > np.count_nonzero(first) else (low, high)
-            hits.times = min(low, earlier[0]), max(high, earlier[1])
+            hits.times = (min(low, hits.times[0]), max(high, hits.times[1])) if hits.times else (low, high)
         scope = binder.scopes(batch)
         module, address = binder.locate(scope, batch.ip)
         known = batch.ip != 0
@@ -180,9 +178,9 @@ def about_few_samples(profile: Profile, hits: SampleHits) -> Iterator[Finding]:
         what = "sample" if not recorded else "burst" if number < recorded else "branch stack"
         error = 100 * sqrt(0.1 * 0.9 / number)
         seen = f"{counted(number, what)}; the standard error of a share of 10 % is {counted(round(error), 'point')}"
-        first, last = map(profile.clock.to_ns, hits.times)
-        if profile.clock.has_time and last - first > _SHORTEST:
-            seen += f", and {3 * (last - first) / 1e9:.3g} s more of recording would halve it"
+        first, last = map(profile.clock.to_ns, hits.times or (0, 0))  # 0 where the clock has no time
+        if more := halving((last - first) / 1e9):
+            seen += f", and {more}"
         yield finding("few samples", seen, origin=origin_of(profile))
 
 

@@ -17,6 +17,7 @@ from .. import ptrace
 from ..ptrace import RIP
 from .bursts import Burst
 from .control_flow import CALLS, RETURN, Edge
+from .instructions import LONGEST
 from .tree import Process, Thread
 from .unwinder import ENDS, Stack, Unwinder
 
@@ -103,13 +104,10 @@ def rewound(edges: Sequence[Edge], places: Sequence[int], before: Stack, after: 
             wanted.pop()
             found.append((target, *reversed(callers)))
         if kind in CALLS:
-            if not callers or not 0 < callers.pop() - source <= _LONGEST_CALL:
+            if not callers or not 0 < callers.pop() - source <= LONGEST:
                 return None
         elif kind == RETURN:
             callers.append(target)
     same = all(0 <= known - made <= 1 for known, made in zip(before.frames[1:], reversed(callers), strict=False))
     whole = before.end == after.end == 0
     return found[::-1] if same and (not whole or len(callers) == len(before.frames) - 1) else None
-
-
-_LONGEST_CALL = 15

@@ -16,6 +16,7 @@ from typing import IO
 from ... import native
 from ...errors import LastbranchError, UnavailableError
 from ...lbr import KIND, convert
+from ...lbr.filters import CALL_STACK
 from ...model import counted
 from .. import ptrace
 from ..launch import Interruptions, Launched, exit_code, launch
@@ -42,6 +43,7 @@ from .bursts import Burst, BurstLimits
 from .call_chains import CallChains
 from .control_flow import CALLS, Edge
 from .engines import BlockStep, Breakpoints, DebugRegisters, Engine, PerfBreakpoints, SingleStep
+from .instructions import LONGEST
 from .quiet_signals import handled_signal, quiet_signal
 from .record_writer import RECORDS, RecordWriter, Sideband, now, open_sideband
 from .schedule import Budget, BurstLengths, ClockTrigger, Duty, PollTrigger, Trigger
@@ -111,9 +113,6 @@ def _detach(thread: Thread, status: int, trigger: Trigger, bursts: BurstRunner) 
         ptrace.set_sigmask(thread.tid, mask)
     ptrace.detach(thread.tid, 0 if event_of(status) or ours else signal_of(status))
 
-
-CALL_STACK = 1 << 9
-"""MSR_LBR_SELECT.EN_CALLSTACK."""
 
 _MOST_FOLLOWING = 0.02
 """Seconds that new threads may cost at once: a hundred of them."""
@@ -605,14 +604,10 @@ def _call_graph(wanted: str, select: int) -> str:
     return "dwarf" if wanted == "auto" else wanted
 
 
-_LONGEST = 15
-"""Bytes of an instruction of x86."""
-
-
 def _length_of_call(edge: Edge, code: Successors | None) -> int:
     """Bytes of the instruction of a call that may be one of the next instruction; 0 for any other branch."""
     source, target, kind = edge
-    if kind not in CALLS or not 0 < target - source <= _LONGEST or code is None:
+    if kind not in CALLS or not 0 < target - source <= LONGEST or code is None:
         return 0
     branch = code.line(source)
     return branch.length if branch is not None and branch.address == source else 0

@@ -19,6 +19,7 @@ from ..ptrace import RCX, RIP, RSP
 from .instructions import (
     ADDRESSES,
     ANYWHERE,
+    LONGEST,
     NOT_TAKEN,
     WORD,
     Branch,
@@ -44,7 +45,6 @@ _WINDOW = 64
 _FEW = 4
 """Instructions decoded at once: a line has fewer than five on average."""
 _BLOCK = 512
-_LONGEST = 15
 _REMEMBERED = 1 << 16
 _BASE = 1 << 32
 """Windows are decoded as if they were at this address, so that no direct branch has the target 0."""
@@ -192,7 +192,7 @@ class Code:
                 return _Block(window, tuple(before), offset, found.length, found.kind, target, goes, reads)
             before.append((found.text, offset, offset + found.length))
             offset += found.length
-        cut_off = offset > 0 and len(window) - offset < _LONGEST
+        cut_off = offset > 0 and len(window) - offset < LONGEST
         return _Block(window, tuple(before), offset, kind=NOT_A_BRANCH if cut_off else UNDECODABLE)
 
 

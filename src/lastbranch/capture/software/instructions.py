@@ -14,8 +14,8 @@ from typing import NamedTuple, Protocol
 from ..ptrace import EFLAGS, FS_BASE, GENERAL, GS_BASE, RCX, RIP, RSP
 
 __all__ = [
-    "ADDRESSES", "ANYWHERE", "Branch", "Condition", "Evaluation", "InMemory", "InRegister", "Memory", "NOT_TAKEN",
-    "Store", "WORD", "direct", "evaluation_of", "moved", "register_of", "returns", "stored", "written",
+    "ADDRESSES", "ANYWHERE", "Branch", "Condition", "Evaluation", "InMemory", "InRegister", "LONGEST", "Memory",
+    "NOT_TAKEN", "Store", "WORD", "direct", "evaluation_of", "moved", "register_of", "returns", "stored", "written",
 ]  # fmt: skip
 
 
@@ -48,6 +48,8 @@ Evaluation = Callable[[Registers, Branch, Memory], int | None]
 """(registers before the branch, the branch, memory) -> target, `NOT_TAKEN`, or ``None`` where memory cannot be read."""
 
 NOT_TAKEN = -1
+LONGEST = 15
+"""Bytes of an instruction."""
 
 ADDRESSES, _LOW = (1 << 64) - 1, (1 << 32) - 1
 _CF, _PF, _ZF, _SF, _OF = 1, 4, 0x40, 0x80, 0x800

@@ -396,9 +396,9 @@ class _Walker:
         """Where the return address is if the instruction is the first or the last one of a function with a frame
         pointer: ``push rbp; mov rbp, rsp`` and ``ret``."""
         code, stack = self.space.memory(self.registers[_RIP] - 1, 5), self.registers[_RSP]
-        if code[1:2] in _RET or code[1:5] in _ENTRY:
+        if code[1:2] in _RET or code[1:5] in _PROLOGUE:
             return stack
-        return stack + WORD if code[0:4] in _PUSHED else None
+        return stack + WORD if code[0:4] in _PROLOGUE else None
 
     def _is_return_address(self, address: int) -> bool:
         """Whether a call instruction is before ``address``, in executable memory."""
@@ -413,8 +413,8 @@ class _Walker:
 
 
 _RET = (b"\xc3", b"\xc2")
-_ENTRY = (b"\x55\x48\x89\xe5", b"\x55\x48\x8b\xec")
-_PUSHED = (b"\x55\x48\x89\xe5", b"\x55\x48\x8b\xec")
+_PROLOGUE = (b"\x55\x48\x89\xe5", b"\x55\x48\x8b\xec")
+"""``push rbp; mov rbp, rsp``, in both encodings of the second one."""
 _CALL, _GROUP_5, _BY_OPERAND = 0xE8, 0xFF, 2
 _CALL_BYTES, _INDIRECT_CALLS = 8, (2, 3, 4, 6, 7)
 """Lengths of CALL r/m64 (FF /2), from its opcode on."""

@@ -23,11 +23,11 @@ from .magic import MAGIC
 __all__ = [
     "ALIGNMENT", "AccessMethod", "ArchType", "BATCH_TIMES", "BLOCK_INDEX", "CLOSED", "CpuArchitecture", "CpuMode",
     "DATA_START", "DIRECTORY_ENTRY", "DescSubtype", "DescType", "Entry", "EventFlag", "Field", "HEADER", "HEADS",
-    "MAGIC", "MODEL", "ModuleFlag", "NEVER", "OsFamily", "SAMPLE_FILE_VERSION", "SLOT", "SLOT_OFFSETS",
+    "MAGIC", "MODEL", "ModuleFlag", "NEVER", "NOT_EMPTY", "OsFamily", "SAMPLE_FILE_VERSION", "SLOT", "SLOT_OFFSETS",
     "SMALL_BLOCK_BYTES", "STRINGS", "STRUCTS", "Scope", "Section", "StreamSection", "StreamType", "Struct",
     "Table", "TaskFlag", "UNKNOWN_DRIVER", "VERSION", "check_record_size", "describe", "empty_records",
     "record_dtype", "records_of_block", "struct_of", "CHILDREN", "IA64PC", "PID_IS_RAW", "POINTERS", "Pointer",
-    "SINGLE", "TELLING", "TID_IS_RAW", "with_children",
+    "SINGLE", "TID_IS_RAW", "with_children",
 ]  # fmt: skip
 
 
@@ -316,13 +316,13 @@ SINGLE = frozenset({"TBRW_SYSTEM", "TBRW_HOST", "TBRW_OS", "TBRW_APPLICATION", "
 """Structures that are set, not added: a section holds one of each."""
 
 
-TELLING = {
+NOT_EMPTY = {
     "TBRW_SYSTEM": ("system_num_nodes",),
     "TBRW_HOST": ("host_ip_address", "host_name"),
     "TBRW_OS": ("os_platform",),
     "TBRW_APPLICATION": ("app_page_size", "app_alloc_granularity", "app_min_app_addr", "app_max_app_addr"),
 }
-"""Structures that are required (6.2) -> fields of which one must say something: all 0 or without a string is empty."""
+"""Structures that are required (6.2) -> fields of which one must not be empty: 0, or without a string."""
 
 
 def with_children(name: str) -> list[str]:

@@ -392,7 +392,7 @@ def write_machine(writer: Tb5Writer, machine: Machine) -> None:
     family = {("Linux", 32): families.LINUX32, ("Linux", 64): families.LINUX64, ("Windows", 32): families.WIN32,
               ("Windows", 64): families.WIN64}.get((machine.os, machine.bits), families.OTHER)  # fmt: skip
     host, os_, app = empty_records("TBRW_HOST", 1), empty_records("TBRW_OS", 1), empty_records("TBRW_APPLICATION", 1)
-    host["host_name"] = writer.string(machine.host or "unknown")  # a host has a name (TELLING)
+    host["host_name"] = writer.string(machine.host or "unknown")  # a host has a name (NOT_EMPTY)
     os_["os_platform"] = family
     for name, value in zip(("os_major", "os_minor", "os_build"), numbers, strict=False):
         os_[name] = value & _MASK32

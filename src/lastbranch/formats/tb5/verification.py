@@ -13,10 +13,10 @@ from ...model import Array, Source
 from . import layout
 from .layout import (
     NEVER,
+    NOT_EMPTY,
     POINTERS,
     SINGLE,
     STRUCTS,
-    TELLING,
     ArchType,
     Pointer,
     Scope,
@@ -215,7 +215,7 @@ def _of_table(file: Tb5File, key: Table, struct: Struct, records: Array) -> Iter
 
 def _empty(file: Tb5File, struct: Struct, records: Array) -> Iterator[tuple[str, str, int]]:
     """A required structure says something."""
-    fields, strings = TELLING.get(struct.name, ()), struct.strings()
+    fields, strings = NOT_EMPTY.get(struct.name, ()), struct.strings()
     for row in records if fields else ():
         if not any(file.text(int(row[f])) if f in strings else row[f] for f in fields):
             yield f"is empty: nothing in {' or '.join(fields)}", fields[-1], 0

@@ -63,7 +63,7 @@ def targets_of(configuration: SourceConfiguration) -> Targets:
     return Targets(tuple(n for n in numbers if n > 0), tuple(-n for n in numbers if n < 0))
 
 
-def _way(configuration: SourceConfiguration) -> tuple[object, ...]:
+def _recorded_as(configuration: SourceConfiguration) -> tuple[object, ...]:
     """Equal where two configurations are recorded alike."""
     own = (configuration.lbr_flags, configuration.targets, configuration.clock, configuration.branch_hook)
     return options_of(configuration), *own
@@ -86,7 +86,7 @@ class _Recording:
     def run(self) -> None:
         """Record. `EtwError` if it cannot begin."""
         targets = targets_of(self._configuration)
-        self._tell("Targets", Processes=targets.processes, DescendantsOf=targets.ancestors)
+        self._log("Targets", Processes=targets.processes, DescendantsOf=targets.ancestors)
         rounds = self._follower.rounds(lambda summary: None)
         summary, failure = collect(
             targets, options_of(self._configuration), self._follower.file, ["lastbranch", "session"],
@@ -97,14 +97,14 @@ class _Recording:
             listener.join()
         self._follower.finish()
         for number, note in enumerate(summary.notes, 1):
-            self._tell("Header", Name=f"recording note {number}", Value=note)
+            self._log("Header", Name=f"recording note {number}", Value=note)
         if summary.bursts:
             ended = ", ".join(f"{why} {count}" for why, count in sorted(summary.ended.items()))
-            self._tell("Bursts", Depth=DEPTH, Records=summary.bursts, Full=summary.full, EndedBy=ended)
+            self._log("Bursts", Depth=DEPTH, Records=summary.bursts, Full=summary.full, EndedBy=ended)
         if failure is not None and not self._conversion.begun:
             raise EtwError(CONFIGURE_LBR, Status.NOT_SUPPORTED, str(failure), hint=failure.hint)
 
-    def _tell(self, name: str, **fields: Any) -> None:
+    def _log(self, name: str, **fields: Any) -> None:
         """Write an event about the recording."""
         event = supplement_event(name, Ticks(self._configuration.clock).of(time.monotonic_ns()), fields)
         self._output.put(encoded([event], 0))
@@ -143,7 +143,7 @@ class _Recording:
         """Take a new configuration: one that is recorded as this one is changes nothing."""
         with suppress(FormatError):
             asked = unpack(SourceConfiguration, body)
-            if _way(asked) != _way(self._configuration):
+            if _recorded_as(asked) != _recorded_as(self._configuration):
                 self.next = asked
             else:
                 self._connection.post(Kind.READY)

@@ -18,7 +18,7 @@ from ....model import SampleBatch
 from .event_words import Events, Ints, encoded
 from .kinds import Raw
 
-__all__ = ["Feed", "Follower", "Row"]
+__all__ = ["Feed", "Follower", "Row", "signed"]
 
 _POINTER = 8
 _STACK = 0x20
@@ -123,7 +123,7 @@ class Follower:
             self._keep(kernel_event((STACK_WALK, _STACK), at, _POINTER, stack, version=2), row)
 
     def _keep(self, event: Event, row: Row) -> None:
-        event.pid, event.tid, event.cpu = _signed(row.pid), _signed(row.tid), row.cpu
+        event.pid, event.tid, event.cpu = signed(row.pid), signed(row.tid), row.cpu
         self._events.append(event)
 
     def log_at(self, key: tuple[int, int], time: int, version: int, fields: dict[str, Any]) -> None:
@@ -135,6 +135,6 @@ class Follower:
         return Events.joined([encoded([e for e in made if e.cpu == cpu], cpu) for cpu in {e.cpu for e in made}])
 
 
-def _signed(number: int) -> int:
-    """A u32 as headers of events have it: -1 for 0xFFFFFFFF."""
-    return number - ((number & 0x80000000) << 1)
+def signed(number: int) -> int:
+    """The low 32 bits as an int of C: -1 for 0xFFFFFFFF, as headers of events and registers have it."""
+    return (number & 0xFFFFFFFF) - ((number & 0x80000000) << 1)

@@ -18,7 +18,7 @@ from ....capture.perf_events.linux_kernel import Kernel
 from ....formats.etl.kernel import FILE_IO, PAGE_FAULT
 from ...status import EtwError, Status
 from .event_words import Events
-from .joint_events import Follower, Row
+from .joint_events import Follower, Row, signed
 
 __all__ = ["CALLS", "SystemCalls"]
 
@@ -97,16 +97,12 @@ class _Call:
     file: _File | None = None
 
 
-def _signed(number: int) -> int:
-    """An int of C in a register."""
-    return (number & 0xFFFFFFFF) - ((number & 0x80000000) << 1)
-
-
 class SystemCalls(Follower):
     needs: ClassVar = dict.fromkeys(_OF_KIND, ("raw_syscalls/sys_enter", "raw_syscalls/sys_exit"))
     fields: ClassVar = {"raw_syscalls/sys_enter": ("id", "*args"), "raw_syscalls/sys_exit": ("id", "ret")}
     hooks: ClassVar = frozenset(
-        {FILE_IO << 8 | n for n in (*range(64, 77), 32, 36, 37, 38)} | {PAGE_FAULT << 8 | n for n in (98, 99)}
+        {FILE_IO << 8 | n for n in (*range(_CREATE, _END + 1), _FILE_CREATE, _RUNDOWN, _MAP, _UNMAP)}
+        | {PAGE_FAULT << 8 | n for n in (_ALLOC, _FREE)}
     )
 
     def __init__(self, kernel: Kernel) -> None:
@@ -146,7 +142,7 @@ class SystemCalls(Follower):
                 continue
             args = _words(row)
             if name == "close":
-                self._last_use["fd", row.pid, _signed(args[0])] = row.time
+                self._last_use["fd", row.pid, signed(args[0])] = row.time
             elif name in _PATHS:
                 self._last_use["text", row.pid, args[_PATHS[name][1]]] = row.time
         self._look_up(rows)
@@ -195,7 +191,7 @@ class SystemCalls(Follower):
             kind, info = (_DELETE, _DISPOSITION) if name.startswith("unlink") else (_RENAME, _RENAMED)
             self._log_info(kind, call, file, info, 0)
             return
-        file_ = call.file = self._file(call.row.pid, _signed(args[0]), call.row)
+        file_ = call.file = self._file(call.row.pid, signed(args[0]), call.row)
         if file_ is None:
             return
         if name in _TRANSFERS:
@@ -228,7 +224,7 @@ class SystemCalls(Follower):
         elif call.file is not None:
             self._moved(call, result)
         if name == "close" and result == 0:
-            self._files.pop((row.pid, _signed(call.args[0])), None)
+            self._files.pop((row.pid, signed(call.args[0])), None)
         if "file" in self.kinds and call.file is not None and name != "lseek":
             status = 0 if result >= 0 else _STATUSES.get(-result, _UNSUCCESSFUL)
             fields = {"IrpPtr": call.irp, "ExtraInfo": max(result, 0), "NtStatus": status}
@@ -302,7 +298,7 @@ class SystemCalls(Follower):
         if b"\0" not in data or not text.isprintable():
             return ""
         if not text.startswith("/"):
-            at = _AT_CWD if folder < 0 else _signed(args[folder])
+            at = _AT_CWD if folder < 0 else signed(args[folder])
             base = self.kernel.link(f"/proc/{row.pid}/cwd" if at == _AT_CWD else f"/proc/{row.pid}/fd/{at}")
             if base is None or not text:
                 return ""
@@ -342,7 +338,7 @@ class SystemCalls(Follower):
             self._views.pop((pid, address), None)
             self._log_memory(_ALLOC, call, address, size, _COMMIT | _RESERVE if protection else _RESERVE)
         elif not protection & _PROT_EXEC:
-            file = self._file(pid, _signed(descriptor), call.row)
+            file = self._file(pid, signed(descriptor), call.row)
             key = file.key if file else 0
             self._views[pid, address] = size, key, offset
             self._log_view(_MAP, call, address, size, key, offset)
@@ -369,7 +365,7 @@ class SystemCalls(Follower):
             self._log_memory(_FREE, call, old, old_size, _RELEASE)
             self._log_memory(_ALLOC, call, address, size, _COMMIT | _RESERVE)
 
-    def _broken(self, call: _Call, address: int) -> None:
+    def _moved_break(self, call: _Call, address: int) -> None:
         """brk: what it returns is the new end of the heap."""
         before = self._breaks.get(call.row.pid)
         self._breaks[call.row.pid] = address
@@ -391,7 +387,7 @@ class SystemCalls(Follower):
 
 _MEMORY_EVENTS: dict[str, Callable[[SystemCalls, _Call, int], None]] = {
     "mmap": SystemCalls._mapped, "munmap": SystemCalls._unmapped, "mremap": SystemCalls._remapped,
-    "brk": SystemCalls._broken,
+    "brk": SystemCalls._moved_break,
 }  # fmt: skip
 
 
