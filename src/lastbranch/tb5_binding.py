@@ -2,9 +2,9 @@
 
 A module record owns the addresses ``[load_address, load_address + length)`` of its process from module_event_when (0:
 since before the start) until module_unload_tsc (all ones: forever) or a notice of unloading (`module_lives`); without
-TBRW_MODULE_TSC_USED these are numbers of samples of the stream. Its code
-selector and segment type must match those of the sample where both are recorded. Records of the kernel, of process 0
-and global ones apply to every process, after its own.
+TBRW_MODULE_TSC_USED these are numbers of samples of the stream. Its code selector and segment type must match those of
+the sample where both are recorded. Records of the kernel, of process 0 and global ones apply to every process, after
+its own.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 import type { ComponentChild, ComponentChildren } from "preact";
 import { isLive, type Asked } from "./asking.ts";
 import { count, percent } from "./format.ts";
-import { change, counted } from "./state.ts";
+import { change, counts } from "./state.ts";
 import type { Answer, Numbers } from "./wire.ts";
 
 /** What a screen shows of an answer; while there is none why, or that it is under way. */
@@ -73,7 +73,7 @@ const CHOICES = [
 /** The choice of what is counted, and what the counts are. */
 export function Counts({ answer }: { answer: Answer }): ComponentChild {
   const { note, refused } = countsOf(answer);
-  const { estimate = "" } = counted.value;
+  const { estimate = "" } = counts.value;
   return (
     <div class="counts">
       <nav aria-label="Counts" class="views">

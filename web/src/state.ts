@@ -42,7 +42,7 @@ export const filters: ReadonlySignal<Parameters> = computed(() => {
 });
 
 /** The filters, and what counts of branches and instructions are to be: for questions about these. */
-export const counted: ReadonlySignal<Parameters> = computed(() => {
+export const counts: ReadonlySignal<Parameters> = computed(() => {
   const { estimate } = { ...current.value.parameters, ...fixed };
   return { ...filters.value, ...(estimate ? { estimate } : {}) };
 });

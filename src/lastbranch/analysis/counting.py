@@ -289,13 +289,12 @@ def count_stacks(
     if ranges and (reason := why_no_ranges(profile, sample_filter)):
         raise NotRecordedError(f"the capture has no fall-through ranges: {reason}", hint=how_to_record(profile))
     check_events(profile, sample_filter, lambda event: event.branch_select is not None)
-    by_process = by_process or (
-        estimate is not None and estimate.replaced
-    )  # which counts memory without a file by process
+    if estimate is not None and estimate.replaced:  # it counts memory without a file by process
+        by_process = True
     counter = EntryCounter(profile.binder, ranges=ranges, details=details, sampled=sampled, by_process=by_process)
     early, profile.watcher = profile.watcher, None  # it is for one count: its tables take memory
     if isinstance(early, EarlyCounts) and early.serves(counter, sample_filter) and early.pour(profile, [counter]):
-        return counter.result(sample_filter, estimate)  # those who watch do not see records of single branches
+        return counter.result(sample_filter, estimate)  # not of single branches: their readers end the watch
     for stream in profile.streams:
         if "branch_from" not in stream.columns:
             continue
@@ -308,13 +307,13 @@ def count_stacks(
 
 
 def _add_runs_of_code(profile: Profile, found: Counted) -> None:
-    """Records of single branches (Arm SPE before v1.2) do not say where the branch before went: give them the ranges
-    that are certain by the code.
+    """Records of single branches (Arm SPE before v1.2) do not say where the branch before went: add the ranges that are
+    certain by the code.
 
     After a branch, taken or not, the code runs up to the next one. So each stretch between two branches counts as often
-    as branches that lead to it were sampled. AutoFDO counts such records so, too.
+    as branches that lead to it were sampled. AutoFDO counts such records in the same way.
     """
-    from .straight_runs import next_branches
+    from .straight_runs import next_branches  # it loads a decoder
 
     if found.ranges is None or len(found.ranges.count):
         return

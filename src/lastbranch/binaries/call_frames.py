@@ -515,7 +515,7 @@ class CallFrames:
         damaged in their compression."""
         if self._sections is not None:
             return self._sections
-        self._sections = []
+        self._sections = []  # should reading them raise, it is not tried again
         self._sections = frame_sections(self._source, self.image)
         header = next((s for s in self.image.sections if s.name == ".eh_frame_hdr" and s.file_size), None)
         if header is not None and self._sections and self._sections[0].is_eh:

@@ -24,6 +24,7 @@ import numpy as np
 
 from ..arrays import Array, Table
 from ..errors import FormatError, LastbranchError
+from ..model import counted
 from .files import Space
 from .sections import Binary
 
@@ -99,7 +100,7 @@ class Probes(Table):
         for left, why in ((self.unplaced, "their functions are not in the symbol table"),
                           (self.undescribed, "their functions have no descriptor")):  # fmt: skip
             if left:
-                found.append(f"{left} pseudo probe{'s' if left > 1 else ''} left out: {why}")
+                found.append(f"{counted(left, 'pseudo probe')} left out: {why}")
         return found
 
 
@@ -215,7 +216,7 @@ class _Walk:
     def all(self) -> None:
         data = self._data
         while data.at < data.end:
-            open_nodes = [(self._tree(-1, 0))]  # (node, trees left to read in it)
+            open_nodes = [self._tree(-1, 0)]  # (node, trees left to read in it)
             while open_nodes:
                 node, left = open_nodes.pop()
                 if left:

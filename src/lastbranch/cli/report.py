@@ -85,10 +85,8 @@ def command(
             notes += [*counts.notes(estimate), *noise.notes]
             lines = by not in (None, "function")
             return capture.finish(profile, notes + symbol_notes(profile, symbolizer, shown, lines=lines))
-        by, notes = (
-            "module",
-            [f"by module, because no function has a name; {_OTHERS}", *brief(profile, symbolizer.notes)],
-        )
+        by = "module"
+        notes = [f"by module, because no function has a name; {_OTHERS}", *brief(profile, symbolizer.notes)]
     from ..analysis import weights
     from ..analysis.share_noise import noise_of_rows
 
@@ -137,13 +135,7 @@ def _key(profile: Profile, by: Key, row: int) -> list[Cell]:
 
 
 def _print_names(
-    profile: Profile,
-    table: NameTable,
-    noise: Noise,
-    by: str,
-    sources: Sources,
-    form: str,
-    limit: int,
+    profile: Profile, table: NameTable, noise: Noise, by: str, sources: Sources, form: str, limit: int,
     titles: dict[str, str],
 ) -> list[list[Cell]]:  # fmt: skip
     samples, period, instructions = (

@@ -10,8 +10,8 @@
  * are on huge pages, or most rows would cost a walk through the page tables beside their own load.
  *
  * A whole stack is counted or nothing. The counter declines entries of branches that were not taken, addresses beyond 48
- * bits and more regions than numbers, and
- * NumPy counts those. A compacted address is never 0, so that zeroed rows are free. */
+ * bits and more regions than numbers, and NumPy counts those. A compacted address is never 0, so that zeroed rows are
+ * free. */
 #define _DEFAULT_SOURCE /* madvise */
 #include "lastbranch.h"
 

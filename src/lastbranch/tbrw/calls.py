@@ -63,9 +63,9 @@ def parameters(prototype: str) -> tuple[str, dict[str, Any], dict[str, Any]]:
 
 def make(prototype: str, chapter: str, text: str, body: Callable[..., Any]) -> Callable[..., Any]:
     """Make the function of a row."""
-    name, given_kinds, out_kinds_by_name = parameters(prototype)
-    names, kinds = list(given_kinds), list(given_kinds.values())
-    outs, out_kinds = list(out_kinds_by_name), list(out_kinds_by_name.values())
+    name, given_by_name, out_by_name = parameters(prototype)
+    names, kinds = [*given_by_name], [*given_by_name.values()]
+    outs, out_kinds = [*out_by_name], [*out_by_name.values()]
     failed = tuple(0 if kind is int else None for kind in out_kinds)
     signature = Signature(
         [Parameter(n, Parameter.POSITIONAL_OR_KEYWORD, annotation=k) for n, k in zip(names, kinds, strict=True)],

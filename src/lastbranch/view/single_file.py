@@ -88,7 +88,8 @@ class _Parts:
         self, loaded: Loaded, parameters: Parameters, hidden: Anonymous | None, room: int, hot: Answer
     ) -> None:
         self._loaded, self._parameters, self._hidden, self._hot = loaded, dict(parameters), hidden, hot
-        self._estimate = {name: value for name in ("estimate",) if (value := self._parameters.pop(name, ""))}
+        estimate = self._parameters.pop("estimate", "")
+        self._estimate = {"estimate": estimate} if estimate else {}
         self._room = room - _FACTS
         self.parts: list[str] = []
 

@@ -6,7 +6,7 @@ import { useAnswer } from "../asking.ts";
 import { numberColumn, textColumn, type Column } from "../columns.tsx";
 import { count, counted, decimal, hex, largest, percent } from "../format.ts";
 import { Answered, Counts, countsOf, Notes, shareTitle, shareWidth } from "../parts.tsx";
-import { change, counted as counts, go, linkTo, state } from "../state.ts";
+import { change, counts, go, linkTo, state } from "../state.ts";
 import { Table } from "../table.tsx";
 import type { Answer, Numbers } from "../wire.ts";
 

@@ -8,7 +8,7 @@ import { Code } from "../function/code.ts";
 import { Listing } from "../function/listing.tsx";
 import { PANELS } from "../function/panels.ts";
 import { Answered, Counts, countsOf } from "../parts.tsx";
-import { change, counted as counts, linkTo, state } from "../state.ts";
+import { change, counts, linkTo, state } from "../state.ts";
 import type { Answer } from "../wire.ts";
 
 export function Function(): ComponentChild {

@@ -6,7 +6,7 @@ import { useAnswer, useOverview } from "../asking.ts";
 import { numberColumn, textColumn, type Column } from "../columns.tsx";
 import { count, counted, decimal, largest, percent } from "../format.ts";
 import { Answered, Counts, countsOf, Notes, shareTitle, shareWidth, Sparkline, type CountsOf } from "../parts.tsx";
-import { counted as counts, go, linkTo } from "../state.ts";
+import { counts, go, linkTo } from "../state.ts";
 import { Table } from "../table.tsx";
 import type { Answer } from "../wire.ts";
 
