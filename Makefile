@@ -19,7 +19,7 @@ NUMPY_TESTS := tests/test_arrays.py tests/analysis tests/bind tests/lbr tests/fo
 # One more than there are processors: a quarter of the time, tests wait for what they have started.
 WORKERS ?= $(shell $(PYTHON) -c 'import os; print(len(os.sched_getaffinity(0)) + 1)' 2>/dev/null || echo auto)
 
-.PHONY: demo test test-tools lint bench peers wheels fuzz docs screenshots man web libtbrw etw-layouts clean
+.PHONY: demo test test-tools lint bench peers wheels fuzz docs screenshots man web libtbrw etw-layouts windows-check clean
 
 demo: $(VENV)/installed $(VENV)/native ## install, record a program (or open the packaged capture), report it
 	@$(BIN)/python -m lastbranch.demo
@@ -101,6 +101,9 @@ libtbrw: $(VENV)/installed ## the TBRW API for C programs, with headers, example
 
 etw-layouts: $(VENV)/developer ## sizes and offsets of the trace API's structures and functions, proven by mingw-w64's compilers
 	$(BIN)/python tests/tools/make_etw_layouts.py --prove
+
+windows-check: $(VENV)/developer ## what can be proven of the Windows code in wine: names, structures, privilege, failures (needs wine and mingw-w64)
+	$(BIN)/python tests/tools/wine_check.py
 
 $(VENV)/python:
 	$(PYTHON) -m venv $(VENV)

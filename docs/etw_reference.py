@@ -129,6 +129,8 @@ def _classes() -> Iterator[str]:
     yield "all numbers of the vendor): 32-bit numbers, N for process N and -N for all that descends from process N."
     yield "Their branches are recorded by software. System loggers take it at any time; an empty array ends it."
     yield ""
+    yield "Where the portable kernel gives 50 for a class, Windows is asked: *passed on*, also for numbers above 28."
+    yield ""
     yield from _table("class", "name", "query", "set", "of", "lengths of set", "portable", "on Windows", "test")
     for info in Info:
         query, put = QUERIES.get(info), SETS.get(info)
@@ -139,7 +141,8 @@ def _classes() -> Iterator[str]:
         row = put or query
         of = "" if row is None else "machine" if row.of_machine else "session"
         how = "yes" if row else "50"
-        windows = "87, without a call" if info == Info.SOFTWARE_BRANCH_TARGETS_INFO else how
+        ours = info == Info.SOFTWARE_BRANCH_TARGETS_INFO
+        windows = "87, without a call" if ours else "yes" if row else "passed on"
         test = _case(_CLASS_TESTS[info]) if row else _case("every_other_class")
         yield _row(f"{int(info):#04x}", info.name, fits, "yes" if put else "50", of, lengths, how, windows, test)
 

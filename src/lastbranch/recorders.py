@@ -1,13 +1,14 @@
 """`record` and `record_file`: record by the processor's branch records, or software ones, into a file of any format.
 
-This module imports little at its top: a recording starts without NumPy.
+`RECORDERS` has the recorder of each system. This module imports little at its top: a recording starts without NumPy.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from warnings import warn
 
 from .errors import SelectionError, UnavailableError
@@ -15,13 +16,12 @@ from .lbr.filters import PERF_SELECT, perf_select
 
 if TYPE_CHECKING:
     from .capture import HardwareSummary, Options, Summary
+    from .etw.windows.recording import SessionSummary
     from .model import Profile
 
-__all__ = ["CLASSES", "ENGINES", "branch_select", "record", "record_file"]
+__all__ = ["CLASSES", "ENGINES", "RECORDERS", "Recorder", "Wanted", "branch_select", "record", "record_file"]
 
 ENGINES = ("auto", "hardware", "software")
-_ENDINGS = ("", ".tb5", ".data", ".etl")
-
 
 CLASSES = ("USER", "KERNEL", "ANY", "ANY_CALL", "ANY_RETURN", "IND_CALL", "COND", "CALL_STACK", "IND_JUMP", "CALL")
 """Branch classes that can be recorded, by their names in PERF_SAMPLE_BRANCH_*."""
@@ -66,45 +66,71 @@ def record_file(
     target: Sequence[str] | int | None, output: str, options: Options, *, engine: str = "auto",
     command_line: Sequence[str] = (), say: Callable[[str], None] = print,
     progress: Callable[[Summary], None] = lambda summary: None,
-) -> Summary | HardwareSummary:  # fmt: skip
+) -> Summary | HardwareSummary | SessionSummary:  # fmt: skip
     """Record ``target`` (a command, a process id, or ``None`` for the whole system) into the file ``output``.
 
     ``engine`` is one of `ENGINES`; ``auto`` takes the processor's branch records where the kernel allows them. The name
-    of ``output`` decides the format: .tb5 or no extension, .data (perf.data), .etl (by way of a trace session). A file
-    of that name becomes ``output.old``. ``command_line`` is stored as the command that recorded. ``say`` gets lines for
-    the user, and ``progress`` the state of a software recording twice a second; both may be called in another process.
+    of ``output`` decides the format: .tb5 or no extension, .data (perf.data, on Linux), .etl (by way of a trace
+    session). A file of that name becomes ``output.old``. ``command_line`` is stored as the command that recorded.
+    ``say`` gets lines for the user, and ``progress`` the state of a software recording twice a second; both may be
+    called in another process. On Windows all processes are recorded, by a trace session of the system.
 
     Raises `SelectionError` for options that contradict themselves or the engine, `CollectorError` where recording is
     refused or fails, `RunError` where the command cannot be executed.
     """
-    from .capture.traceable import CollectorError, check_output, check_target
+    from .capture.traceable import CollectorError, check_output
 
+    recorder = RECORDERS.get(sys.platform)
+    if recorder is None:
+        raise CollectorError(f"recording needs Linux or Windows; this is {sys.platform}", hint=_ELSEWHERE)
     ending = os.path.splitext(output)[1]
-    if ending not in _ENDINGS:
-        raise SelectionError(
-            f"{output}: a recording is a TB5 (a name in .tb5, or without an extension), a perf.data (.data) or a trace "
-            f"log (.etl), not {ending}"
-        )
+    if ending not in recorder.formats:
+        *formats, last = (words for words in recorder.formats.values() if words)
+        raise SelectionError(f"{output}: a recording is {', '.join(formats)} or {last}, not {ending}")
+    if engine not in recorder.engines:
+        raise CollectorError(f"the {engine} engine is not for {sys.platform}", hint=recorder.instead)
     check_output(output)
     try:
-        check_target(target)
-        if options.call_graph == "dwarf" and engine != "software":
-            if engine == "hardware":
-                raise SelectionError(
-                    "call stacks by call frame information (dwarf) need the software engine, which stops the program",
-                    hint="--call-graph fp or lbr",
-                )
-            say("using the software engine: call stacks by call frame information (dwarf) need it")
-        elif engine != "software":
-            try:
-                return _by_hardware(target, output, options, command_line)
-            except UnavailableError as error:
-                if engine == "hardware" or target is None:
-                    raise
-                say(f"using the software engine: {error}")
-        return _by_software(target, output, options, command_line, say, progress)
+        return recorder.record(Wanted(target, output, options, engine, tuple(command_line), say, progress))
     except UnavailableError as error:
         raise CollectorError(str(error), hint=error.hint) from error
+
+
+class Wanted(NamedTuple):
+    """The arguments of `record_file`, as a recorder gets them."""
+
+    target: Sequence[str] | int | None
+    output: str
+    options: Options
+    engine: str
+    command_line: tuple[str, ...]
+    say: Callable[[str], None]
+    progress: Callable[[Summary], None]
+
+
+# -- Linux: the processor's branch records by perf events, or software ones
+
+
+def _on_linux(wanted: Wanted) -> Summary | HardwareSummary:
+    from .capture.traceable import check_target
+
+    target, output, options, engine, command_line, say, progress = wanted
+    check_target(target)
+    if options.call_graph == "dwarf" and engine != "software":
+        if engine == "hardware":
+            raise SelectionError(
+                "call stacks by call frame information (dwarf) need the software engine, which stops the program",
+                hint="--call-graph fp or lbr",
+            )
+        say("using the software engine: call stacks by call frame information (dwarf) need it")
+    elif engine != "software":
+        try:
+            return _by_hardware(target, output, options, command_line)
+        except UnavailableError as error:
+            if engine == "hardware" or target is None:
+                raise
+            say(f"using the software engine: {error}")
+    return _by_software(target, output, options, command_line, say, progress)
 
 
 def _by_hardware(
@@ -151,3 +177,42 @@ def _by_software(
     if state.events_lost:
         warn(f"{state.events_lost} events were lost: the session had no free buffer for them")
     return done
+
+
+# -- Windows: the processor's branch records by a trace session
+
+
+def _on_windows(wanted: Wanted) -> SessionSummary:
+    from .capture import CollectorError
+    from .etw.windows.recording import record_session
+
+    if isinstance(wanted.target, int):
+        raise CollectorError(
+            "-p: on Windows the processor's branch records are those of all processes",
+            hint=f"-a --duration SECONDS records them; `lastbranch report --pid {wanted.target}` shows one of them",
+        )
+    return record_session(wanted.target, wanted.options, wanted.output)
+
+
+class Recorder(NamedTuple):
+    """How one system records."""
+
+    record: Callable[[Wanted], Summary | HardwareSummary | SessionSummary]
+    engines: tuple[str, ...]
+    formats: dict[str, str]
+    """Extensions of output files -> what they are, in words."""
+    instead: str = ""
+    """What to do where an engine is missing."""
+
+
+_TB5, _ETL = {".tb5": "a TB5 (a name in .tb5, or without an extension)", "": ""}, {".etl": "a trace log (.etl)"}
+_ELSEWHERE = "captures made elsewhere can still be opened here"
+
+RECORDERS: dict[str, Recorder] = {
+    "linux": Recorder(_on_linux, ENGINES, {**_TB5, ".data": "a perf.data (.data)", **_ETL}),
+    "win32": Recorder(
+        _on_windows, ("auto", "hardware"), {**_TB5, **_ETL},
+        "--engine hardware takes the processor's branch records; software ones need Linux on x86-64",
+    ),
+}  # fmt: skip
+"""The recorder of each system, by its name in ``sys.platform``."""

@@ -10,6 +10,7 @@ import sys
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 from uuid import UUID
@@ -363,12 +364,12 @@ class FakeTraces:
     def __init__(self) -> None:
         self.calls: list[Any] = []
 
-    def open(self, source: str, *, mode: int, on_event: Any, on_buffer: Any) -> tuple[int, Any]:
-        self.calls.append((source, mode))
+    def open(self, source: str, *, mode: int, context: int, on_event: Any, on_buffer: Any) -> tuple[int, Any]:
+        self.calls.append((source, mode, context))
         self.on_event, self.on_buffer = on_event, on_buffer
-        header = structure("TRACE_LOGFILE_HEADER")()
-        header.PerfFreq = 1234
-        return 77, header
+        made = structure("EVENT_TRACE_LOGFILEW")()
+        made.LogfileHeader.PerfFreq, made.LogfileHeader.BufferSize, made.LogfileHeader.LoggerName = 1234, 4096, 7
+        return 77, made
 
     def process(self, handles: Any, start: Any, end: Any) -> None:
         self.calls.append((list(handles), start, end))
@@ -383,15 +384,15 @@ class FakeTraces:
 def test_on_windows_the_calls_are_the_systems(monkeypatch: pytest.MonkeyPatch) -> None:
     """Names, mode and callbacks go there; a BufferCallback sees the caller's own `Logfile`."""
     system, seen = FakeTraces(), []
-    monkeypatch.setattr(consumer, "_windows", lambda: system)
-    logfile = Logfile(LoggerName="live", ProcessTraceMode=RECORDS | ProcessTraceMode.REAL_TIME)
+    monkeypatch.setattr(consumer, "windows", lambda: SimpleNamespace(traces=system))
+    logfile = Logfile(LoggerName="live", ProcessTraceMode=RECORDS | ProcessTraceMode.REAL_TIME, Context=5)
     logfile.EventRecordCallback = seen.append
     logfile.BufferCallback = lambda told: seen.append((told is logfile, told.BuffersRead, told.Filled))
     assert OpenTrace(logfile) == (0, 77)
-    assert logfile.LogfileHeader.PerfFreq == 1234
+    assert (logfile.LogfileHeader.PerfFreq, logfile.LogfileHeader.LoggerName, logfile.BufferSize) == (1234, 0, 4096)
     assert ProcessTrace([77], 1, 2) == 0
     assert CloseTrace(77) == Status.CTX_CLOSE_PENDING
-    assert system.calls == [("live", 0x10000100), ([77], 1, 2), None, 77]
+    assert system.calls == [("live", 0x10000100, 5), ([77], 1, 2), None, 77]
     assert seen == ["record", (True, 5, 80)]
     assert refusal(process_trace, [77], 2, 1) == Status.INVALID_TIME
 

@@ -42,6 +42,7 @@ class FakeRegistration:
 
 class FakeKernel:
     name = "portable"
+    most_sessions = 64
 
     def __init__(self) -> None:
         self.running: dict[int, SessionState] = {}
@@ -95,9 +96,17 @@ class FakeKernel:
             return self.values.get((0, info), (value, 65536))[1]
         if info == Info.PROFILE_SOURCE_LIST_INFO:
             return SOURCES
+        if info == Info.VERSION_INFO:
+            return 1
         if info == Info.DISALLOW_LIST_QUERY:
             return self.values.get((handle, Info.SET_DISALLOW_LIST), [])
         return self.values.get((handle, info), [0] * 8)
+
+    def query_other(self, handle: int, info: int, data: bytes | None, length: int) -> tuple[int, bytes, int]:
+        return Status.NOT_SUPPORTED, b"", 0
+
+    def set_other(self, handle: int, info: int, data: bytes | None, length: int) -> None:
+        raise EtwError("TraceSetInformation", Status.NOT_SUPPORTED)
 
     def configure_lbr(self, handle: int, flags: int, events: Sequence[tuple[UUID, int]]) -> None:
         self._found("TraceConfigureLastBranchRecord", handle)

@@ -9,11 +9,14 @@ documented ones; handles need all of their 64 bits, so that a cut one is found o
 from __future__ import annotations
 
 import ctypes
+import importlib.util
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
+from pathlib import Path
 from pkgutil import iter_modules
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -24,7 +27,7 @@ from windows_fake_events import Events
 from windows_fake_information import Information
 from windows_fake_sessions import Sessions
 from windows_fake_system import System
-from windows_memory import text, u32
+from windows_memory import FakeSession, text, u32
 
 LBR = "TraceConfigureLastBranchRecord"
 TOOLKIT = "KernelTraceControl.dll"
@@ -165,10 +168,52 @@ class FakeWindows(Sessions, Information, Events, System):
         return Counter(c.name for c in self.calls)
 
 
+def lbr_calls(windows: FakeWindows) -> list[tuple[Any, ...]]:
+    """The calls about branch records with what they carry."""
+    shown: list[tuple[Any, ...]] = []
+    for call in windows.calls:
+        match call.name:
+            case "TraceSetInformation" | "TraceQueryInformation" if call.arguments[1] != 7:
+                shown.append((call.name, call.arguments[0], call.arguments[1], call.memory[2]))
+            case "StartTraceW":
+                shown.append((call.name,))
+            case "ControlTraceW":
+                shown.append((call.name, call.arguments[0], call.arguments[3]))
+            case "TraceConfigureLastBranchRecord":
+                shown.append((call.name, call.arguments[0], call.arguments[1], call.memory[2]))
+    return shown
+
+
+def stopped_sessions(monkeypatch: pytest.MonkeyPatch, windows: FakeWindows) -> list[FakeSession]:
+    """Filled with each session as it is when it is stopped."""
+    seen: list[FakeSession] = []
+    stop = windows.ControlTraceW
+
+    def control(handle: int, name_at: int, at: int, code: int) -> int:
+        if code == 1:
+            seen.append(windows.sessions[handle])
+        return stop(handle, name_at, at, code)
+
+    monkeypatch.setattr(windows, "ControlTraceW", control)
+    return seen
+
+
+def example(name: str) -> ModuleType:
+    """The script ``name`` of ``examples``, as a module."""
+    file = Path(__file__).parents[2] / "examples" / f"{name}.py"
+    specification = importlib.util.spec_from_file_location(name, file)
+    assert specification is not None
+    assert specification.loader is not None
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    return module
+
+
 def api_on(monkeypatch: pytest.MonkeyPatch, windows: FakeWindows) -> None:
     """Let the functions and classes of `lastbranch.etw` run on ``windows``."""
-    made, theirs = WindowsKernel(windows), import_module("lastbranch.etw.kernel_choice").kernel
+    made, choice = WindowsKernel(windows), import_module("lastbranch.etw.kernel_choice")
     modules = [import_module(found.name) for found in iter_modules(etw.__path__, "lastbranch.etw.")]
-    for module in modules:  # all are imported: one that came later would keep what is put here
-        if vars(module).get("kernel") is theirs:
-            monkeypatch.setattr(module, "kernel", lambda: made)
+    for name, theirs in (("kernel", choice.kernel), ("windows", choice.windows)):
+        for module in modules:  # all are imported: one that came later would keep what is put here
+            if vars(module).get(name) is theirs:
+                monkeypatch.setattr(module, name, lambda: made)

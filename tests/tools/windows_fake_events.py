@@ -30,6 +30,8 @@ class Events:
         self.files: dict[str, list[FakeEvent]] = {}
         self.processing: set[int] = set()
         self.delivered = 0
+        self.tells = True
+        """Whether OpenTrace fills in more than the header."""
         self._providers: dict[int, Provider] = {}
         self._open: dict[int, bytes] = {}
 
@@ -92,7 +94,8 @@ class Events:
         if size < 48 or not flags & 0x20000:
             return 87
         guid = UUID(bytes_le=ctypes.string_at(at + 24, 16))
-        session.events.append(FakeEvent(guid, kind, ctypes.string_at(at + 48, size - 48), 1000 + len(session.events)))
+        data, time = ctypes.string_at(at + 48, size - 48), 1000 + len(session.events)
+        session.events.append(FakeEvent(guid, kind, data, time, classic=True))
         return 0
 
     def _notify(self, provider: Provider, code: int, filters: int = 0, source_at: int = 0) -> None:
@@ -117,7 +120,14 @@ class Events:
             self._error = 2
         if self._error:
             return 2**64 - 1
-        put(at + 120, 65536)  # LogfileHeader.BufferSize
+        session = self._found(0, name_at) if live else None
+        put(at + 120, 65536)  # LogfileHeader: BufferSize, LogFileMode, EventsLost
+        put(at + 152, 0x2000000 if session is not None and session.system else 1)
+        put(at + 168, 3)
+        if self.tells:  # BufferSize, EventsLost, IsKernelTrace
+            put(at + 408, 131072)
+            put(at + 416, 4)
+            put(at + 432, 1)
         self._next += 1
         self._open[HANDLES + self._next] = ctypes.string_at(at, 448)
         return HANDLES + self._next
@@ -159,7 +169,8 @@ class Events:
         if struct.unpack_from("<I", logfile, 28)[0] & 0x10000000:
             record = struct.pack("<HHHHIIq16s", 80 + size, 0, 0x40, 0, 77, 66, event.time, guid)
             record += struct.pack("<HBBBBHQ", event.id, 0, 0, event.level, 0, 0, event.keyword)
-            record += struct.pack("<Q16sBBHHHQQQ", 0, bytes(16), 3, 8, 1, 0, size, 0, where, 0)
+            context = struct.unpack_from("<Q", logfile, 440)[0]
+            record += struct.pack("<Q16sBBHHHQQQ", 0, bytes(16), 3, 8, 1, 0, size, 0, where, context)
         else:
             record = struct.pack("<HHBBHIIq16sQ", 48 + size, 0, event.id, 0, 0, 77, 66, event.time, guid, 0)
             record += struct.pack("<II16sQII", 0, 0, bytes(16), where, size, 0)

@@ -37,8 +37,17 @@ class Information:
         """Sources that turn up after the next size query."""
         self.intervals = {source: 65536 for source, *_ in self.sources} | {0: 10000}
         self.configured: list[int] = []
+        self.version = 1
+        """What class 11 says."""
+        self.newer = {19: struct.pack("<I", 64), 22: struct.pack("<I", 8), 99: bytes(range(12))}
+        """Classes that newer systems answer, with the answers."""
+        self.newer_settings: dict[tuple[int, int], bytes] = {}
+        """(handle, class) -> what it was set to, of classes that newer systems take."""
 
     def TraceSetInformation(self, handle: int, info: int, at: int, length: int) -> int:
+        if info in (16, 17, 18, 23, 24, 99):
+            self.newer_settings[handle, info] = ctypes.string_at(at, length) if at else b""
+            return 0
         machine = {5: 8, 6: 4}
         elements = {3: 24, 4: 4, 8: 24, 9: 4, 10: 16, **({20: 4, 21: 4} if self._build >= 18362 else {})}
         if info not in machine and info not in elements:
@@ -77,6 +86,8 @@ class Information:
         return 0
 
     def TraceQueryInformation(self, handle: int, info: int, at: int, length: int, out: int) -> int:
+        if info in self.newer:
+            return self._answer(self.newer[info], at, length, out)
         if info not in (4, 5, 7, 11, 14):
             return 50
         if info in (5, 7, 11) and handle:
@@ -100,7 +111,11 @@ class Information:
                 return 87
             data = struct.pack("<II", source, self.intervals[source])
         else:
-            data = struct.pack("<II", 1, 0)
+            data = struct.pack("<II", self.version, 0)
+        return self._answer(data, at, length, out)
+
+    @staticmethod
+    def _answer(data: bytes, at: int, length: int, out: int) -> int:
         if out:
             put(out, len(data))
         if length < len(data):

@@ -7,6 +7,8 @@ Rules and codes, in their order: the pages of these functions and of EVENT_TRACE
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
+from pathlib import Path
 from uuid import UUID
 
 from windows_memory import (
@@ -31,6 +33,7 @@ from windows_memory import (
     PLAIN,
     THREAD,
     V2,
+    FakeEvent,
     FakeSession,
     put,
     text,
@@ -48,12 +51,15 @@ class Sessions:
 
     admin: bool
     wine: bool
+    files: dict[str, list[FakeEvent]]
     _next: int
 
     def __init__(self) -> None:
         self.sessions: dict[int, FakeSession] = {}
         self.folders = {"", "C:\\traces"}
         self.most_sessions, self.processors = 64, 4
+        self.log_of: Callable[[FakeSession], bytes] | None = None
+        """What the log file of a session that stops has in it; without it none is written."""
 
     def StartTraceW(self, handle_at: int, name_at: int, at: int) -> int:
         if self.wine:
@@ -160,6 +166,9 @@ class Sessions:
             return 5
         if code == 1:
             del self.sessions[session.handle]
+            self.files[session.file] = session.events
+            if self.log_of is not None and session.file:
+                Path(session.file).write_bytes(self.log_of(session))
         elif code == 2:
             for offset in (MAXIMUM, FLUSH):
                 session.numbers[offset] = u32(at + offset) or session.numbers[offset]

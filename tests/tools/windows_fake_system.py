@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import struct
+from pathlib import Path
 
 from windows_memory import FakeEvent, put, text
 
@@ -57,7 +58,9 @@ class System:
 
     def CreateMergedTraceFile(self, output_at: int, array_at: int, count: int, flags: int) -> int:
         inputs = [text(a) for a in (ctypes.c_uint64 * count).from_address(array_at)]
-        if not all(i in self.files for i in inputs):
+        if not all(i in self.files or Path(i).exists() for i in inputs):
             return 2
+        if Path(inputs[0]).exists():  # an input that is no `files` is on the disk, and so is the output then
+            Path(text(output_at)).write_bytes(Path(inputs[0]).read_bytes())
         self.merged.append((text(output_at), inputs, flags))
         return 0

@@ -44,6 +44,7 @@ class FakeEvent:
     time: int
     level: int = 0
     keyword: int = 0
+    classic: bool = False
 
 
 @dataclass

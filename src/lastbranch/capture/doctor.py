@@ -66,7 +66,7 @@ _ELSEWHERE: dict[str, tuple[Finding, ...]] = {
         Finding(
             "hardware branch records", "by Windows",
             "event tracing records them where the processor has LBR and no hypervisor hides it",
-            (Remedy("xperf -on PROC_THREAD+LOADER+PMC_PROFILE -LastBranch PmcInterrupt", "until xperf -stop"),),
+            (Remedy("lastbranch record -o NAME.etl COMMAND", "this recording, in an elevated prompt"),),
         ),
         _NO_SOFTWARE, _READS,
     ),

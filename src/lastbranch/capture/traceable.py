@@ -18,7 +18,7 @@ from .procfs import read, status_of
 __all__ = [
     "CollectorError",
     "RunError",
-    "check_linux",
+    "check_command",
     "check_machine",
     "check_output",
     "check_program",
@@ -63,12 +63,6 @@ class CollectorError(LastbranchError):
     """Recording failed, or is impossible here."""
 
     exit_code = 125
-
-
-def check_linux() -> None:
-    """Raises `UnavailableError` on other systems, before anything is imported that they lack."""
-    if sys.platform != "linux":
-        raise UnavailableError(f"recording needs Linux; this is {sys.platform}", hint=_ELSEWHERE)
 
 
 def check_machine() -> None:
@@ -117,7 +111,6 @@ def check_program(path: str) -> None:
 def check_target(target: Sequence[str] | int | None) -> None:
     """Raises `RunError` where the command ``target`` is missing, `UnavailableError` where the process is: no engine can
     record it. ``None`` is the whole system."""
-    check_linux()
     if isinstance(target, int):
         try:
             os.kill(target, 0)
@@ -125,18 +118,25 @@ def check_target(target: Sequence[str] | int | None) -> None:
             raise UnavailableError(f"process {target} does not exist", hint=_PROCESSES) from None
         except PermissionError:
             pass  # it exists
-    elif target is not None and shutil.which(target[0]) is None:
-        try:
-            os.stat(target[0])
-            code = errno.EACCES if "/" in target[0] else errno.ENOENT  # a name alone is looked for in PATH only
-        except OSError as error:
-            code = error.errno or errno.ENOENT
-        raise describe_exec(target[0], OSError(code, os.strerror(code)))
+    elif target is not None:
+        check_command(target[0])
+
+
+def check_command(name: str) -> None:
+    """Raises `RunError` where the command ``name`` is missing, or cannot be executed."""
+    if shutil.which(name) is not None:
+        return
+    try:
+        os.stat(name)
+        code = errno.EACCES if os.path.dirname(name) else errno.ENOENT  # a name alone is looked for in PATH only
+    except OSError as error:
+        code = error.errno or errno.ENOENT
+    raise describe_exec(name, OSError(code, os.strerror(code)))
 
 
 def describe_exec(name: str, error: OSError) -> RunError:
     """The reason why the command ``name`` was not executed."""
-    if "/" not in name and shutil.which(name) is None:
+    if not os.path.dirname(name) and shutil.which(name) is None:
         here = os.path.join(os.curdir, name)
         return RunError(
             f"{name}: not found in PATH", 127,

@@ -49,7 +49,8 @@ class _Record(click.Command):
                   "file; .etl makes a trace log, through a trace session.")  # fmt: skip
 @click.option("--engine", type=click.Choice(["auto", "hardware", "software"]), default="auto", show_default=True,
               help="Use the processor's branch records, or software ones; auto prefers the processor's.")  # fmt: skip
-@click.option("--event", metavar="E", help="The event that triggers samples. Software: cpu-clock only.")
+@click.option("--event", metavar="E",
+              help="The event that triggers samples. Software: cpu-clock only; Windows: a profile source.")  # fmt: skip
 @click.option("--period", type=Count(1), metavar="N",
               help="Events between two samples; software: ns of a thread's CPU time.")  # fmt: skip
 @click.option("--frequency", type=Count(1), metavar="HZ", help="Samples per second, instead of a period.")
@@ -93,6 +94,9 @@ def command(
     If the processor offers no branch records (most virtual machines), a software model records short bursts of block
     stepping. Its branches are real and their types exact; mispredictions and cycles are not known. The weight of a
     sample is the CPU time since its thread's last sample.
+
+    On Windows a trace session of the system records the processor's branches in all processes while COMMAND runs, or
+    until Ctrl-C (-a). It needs an elevated prompt. There is no software engine, -p or --frequency.
 
     The recording follows threads, forks and execs. Ctrl-C goes to the program; a second Ctrl-C ends the recording and
     lets the program run on. With -p the first one does that.

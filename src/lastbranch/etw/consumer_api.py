@@ -8,25 +8,21 @@ choice is ours. An exception of a Python callback ends the processing and is rai
 from __future__ import annotations
 
 import ctypes
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
 from itertools import count
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..errors import FormatError
 from ..formats.etl import LogHeader
 from ..formats.etl.container.header import pack_log_header
 from .event_records import Structures, event_records, event_traces
 from .flags import KERNEL_LOGGER_NAME, LogFileMode, ProcessTraceMode
+from .kernel_choice import windows
 from .status import EtwError, Status, returns_status, returns_status_and, status_of_reading
 from .streams import Ended, Stream, Timed, merged, open_stream, timed
 from .structures import structure
-
-if TYPE_CHECKING:
-    from .windows.consumer import WindowsTraces
 
 __all__ = [
     "CloseTrace", "INVALID_PROCESSTRACE_HANDLE", "Logfile", "OpenTrace", "ProcessTrace", "close_trace",
@@ -117,13 +113,14 @@ class Logfile(_Base):  # type: ignore[misc]
             setattr(self, name, value)
 
 
-def describe(logfile: Logfile, header: LogHeader) -> None:
-    """Fill in what OpenTrace reports of the file or session. The header's two pointers are not used, as documented."""
-    logfile.LogfileHeader = structure("TRACE_LOGFILE_HEADER").from_buffer_copy(pack_log_header(header, 8))
+def describe(logfile: Logfile, header: Any, session_name: str) -> None:
+    """Fill in what OpenTrace reports of the file or session: the TRACE_LOGFILE_HEADER, whose two pointers are not used,
+    as documented, and what follows from it."""
+    logfile.LogfileHeader = header
     logfile.LogfileHeader.LoggerName = logfile.LogfileHeader.LogFileName = 0
-    logfile.BufferSize, logfile.EventsLost = header.buffer_size, header.events_lost
-    by_name = header.session_name.casefold() == KERNEL_LOGGER_NAME.casefold()
-    logfile.IsKernelTrace = bool(header.mode & LogFileMode.SYSTEM_LOGGER_MODE) or by_name
+    logfile.BufferSize, logfile.EventsLost = header.BufferSize, header.EventsLost
+    by_name = session_name.casefold() == KERNEL_LOGGER_NAME.casefold()
+    logfile.IsKernelTrace = bool(header.LogFileMode & LogFileMode.SYSTEM_LOGGER_MODE) or by_name
     logfile.BuffersRead = logfile.Filled = 0
 
 
@@ -171,13 +168,16 @@ def open_trace(logfile: Any) -> int:
     if not name:
         what = "LoggerName" if session else "LogFileName"
         raise EtwError("OpenTrace", Status.BAD_PATHNAME, f"{what} is empty")
-    if (system := _windows()) is not None:
-        handle, logfile.LogfileHeader = system.open(
-            name, mode=mode, on_event=logfile.EventRecordCallback, on_buffer=_on_buffer(logfile)
-        )
+    if (system := windows()) is not None:
+        handle, theirs = system.traces.open(
+            name, mode=mode, context=logfile.Context or 0, on_event=logfile.EventRecordCallback,
+            on_buffer=_on_buffer(logfile),
+        )  # fmt: skip
+        describe(logfile, theirs.LogfileHeader, name if session else "")
+        _take(logfile, theirs)
         return handle
     stream = open_stream(name, session=session)
-    describe(logfile, stream.header)
+    describe(logfile, _packed(stream.header), stream.header.session_name)
     with _lock:
         handle = next(_numbers)
         _traces[handle] = _Trace(handle, logfile, stream, mode)
@@ -198,8 +198,8 @@ def process_trace(handles: Sequence[int], start: int | None = None, end: int | N
         raise EtwError(call, Status.BAD_LENGTH, f"{len(handles)} handles; it takes 1 to {MOST_HANDLES}")
     if start is not None and end is not None and end < start:
         raise EtwError(call, Status.INVALID_TIME)
-    if (system := _windows()) is not None:
-        system.process(handles, start, end)
+    if (system := windows()) is not None:
+        system.traces.process(handles, start, end)
         return
     traces = _claim(call, handles)
     try:
@@ -216,8 +216,8 @@ def process_trace(handles: Sequence[int], start: int | None = None, end: int | N
 def close_trace(handle: int) -> Status:
     """Close a handle: at once (`Status.SUCCESS`), or after the running callback and, in real time, the delivery of what
     was received (`Status.CTX_CLOSE_PENDING`). Raises `EtwError` 6 for a handle that is not open."""
-    if (system := _windows()) is not None:
-        return system.close(handle)
+    if (system := windows()) is not None:
+        return system.traces.close(handle)
     with _lock:
         trace = _traces.get(handle)
         if trace is None or trace.closing:
@@ -231,14 +231,19 @@ def close_trace(handle: int) -> Status:
     return Status.CTX_CLOSE_PENDING
 
 
-@cache
-def _windows() -> WindowsTraces | None:
-    """Windows' own functions, on Windows."""
-    if sys.platform == "win32":
-        from .windows.consumer import WindowsTraces
+def _packed(header: LogHeader) -> Any:
+    return structure("TRACE_LOGFILE_HEADER").from_buffer_copy(pack_log_header(header, 8))
 
-        return WindowsTraces()
-    return None
+
+_CHANGING, _DESCRIBING = ("CurrentTime", "BuffersRead", "Filled"), ("BufferSize", "EventsLost", "IsKernelTrace")
+
+
+def _take(logfile: Logfile, theirs: Any) -> None:
+    """Copy the OUT members of Windows' structure; where it leaves 0 in one, what the header said stays."""
+    for name in _CHANGING:
+        setattr(logfile, name, getattr(theirs, name))
+    for name in _DESCRIBING:
+        setattr(logfile, name, getattr(theirs, name) or getattr(logfile, name))
 
 
 def _on_buffer(logfile: Logfile) -> Callable[[Any], Any] | None:
@@ -248,8 +253,7 @@ def _on_buffer(logfile: Logfile) -> Callable[[Any], Any] | None:
         return None
 
     def called(theirs: Any) -> Any:
-        for name in ("CurrentTime", "BuffersRead", "BufferSize", "Filled"):
-            setattr(logfile, name, getattr(theirs, name))
+        _take(logfile, theirs)
         return callback(logfile)
 
     return called

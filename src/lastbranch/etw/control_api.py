@@ -38,8 +38,6 @@ __all__ = [
     "TraceQueryInformation", "TraceSetInformation"
 ]  # fmt: skip
 
-MAX_SESSIONS = 64
-"""Of QueryAllTraces' array."""
 MAX_FILTERS = 13
 """MAX_EVENT_FILTERS_COUNT."""
 MAX_FILTER_DATA = {
@@ -100,13 +98,14 @@ def QueryAllTraces(property_array: Sequence[Any] | None, count: int) -> tuple[in
 
     234: more than ``count`` run, or a name had no room.
     """
-    call = "QueryAllTraces"
-    if property_array is None or not 0 < count <= MAX_SESSIONS or len(property_array) < count:
+    call, here = "QueryAllTraces", kernel()
+    most = here.most_sessions or count
+    if property_array is None or not 0 < count <= most or len(property_array) < count:
         return Status.INVALID_PARAMETER, 0
     try:
         for properties in property_array[:count]:
             check_properties(call, properties)
-        states = kernel().sessions()
+        states = here.sessions()
         written = [
             write_properties(call, into, state) for into, state in zip(property_array[:count], states, strict=False)
         ]
@@ -156,7 +155,10 @@ def _parameters(call: str, given: Any) -> EnableParameters | None:
 def TraceSetInformation(
     session_handle: int, information_class: int, trace_information: Any, information_length: int
 ) -> None:
-    """Set a class of the machine (handle 0) or of a session; the classes are those of `information.SETS`."""
+    """Set a class of the machine (handle 0) or of a session; the classes are those of `information.SETS`.
+
+    Windows gets classes that this package does not know as they are.
+    """
     information.set_information(kernel(), session_handle, information_class, trace_information, information_length)
 
 
@@ -165,7 +167,8 @@ def TraceQueryInformation(
 ) -> tuple[int, int]:
     """Get a class of the machine or of a session; the classes are those of `information.QUERIES`.
 
-    Returns ``status, return_length``: the bytes written to the buffer, or those that it must have.
+    Windows gets classes that this package does not know as they are. Returns ``status, return_length``: the bytes
+    written to the buffer, or those that it must have.
     """
     return information.query_information(
         kernel(), session_handle, information_class, trace_information, information_length

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 import threading
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
@@ -31,6 +30,7 @@ from ..opening import reading_of
 from .consumer_api import Logfile, close_trace, open_trace, process_trace
 from .event_records import event_of
 from .flags import ProcessTraceMode
+from .kernel_choice import windows
 from .streams import FileStream, LiveStream, Stream, filetimes, open_stream
 
 __all__ = ["CallbackChannel", "ConsumedEvent", "consume", "dump_session", "is_session"]
@@ -131,7 +131,7 @@ def consume(
 
 def open_source(source: str, *, session: bool, reading: Reading = AS_IT_SAYS) -> Stream:
     """As `open_stream`, also for Windows' sessions, whose events come by callback. Raises `EtwError`."""
-    if session and sys.platform == "win32":
+    if session and windows() is not None:
         return LiveStream(CallbackChannel(source), source)
     return open_stream(source, session=session, reading=reading)
 

@@ -2,6 +2,7 @@
 
 Sources: the page of TraceQueryInformation for what can be queried (five classes, everything else is 50), the vendor's
 list of TRACE_INFO_CLASS for what can be set. Where neither states a code it is our choice: ``docs/reference/etw.md``.
+A class that the tables do not have is the kernel's to answer: Windows itself knows more of them with each version.
 """
 
 from __future__ import annotations
@@ -187,7 +188,7 @@ def query_information(kernel: Kernel, handle: int, info: int, buffer: Any, lengt
     """
     row = QUERIES.get(info)  # type: ignore[call-overload]
     if row is None:
-        return Status.NOT_SUPPORTED, 0
+        return _query_other(kernel, handle, info, buffer, length)
     if row.of_machine == bool(handle):
         return Status.INVALID_PARAMETER, 0
     room = _room(buffer, length)
@@ -210,8 +211,6 @@ def query_information(kernel: Kernel, handle: int, info: int, buffer: Any, lengt
 
 def _asked(kernel: Kernel, handle: int, info: Info, buffer: Any) -> Any:
     """The value of a class, in the form that its codec takes."""
-    if info == Info.VERSION_INFO:
-        return VERSION  # the function's own, of no kernel
     if info == Info.SAMPLED_PROFILE_INTERVAL_INFO:
         source, _ = INTERVAL.decode(bytes(_bytes(buffer)[: INTERVAL.size]))
         return source, kernel.query_information(handle, info, source)
@@ -222,7 +221,8 @@ def set_information(kernel: Kernel, handle: int, info: int, buffer: Any, length:
     """Set a class: class, handle, length, buffer are checked in this order. Raises `EtwError`."""
     row = SETS.get(info)  # type: ignore[call-overload]
     if row is None:
-        raise EtwError(SET, Status.NOT_SUPPORTED, f"class {info} cannot be set")
+        kernel.set_other(handle, info, _given(SET, buffer, length), length)
+        return
     if row.of_machine == bool(handle):
         raise EtwError(SET, Status.INVALID_PARAMETER, "the handle must be 0" if handle else "a session's handle is 0")
     count, rest = divmod(length, row.codec.size)
@@ -236,6 +236,25 @@ def set_information(kernel: Kernel, handle: int, info: int, buffer: Any, length:
         raise EtwError(SET, Status.BAD_LENGTH, f"the buffer has fewer than {length} bytes")
     data = bytes(_bytes(buffer)[:length]) if length else b""
     kernel.set_information(handle, Info(info), row.codec.decode(data))
+
+
+def _query_other(kernel: Kernel, handle: int, info: int, buffer: Any, length: int) -> tuple[int, int]:
+    try:
+        status, data, used = kernel.query_other(handle, info, _given(QUERY, buffer, length), length)
+    except EtwError as error:
+        return error.status, 0
+    if data:
+        _bytes(buffer)[: len(data)] = data
+    return status, used
+
+
+def _given(call: str, buffer: Any, length: int) -> bytes | None:
+    """The caller's buffer. Raises `EtwError` (24) where it has fewer bytes than ``length``."""
+    if buffer is None:
+        return None
+    if len(_bytes(buffer)) < length:
+        raise EtwError(call, Status.BAD_LENGTH, f"the buffer has fewer than {length} bytes")
+    return bytes(_bytes(buffer)[:length])
 
 
 def check_lbr(flags: int, count: int, given: bool = True) -> None:

@@ -102,6 +102,8 @@ class Kernel(Protocol):
 
     name: str
     """``windows`` or ``portable``."""
+    most_sessions: int | None
+    """Structures that QueryAllTraces takes at most; ``None``: the system decides."""
 
     def start(self, request: SessionRequest, targets: Sequence[int] = ()) -> SessionState:
         """Start a session. ``targets`` are the processes whose branches the software LBR may record."""
@@ -123,6 +125,15 @@ class Kernel(Protocol):
 
     def query_information(self, handle: int, info: Info, value: Any) -> Any:
         """The value of a class; ``value`` is the caller's argument (the source, for class 5)."""
+
+    def query_other(self, handle: int, info: int, data: bytes | None, length: int) -> tuple[int, bytes, int]:
+        """Query a class that `information.QUERIES` does not have: (status, buffer after the call, ReturnLength).
+
+        ``data`` is the caller's buffer, ``None`` for a null pointer, and ``length`` what the caller says of it.
+        """
+
+    def set_other(self, handle: int, info: int, data: bytes | None, length: int) -> None:
+        """Set a class that `information.SETS` does not have."""
 
     def configure_lbr(self, handle: int, flags: int, events: Sequence[tuple[UUID, int]]) -> None:
         """Collect branch records on ``events`` (GUID and type), or on none to end it."""

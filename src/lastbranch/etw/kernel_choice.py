@@ -8,17 +8,27 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .interface import Kernel
+    from .windows.kernel import WindowsKernel
 
-__all__ = ["kernel"]
+__all__ = ["kernel", "windows"]
+
+
+@cache
+def windows() -> WindowsKernel | None:
+    """Windows' own kernel, on Windows."""
+    if sys.platform == "win32":
+        from .windows.kernel import WindowsKernel
+
+        return WindowsKernel()
+    return None
 
 
 @cache
 def kernel() -> Kernel:
     """This machine's kernel: Windows' own there, the portable one elsewhere."""
-    if sys.platform == "win32":
-        from .windows.kernel import WindowsKernel
-
-        return WindowsKernel()
+    system = windows()
+    if system is not None:
+        return system
     from .portable.kernel import PortableKernel
 
     return PortableKernel()

@@ -9,7 +9,6 @@ INJECT_ONLY is refused (50): our choice.
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -31,6 +30,7 @@ from ..model import Module, ModuleKind, Source, check_replaceable
 from ..model.atomic_output import PartFolder
 from ..opening import FileSource, attach_binaries
 from .flags import MergeFlag
+from .kernel_choice import windows
 from .status import EtwError, Status, returns_status, status_of_reading
 
 __all__ = ["CreateMergedTraceFile", "Merged", "create_merged_trace_file"]
@@ -72,10 +72,8 @@ def create_merged_trace_file(
         raise EtwError(_CALL, Status.INVALID_PARAMETER, "there are no files to merge, or none to write")
     if any(os.path.exists(output) and os.path.exists(path) and os.path.samefile(output, path) for path in inputs):
         raise EtwError(_CALL, Status.INVALID_PARAMETER, f"{output} is one of the files to merge")
-    if sys.platform == "win32":
-        from .windows import kernel as toolkit
-
-        toolkit.create_merged_trace_file(output, inputs, flags)
+    if (system := windows()) is not None:
+        system.merge(output, inputs, flags)
         return Merged()
     if not os.path.isdir(os.path.dirname(output) or "."):
         raise EtwError(_CALL, Status.PATH_NOT_FOUND, f"{output}: there is no such folder")

@@ -12,7 +12,6 @@ from uuid import UUID
 import pytest
 
 from lastbranch import etw
-from lastbranch.etw import consumer_api as consumer
 from lastbranch.etw.consumer_api import Logfile
 from lastbranch.etw.flags import EnableProvider, LogFileMode, ProcessTraceMode
 from lastbranch.etw.interface import EnableParameters, EventDescriptor, Registration
@@ -20,7 +19,7 @@ from lastbranch.etw.properties import Filter, SessionRequest
 from lastbranch.etw.status import EtwError, Status
 from lastbranch.etw.windows import kernel as registrations
 from lastbranch.etw.windows.consumer import WindowsTraces
-from lastbranch.etw.windows.kernel import WindowsKernel, create_merged_trace_file
+from lastbranch.etw.windows.kernel import WindowsKernel
 from windows_fake import TOOLKIT, FakeWindows, api_on
 from windows_memory import FakeEvent
 
@@ -150,15 +149,15 @@ def read(record: Any) -> tuple[int, bytes, int]:
 def test_a_file_is_delivered(windows: FakeWindows) -> None:
     traces = WindowsTraces(windows)
     seen: list[Any] = []
-    handle, header = traces.open(FILE, mode=EVENT_RECORD, on_event=lambda record: seen.append(read(record)))
-    assert header.BufferSize == 65536
+    handle, logfile = traces.open(FILE, mode=EVENT_RECORD, on_event=lambda record: seen.append(read(record)))
+    assert logfile.LogfileHeader.BufferSize == 65536
     gc.collect()  # callbacks and names are held
     traces.process([handle])
     assert seen == [(n, f"event {n}".encode(), 100 * n) for n in range(1, 8)]
-    logfile = windows.last("OpenTraceW").memory[0]
-    assert logfile is not None
-    assert logfile[8:16] == bytes(8)
-    assert int.from_bytes(logfile[28:32], "little") == EVENT_RECORD
+    given = windows.last("OpenTraceW").memory[0]
+    assert given is not None
+    assert given[8:16] == bytes(8)
+    assert int.from_bytes(given[28:32], "little") == EVENT_RECORD
     assert traces.close(handle) == Status.SUCCESS
 
 
@@ -323,9 +322,7 @@ def test_codes_of_process(windows: FakeWindows) -> None:
 
 @pytest.fixture
 def on_windows(windows: FakeWindows, monkeypatch: pytest.MonkeyPatch) -> FakeWindows:
-    traces = WindowsTraces(windows)
     api_on(monkeypatch, windows)
-    monkeypatch.setattr(consumer, "_windows", lambda: traces)
     return windows
 
 
@@ -371,23 +368,51 @@ def test_codes_of_the_api(on_windows: FakeWindows) -> None:
     assert etw.ProcessTrace([handle], None, None) == 31337
 
 
+@pytest.mark.parametrize("tells", [True, False])
+def test_what_open_trace_reports(on_windows: FakeWindows, tells: bool) -> None:
+    """Windows' values; what it leaves at 0 follows from the header. UserContext of each event is the caller's."""
+    on_windows.tells = tells
+    seen: list[Any] = []
+    mode = LogFileMode.REAL_TIME_MODE | LogFileMode.SYSTEM_LOGGER_MODE
+    with etw.Session("Live", mode=mode) as session:
+        on_windows.sessions[session.handle].events += [FakeEvent(OTHER, n, b"", n) for n in range(3)]
+        logfile = Logfile(LoggerName="Live", ProcessTraceMode=REAL_TIME | EVENT_RECORD, Context=2**63 + 5)
+        logfile.EventRecordCallback = lambda record: seen.append(record.UserContext)
+        logfile.BufferCallback = lambda told: seen.append((told.BufferSize, told.EventsLost, told.IsKernelTrace))
+        status, handle = etw.OpenTrace(logfile)
+        assert status == 0
+        reported = (131072, 4, 1) if tells else (65536, 3, 1)
+        assert (logfile.BufferSize, logfile.EventsLost, logfile.IsKernelTrace) == reported
+        assert etw.ProcessTrace([handle], None, None) == 0
+        assert seen == [2**63 + 5, 2**63 + 5, reported, 2**63 + 5]
+        assert etw.CloseTrace(handle) == 0
+
+
+def test_a_log_of_no_system_logger(on_windows: FakeWindows) -> None:
+    on_windows.tells = False
+    logfile = Logfile(LogFileName=FILE)
+    assert etw.OpenTrace(logfile)[0] == 0
+    assert logfile.IsKernelTrace == 0
+
+
 # -- merging
 
 
 def test_merging(windows: FakeWindows) -> None:
     windows.toolkit = TOOLKIT
     windows.files["b.etl"] = []
-    create_merged_trace_file("out.etl", [FILE, "b.etl"], 0x1, windows)
+    kernel = WindowsKernel(windows)
+    kernel.merge("out.etl", [FILE, "b.etl"], 0x1)
     assert windows.merged == [("out.etl", [FILE, "b.etl"], 1)]
     with pytest.raises(EtwError) as failed:
-        create_merged_trace_file("out.etl", ["none.etl"], 1, windows)
+        kernel.merge("out.etl", ["none.etl"], 1)
     assert failed.value.status == Status.FILE_NOT_FOUND
     with pytest.raises(EtwError) as failed:
-        create_merged_trace_file("out.etl", [], 1, windows)
+        kernel.merge("out.etl", [], 1)
     assert failed.value.status == Status.INVALID_PARAMETER
 
 
 def test_merging_without_the_toolkit(windows: FakeWindows) -> None:
     with pytest.raises(EtwError) as failed:
-        create_merged_trace_file("out.etl", [FILE], 1, windows)
+        WindowsKernel(windows).merge("out.etl", [FILE], 1)
     assert failed.value.status == Status.MOD_NOT_FOUND

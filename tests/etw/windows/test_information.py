@@ -10,13 +10,14 @@ from uuid import UUID
 
 import pytest
 
+from lastbranch import etw
 from lastbranch.etw.flags import PERFINFO_PROVIDER, Info, LogFileMode, hook_ids
 from lastbranch.etw.interface import ProfileSource
 from lastbranch.etw.properties import SessionRequest
 from lastbranch.etw.status import EtwError, Status
 from lastbranch.etw.windows import kernel as module
 from lastbranch.etw.windows.kernel import WindowsKernel
-from windows_fake import LBR, PRIVILEGE, FakeWindows
+from windows_fake import LBR, PRIVILEGE, FakeWindows, api_on
 from windows_memory import HANDLES
 
 M = LogFileMode
@@ -212,3 +213,83 @@ def test_hook_ids_of_the_groups() -> None:
 
 def test_handles_of_the_fake_need_64_bits() -> None:
     assert HANDLES > 2**32
+
+
+# -- classes that this package does not know
+
+
+@pytest.fixture
+def api(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeWindows]:
+    windows = FakeWindows()
+    api_on(monkeypatch, windows)
+    yield windows
+    assert windows.failures == []
+
+
+@pytest.mark.parametrize(("info", "answer"), [(19, b"\x40\0\0\0"), (22, b"\x08\0\0\0"), (99, bytes(range(12)))])
+def test_other_classes_are_windows_to_answer(api: FakeWindows, info: int, answer: bytes) -> None:
+    buffer = bytearray(b"\xee" * 16)
+    assert etw.TraceQueryInformation(0, info, buffer, 16) == (0, len(answer))
+    assert buffer == answer + b"\xee" * (16 - len(answer))
+    call = api.last("TraceQueryInformation")
+    assert call.arguments[:2] == (0, info)
+    assert call.memory[2] == b"\xee" * 16
+    assert etw.TraceQueryInformation(0, info, buffer, 1) == (24, len(answer))
+    assert etw.TraceQueryInformation(0, info, None, 0) == (24, len(answer))
+    assert api.last("TraceQueryInformation").arguments[2:4] == (0, 0)
+
+
+def test_other_classes_are_windows_to_set(api: FakeWindows) -> None:
+    assert etw.TraceSetInformation(7, etw.TraceStackCachingInfo, etw.TRACE_STACK_CACHING_INFO(Enabled=1), 12) == 0
+    assert api.newer_settings == {(7, 24): b"\1" + bytes(11)}
+    assert etw.TraceSetInformation(7, 18, None, 0) == 0
+    assert api.newer_settings[7, 18] == b""
+
+
+def test_windows_refuses_what_it_does_not_know(api: FakeWindows) -> None:
+    assert etw.TraceQueryInformation(0, 25, bytearray(4), 4) == (50, 0)
+    assert etw.TraceSetInformation(0, 15, bytearray(4), 4) == 50
+    assert [c.arguments[1] for c in api.calls if c.name.startswith("Trace")] == [25, 15]
+
+
+@pytest.mark.parametrize("info", [16, 19])
+def test_a_buffer_is_never_left(api: FakeWindows, info: int) -> None:
+    """More bytes than the caller's buffer has: Windows would write, or read, behind it."""
+    assert etw.TraceQueryInformation(0, info, bytearray(4), 5) == (24, 0)
+    assert etw.TraceSetInformation(1, info, bytearray(4), 5) == 24
+    assert api.names == []
+
+
+def test_our_own_class_is_not_windows(api: FakeWindows) -> None:
+    assert etw.TraceQueryInformation(1, etw.TraceSoftwareBranchTargetsInfo, bytearray(4), 4) == (50, 0)
+    assert etw.TraceSetInformation(1, etw.TraceSoftwareBranchTargetsInfo, bytearray(4), 4) == 87
+    assert api.names == []
+
+
+def test_a_class_that_no_argument_holds(api: FakeWindows) -> None:
+    assert etw.TraceQueryInformation(0, -1, None, 0) == (87, 0)
+    assert etw.TraceSetInformation(1, 2**32, None, 0) == 87
+    assert api.names == []
+
+
+def test_the_version_is_windows(api: FakeWindows) -> None:
+    api.version = 3
+    buffer = bytearray(8)
+    assert etw.TraceQueryInformation(0, etw.TraceVersionInfo, buffer, 8) == (0, 8)
+    assert buffer == struct.pack("<II", 3, 0)
+    assert api.last("TraceQueryInformation").arguments[:2] == (0, 11)
+    api.codes["TraceQueryInformation"] = 50
+    assert etw.TraceQueryInformation(0, etw.TraceVersionInfo, buffer, 8)[0] == 50  # before Windows 10
+
+
+def test_an_array_of_more_than_64_sessions(api: FakeWindows) -> None:
+    api.most_sessions = 80
+    for n in range(70):
+        assert etw.Session(f"s{n}", LOG.file).start().handle
+    array = [bytearray(struct.pack("<I", 1024).ljust(1024, b"\0")) for _ in range(100)]
+    for buffer in array:
+        etw.EVENT_TRACE_PROPERTIES.from_buffer(buffer).LoggerNameOffset = 120
+    assert etw.QueryAllTraces(array, 100) == (0, 70)
+    assert array[69][120:126].decode("utf-16-le") == "s69"
+    assert etw.QueryAllTraces(array, 65) == (234, 70)
+    assert etw.QueryAllTraces(array, 0) == (87, 0)

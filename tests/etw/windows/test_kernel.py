@@ -186,16 +186,17 @@ def test_control(machine: Machine) -> None:
     changed = replace(LOG, maximum_buffers=99, flush_timer=5, file="")
     state = machine.kernel.control(Control.UPDATE, handle, changed)
     assert (state.request.maximum_buffers, state.request.flush_timer) == (99, 5)
-    sent = machine.windows.last("ControlTraceW").memory[2]
+    sent = next(c for c in machine.windows.calls if c.name == "ControlTraceW" and c.arguments[3] == 2).memory[2]
     assert sent is not None
     assert struct.unpack_from("<I", sent, FILE_AT) == (0,)  # the file stays as it is
+    assert (state.request.file, state.request.name) == (LOG.file, "Mine")  # and is told, by a query
     state = machine.kernel.control(Control.QUERY, "mine", None)
     assert (state.request.maximum_buffers, state.request.file, state.handle) == (99, LOG.file, handle)
     machine.kernel.control(Control.FLUSH, handle, LOG)
     state = machine.kernel.control(Control.STOP, handle, None)
     assert state.request.name == "Mine"
     assert machine.windows.sessions == {}
-    assert [c.arguments[3] for c in machine.windows.calls if c.name == "ControlTraceW"] == [0, 2, 0, 3, 1]
+    assert [c.arguments[3] for c in machine.windows.calls if c.name == "ControlTraceW"] == [0, 2, 0, 0, 3, 1]
     assert failed(machine, "control", Control.QUERY, handle, None).status == Status.WMI_INSTANCE_NOT_FOUND
 
 

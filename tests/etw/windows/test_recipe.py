@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
 import struct
 from collections.abc import Iterator
-from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import pytest
 
 from lastbranch import etw
-from lastbranch.etw.windows.kernel import create_merged_trace_file
-from windows_fake import LBR, TOOLKIT, FakeWindows, api_on
-from windows_memory import MODE, FakeEvent, FakeSession
+from windows_fake import LBR, TOOLKIT, FakeWindows, api_on, example, lbr_calls, stopped_sessions
+from windows_memory import MODE, FakeEvent
 
-EXAMPLE = Path(__file__).parents[3] / "examples/lbr_recipe.py"
 PERFINFO = bytes.fromhex("b4bf1dce7e13a64d87b03f59aa102cbc")
 FILE = "C:\\traces\\LbrProfile.etl"
 
@@ -33,52 +28,17 @@ def windows(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeWindows]:
 
 @pytest.fixture
 def recipe() -> ModuleType:
-    specification = importlib.util.spec_from_file_location("lbr_recipe", EXAMPLE)
-    assert specification is not None
-    assert specification.loader is not None
-    module = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(module)
-    return module
-
-
-def values(windows: FakeWindows) -> list[tuple[Any, ...]]:
-    """The calls about branch records with what they carry."""
-    shown: list[tuple[Any, ...]] = []
-    for call in windows.calls:
-        match call.name:
-            case "TraceSetInformation" | "TraceQueryInformation" if call.arguments[1] != 7:
-                shown.append((call.name, call.arguments[0], call.arguments[1], call.memory[2]))
-            case "StartTraceW":
-                shown.append((call.name,))
-            case "ControlTraceW":
-                shown.append((call.name, call.arguments[0], call.arguments[3]))
-            case "TraceConfigureLastBranchRecord":
-                shown.append((call.name, call.arguments[0], call.arguments[1], call.memory[2]))
-    return shown
-
-
-def started(monkeypatch: pytest.MonkeyPatch, windows: FakeWindows) -> list[FakeSession]:
-    """Filled with each session as it is when it is stopped."""
-    seen: list[FakeSession] = []
-    stop = windows.ControlTraceW
-
-    def control(handle: int, name_at: int, at: int, code: int) -> int:
-        if code == 1:
-            seen.append(windows.sessions[handle])
-        return stop(handle, name_at, at, code)
-
-    monkeypatch.setattr(windows, "ControlTraceW", control)
-    return seen
+    return example("lbr_recipe")
 
 
 def test_the_example_makes_the_document_s_calls(
     windows: FakeWindows, recipe: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sessions = started(monkeypatch, windows)
+    sessions = stopped_sessions(monkeypatch, windows)
     state = recipe.record(FILE, 65536, "input()")
     handle = state.handle
     masks = [bytes(32), struct.pack("<8I", 7, 0x400, 0, 0, 0, 0, 0, 0)]
-    assert values(windows) == [
+    assert lbr_calls(windows) == [
         ("TraceSetInformation", 0, 6, struct.pack("<I", 30)),  # the source is chosen by its name
         ("TraceSetInformation", 0, 5, struct.pack("<II", 30, 65536)),
         ("StartTraceW",),
@@ -107,9 +67,9 @@ def test_the_example_on_an_older_windows(
     windows: FakeWindows, recipe: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     windows.missing.add(LBR)
-    sessions = started(monkeypatch, windows)
+    sessions = stopped_sessions(monkeypatch, windows)
     recipe.record(FILE, 65536, "input()")
-    assert [c[2] for c in values(windows) if c[0] == "TraceSetInformation"] == [6, 5, 21, 20, 21, 4]
+    assert [c[2] for c in lbr_calls(windows) if c[0] == "TraceSetInformation"] == [6, 5, 21, 20, 21, 4]
     assert sessions[0].lbr_hooks == [0x0F2F]
 
 
@@ -157,18 +117,9 @@ def test_a_failure_stops_the_session_and_is_told(
 
 
 def test_identities_are_merged_by_the_toolkit(
-    windows: FakeWindows, recipe: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    windows: FakeWindows, recipe: ModuleType, capsys: pytest.CaptureFixture[str]
 ) -> None:
     windows.files["LbrProfile.etl"] = [FakeEvent(etw.SystemTraceControlGuid, 1, b"", 1)]
-
-    def merge(output: str, inputs: list[str], flags: int) -> int:
-        try:
-            create_merged_trace_file(output, inputs, flags, windows)
-        except etw.EtwError as error:
-            return int(error.status)
-        return 0
-
-    monkeypatch.setattr(recipe, "CreateMergedTraceFile", merge)
     assert recipe.with_identities("LbrProfile.etl") == "LbrProfile.etl"
     assert capsys.readouterr().err == "not merged: CreateMergedTraceFile gave 126\n"
     windows.toolkit = TOOLKIT
@@ -181,7 +132,7 @@ def test_identities_are_merged_by_the_toolkit(
 
 def test_the_document_s_program(windows: FakeWindows, monkeypatch: pytest.MonkeyPatch) -> None:
     """Call for call, structures as the caller laid them out; Windows' kernel behind it."""
-    sessions = started(monkeypatch, windows)
+    sessions = stopped_sessions(monkeypatch, windows)
     size = 120 + 2 * 2 * 260
     memory = bytearray(size)
     properties = etw.EVENT_TRACE_PROPERTIES.from_buffer(memory)
@@ -220,4 +171,5 @@ def test_an_update_keeps_the_events(windows: FakeWindows) -> None:
     mode = etw.LogFileMode.FILE_MODE_SEQUENTIAL | etw.LogFileMode.SYSTEM_LOGGER_MODE
     with etw.Session("LbrLogger", FILE, mode=mode, enable_flags=7) as session:
         session.update(flush_timer=5)
+        assert session.log_files == [FILE]
         assert windows.sessions[session.handle].masks[0] == 7

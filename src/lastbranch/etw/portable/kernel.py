@@ -14,6 +14,7 @@ from uuid import UUID, uuid4
 from ...closing import on_failure
 from ...errors import FormatError
 from ..flags import Control, EnableProvider, Info, LogFileMode
+from ..information import VERSION
 from ..interface import ClassicHeader, EnableCallback, EnableParameters, Registration
 from ..properties import SessionRequest, SessionState
 from ..status import EtwError, Status
@@ -28,7 +29,7 @@ from .protocol import (
 )
 from .request import Host, adjusted, check_start, checked_file
 from .session.spawn import Order, spawn
-from .session_registry import EnableState, Entry, Notice, Registry, notify
+from .session_registry import MAX_SESSIONS, EnableState, Entry, Notice, Registry, notify
 
 __all__ = ["PortableKernel"]
 
@@ -42,6 +43,7 @@ class PortableKernel:
     """Implements `etw.interface.Kernel`. It has no state: every call looks into the registry."""
 
     name = "portable"
+    most_sessions: int | None = MAX_SESSIONS
 
     @property
     def registry(self) -> Registry:
@@ -168,12 +170,22 @@ class PortableKernel:
         from . import profile_sources
 
         call, registry = "TraceQueryInformation", self.registry
+        if info == Info.VERSION_INFO:
+            return VERSION
         if info == Info.PROFILE_SOURCE_LIST_INFO:
             return profile_sources.profile_sources()
         if info == Info.SAMPLED_PROFILE_INTERVAL_INFO:
             with registry.locked():
                 return profile_sources.interval(registry, value)
         return self._ask(handle, Kind.QUERY_INFO, info, call, Value)
+
+    def query_other(self, handle: int, info: int, data: bytes | None, length: int) -> tuple[int, bytes, int]:
+        """As `Kernel.query_other`: there is no other class (50)."""
+        return Status.NOT_SUPPORTED, b"", 0
+
+    def set_other(self, handle: int, info: int, data: bytes | None, length: int) -> None:
+        """As `Kernel.set_other`: there is no other class (50)."""
+        raise EtwError("TraceSetInformation", Status.NOT_SUPPORTED, f"class {info} cannot be set")
 
     def configure_lbr(self, handle: int, flags: int, events: Sequence[tuple[UUID, int]]) -> None:
         """As `Kernel.configure_lbr`. `EtwError` as `lbr_configuration.check_configuration` says, and 50 where the

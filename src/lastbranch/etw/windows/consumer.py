@@ -23,7 +23,9 @@ OnBuffer = Callable[[Any], object]
 class _Trace:
     """One open trace: its structure, what that points to, and the first exception of a callback."""
 
-    def __init__(self, source: str, mode: int, on_event: OnEvent | None, on_buffer: OnBuffer | None) -> None:
+    def __init__(
+        self, source: str, mode: int, context: int, on_event: OnEvent | None, on_buffer: OnBuffer | None
+    ) -> None:
         self.failure: BaseException | None = None
         self._on_event, self._on_buffer = on_event, on_buffer
         record = bool(mode & ProcessTraceMode.EVENT_RECORD)
@@ -36,7 +38,7 @@ class _Trace:
         self.logfile = native("EVENT_TRACE_LOGFILEW")()
         name = "LoggerName" if mode & ProcessTraceMode.REAL_TIME else "LogFileName"
         setattr(self.logfile, name, ctypes.addressof(self._name))
-        self.logfile.ProcessTraceMode = mode
+        self.logfile.ProcessTraceMode, self.logfile.Context = mode, context
         event, buffer = (ctypes.cast(c, ctypes.c_void_p).value for c in self._callbacks)
         self.logfile.EventRecordCallback, self.logfile.BufferCallback = event, buffer
 
@@ -67,21 +69,21 @@ class WindowsTraces:
         self._open: dict[int, _Trace] = {}
 
     def open(
-        self, source: str, *, mode: int, on_event: OnEvent | None, on_buffer: OnBuffer | None = None
+        self, source: str, *, mode: int, on_event: OnEvent | None, on_buffer: OnBuffer | None = None, context: int = 0
     ) -> tuple[int, Any]:
         """Open a log file, or the session of that name where ``mode`` has REAL_TIME.
 
         ``on_event`` gets the EVENT_RECORD (EVENT_TRACE without EVENT_RECORD in ``mode``), ``on_buffer`` the
         EVENT_TRACE_LOGFILEW; both are Windows' memory and are valid during the call. A false result of ``on_buffer``,
-        other than ``None``, ends processing. Returns the handle and the TRACE_LOGFILE_HEADER. Raises `EtwError` with
-        the code of GetLastError.
+        other than ``None``, ends processing. ``context`` is UserContext of each EVENT_RECORD. Returns the handle and a
+        copy of the EVENT_TRACE_LOGFILEW as OpenTrace left it. Raises `EtwError` with the code of GetLastError.
         """
-        trace = _Trace(source, mode, on_event, on_buffer)
+        trace = _Trace(source, mode, context, on_event, on_buffer)
         handle = int(self._libraries.function("OpenTraceW")(ctypes.byref(trace.logfile)))
         if handle in INVALID_HANDLES:
             raise EtwError("OpenTrace", self._libraries.loader.last_error(), f"{source} cannot be opened")
         self._open[handle] = trace
-        return handle, trace.logfile.LogfileHeader
+        return handle, type(trace.logfile).from_buffer_copy(trace.logfile)
 
     def process(self, handles: Sequence[int], start: int | None = None, end: int | None = None) -> None:
         """Deliver the events of ``handles`` from FILETIME ``start`` to ``end``; returns at their end.

@@ -25,15 +25,16 @@ from ..flags import (
     WnodeFlag,
     hook_ids,
 )
-from ..information import CONFIGURE_LBR, check_lbr, decode, encode
+from ..information import CONFIGURE_LBR, QUERIES, check_lbr, decode, encode
 from ..interface import ClassicHeader, EnableCallback, EnableParameters, EventDescriptor
 from ..properties import SessionRequest, SessionState, descriptors_at, filters_of
 from ..status import EtwError, Status
 from ..structures import guid_of, uuid_of
+from .consumer import WindowsTraces
 from .libraries import Libraries, Loader, SystemLoader, callback, wide
 from .memory import BITS, Parameters, Properties, bytes_at_call, events_of, native
 
-__all__ = ["TokenPrivileges", "WindowsKernel", "WindowsRegistration", "create_merged_trace_file"]
+__all__ = ["TokenPrivileges", "WindowsKernel", "WindowsRegistration"]
 
 
 # -- SeSystemProfilePrivilege: enabled in this process's token before a call that needs it
@@ -214,15 +215,19 @@ _FIRST_LIST = 4096
 """Bytes for a list whose size a call did not return."""
 _READING = (Control.QUERY, Control.STOP)
 """Operations for which the properties are output only."""
+_EVERY_CODE = range(1 << 32)
 
 
 class WindowsKernel:
     """Event Tracing for Windows. ``loader`` loads the DLLs (Windows' own for ``None``)."""
 
     name = "windows"
+    most_sessions: int | None = None
 
     def __init__(self, loader: Loader | None = None) -> None:
         self.libraries = Libraries(loader or SystemLoader())
+        self.traces = WindowsTraces(self.libraries.loader)
+        """Traces that this process reads."""
         self._call = self.libraries.status
         self._private: dict[int | str, SessionRequest] = {}
         """Private sessions of this process by handle and name: their controls need GUID and mode."""
@@ -271,7 +276,11 @@ class WindowsKernel:
         return found
 
     def control(self, code: Control, session: int | str, request: SessionRequest | None) -> SessionState:
-        """ControlTrace; ``request`` carries what an update changes and the file of a flush."""
+        """ControlTrace; ``request`` carries what an update changes and the file of a flush.
+
+        Without a file in ``request`` the properties have no offset to one, so that the session keeps its file. Windows
+        cannot tell the file's name then: a query does.
+        """
         properties = Properties("ControlTrace", None if code in _READING else request)
         private = self._private.get(session if isinstance(session, int) else session.casefold())
         if private is not None:
@@ -279,7 +288,12 @@ class WindowsKernel:
             properties.head.LogFileMode |= int(private.mode)
         handle, name = (session, None) if isinstance(session, int) else (0, wide("ControlTrace", session))
         self._call("ControlTraceW", handle, name, properties.address, int(code))
-        return properties.state()
+        state = properties.state()
+        if code not in _READING and not state.request.file:
+            with suppress(EtwError):  # the operation itself was carried out
+                now = self.control(Control.QUERY, session, None).request
+                state.request = replace(state.request, file=now.file)
+        return state
 
     def sessions(self) -> list[SessionState]:
         """QueryAllTraces, with more structures if more than 64 sessions run."""
@@ -324,9 +338,25 @@ class WindowsKernel:
         with self._privilege(info in PRIVILEGED):
             if info == Info.SAMPLED_PROFILE_INTERVAL_INFO:
                 return decode(info, self._query(handle, info, encode(info, (value, 0))))[1]
-            if info == Info.SYSTEM_TRACE_ENABLE_FLAGS_INFO:
-                return decode(info, self._query(handle, info, encode(info, [0] * 8)))
-            return decode(info, self._query_list(handle, info))
+            fixed = QUERIES[info].fixed
+            found = self._query(handle, info, bytes(fixed)) if fixed else self._query_list(handle, info)
+            return decode(info, found)
+
+    def query_other(self, handle: int, info: int, data: bytes | None, length: int) -> tuple[int, bytes, int]:
+        """TraceQueryInformation as it is, of any class but that of the portable kernel (50)."""
+        if info == Info.SOFTWARE_BRANCH_TARGETS_INFO:
+            return Status.NOT_SUPPORTED, b"", 0
+        buffer, used = bytes_at_call(data or b""), ctypes.c_uint32()
+        with self._privilege(True):
+            code = self._call(
+                "TraceQueryInformation", handle, info, buffer, length, ctypes.byref(used), fine=_EVERY_CODE
+            )  # fmt: skip
+        return code, bytes(buffer or b""), used.value
+
+    def set_other(self, handle: int, info: int, data: bytes | None, length: int) -> None:
+        """TraceSetInformation as it is."""
+        with self._privilege(True):
+            self._call("TraceSetInformation", handle, info, bytes_at_call(data or b""), length)
 
     def _query(self, handle: int, info: Info, data: bytes) -> bytes:
         """The answer to a query whose buffer holds ``data``."""
@@ -395,18 +425,17 @@ class WindowsKernel:
     def _privilege(self, needed: bool) -> AbstractContextManager[None]:
         return system_profile(self.libraries) if needed else nullcontext()
 
+    # -- logs
 
-# -- CreateMergedTraceFile of KernelTraceControl.dll, which comes with the Windows Performance Toolkit
+    def merge(self, output: str, inputs: Sequence[str], flags: int) -> None:
+        """CreateMergedTraceFile of KernelTraceControl.dll, which comes with the Windows Performance Toolkit.
 
-
-def create_merged_trace_file(output: str, inputs: Sequence[str], flags: int, loader: Loader | None = None) -> None:
-    """Merge ``inputs`` into ``output``; ``flags`` are EVENT_TRACE_MERGE_EXTENDED_DATA_* bits.
-
-    Raises `EtwError`: 126 without the toolkit, 87 without inputs, else Windows' code.
-    """
-    call = "CreateMergedTraceFile"
-    if not inputs:
-        raise EtwError(call, Status.INVALID_PARAMETER, "no files to merge")
-    names = [wide(call, name) for name in inputs]
-    array = (ctypes.c_void_p * len(names))(*[ctypes.addressof(n) for n in names])
-    Libraries(loader or SystemLoader()).status(call, wide(call, output), array, len(names), flags)
+        ``flags`` are EVENT_TRACE_MERGE_EXTENDED_DATA_* bits. Raises `EtwError`: 126 without the toolkit, 87 without
+        inputs, else Windows' code.
+        """
+        call = "CreateMergedTraceFile"
+        if not inputs:
+            raise EtwError(call, Status.INVALID_PARAMETER, "no files to merge")
+        names = [wide(call, name) for name in inputs]
+        array = (ctypes.c_void_p * len(names))(*[ctypes.addressof(n) for n in names])
+        self._call(call, wide(call, output), array, len(names), flags)
