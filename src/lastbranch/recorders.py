@@ -16,7 +16,7 @@ from .lbr.filters import PERF_SELECT, perf_select
 
 if TYPE_CHECKING:
     from .capture import HardwareSummary, Options, Summary
-    from .etw.windows.recording import SessionSummary
+    from .etw.hardware_recording import SessionSummary
     from .model import Profile
 
 __all__ = ["CLASSES", "ENGINES", "RECORDERS", "Recorder", "Wanted", "branch_select", "record", "record_file"]
@@ -184,7 +184,7 @@ def _by_software(
 
 def _on_windows(wanted: Wanted) -> SessionSummary:
     from .capture import CollectorError
-    from .etw.windows.recording import record_session
+    from .etw.hardware_recording import record_session
 
     if isinstance(wanted.target, int):
         raise CollectorError(

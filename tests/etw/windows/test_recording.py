@@ -17,10 +17,10 @@ import etl_builder as eb
 from command_line import Ran
 from etl_kernel_logs import PAIR, WORLD, lbr, pmc
 from lastbranch import recorders
+from lastbranch.etw import hardware_recording as recording
+from lastbranch.etw.hardware_recording import SESSION
 from lastbranch.etw.properties import SessionRequest
-from lastbranch.etw.windows import recording
 from lastbranch.etw.windows.kernel import WindowsKernel
-from lastbranch.etw.windows.recording import SESSION
 from windows_fake import LBR, TOOLKIT, FakeWindows, api_on, example, lbr_calls, stopped_sessions
 from windows_memory import LOST, FakeSession
 

@@ -19,17 +19,17 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
-from ...capture.options import Options
-from ...capture.traceable import CollectorError, check_command, describe_exec
-from ...errors import LastbranchError, SelectionError
-from ...lbr import convert
-from ...model.atomic_output import OutputError, PartFolder, keep_old, naming, unused_name
-from ..flags import GROUPS, EnableFlag, LogFileMode, MergeFlag
-from ..interface import ProfileSource
-from ..merging import create_merged_trace_file
-from ..properties import SessionState
-from ..session import Session, configure_profile_sources, profile_sources, set_profile_interval
-from ..status import EtwError, Status
+from ..capture.options import Options
+from ..capture.traceable import CollectorError, check_command, describe_exec
+from ..errors import LastbranchError, SelectionError
+from ..lbr import convert
+from ..model.atomic_output import OutputError, PartFolder, keep_old, naming, unused_name
+from .flags import GROUPS, EnableFlag, LogFileMode, MergeFlag
+from .interface import ProfileSource
+from .merging import create_merged_trace_file
+from .properties import SessionState
+from .session import Session, configure_profile_sources, profile_sources, set_profile_interval
+from .status import EtwError, Status
 
 __all__ = ["SESSION", "SessionSummary", "record_session"]
 
@@ -229,8 +229,8 @@ def _give(part: PartFolder, output: str) -> None:
         keep_old(output)
         part.give("merged.etl")
         return
-    from ...formats.registry import format_written_to
-    from ...opening import open_profile
+    from ..formats.registry import format_written_to
+    from ..opening import open_profile
 
     name = os.path.basename(output)
     name = name if os.path.splitext(name)[1] else f"{name}.tb5"
