@@ -25,6 +25,7 @@ from lastbranch.etw.properties import SessionRequest
 from lastbranch.etw.status import Status
 from lastbranch.etw.structures import LAYOUTS, UNPROVEN, layout_of
 from lastbranch.etw.windows import kernel as privilege
+from lastbranch.etw.windows.consumer import INVALID_HANDLES
 from lastbranch.etw.windows.libraries import FUNCTIONS, MERGE
 from lastbranch.etw.windows.libraries import UNPROVEN as UNPROVEN_FUNCTIONS
 from lastbranch.etw.windows.memory import Properties
@@ -118,6 +119,9 @@ int main(void) {{
   ULONG count = 0;
   EVENT_TRACE_PROPERTIES *array[1] = {{(EVENT_TRACE_PROPERTIES *) query}};
   printf("QueryAllTraces %lu\\n", QueryAllTracesW(array, 1, &count));
+  wchar_t missing[] = L"C:\\\\no-such-log.etl";
+  EVENT_TRACE_LOGFILEW log = {{ .LogFileName = missing, .ProcessTraceMode = PROCESS_TRACE_MODE_EVENT_RECORD }};
+  printf("OpenTrace %llu\\n", (unsigned long long) OpenTraceW(&log));
   return 0;
 }}
 """
@@ -153,6 +157,11 @@ def run(program: str, folder: Path, bits: int = 64) -> list[str]:
     return done.stdout.splitlines()
 
 
+def stop(folder: Path) -> None:
+    """End what wine has left running for the prefix in ``folder``."""
+    subprocess.run(["wineserver", "-k"], env={**os.environ, "WINEPREFIX": str(folder / "wine")}, check=False)
+
+
 def wrong_offsets(lines: list[str], bits: int = 64) -> list[str]:
     """Where the first program's lines differ from the package's layouts."""
     said: dict[str, dict[str, int]] = {}
@@ -170,6 +179,7 @@ EXPECTED = {
     "held token": "1", "held luid": "1", "held adjusted": "1", "held error": "0",
     "unknown luid": "0",
     "StartTrace": "0", "handle": str(0xCAFE4242), "ControlTrace": "0", "unchanged": "1",
+    "OpenTrace": str(INVALID_HANDLES[1]),
 }  # fmt: skip
 """What the second program prints. StartTrace and ControlTrace of wine succeed and do nothing, as the package finds out.
 Of a privilege that is not held wine does not tell (1300 on Windows), so that is not asked."""
@@ -206,7 +216,7 @@ def main() -> int:
         for right, what in checked_calls(run(calls_program(), folder)):
             print(f"{'pass' if right else 'FAIL'}: {what}")
             failed += not right
-        subprocess.run(["wineserver", "-k"], env={**os.environ, "WINEPREFIX": str(folder / "wine")}, check=False)
+        stop(folder)
     return int(bool(failed))
 
 
