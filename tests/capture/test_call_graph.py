@@ -14,8 +14,10 @@ import pytest
 
 import lastbranch
 from capture_tools import PROGRAMS, Recorded, needs_ptrace, record
+from command_line import run_cli
 from export_tools import ran, tool
 from lastbranch.analysis import Namer, call_stacks, fold
+from lastbranch.analysis.checks import check
 from lastbranch.capture.software.call_chains import rewound
 from lastbranch.capture.software.unwinder import Stack
 from lastbranch.errors import SelectionError
@@ -108,6 +110,29 @@ def test_what_contradicts_itself_is_refused(tmp_path: Path) -> None:
     refused = record(tmp_path / "x.tb5", "--call-graph", "dwarf", "--engine", "hardware", "--", "true")
     assert refused.code == 2
     assert "need the software engine" in refused.err
+
+
+@pytest.mark.parametrize("options", [("-fsplit-stack", "-s"), ("-DMARKED",)], ids=" ".join)
+def test_split_stacks_are_refused_by_name(tmp_path: Path, options: tuple[str, ...]) -> None:
+    """Nothing but its code says so of a stripped program, and the mark alone is not taken for it."""
+    program = tmp_path / "pieces"
+    command = ["gcc", "-O1", *options, PROGRAMS / "pieces.c", "-o", program]
+    if subprocess.run(command, capture_output=True).returncode:
+        pytest.skip("gcc makes no split stacks here")
+    done = record(tmp_path / "made.tb5", *DENSE, "--", program, "15000")
+    assert (done.code, done.out) == (0, b"0\n"), done.err
+    said = run_cli("info", done.path).out
+    found = [finding.name for finding in check(done.path)]
+    stacks = [len(b.chain(i)) > 0 for b in done.profile().streams[-1].batches() for i in range(len(b))]
+    assert len(stacks) > 5
+    is_split = options[0] != "-DMARKED"
+    assert (f"no call stacks of {program}: built with -fsplit-stack" in done.err) is is_split
+    assert ("of a program of -fsplit-stack" in said) is is_split
+    assert ("split stacks" in found) is is_split
+    if is_split:  # before its first function a program has one piece
+        assert not any(stacks[1:])
+    else:
+        assert sum(stacks) > 0.9 * len(stacks)
 
 
 def test_llvm_profgen_tells_the_callers_apart(tmp_path: Path) -> None:

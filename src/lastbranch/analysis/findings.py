@@ -166,6 +166,11 @@ FINDINGS = {
         "call TraceConfigureLastBranchRecord without FILTER_ flags and CALLSTACK_ENABLE",
         "record without --filter and --call-graph lbr",
     ),
+    "split stacks": Kind(
+        _W, "a program was built with -fsplit-stack: its stacks are in pieces that cannot be followed, and it has no "
+            "call stacks here",
+        "build it without -fsplit-stack to record its callers; its branches are complete",
+    ),
     "counts follow time": Kind(
         _I, "records that cycles trigger begin where time is spent: branches and ranges are counted by time, not by "
             "executions",

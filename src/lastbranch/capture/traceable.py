@@ -26,6 +26,7 @@ __all__ = [
     "describe_attach",
     "describe_exec",
     "describe_launch",
+    "program_contains",
     "warnings_of",
 ]
 
@@ -214,7 +215,7 @@ def warnings_of(pid: int, path: str) -> list[str]:
             found.append(f"{path} has file capabilities: it runs without them while traced")
     if name in _DEBUGGERS:
         found.append(f"{path} is a debugger: it cannot trace a program that is already traced")
-    elif _sanitized(pid, mode):
+    elif program_contains(pid, _SANITIZER):
         found.append(f"{path} has LeakSanitizer, which fails under a tracer: set LSAN_OPTIONS=detect_leaks=0")
     return found
 
@@ -230,20 +231,19 @@ def _has_capabilities(pid: int) -> bool:
         return False
 
 
-def _sanitized(pid: int, mode: os.stat_result) -> bool:
-    """Whether the program of ``pid`` contains one of `_SANITIZER`; each file is searched once."""
-    identity = mode.st_dev, mode.st_ino, mode.st_mtime_ns
-    found = _SEARCHED.get(identity)
-    if found is None:
-        try:
-            with open(f"/proc/{pid}/exe", "rb") as file:
-                size = min(os.fstat(file.fileno()).st_size, _MOST_SEARCHED)
+def program_contains(pid: int, words: tuple[bytes, ...]) -> bool:
+    """Whether the file of the program of ``pid`` contains one of ``words``; each file is searched once for them."""
+    try:
+        with open(f"/proc/{pid}/exe", "rb") as file:
+            status = os.fstat(file.fileno())
+            key = status.st_dev, status.st_ino, status.st_mtime_ns, words
+            if key not in _SEARCHED:
+                size = min(status.st_size, _MOST_SEARCHED)
                 with mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ) as image:
-                    found = any(image.find(word) >= 0 for word in _SANITIZER)
-        except (OSError, ValueError):
-            found = False
-        _SEARCHED[identity] = found
-    return found
+                    _SEARCHED[key] = any(image.find(word) >= 0 for word in words)
+            return _SEARCHED[key]
+    except (OSError, ValueError):
+        return False
 
 
-_SEARCHED: dict[tuple[int, int, int], bool] = {}
+_SEARCHED: dict[tuple[int, int, int, tuple[bytes, ...]], bool] = {}

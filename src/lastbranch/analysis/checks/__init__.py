@@ -16,7 +16,15 @@ from ...opening import open_source, read_profile
 from ...symbols import SymbolOptions
 from ..findings import FINDINGS, Finding, Origin, Severity, damaged, finding
 from .etl import check_events
-from .profile import about_few_samples, about_names, about_outside_modules, about_profile, check_profile, sample_hits
+from .profile import (
+    about_call_stacks,
+    about_few_samples,
+    about_names,
+    about_outside_modules,
+    about_profile,
+    check_profile,
+    sample_hits,
+)
 
 __all__ = ["RULES", "check", "check_profile", "keep_findings"]
 
@@ -46,7 +54,7 @@ def check(
     found = [*about_profile(profile, hits)] if kept is None else [*kept, *about_outside_modules(profile, hits)]
     # Rules of a format have reported the damage in the file, but not of what the tables have no room for.
     found += damaged(profile.damage if rules is None else [d for d in profile.damage if profile.is_budget(d)])
-    found += [*about_few_samples(profile, hits), *about_names(profile, hits, symbols)]
+    found += [*about_few_samples(profile, hits), *about_call_stacks(profile), *about_names(profile, hits, symbols)]
     return sorted(found, key=lambda f: (list(Severity).index(f.severity), f.name == "damage"))
 
 

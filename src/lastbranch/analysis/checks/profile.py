@@ -21,7 +21,8 @@ from ..share_noise import halving
 from ..significance import ENOUGH
 
 __all__ = [
-    "about_few_samples", "about_names", "about_outside_modules", "about_profile", "check_profile", "sample_hits",
+    "about_call_stacks", "about_few_samples", "about_names", "about_outside_modules", "about_profile", "check_profile",
+    "sample_hits",
 ]  # fmt: skip
 
 
@@ -31,6 +32,9 @@ _MANY = 100
 """One in so many lost is an error."""
 _OUTSIDE_MANY = 10
 """One in so many samples outside of all images is an error."""
+
+_SPLIT = "-fsplit-stack"
+"""In what a recording by software says of its call stacks, where it refused some."""
 
 _LOST = {"records": "lost samples", "samples": "lost samples", "aux errors": "lost samples",
          "samples of unknown events": "lost samples", "throttles": "throttled"}  # fmt: skip
@@ -42,6 +46,7 @@ def check_profile(profile: Profile) -> Iterator[Finding]:
     hits = sample_hits(profile)
     yield from about_profile(profile, hits)
     yield from about_few_samples(profile, hits)
+    yield from about_call_stacks(profile)
 
 
 def about_profile(profile: Profile, hits: SampleHits) -> Iterator[Finding]:
@@ -182,6 +187,12 @@ def about_few_samples(profile: Profile, hits: SampleHits) -> Iterator[Finding]:
         if more := halving((last - first) / 1e9):
             seen += f", and {more}"
         yield finding("few samples", seen, origin=origin_of(profile))
+
+
+def about_call_stacks(profile: Profile) -> Iterator[Finding]:
+    """What a recording by software says of its call stacks."""
+    if _SPLIT in (said := profile.header.get("call stacks", "")):
+        yield finding("split stacks", said)
 
 
 def about_names(profile: Profile, hits: SampleHits, symbols: SymbolOptions | None) -> Iterator[Finding]:

@@ -14,10 +14,12 @@ from contextlib import suppress
 
 from ...errors import LastbranchError
 from .. import ptrace
-from ..ptrace import RIP
+from ..procfs import program_of
+from ..ptrace import FS_BASE, RIP
+from ..traceable import program_contains
 from .bursts import Burst
 from .control_flow import CALLS, RETURN, Edge
-from .instructions import LONGEST
+from .instructions import ADDRESSES, LONGEST, WORD
 from .tree import Process, Thread
 from .unwinder import ENDS, Stack, Unwinder
 
@@ -26,6 +28,13 @@ __all__ = ["CallChains", "rewound"]
 _ELSEWHERE = "of a thread that had gone on"
 """A burst whose thread is not at the end that is known: it may have made or left frames since."""
 _JUMPED = "known at the end of the burst only"
+_SPLIT = "of a program of -fsplit-stack"
+"""Its stack continues elsewhere in the middle of any function, by code that call frame information does not tell."""
+_SPLIT_ENDS = 0x70
+"""Offset from FS of the end of the present piece of a split stack (__private_ss of glibc's thread control block), 0 in
+threads of most other programs."""
+_SPLIT_CODE = (bytes.fromhex("64483b242570000000"), bytes.fromhex("644c3b1c2570000000"))
+"""``cmp rsp, fs:[0x70]`` and ``cmp r11, fs:[0x70]``, with which functions of such a program begin."""
 
 
 class CallChains:
@@ -39,6 +48,8 @@ class CallChains:
         self._after: Stack | None = None
         self._mapped, self._due = set[Process](), set[Process]()
         self.counts = Counter[str]()
+        self._refused = set[str]()
+        """Programs whose stacks are split."""
 
     def mapped(self, process: Process) -> None:
         """``process`` mapped code."""
@@ -60,7 +71,11 @@ class CallChains:
     def end(self, thread: Thread, burst: Burst) -> None:
         """It has ended, and the thread is still stopped."""
         self._after = None
-        if self._before is None or burst.dropped or not burst.edges:
+        if burst.dropped or not burst.edges:
+            return
+        if thread.process.splits_stack and self._unwinder is not None:
+            self.counts[_SPLIT] += 1
+        if self._before is None:
             return
         self._after = self._stack(thread)
         if self._after is None or self._registers[RIP] != burst.end:
@@ -74,9 +89,29 @@ class CallChains:
             return None
         try:
             ptrace.registers(thread.tid, self._registers)
+            if self._is_split(thread.process):
+                return None
             return self._unwinder.stack(thread.process.space, self._registers)
         except (OSError, LastbranchError):
             return None
+
+    def _is_split(self, process: Process) -> bool:
+        """Whether the program was built with -fsplit-stack. Its file is searched only where a thread looks like it."""
+        if process.splits_stack is None:
+            word = process.memory(self._registers[FS_BASE] + _SPLIT_ENDS & ADDRESSES, WORD)
+            if not int.from_bytes(word, "little"):
+                return False
+            process.splits_stack = program_contains(process.pid, _SPLIT_CODE)
+            if process.splits_stack:
+                self._refused.add(program_of(process.pid))
+        return process.splits_stack
+
+    def notes(self) -> tuple[str, ...]:
+        """What a reader must know of stacks that are missing."""
+        return tuple(
+            f"no call stacks of {program}: built with -fsplit-stack, its stacks are in pieces that cannot be followed"
+            for program in sorted(self._refused)
+        )
 
     def of(self, edges: Sequence[Edge], places: Iterable[int]) -> list[Sequence[int]]:
         """The chain of each record of the burst that `end` was called for, whose branches were ``edges``, oldest first.

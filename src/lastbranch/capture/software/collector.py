@@ -189,6 +189,7 @@ class Collector:
         for why, threads in self._unarmed.items():
             named = ", ".join(threads)
             self.summary.notes += (f"{counted(len(threads), 'thread')} not recorded ({why}): {named}",)
+        self.summary.notes += self.chains.notes()
 
     def _tick(self, begun: float) -> None:
         self._next_tick = time.monotonic() + TICK

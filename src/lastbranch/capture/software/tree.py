@@ -26,6 +26,8 @@ class Process:
     """Its program was started by a dynamic loader, so it calls the kernel through a C library."""
     unfollowed: bool = False
     """Whether it may have threads that are not traced: there were too many new ones."""
+    splits_stack: bool | None = None
+    """Whether its program was built with -fsplit-stack; ``None``: nothing looks like that so far."""
     successors: Successors | None = None
     """Its code, as far as bursts have run through it."""
     _space: AddressSpace | None = None
@@ -59,7 +61,7 @@ class Process:
         """The address space was replaced, or has ended."""
         if self._mem >= 0:
             os.close(self._mem)
-        self._mem, self.successors, self._space = -1, None, None
+        self._mem, self.successors, self._space, self.splits_stack = -1, None, None, None
 
 
 class Tree:
