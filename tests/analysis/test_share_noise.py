@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+import lastbranch
+import perfdata_writer as pw
+from lastbranch.analysis import branches
 from lastbranch.analysis.bursts import bursts_of
-from lastbranch.analysis.share_noise import ShareNoise
-from lastbranch.model import Clock, SampleBatch
+from lastbranch.analysis.share_noise import ShareNoise, noise_of_branches
+from lastbranch.model import Clock, Profile, SampleBatch
 
 KEYS = 4
 RECORDS = "software-lbr"
@@ -63,6 +67,7 @@ def test_the_standard_error_is_that_of_the_bootstrap(name: str, sticky: float) -
         np.zeros(KEYS, np.int64), asked, np.bincount(key, minlength=KEYS), lambda place: place
     )
     assert found.bursts == len(units)
+    assert found.observed.tolist() == [sum(place in unit for unit in units) for place in range(KEYS)]
     assert found.seconds == pytest.approx(3.99)
     np.testing.assert_allclose(found.error, by_bootstrap(units), rtol=0.1)
     assert "12 s more of recording would halve it" in found.notes[0]
@@ -83,3 +88,46 @@ def test_a_burst_is_records_of_one_thread_and_moment() -> None:
     assert bursts_of(profile, batch).tolist() == [0, 0, 1, 1, 1, 2, 3, 4, 5]
     profile.clock = Clock("file order", 0)  # times only order records there
     assert bursts_of(profile, batch).tolist() == [*range(9)]
+
+
+def recorded(path: Path, bursts: list[list[int]]) -> Profile:
+    """A capture of ``bursts`` in records of two branches each: of each branch the number of its place."""
+    b = pw.Builder(sample_type=pw.IP | pw.TID | pw.TIME | pw.BRANCH_STACK)
+    b.comm(pid=7, name="prog", time=1, exec=True)
+    b.mmap2(pid=7, addr=0x400000, length=0x10000, pgoff=0, name="/bin/prog", time=2)
+    for number, burst in enumerate(bursts):
+        ends = [(0x400000 + 0x100 * place, 0x400010 + 0x100 * place, 1 << 20) for place in burst]
+        for at in range(0, len(ends), 2):
+            b.sample(ip=0x400010, pid=7, tid=7, time=10**6 * (number + 1), branches=ends[at : at + 2])
+    path.write_bytes(b.build())
+    profile = lastbranch.open(path)
+    profile.events[0].name = RECORDS
+    return profile
+
+
+def test_branches_of_a_burst_are_one_observation(tmp_path: Path) -> None:
+    chance = np.random.default_rng(3)
+    bursts = [[int(place)] * int(chance.integers(1, 9)) for place in chance.choice(KEYS, 300, p=[0.5, 0.3, 0.15, 0.05])]
+    bursts += [[0, 1, 2, 3]] * 10
+    profile = recorded(tmp_path / "made.data", bursts)
+    table = branches(profile)
+    place = ((table.from_address - table.from_address.min()) // 0x100).astype(int)
+    for rows in (table, table.take(slice(2))):
+        sites, edges = (
+            noise_of_branches(profile, None, ends)
+            for ends in (
+                [(rows.from_module, rows.from_address)],
+                [(rows.from_module, rows.from_address), (rows.to_module, rows.to_address)],
+            )
+        )
+        for found in (sites, edges):
+            assert found is not None
+            where = place[: len(found.error)]
+            assert found.observed.tolist() == [sum(one in burst for burst in bursts) for one in where]
+            np.testing.assert_allclose(found.error, by_bootstrap(bursts)[where], rtol=0.1)
+            assert found.bursts == len(bursts)
+            assert found.notes[0].startswith(
+                f"noise is the standard error of share of time %, in points, from {len(bursts)}"
+            )
+    profile.events[0].name = "cycles"
+    assert noise_of_branches(profile, None, [(table.from_module, table.from_address)]) is None

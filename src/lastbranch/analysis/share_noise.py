@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..arrays import Sums, group
-from ..model import Array, Profile, SampleBatch
+from ..arrays import Sums, distinct_rows, group
+from ..model import Array, Profile, SampleBatch, SampleFilter
 from .bursts import bursts_of, share_bursts
 from .count_tables import Key, rows_of
 from .naming import Namer, View
+from .sample_filtering import any_end_in, filtered_batches
 from .significance import Clusters
 
-__all__ = ["Noise", "ShareNoise", "halving", "innermost", "noise_of_addresses", "noise_of_rows"]
+__all__ = [
+    "Noise", "ShareNoise", "halving", "innermost", "noise_of_addresses", "noise_of_branches", "noise_of_rows",
+]  # fmt: skip
 
 _SHORTEST = 0.01
 """Seconds. Nobody records for less."""
@@ -25,18 +28,22 @@ _ALONE = -1
 
 @dataclass(slots=True)
 class Noise:
-    """``error`` float64, a row that was asked for: the standard error of its share of the samples of its event, from 0
-    to 1. ``bursts``: independent observations of all events; ``seconds`` they cover, 0 where times are not known."""
+    """``error`` float64, a row that was asked for: the standard error of its share ``of`` its event, from 0 to 1;
+    ``observed`` int64: the independent observations that have it. ``bursts``: those of all events; ``seconds`` they
+    cover, 0 where times are not known."""
 
     error: NDArray[np.float64]
+    observed: NDArray[np.int64]
     bursts: int
     seconds: float
+    of: str = "samples %"
 
     @property
     def notes(self) -> list[str]:
         """How long to record for half of the errors. Nothing where that is not known."""
         more = halving(self.seconds)
-        noise = f"noise is the standard error of samples %, in points, from {self.bursts} samples and bursts"
+        what = "samples and bursts" if self.of == "samples %" else "bursts"
+        noise = f"noise is the standard error of {self.of}, in points, from {self.bursts} {what}"
         return [f"{noise}; {more}"] if more else []
 
 
@@ -88,7 +95,7 @@ class ShareNoise:
     def of(self, event: Array, key: Array, samples: Array, keys_of: Callable[..., Array]) -> Noise:
         """The noise of the share of each ``key`` (not below -1) in its ``event``, which has so many ``samples`` there;
         the rows are all of a table. ``keys_of`` gives the keys of places."""
-        error, bursts = np.zeros(len(event)), 0
+        error, observed, bursts = np.zeros(len(event)), np.zeros(len(event), np.int64), 0
         own_event, burst, *place, own_samples = self._sums.result()
         own_key = keys_of(*place)
         (own_event, burst, own_key), (own_samples,) = group([own_event, burst, own_key], [own_samples], [np.add])
@@ -104,16 +111,19 @@ class ShareNoise:
                 clusters.part = np.bincount(keys, part, width)
                 clusters.part_squared = np.bincount(keys, np.where(alone, part, part * part), width)
                 clusters.part_weight = np.bincount(keys, part * other, width)
+                clusters.present = np.bincount(keys, np.where(alone, part, 1), width).astype(np.int64)
             else:
                 clusters.samples = clusters.weight = clusters.weight_squared = int(samples[asked].sum())
                 clusters.part = np.bincount(key[asked] + 1, samples[asked], width)
                 clusters.part_squared = clusters.part_weight = clusters.part
+                clusters.present = clusters.part.astype(np.int64)
+            observed[asked] = clusters.present[key[asked] + 1]
             if clusters.weight:
                 error[asked] = np.sqrt(clusters.variance(clusters.share))[key[asked] + 1]
             bursts += clusters.samples
         clock = self._profile.clock
         seconds = (clock.to_ns(self._last) - clock.to_ns(self._first or 0)) / 1e9 if clock.has_time else 0.0
-        return Noise(error, bursts, seconds)
+        return Noise(error, observed, bursts, seconds)
 
 
 def noise_of_addresses(profile: Profile) -> ShareNoise:
@@ -137,3 +147,46 @@ def noise_of_rows(profile: Profile, by: Key) -> ShareNoise:
     """By the rows of a table: process, thread or module."""
     binder = profile.binder
     return ShareNoise(profile, lambda batch: (rows_of(binder, batch, by),), 1)
+
+
+def noise_of_branches(
+    profile: Profile, sample_filter: SampleFilter | None, ends: Sequence[tuple[Array, Array]]
+) -> Noise | None:
+    """The noise of shares of branch entries in a recording in bursts, in a pass of its own; ``None`` for others.
+
+    ``ends`` are (module, address) of rows: where branches begin, and, where they are rows of branches, where they go.
+    """
+    if not share_bursts(profile).any():
+        return None
+    binder, next_burst = profile.binder, 0
+    sums, low, high = Sums([np.int64] * (1 + 2 * len(ends)), [np.int64]), list[int](), list[int]()
+    for stream in profile.streams:
+        if "branch_from" not in stream.columns:
+            continue
+        batches = stream.batches(("branch_from", "branch_to"))
+        for batch in filtered_batches(profile, batches, sample_filter, by_address=False):
+            sample = np.repeat(np.arange(len(batch)), batch.depth)
+            scope, burst = binder.scopes(batch)[sample], bursts_of(profile, batch)[sample] + next_burst
+            places = [binder.locate(scope, batch[column]) for column in ("branch_from", "branch_to")]
+            kept = any_end_in(sample_filter, *(module for module, _ in places))
+            kept &= (batch["branch_from"] != 0) | (batch["branch_to"] != 0)
+            columns = (column.view(np.int64)[kept] for place in places[: len(ends)] for column in place)
+            times = np.full(np.count_nonzero(kept), profile.weight_of(batch), np.int64)
+            sums.add(burst[kept], *columns, times)
+            next_burst += len(batch)
+            low.append(int(batch.time.min()))
+            high.append(int(batch.time.max()))
+    burst, *place, count = sums.result()
+    rows = len(ends[0][0])
+    asked = [column.view(np.int64) for end in ends for column in end]
+    _, which = distinct_rows(*(np.concatenate(pair) for pair in zip(asked, place, strict=True)))
+    row_of = np.full(int(which.max(initial=-1)) + 1, -1)
+    row_of[which[:rows]] = np.arange(rows)
+    row = row_of[which[rows:]]
+    burst = np.unique(burst, return_inverse=True)[1].reshape(-1)
+    found, known = Clusters(rows), row >= 0
+    found.add(np.bincount(burst, count), burst[known], row[known], count[known])
+    clock = profile.clock
+    seconds = (clock.to_ns(max(high)) - clock.to_ns(min(low))) / 1e9 if clock.has_time and low else 0.0
+    error = np.sqrt(found.variance(found.share))
+    return Noise(error, found.present, found.samples, seconds, "share of time %")

@@ -19,20 +19,22 @@ from .output import Cell, print_rows, share, titles_of
 from .symbols import symbol_notes, symbol_options
 
 if TYPE_CHECKING:
-    from ..analysis import BranchTable, SiteTable
+    from ..analysis import BranchTable, Estimate, SiteTable
     from ..analysis.naming import Namer
+    from ..analysis.share_noise import Noise
     from ..model import Profile
     from ..symbols import SymbolOptions
 
 _PARTS = ("from_module", "from_address", "to_module", "to_address")
-_COLUMNS = ("from", *_PARTS[:2], "to", *_PARTS[2:], "count", "share %", "mispredicted %", "cycles", "type", "in_tx",
-            "aborts", "from function", "to function")  # fmt: skip
+_COLUMNS = ("from", *_PARTS[:2], "to", *_PARTS[2:], "count", "share %", "bursts", "noise", "mispredicted %", "cycles",
+            "type", "in_tx", "aborts", "from function", "to function")  # fmt: skip
 _NAMES = ("from", "to", "from function", "to function")
-_SPARE = ("in_tx", "aborts", {"from": "from function", "to": "to function"}, "type", "cycles")
-_SITE_COLUMNS = ("from", *_PARTS[:2], "count", "share %", "mispredictions", "mispredicted %", "cycles", "type",
-                 "targets", "most often to", *_PARTS[2:], "most often %", "from function", "to function")  # fmt: skip
+_SPARE = ("in_tx", "aborts", "bursts", {"from": "from function", "to": "to function"}, "type", "cycles", "noise")
+_SITE_COLUMNS = ("from", *_PARTS[:2], "count", "share %", "bursts", "noise", "mispredictions", "mispredicted %",
+                 "cycles", "type", "targets", "most often to", *_PARTS[2:], "most often %", "from function",
+                 "to function")  # fmt: skip
 _SITE_NAMES = ("from", "most often to", "from function", "to function")
-_SITE_SPARE = ({"from": "from function", "most often to": "to function"}, "type", "cycles")
+_SITE_SPARE = ("bursts", {"from": "from function", "most often to": "to function"}, "type", "cycles", "noise")
 
 
 @click.command()
@@ -63,11 +65,15 @@ def command(
     json have the full path of each module and each address (hexadecimal) in columns of their own. --module keeps the
     branches that begin or end in the module.
 
+    noise is the standard error of the share, in percentage points, and bursts in how many bursts the branch was seen:
+    both are of recordings by software.
+
     --by site has a row for each branch instruction: how often it was mispredicted, how many targets it went to, and to
     which of them most often.
     """
     from ..analysis import branches, sites, without_binary
     from ..analysis.naming import Namer
+    from ..analysis.share_noise import noise_of_branches
     from ..symbols import Symbolizer
 
     profile = capture.open(make_filter.early(ranges=False, details=True))
@@ -82,24 +88,39 @@ def command(
     namer = Namer(profile, symbolizer)
     if by == "site":
         listed = sites(table).take(slice(limit or None))
+        noise = noise_of_branches(profile, chosen, [(listed.module, listed.address)])
         rows, from_module, to_module = _sites(namer, listed, total), listed.module, listed.to_module
+        _add_noise(_SITE_COLUMNS, rows, noise, estimate)
         print_rows(_SITE_COLUMNS, rows, form, machine_only=_PARTS, names=_SITE_NAMES, spare=_SITE_SPARE,
                    titles=titles)  # fmt: skip
     else:
         shown = table.take(recorded.nonzero()[0][: limit or None])
+        ends = [(shown.from_module, shown.from_address), (shown.to_module, shown.to_address)]
+        noise = noise_of_branches(profile, chosen, ends)
         rows, from_module, to_module = _branches(namer, shown, total), shown.from_module, shown.to_module
+        _add_noise(_COLUMNS, rows, noise, estimate)
         print_rows(_COLUMNS, rows, form, machine_only=_PARTS, names=_NAMES, spare=_SPARE, titles=titles)
     notes = capture.why_empty(profile, rows) + without_binary(profile, from_module, to_module)
     notes += counts.notes(estimate)
+    if noise is not None and not estimate.replaced:
+        notes += noise.notes
     if empty:
         notes.append(f"{empty} entries are empty")
     if symbolizer is not None:
-        ends = {*from_module.tolist(), *to_module.tolist()}
-        modules = [profile.modules[row] for row in ends if row >= 0]
+        used = {*from_module.tolist(), *to_module.tolist()}
+        modules = [profile.modules[row] for row in used if row >= 0]
         said = {f"{module.short}: no names: {module.missing}" for module in modules}  # with the addresses already
         named = symbol_notes(profile, symbolizer, [module.short for module in modules])
         notes += [note for note in named if note not in said]
     return capture.finish(profile, notes)
+
+
+def _add_noise(columns: tuple[str, ...], rows: list[list[Cell]], noise: Noise | None, estimate: Estimate) -> None:
+    """Fill in ``bursts`` and ``noise`` of a recording in bursts. Noise is that of observed shares."""
+    at = columns.index("bursts")
+    for i, row in enumerate(rows):
+        error = None if noise is None or estimate.replaced else round(100 * float(noise.error[i]), 2)
+        row[at:at] = [None if noise is None else int(noise.observed[i]), error]
 
 
 def _branches(namer: Namer, table: BranchTable, total: int) -> list[list[Cell]]:

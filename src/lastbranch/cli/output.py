@@ -45,10 +45,12 @@ WHOLE = {
 }  # fmt: skip
 """Columns with heat, each with the value that is all of it. It is the same in every table."""
 _RESTS_ON = {
-    "samples %": "samples", "period %": "samples", "noise": "samples", "entries %": "samples", "total %": "total",
-    "calls %": "calls", "share %": "count", "mispredicted %": "count", "cycles": "count", "most often %": "count",
+    "samples %": ("bursts", "samples"), "period %": ("bursts", "samples"), "noise": ("bursts", "samples", "count"),
+    "entries %": ("bursts", "samples"), "total %": ("total",), "calls %": ("calls",), "share %": ("bursts", "count"),
+    "mispredicted %": ("count",), "cycles": ("count",), "most often %": ("bursts", "count"),
 }  # fmt: skip
-"""Columns that are faint where the number in another column of the row is small: they are mostly chance there."""
+"""Columns that are faint where the number in another column of the row is small, the first one that the table has: they
+are mostly chance there."""
 _BARS = ("calls %", "samples %", "share %")
 """Of a table's columns, the first of these has bars beside it, where there is room. The longest is the largest share.
 """
@@ -152,11 +154,14 @@ def _styles(columns: Sequence[str]) -> Callable[[Sequence[Cell]], dict[int, Styl
 
     where = {name: i for i, name in enumerate(columns)}
     whole = {where[name]: all_of_it for name, all_of_it in WHOLE.items() if name in where}
-    rests_on = {where[name]: where[of] for name, of in _RESTS_ON.items() if name in where and of in where}
+    rests_on = {
+        where[name]: [where[one] for one in of if one in where] for name, of in _RESTS_ON.items() if name in where
+    }
 
     def styles(row: Sequence[Cell]) -> dict[int, Style]:
         made = {i: heat(_part(row[i], all_of_it)) for i, all_of_it in whole.items()}
-        few = (i for i, of in rests_on.items() if isinstance(count := row[of], int) and count < ENOUGH)
+        counts = ((i, next((row[one] for one in of if row[one] is not None), None)) for i, of in rests_on.items())
+        few = (i for i, count in counts if isinstance(count, int) and count < ENOUGH)
         return made | dict.fromkeys(few, FAINT)
 
     return styles

@@ -30,8 +30,9 @@ if TYPE_CHECKING:
 VIEWS = ("function", "inline", "line")
 _KEYS = {"process": ("pid", "process"), "thread": ("pid", "tid", "thread"), "module": ("module",)}
 _OTHERS = "--by shows the same by process, thread, module, inline or line"
-_SPARE = ("branch entries", "period", "period %", "noise")
-_SPARE_NAMES = ("total period", "period", "instructions", "total", "period %", "samples", "source", "total %", "noise")
+_SPARE = ("branch entries", "bursts", "period", "period %", "noise")
+_SPARE_NAMES = ("total period", "period", "bursts", "instructions", "total", "period %", "samples", "source", "total %",
+                "noise")  # fmt: skip
 _MACHINE_ONLY = ("linkage name", "file", "line number")
 
 
@@ -60,6 +61,7 @@ def command(
     ranges of branch stacks: as often as they were observed, or executed (--estimate).
 
     noise is the standard error of samples %, in percentage points. A note says how much longer to record to halve it.
+    bursts counts the bursts of a software recording that have samples there: those of one are no independent samples.
     """
     profile = capture.open()
     chosen = make_filter(profile)
@@ -104,15 +106,27 @@ def _print_weights(
     sums = (table.samples, table.period, table.entries)
     whole = [_by_event(table.event, column, profile) for column in sums]
     rows: list[list[Cell]] = []
-    columns = (table.event, table.key, table.has_period, noise.error, *sums)
-    for event, key, has_period, error, *values in zip(*(c[: limit or None].tolist() for c in columns), strict=True):
+    columns, bursts = (table.event, table.key, table.has_period, noise.error, *sums), _bursts(profile, table, noise)
+    listed = zip(*(c[: limit or None].tolist() for c in columns), strict=True)
+    for i, (event, key, has_period, error, *values) in enumerate(listed):
         samples, period, entries = ([value, share(value, of[event])] for value, of in zip(values, whole, strict=True))
         period = period if has_period else [None, None]
         name = profile.events[event].name
-        rows.append([name, *_key(profile, by, key), *samples, round(100 * error, 2), *period, *entries])
-    names = ["event", *_KEYS[by], "samples", "samples %", "noise", "period", "period %", "branch entries", "entries %"]
+        noisy = [bursts[i], round(100 * error, 2)]
+        rows.append([name, *_key(profile, by, key), *samples, *noisy, *period, *entries])
+    names = ["event", *_KEYS[by], "samples", "samples %", "bursts", "noise", "period", "period %", "branch entries",
+             "entries %"]  # fmt: skip
     print_rows(names, rows, form, names=("event", *_KEYS[by]), spare=_SPARE)
     return rows
+
+
+def _bursts(profile: Profile, table: WeightTable | NameTable, noise: Noise) -> list[int | None]:
+    """The bursts that each row was seen in, where its event has any."""
+    from ..analysis.bursts import share_bursts
+
+    shared = share_bursts(profile)
+    rows = zip(table.event.tolist(), noise.observed.tolist(), strict=True)
+    return [observed if shared[event] else None for event, observed in rows]
 
 
 def _by_event(event: Array, column: Array | None, profile: Profile) -> list[int]:
@@ -149,14 +163,14 @@ def _print_names(
         return int(column[i]), share(int(column[i]), of[int(table.event[i])])
 
     rows: list[list[Cell]] = []
-    periods_of_totals = table.has_total & table.has_period
+    periods_of_totals, bursts = table.has_total & table.has_period, _bursts(profile, table, noise)
     for i in range(len(table))[: limit or None]:
         label = table.labels[int(table.name[i])]
         line: list[Cell] = [line_of(label)] if by == "line" else []
         rows.append(
             [
                 profile.events[int(table.event[i])].name, *line, label.shown(profile), module_of(profile, label),
-                *cells(table.samples, i, samples), round(100 * float(noise.error[i]), 2),
+                *cells(table.samples, i, samples), bursts[i], round(100 * float(noise.error[i]), 2),
                 *cells(table.period, i, period, table.has_period),
                 *cells(table.total, i, samples, table.has_total),
                 cells(table.total_period, i, period, periods_of_totals)[0],
@@ -166,8 +180,8 @@ def _print_names(
             ]
         )  # fmt: skip
     names_of = ["line", "function"] if by == "line" else ["function"]
-    columns = ["event", *names_of, "module", "samples", "samples %", "noise", "period", "period %", "total", "total %",
-               "total period", "instructions", "instructions %", *_MACHINE_ONLY, "source"]  # fmt: skip
+    columns = ["event", *names_of, "module", "samples", "samples %", "bursts", "noise", "period", "period %", "total",
+               "total %", "total period", "instructions", "instructions %", *_MACHINE_ONLY, "source"]  # fmt: skip
     spare, names = (*_SPARE_NAMES, *["module"] * (by == "line")), ("event", *names_of, "module", "source")
     print_rows(columns, rows, form, machine_only=_MACHINE_ONLY, spare=spare, names=names, titles=titles)
     return rows

@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
@@ -30,6 +30,7 @@ from ..analysis.annotation import annotate_each
 from ..analysis.count_tables import Key, WeightCounter, weights_by
 from ..analysis.naming import Namer
 from ..analysis.over_time import Shares, TimeCounter, TimelineCounter, samples_over_time
+from ..analysis.share_noise import Noise, innermost, noise_of_addresses
 from ..analysis.sources import Sources
 from ..errors import SelectionError, UnavailableError
 from ..model import Profile, SampleBatch, SampleFilter
@@ -135,14 +136,19 @@ class Loaded:
         """`samples_over_time`, `MOMENTS` numbers."""
         return self.once(("timeline", chosen), lambda: samples_over_time(self.profile, MOMENTS, sample_filter=chosen))
 
-    def functions(self, chosen: SampleFilter | None, parts: int, estimate: Estimate) -> tuple[NameTable, Shares | None]:
-        """(`analysis.names` by function, with branches; their samples over ``parts`` of the time). The pass counts what
-        the other methods give as well, which the page asks for next."""
+    def functions(
+        self, chosen: SampleFilter | None, parts: int, estimate: Estimate
+    ) -> tuple[NameTable, Shares | None, Noise]:
+        """(`analysis.names` by function, with branches; their samples over ``parts`` of the time; the noise of their
+        shares). The pass counts what the other methods give as well, which the page asks
+        for next."""
         profile, times = self.profile, TimeCounter(self.profile, parts, chosen)
         weights, timeline = WeightCounter(profile, _WEIGHED), TimelineCounter(profile, MOMENTS, chosen)
+        sums = noise_of_addresses(profile)
 
         def watch(batch: SampleBatch) -> None:
             times.add(batch)
+            sums.add(batch)
             timeline.add(batch)
             if chosen is None:
                 weights.add(batch)
@@ -156,7 +162,9 @@ class Loaded:
         if chosen is None:
             self.once("weights", weights.result)
         self.once(("timeline", chosen), timeline.result)
-        return table, times.result(self.namer)
+        by_function = partial(innermost, self.namer, "function")
+        noise = sums.of(table.event, table.name, table.samples, by_function)
+        return table, times.result(self.namer), noise
 
     def annotate(self, place: Place, chosen: SampleFilter | None, estimate: Estimate) -> Annotation:
         """`analysis.annotate`, without a pass over the samples for a place that was counted by `count_places`."""

@@ -60,6 +60,10 @@ function columnsOf(answer: Answer, events: string[]): Column[] {
   const enough = Number(answer.header["enough"]);
   const instructions = answer.numbers("instructions");
   const { replaced } = countsOf(answer);
+  const bursts = answer.numbers("bursts");
+  const noise = answer.numbers("noise");
+  /** Samples of one burst are not independent of each other. */
+  const observed = (row: number): number => (Number.isNaN(bursts[row] ?? NaN) ? samples[row] : bursts[row]) ?? 0;
   const of = answer.header["share_of"] as CountsOf["basis"];
   const fewBranches = (row: number): boolean => (branches[row] ?? 0) < enough;
   const parts = Number(answer.header["parts"]);
@@ -91,10 +95,18 @@ function columnsOf(answer: Answer, events: string[]): Column[] {
       unit: "%",
       width: shareWidth(of),
       bar: largest(share),
-      few: (row) => ((replaced ? instructions : samples)[row] ?? 0) < enough,
+      few: (row) => (replaced ? Math.min(instructions[row] ?? 0, observed(row)) : observed(row)) < enough,
       hint: `Of all ${replaced ? "instructions" : "samples"} of the event. The longest bar is the largest share.`,
       unknown: NO_CODE,
     }),
+    ...(!replaced
+      ? [numberColumn("noise", "Noise", noise, percent, {
+          unit: "%",
+          width: 4.5,
+          few: (row) => observed(row) < enough,
+          hint: "Standard error of the share, in points: in two of three recordings it is at most that far off.",
+        })]
+      : []),
     numberColumn("instructions", replaced ? "Executed" : "Instructions", instructions, count, {
       width: 7,
       hint: replaced ? "Instructions executed, by the estimate." : "Instructions in the ranges of branch stacks: as often as they were observed.",

@@ -8,10 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...analysis import Estimate, NameTable, why_no_stacks
+from ...analysis.bursts import share_bursts
 from ...analysis.executions import Basis, basis_of_event
 from ...analysis.functions import branches_by_function
 from ...analysis.naming import Label, Namer
 from ...analysis.over_time import Shares
+from ...analysis.share_noise import Noise
 from ...analysis.significance import ENOUGH
 from ...model import Array, Profile, SampleFilter, visible
 from ..answer import Answer, Column, counts_of, module_names, ratio, texts
@@ -30,9 +32,9 @@ def hot(loaded: Loaded, parameters: Parameters) -> Answer:
 
     ``event`` int64 row, ``function`` and ``module`` texts, ``module_row`` int64 and ``start`` uint64 (0: not known),
     ``samples``, ``share`` of the event's samples (of its instructions, where executions are estimated),
-    ``instructions``, ``branches`` taken in it,
-    ``mispredicted`` share of them, ``cycles`` a branch; NaN where that is not known. ``over_time`` unsigned: `PARTS`
-    numbers a row, none where the source has no time stamps.
+    ``instructions``, ``branches`` taken in it, ``mispredicted`` share of them, ``cycles`` a branch; ``noise``, the
+    standard error of the share of samples, and the ``bursts`` that have samples there in a recording in bursts; NaN
+    where that is not known. ``over_time`` unsigned: `PARTS` numbers a row, none where the source has no time stamps.
 
     ``limit`` is how many rows to send, those with most samples (0: all). Header: ``first``, a sentence, ``notes``,
     ``counts`` (`counts_of`; ``estimate`` chooses them), ``share_of``: what shares follow (`analysis.executions.Basis`),
@@ -64,13 +66,15 @@ class _Counted:
     mispredicted: NDArray[np.float64]
     cycles: NDArray[np.float64]
     over_time: NDArray[np.unsignedinteger]
+    bursts: NDArray[np.float64]
+    noise: NDArray[np.float64]
     first: str
     notes: list[str]
 
 
 def _counted(loaded: Loaded, chosen: SampleFilter | None, estimate: Estimate) -> _Counted:
     profile = loaded.profile
-    table, over_time = loaded.functions(chosen, PARTS, estimate)
+    table, over_time, noise = loaded.functions(chosen, PARTS, estimate)
     followed = {basis_of_event(profile.events[event]) for event in set(table.event.tolist())}
     share_of: Basis = followed.pop() if len(followed) == 1 else "entries"
     share = _of_event(table, table.samples.astype(np.float64))
@@ -87,6 +91,7 @@ def _counted(loaded: Loaded, chosen: SampleFilter | None, estimate: Estimate) ->
         ratio(wrong, wrong + right),
         ratio(cycles, timed),
         _over_time(over_time, table),
+        *_noise(profile, table, noise),
         "",
         notes,
     )
@@ -110,8 +115,16 @@ def _columns(profile: Profile, found: _Counted, rows: Array) -> dict[str, Column
         "branches": found.branches[rows],
         "mispredicted": found.mispredicted[rows],
         "cycles": found.cycles[rows],
+        "bursts": found.bursts[rows],
+        "noise": found.noise[rows],
         "over_time": over_time.reshape(-1),
     }
+
+
+def _noise(profile: Profile, table: NameTable, noise: Noise) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The bursts that each row was seen in, where its event has any, and the standard error of its share of samples."""
+    in_bursts = share_bursts(profile)[table.event]
+    return np.where(in_bursts, noise.observed, np.nan), noise.error
 
 
 def _of_event(table: NameTable, values: NDArray[np.float64]) -> NDArray[np.float64]:
