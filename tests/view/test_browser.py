@@ -272,7 +272,7 @@ def test_what_cannot_be_shown_says_why(browser: Browser, tmp_path: Path) -> None
         page.keyboard.press("1")
         rows = cells(page, "Functions")
         assert sum(int(row["samples"]) for row in rows) == 30
-        assert {*rows[0]} == {"function", "module", "samples", "share", "over_time"}
+        assert {*rows[0]} == {"function", "module", "samples", "share", "noise", "over_time"}
         left_out = page.get_by_text("Not known:")
         assert left_out.inner_text() == "Not known: Instructions, Mispredicted, Cycles/branch"
         assert "Instructions: No branch stacks" in (left_out.get_attribute("title") or "")
