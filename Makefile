@@ -19,12 +19,15 @@ NUMPY_TESTS := tests/test_arrays.py tests/analysis tests/bind tests/lbr tests/fo
 # One more than there are processors: a quarter of the time, tests wait for what they have started.
 WORKERS ?= $(shell $(PYTHON) -c 'import os; print(len(os.sched_getaffinity(0)) + 1)' 2>/dev/null || echo auto)
 
-.PHONY: demo test test-tools lint bench peers wheels fuzz docs screenshots man web libtbrw etw-layouts windows-check clean
+.PHONY: demo test suite test-tools lint style types bench peers wheels fuzz docs screenshots man web libtbrw etw-layouts windows-check clean
 
 demo: $(VENV)/installed $(VENV)/native ## install, record a program (or open the packaged capture), report it
 	@$(BIN)/python -m lastbranch.demo
 
-test: lint ## everything CI runs
+test: style ## everything CI runs
+	@$(MAKE) --no-print-directory -j2 types suite
+
+suite: $(VENV)/developer $(VENV)/native
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 	LASTBRANCH_NATIVE=0 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(NUMPY_TESTS)
 
@@ -32,12 +35,16 @@ test-tools: ## install what tests are skipped without (Debian 12 and newer, as r
 	apt-get update -qq
 	DEBIAN_FRONTEND=noninteractive apt-get install -qq --no-install-recommends $(TEST_TOOLS) >/dev/null
 
-lint: $(VENV)/developer $(VENV)/native
+lint: style types
+
+style: $(VENV)/developer $(VENV)/native
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
-	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/python tests/house.py
+
+types: $(VENV)/developer $(VENV)/native
+	$(BIN)/mypy
 
 bench: $(VENV)/developer $(VENV)/native ## against the peers that are installed (docs/benchmarks.md)
 	$(BIN)/python benchmarks/bench_startup.py
