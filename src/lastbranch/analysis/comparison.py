@@ -34,11 +34,24 @@ _SHIFTING = re.compile(r"\.(llvm|lto_priv|__uniq)\.\d+")
 @dataclass(frozen=True, slots=True)
 class CodeLocation:
     """A place in code: its ``function`` (empty where none is known) and the ``module``, as people know them, and
-    ``where`` in it: an offset (``+0x12``), an address (``0x401136``), a source line, or nothing for all of it."""
+    ``where`` in it: an offset (``+0x12``), an address (``0x401136``), a source line, or nothing for all of it.
+
+    ``file`` and ``line`` are where the source has it (of the second recording, where both know it): the line of a place
+    if lines were asked for, else that of the function's declaration. Empty and 0 where they are not known.
+    """
 
     module: str
     function: str
     where: str = ""
+    file: str = field(default="", compare=False)
+    line: int = field(default=0, compare=False)
+
+    @property
+    def called(self) -> str:
+        """For people: ``function+0x12``, or ``behind function+0x12`` for what follows a place."""
+        place = self.where.removeprefix("behind ")
+        text = f"{self.function}{place}" if self.function else place or "[unknown]"
+        return f"behind {text}" if place != self.where else text
 
 
 class CodeLocations:
@@ -85,8 +98,8 @@ class Matching:
     else by source line, else not distinguished within the function.
     """
 
-    def __init__(self, namers: Sequence[Namer]) -> None:
-        self.namers = namers
+    def __init__(self, namers: Sequence[Namer], lines: bool = False) -> None:
+        self.namers, self._lines_wanted = namers, lines
         modules = [namer.profile.modules for namer in namers]
         self._same = set.intersection(*({_identity(m) for m in side} for side in modules)) - {None}
         self._named = set.intersection(*({m.short for m in side} for side in modules))
@@ -96,7 +109,7 @@ class Matching:
         """(key, label) of the function at each spot."""
         namer = self.namers[side]
         rows = namer.rows(spots.process, spots.module, spots.address)
-        keys = {row: self._function(side, namer.labels[row]) for row in distinct(rows).tolist()}
+        keys = {row: self.same_function(side, namer.labels[row]) for row in distinct(rows).tolist()}
         return [keys[row] for row in rows.tolist()], [namer.labels[row] for row in rows.tolist()]
 
     def measure(self, side: int, spots: CodeLocations, keys: Sequence[Hashable]) -> None:
@@ -112,6 +125,7 @@ class Matching:
         """(key, what to call it) of each spot."""
         functions, labels = self.functions(side, spots)
         lines = self._lines(side, spots, functions, labels)
+        sources = self._sources(side, spots, labels)
         modules, out = self.namers[side].profile.modules, list[tuple[Hashable, CodeLocation]]()
         for i, (function, label, address) in enumerate(zip(functions, labels, spots.address.tolist(), strict=True)):
             module = modules[label.module].short if label.module >= 0 else ""
@@ -119,7 +133,7 @@ class Matching:
             key: Hashable = address - label.start
             if not self.same_code(side, function, label):
                 key, where = lines.get(i, (None, ""))
-            out.append(((function, key), CodeLocation(module, label.function, where)))
+            out.append(((function, key), CodeLocation(module, label.function, where, *sources[i])))
         return [key for key, _ in out], [spot for _, spot in out]
 
     def same_code(self, side: int, function: Hashable, label: Label) -> bool:
@@ -132,7 +146,8 @@ class Matching:
         a, b = (sizes.get(function, set()) for sizes in self._sizes)
         return a == b and len(a) == 1
 
-    def _function(self, side: int, label: Label) -> Hashable:
+    def same_function(self, side: int, label: Label) -> Hashable:
+        """The key of a function: equal for the same one on both sides."""
         module = self.namers[side].profile.modules[label.module] if label.module >= 0 else None
         name = _SHIFTING.sub("", label.name) or label.function
         if module is None:
@@ -141,6 +156,16 @@ class Matching:
         if identity in self._same:
             return identity, name, label.start
         return module.short if module.short in self._named else "", name, 0
+
+    def _sources(self, side: int, spots: CodeLocations, labels: Sequence[Label]) -> list[tuple[str, int]]:
+        """(file, line) of each spot, if lines were asked for; of its function where that is all that is known."""
+        declared = [(label.file, label.line) for label in labels]
+        if not self._lines_wanted:
+            return declared
+        namer = self.namers[side]
+        found, offsets = namer.chains("line", spots.process, spots.module, spots.address)
+        exact = [namer.labels[row] for row in found[offsets[:-1]].tolist()]
+        return [(at.file, at.line) if at.line else known for at, known in zip(exact, declared, strict=True)]
 
     def _lines(
         self, side: int, spots: CodeLocations, functions: Sequence[Hashable], labels: Sequence[Label]
@@ -204,6 +229,11 @@ class Counter(ABC):
         """Add all samples; thing ``i`` counts as ``rows[i]``."""
 
 
+def _function_at(modules: Sequence[Module], label: Label) -> CodeLocation:
+    module = modules[label.module].short if label.module >= 0 else ""
+    return CodeLocation(module, label.function, "", label.file, label.line)
+
+
 class _Functions(Counter):
     """By the address of the sample; a sample weighs its period."""
 
@@ -222,8 +252,7 @@ class _Functions(Counter):
     def distinct_keys(self, matching: Matching, side: int) -> Named:
         keys, labels = matching.functions(side, self.spots)
         modules = self._profile.modules
-        named = [CodeLocation(modules[at.module].short if at.module >= 0 else "", at.function) for at in labels]
-        return [(key, (spot,)) for key, spot in zip(keys, named, strict=True)]
+        return [(key, (_function_at(modules, label),)) for key, label in zip(keys, labels, strict=True)]
 
     def count(self, rows: NDArray[np.int64], into: Clusters) -> None:
         events = (self._profile.events[i] for i in self._only.events)
@@ -342,7 +371,7 @@ class _Blocks(_Edges):
         for spot, after in self._split():
             at = spots[spot]
             where = f"behind {at.where}" if after else at.where
-            out.append(((keys[spot], after), (CodeLocation(at.module, at.function, where),)))
+            out.append(((keys[spot], after), (replace(at, where=where),)))
         return out
 
     def _split(self) -> list[tuple[int, int]]:
@@ -393,7 +422,7 @@ class _SummedCounter(Counter):
         if self._of_functions:
             keys, labels = matching.functions(side, self.spots)
             modules = self._profile.modules
-            spots = [CodeLocation(modules[at.module].short if at.module >= 0 else "", at.function) for at in labels]
+            spots = [_function_at(modules, label) for label in labels]
         else:
             keys, spots = matching.places(side, self.spots)
         found: Named = []
@@ -469,9 +498,11 @@ class Difference:
 
 
 def compare(
-    namers: Sequence[Namer], by: Thing = "function", *, sample_filters: Sequence[SampleFilter | None] = (None, None)
-) -> Difference:
-    """Compare two profiles, each with its `Namer`, event by event: events are the same by name.
+    namers: Sequence[Namer], by: Thing = "function", *, sample_filters: Sequence[SampleFilter | None] = (None, None),
+    lines: bool = False,
+) -> Difference:  # fmt: skip
+    """Compare two profiles, each with its `Namer`, event by event: events are the same by name. ``lines``: find the
+    source lines of edges and blocks, too.
 
     Functions are counted by the samples' own addresses. The unit of chance is the sample: see `significance`. Raises
     `NotRecordedError` where there is nothing to compare: no event in common, no branch stacks, no ranges.
@@ -486,11 +517,13 @@ def compare(
             replace(f or SampleFilter(), events=frozenset([row])) for f, row in zip(sample_filters, rows, strict=True)
         ]
         counters = [COUNTERS[by](profile, chosen) for profile, chosen in zip(profiles, only, strict=True)]
-        parts.append(_compared(profiles[0].events[rows[0]].name, namers, counters))
+        parts.append(_compared(profiles[0].events[rows[0]].name, Matching(namers, lines), counters))
     return _joined(parts, notes)
 
 
-def compare_sums(namers: Sequence[Namer], sums: Sequence[SampleSums], event: str, by: Thing = "function") -> Difference:
+def compare_sums(
+    namers: Sequence[Namer], sums: Sequence[SampleSums], event: str, by: Thing = "function", *, lines: bool = False
+) -> Difference:
     """`compare` of two sides whose samples are no more, of the event ``event``; functions weigh their samples. Raises
     `NotRecordedError` where a side has nothing to compare, and `ValueError` for blocks, which take samples."""
     if by == "block":
@@ -499,7 +532,7 @@ def compare_sums(namers: Sequence[Namer], sums: Sequence[SampleSums], event: str
     if not all(counter.samples for counter in counters):
         what = "samples" if by == "function" else "branch stacks"
         raise NotRecordedError(f"there are no {what} to compare on {'A' if not counters[0].samples else 'B'}'s side")
-    return _joined([_compared(event, namers, counters)], [])
+    return _joined([_compared(event, Matching(namers, lines), counters)], [])
 
 
 def _common_events(
@@ -524,8 +557,7 @@ def _common_events(
     return common, [f"event {name} is in only one of the two captures and is left out" for name in alone]
 
 
-def _compared(event: str, namers: Sequence[Namer], counters: Sequence[Counter]) -> Difference:
-    matching = Matching(namers)
+def _compared(event: str, matching: Matching, counters: Sequence[Counter]) -> Difference:
     for side, counter in enumerate(counters):
         matching.measure(side, counter.spots, matching.functions(side, counter.spots)[0])
     seen = [counter.points(matching, side) for side, counter in enumerate(counters)]
@@ -538,8 +570,13 @@ def _compared(event: str, namers: Sequence[Namer], counters: Sequence[Counter]) 
         found = counter.distinct_keys(matching, side)
         rows.append(np.array([numbers.setdefault(key, len(numbers)) for key, _ in found], np.int64))
         for key, spots in found:
-            if numbers[key] == len(called):
+            number = numbers[key]
+            if number == len(called):
                 called.append(spots)
+            elif side and all(spot.line for spot in spots):  # the source as it is now
+                called[number] = tuple(
+                    replace(old, file=new.file, line=new.line) for old, new in zip(called[number], spots, strict=True)
+                )
     clusters = [Clusters(len(numbers)) for _ in counters]
     for counter, row, cluster in zip(counters, rows, clusters, strict=True):
         counter.count(row, cluster)

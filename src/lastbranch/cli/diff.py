@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
+from .differences import ENDS, difference_options, exceeded, print_difference, verdict
 from .options import (
     Capture,
     LogOptions,
@@ -16,33 +17,14 @@ from .options import (
     limit_options,
     log_options,
     no_progress_option,
-    stacked,
     symfs_option,
-    table_options,
     weight_option,
 )  # fmt: skip
-from .output import EXCEEDED, Cell, print_rows
 from .symbols import symbol_notes, symbol_options
 
 if TYPE_CHECKING:
-    from ..analysis.comparison import Difference, Thing
+    from ..analysis.comparison import Thing
     from ..symbols import SymbolOptions
-
-_SPARE = ("A samples", "B samples", "p")
-_ENDS = {"function": ("function",), "edge": ("from", "to"), "block": ("block",)}
-
-
-verdict_options = stacked(
-    click.option(
-        "--rate", type=click.FloatRange(0, 1, min_open=True), default=0.05, show_default=True,
-        help="False discovery rate: the share of false alarms among the differences reported as significant.",
-    ),
-    click.option(
-        "--fail-over", type=click.FloatRange(min=0), metavar="PCT",
-        help="Exit with code 6 if a share grew significantly, by more than PCT percentage points.",
-    ),
-)  # fmt: skip
-"""--rate and --fail-over."""
 
 
 @click.command()
@@ -61,9 +43,8 @@ verdict_options = stacked(
 @log_options
 @filter_options
 @symbol_options
-@table_options
-@click.option("--by", type=click.Choice(list(_ENDS)), default="function", show_default=True, help="What each row is.")
-@verdict_options
+@difference_options
+@click.option("--by", type=click.Choice(list(ENDS)), default="function", show_default=True, help="What each row is.")
 def command(
     words: tuple[str, ...], against: tuple[str, ...], weights: dict[str, int], symfs: str | None,
     symfs_b: str | None, no_progress: bool, log: LogOptions, make_filter: Any, symbols: SymbolOptions, form: str,
@@ -80,6 +61,9 @@ def command(
     samples halve it. p is the probability of such a difference between two recordings of the same
     behaviour. The unit is the sample: the entries of one branch stack are one observation. Code is matched by name
     across builds.
+
+    --format markdown is a table for a pull request, --format sarif has a result for each significant difference, with
+    its source line where that is known.
     """
     from ..analysis.comparison import compare
     from ..analysis.naming import Namer
@@ -95,8 +79,8 @@ def command(
     symbolizers = [Symbolizer(profile, symbols) for profile in profiles]
     namers = [Namer(profile, symbolizer) for profile, symbolizer in zip(profiles, symbolizers, strict=True)]
     with captures[0].reading(profiles[0]), captures[1].reading(profiles[1]):
-        found = compare(namers, cast("Thing", by), sample_filters=filters)
-    print_difference(found, by, rate, form, limit)
+        found = compare(namers, cast("Thing", by), sample_filters=filters, lines=form == "sarif")
+    print_difference(found, by, rate, form, limit, fail_over)
     shown = {spot.module for spots in found.spots[: limit or None] for spot in spots}
     notes = list(found.notes)
     for profile, symbolizer in zip(profiles, symbolizers, strict=True):
@@ -124,42 +108,3 @@ def _weights_of(sides: Sequence[Sequence[str]], weights: dict[str, int]) -> list
         if not any(name in side for side in chosen):
             raise click.BadParameter(f"no capture is called {name!r}", param_hint="--weight")
     return chosen
-
-
-def print_difference(found: Difference, by: str, rate: float, form: str, limit: int) -> None:
-    """Print a row for each thing that was compared."""
-    names = ["event", *(part for end in _ENDS[by] for part in (end, f"{end} module"))]
-    columns = [*names, "A %", "B %", "change", "noise",
-               "A samples", "B samples", "p", "significant"]  # fmt: skip
-    rows: list[list[Cell]] = []
-    significant = found.significant(rate).tolist()
-    for i in range(len(found))[: limit or None]:
-        ends = (part for spot in found.spots[i] for part in (_called(spot.function, spot.where), spot.module or None))
-        shares = [round(100 * float(value), 4) for value in (*found.share[:, i], found.change[i], found.noise[i])]
-        chance = float(found.probability[i])
-        probability = None if chance != chance else f"{chance:.2g}" if form == "table" else chance
-        rows.append([found.event[i], *ends, *shares, *map(int, found.samples[:, i]), probability, significant[i]])
-    print_rows(columns, rows, form, names=names, spare=_SPARE)
-
-
-def _called(function: str, where: str) -> str:
-    place = where.removeprefix("behind ")
-    text = f"{function}{place}" if function else place or "[unknown]"
-    return f"behind {text}" if place != where else text
-
-
-def verdict(found: Difference, rate: float) -> list[str]:
-    """How many differ, and how many could."""
-    tested = int((found.probability == found.probability).sum())
-    number = int(found.significant(rate).sum())
-    said = f"{number} of {tested} differ significantly (false discovery rate {rate:g})"
-    rare = len(found) - tested
-    return [said + (f"; {rare} have too few samples to tell" if rare else "")]
-
-
-def exceeded(found: Difference, rate: float, points: float | None) -> int:
-    """`EXCEEDED` where a share grew significantly by more than --fail-over allows, which is said; else 0."""
-    over = 0 if points is None else int((found.significant(rate) & (100 * found.change > points)).sum())
-    if over:
-        click.echo(f"error: {over} shares grew significantly by more than {points:g} points", err=True)
-    return EXCEEDED if over else 0

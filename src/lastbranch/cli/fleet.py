@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, cast
 import click
 
 from ..errors import NotRecordedError
-from .diff import exceeded, print_difference, verdict, verdict_options
+from .differences import difference_options, exceeded, print_difference, verdict
 from .export import check_output, output_options, write
 from .group import Group
 from .options import (
@@ -422,8 +422,7 @@ def _of_side(selection: Selection, side: dict[str, str]) -> Selection:
 @symbol_options
 @click.option("--by", type=click.Choice(("function", "edge")), default="function", show_default=True,
               help="What each row is.")  # fmt: skip
-@verdict_options
-@table_options
+@difference_options
 def diff(
     store: str, before: dict[str, str], after: dict[str, str], selection: Selection, symfs: str | None,
     symbols: SymbolOptions, by: str, rate: float, fail_over: float | None, form: str, limit: int,
@@ -457,8 +456,8 @@ def diff(
         )
     ((event,),) = events
     namers = [namer for namer, _ in sides]
-    found = compare_sums(namers, [sums for _, sums in sides], event, cast("Thing", by))
-    print_difference(found, by, rate, form, limit)
+    found = compare_sums(namers, [sums for _, sums in sides], event, cast("Thing", by), lines=form == "sarif")
+    print_difference(found, by, rate, form, limit, fail_over)
     shown = {spot.module for spots in found.spots[: limit or None] for spot in spots}
     for namer in namers:
         if namer.symbols is not None:

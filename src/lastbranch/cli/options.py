@@ -30,8 +30,8 @@ __all__ = [
     "complete_folder", "Count", "DEFAULT_FILE", "estimate_option", "EstimateChoice",
     "file_argument", "filter_options", "FilterMaker", "force_option",
     "format_option", "format_options", "grouped", "limit_options", "log_options", "LogOptions",
-    "no_progress_option", "pid_option", "source_root_option", "stacked", "symfs_option", "table_options",
-    "time_option", "TimeRange", "weight_option",
+    "no_progress_option", "pid_option", "rows_options", "source_root_option", "stacked", "symfs_option",
+    "table_options", "time_option", "TimeRange", "weight_option",
 ]  # fmt: skip
 
 
@@ -363,14 +363,20 @@ format_options = stacked(format_option("table", "csv", "json"), terminal_options
 
 
 def _rows_to_print(ctx: click.Context, _param: click.Parameter, value: int | None) -> int:
-    return (20 if ctx.params.get("form") == "table" else 0) if value is None else value
+    return (20 if ctx.params.get("form") in ("table", "markdown") else 0) if value is None else value
 
 
-table_options = stacked(
-    format_options,
-    click.option("--limit", type=Count(), callback=_rows_to_print,
-                 help="Rows to print; 0 prints all. [default: 20 in a table, else all]"),
-)  # fmt: skip
+def rows_options(*more: str) -> Callable[[_Command], _Command]:
+    """--format (of `format_options`, or one of ``more``), --wide and --limit."""
+    return stacked(
+        format_option("table", "csv", "json", *more),
+        terminal_options,
+        click.option("--limit", type=Count(), callback=_rows_to_print,
+                     help="Rows to print; 0 prints all. [default: 20 in a table, else all]"),
+    )  # fmt: skip
+
+
+table_options = rows_options()
 """--format, --wide and --limit."""
 
 
