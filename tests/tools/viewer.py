@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import http.client
 import os
 import shutil
+import struct
 import subprocess
 import sys
 import threading
@@ -11,12 +13,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 import pytest
 import uvicorn
 
 import lastbranch
 from lastbranch.symbols import SymbolOptions
+from lastbranch.view.kept import KeptAnswers
 from lastbranch.view.loaded import Loaded
 from lastbranch.view.security import new_token
 from lastbranch.view.server import listen, settings
@@ -48,11 +52,11 @@ class _Server(uvicorn.Server):
 
 
 @contextmanager
-def serving(shown: Loaded) -> Iterator[str]:
-    """The address of a viewer of ``shown``, which ends with the ``with`` block."""
+def serving(shown: Loaded, kept: KeptAnswers | None = None) -> Iterator[str]:
+    """The address of a viewer of ``shown``, which ends with the ``with`` block; answers come from ``kept``."""
     listening, token = listen(), new_token()
     port = listening.getsockname()[1]
-    server = _Server(settings(shown, port, token))
+    server = _Server(settings(shown, port, token, kept=kept))
     listening.listen()
     thread = threading.Thread(target=server.run, args=([listening],))
     thread.start()
@@ -102,6 +106,31 @@ def cells(page: Page, label: str) -> list[dict[str, str]]:
     rows.first.wait_for()
     script = "rows => rows.map(row => Object.fromEntries([...row.children].map(c => [c.dataset.column, c.innerText])))"
     found: list[dict[str, str]] = rows.evaluate_all(script)
+    return found
+
+
+def settled(page: Page) -> None:
+    """Wait until the screen shows all that it asked for."""
+    page.locator("main > *").first.wait_for()
+    page.locator("[aria-busy=true], .waiting").first.wait_for(state="detached")
+    page.evaluate(TWO_FRAMES)
+
+
+TWO_FRAMES = "() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => done())))"
+"""What observes sizes is called at the end of a frame; what it changes is drawn before the next one ends."""
+
+
+def frames(address: str, path: str) -> list[tuple[bytes, bytes]]:
+    """The parts of a response."""
+    at = urlsplit(address)
+    connection = http.client.HTTPConnection("127.0.0.1", at.port, timeout=60)
+    connection.request("GET", at.path + path)
+    data, found = connection.getresponse().read(), []
+    connection.close()
+    while data:
+        kind, size = struct.unpack_from("<4sI", data)
+        found.append((kind, data[8 : 8 + size]))
+        data = data[8 + size :]
     return found
 
 

@@ -21,7 +21,7 @@ from lastbranch.view.answers import ask
 from lastbranch.view.loaded import Loaded
 from lastbranch.view.server import open_browser
 from small_captures import build
-from viewer import cells, loaded, looking_at, node_modules, serving
+from viewer import cells, loaded, looking_at, node_modules, serving, settled
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -329,16 +329,6 @@ def go_to(page: Page, address: str, screen: str) -> None:
     page.goto(f"{address}#/{screen}")
     page.locator(f"[aria-current=page][href^='#/{screen.partition('?')[0]}']").wait_for()
     settled(page)
-
-
-def settled(page: Page) -> None:
-    page.locator("main > *").first.wait_for()
-    page.locator("[aria-busy=true], .waiting").first.wait_for(state="detached")
-    page.evaluate(TWO_FRAMES)
-
-
-TWO_FRAMES = "() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => done())))"
-"""What observes sizes is called at the end of a frame; what it changes is drawn before the next one ends."""
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

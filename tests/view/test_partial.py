@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import http.client
-import struct
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -26,7 +25,7 @@ from lastbranch.view.answers import ask
 from lastbranch.view.loaded import Loaded
 from lastbranch.view.partial import FirstLook
 from small_captures import build
-from viewer import cells, loaded, looking_at, serving
+from viewer import cells, frames, loaded, looking_at, serving
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -38,20 +37,6 @@ Parameters = Mapping[str, str]
 def large(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every capture counts as a large one."""
     monkeypatch.setattr(partial, "_LARGE", 1)
-
-
-def frames(address: str, path: str) -> list[tuple[bytes, bytes]]:
-    """The parts of a response."""
-    at = urlsplit(address)
-    connection = http.client.HTTPConnection("127.0.0.1", at.port, timeout=60)
-    connection.request("GET", at.path + path)
-    data, found = connection.getresponse().read(), []
-    connection.close()
-    while data:
-        kind, size = struct.unpack_from("<4sI", data)
-        found.append((kind, data[8 : 8 + size]))
-        data = data[8 + size :]
-    return found
 
 
 def batch_of(times: range) -> SampleBatch:

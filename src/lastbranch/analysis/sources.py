@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import posixpath
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from ..binaries.files import below, open_regular
 from ..model import Module, Profile, counted
@@ -31,12 +32,22 @@ class Sources:
         """Line ``number`` (from 1) of ``file`` for a row of the modules table; ``None`` if it is not available."""
         if not file or number < 1:
             return None
-        key = (module, file)
-        if key not in self._found:
-            self._found[key] = next((p for p in self._candidates(module, file) if p), None)
-        path = self._found[key]
+        path = self._path(module, file)
         lines = self._lines(path) if path else []
         return lines[number - 1] if number <= len(lines) else None
+
+    def used(self) -> list[list[Any]]:
+        """[row of the module, file, `state_of` it] of the files that lines were asked of, for JSON."""
+        return [[module, file, self.state_of(module, file)] for module, file in self._found]
+
+    def state_of(self, module: int, file: str) -> list[Any]:
+        """All that the text of ``file`` depends on, for JSON."""
+        path = self._path(module, file)
+        try:
+            state = os.stat(path) if path else None
+        except OSError:
+            state = None
+        return [path, state.st_size, state.st_mtime_ns, state.st_ino] if state else []
 
     @property
     def notes(self) -> list[str]:
@@ -45,6 +56,12 @@ class Sources:
         where = "below --source-root" if self._roots else "next to the binary: see --source-root"
         files = counted(len(lost), "source file")
         return [f"the text of {files} was not found {where}, such as {lost[0]}"] if lost else []
+
+    def _path(self, module: int, file: str) -> str | None:
+        key = (module, file)
+        if key not in self._found:
+            self._found[key] = next((p for p in self._candidates(module, file) if p), None)
+        return self._found[key]
 
     def _candidates(self, module: int, file: str) -> Iterator[str | None]:
         if not self._wanted:

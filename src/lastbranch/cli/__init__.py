@@ -23,7 +23,7 @@ __all__ = ["VERBS", "cli", "main", "program", "run"]
 VERBS = (
     "record", "session", "sources", "consume", "info", "view", "report", "branches", "annotate", "callers", "callees",
     "stacks", "query", "diff", "export", "fleet", "convert", "bind", "unbind", "compact", "dump", "check", "verify",
-    "lbr", "doctor", "help", "completion",
+    "lbr", "doctor", "cache", "help", "completion",
 )  # fmt: skip
 """In the order of `lastbranch --help`."""
 _WHERE = {

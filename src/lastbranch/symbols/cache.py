@@ -1,4 +1,4 @@
-"""The cache of names on disk: one file for each identity, backend and version.
+"""What is kept on disk: one file for each key. Of symbol files: one for each identity, backend and version.
 
 The folder must belong to the user and have mode 0700. Files are renamed into place, so that readers never see a part of
 one and writers do not wait for each other. A damaged file counts as missing.
@@ -41,20 +41,20 @@ class CacheRefused(Exception):
     """The folder is not private or cannot be created; the message has the reason."""
 
 
-def open_cache(folder: str | None) -> Cache | None:
-    """The cache in ``folder``, which is created if it is missing. Raises `CacheRefused`."""
+def open_cache(folder: str | None, what: str = "names") -> Cache | None:
+    """The cache of ``what`` in ``folder``, which is created if it is missing. Raises `CacheRefused`."""
     if folder is None:
         return None
     try:
         os.makedirs(folder, 0o700, exist_ok=True)
         state = os.lstat(folder)
     except OSError as error:
-        raise CacheRefused(f"names are not cached: {folder}: {error.strerror}") from error
+        raise CacheRefused(f"{what} are not cached: {folder}: {error.strerror}") from error
     if not stat.S_ISDIR(state.st_mode):
-        raise CacheRefused(f"names are not cached: {folder} is not a folder")
+        raise CacheRefused(f"{what} are not cached: {folder} is not a folder")
     if hasattr(os, "geteuid") and (state.st_uid != os.geteuid() or state.st_mode & 0o077):
         raise CacheRefused(
-            f"names are not cached: {folder} can be used by others (uid {state.st_uid}, "
+            f"{what} are not cached: {folder} can be used by others (uid {state.st_uid}, "
             f"mode {state.st_mode & 0o777:o}); it must be yours, with mode 700"
         )
     return Cache(folder)
@@ -65,7 +65,7 @@ class Cache:
 
     def __init__(self, folder: str, limit: int = LIMIT) -> None:
         self.folder = folder
-        self._limit = limit
+        self.limit = limit
 
     def names(self, key: object) -> tuple[NDArray[np.uint64], Names] | None:
         """(distinct ascending addresses, their names), or ``None``."""
@@ -76,27 +76,27 @@ class Cache:
                 raise ValueError("addresses do not ascend")
             return address, unpack_names(columns, len(address))
 
-        return self._read(key, "names", parse)
+        return self.read(key, "names", parse)
 
     def keep_names(self, key: object, address: NDArray[np.uint64], names: Names) -> None:
         """Write them, in place of what was there."""
-        self._write(key, "names", {"address": address, **pack_names(names)})
+        self.write(key, "names", {"address": address, **pack_names(names)})
 
     def functions(self, key: object) -> FunctionTable | None:
         """The table, or ``None``."""
-        return self._read(key, "functions", unpack_functions)
+        return self.read(key, "functions", unpack_functions)
 
     def keep_functions(self, key: object, table: FunctionTable) -> None:
         """Write it, in place of what was there."""
-        self._write(key, "functions", pack_functions(table))
+        self.write(key, "functions", pack_functions(table))
 
     def remembers(self, key: object) -> bool:
         """Whether `remember` was called with ``key``."""
-        return self._read(key, "fact", lambda columns: True) is True
+        return self.read(key, "fact", lambda columns: True) is True
 
     def remember(self, key: object) -> None:
         """Keep a fact that took long to establish and follows from its key alone."""
-        self._write(key, "fact", {})
+        self.write(key, "fact", {})
 
     # -- Files
 
@@ -105,7 +105,7 @@ class Cache:
         text = json.dumps([_VERSION, key], sort_keys=True)
         return os.path.join(self.folder, f"{hashlib.sha256(text.encode()).hexdigest()[:40]}.{kind}")
 
-    def _read(self, key: object, kind: str, parse: Callable[[Columns], _Answer]) -> _Answer | None:
+    def read(self, key: object, kind: str, parse: Callable[[Columns], _Answer]) -> _Answer | None:
         """What ``parse`` makes of the file's columns; ``None`` where the file is missing, damaged or of another key."""
         path = self.path(key, kind)
         try:
@@ -122,11 +122,12 @@ class Cache:
         except (OSError, ValueError, KeyError, MemoryError):
             return None
 
-    def _write(self, key: object, kind: str, columns: Columns) -> None:
+    def write(self, key: object, kind: str, columns: Columns) -> None:
+        """Keep ``columns`` for ``key``, in place of what was there; nothing is kept where that fails."""
         import tempfile
 
         data = pack({"key": key}, columns)
-        if len(data) > self._limit:
+        if len(data) > self.limit:
             return
         try:
             self.make_room(len(data))
@@ -142,13 +143,26 @@ class Cache:
             with contextlib.suppress(OSError):
                 os.unlink(path)
 
+    def files(self) -> list[tuple[float, int, str]]:
+        """(time of last use in seconds since 1970, bytes, path) of each file."""
+        with os.scandir(self.folder) as entries:
+            return [(s.st_mtime, s.st_size, e.path) for e in entries if stat.S_ISREG((s := _stat(e)).st_mode)]
+
+    def key_of(self, path: str) -> list[Any] | None:
+        """The key of one of the `files`; ``None`` where it cannot be read."""
+        try:
+            with os.fdopen(open_regular(path), "rb") as file:
+                meta, _ = unpack(file.read()[:-_SUM])
+        except (OSError, ValueError):
+            return None
+        return meta["key"] if isinstance(meta.get("key"), list) else None
+
     def make_room(self, size: int) -> None:
         """Remove the least recently used files until ``size`` more bytes are within the limit."""
-        with os.scandir(self.folder) as entries:
-            files = [(s.st_mtime, s.st_size, e.path) for e in entries if stat.S_ISREG((s := _stat(e)).st_mode)]
+        files = self.files()
         total = size + sum(s for _, s, _ in files)
         for _, length, path in sorted(files):
-            if total <= self._limit:
+            if total <= self.limit:
                 return
             with contextlib.suppress(OSError):
                 os.unlink(path)

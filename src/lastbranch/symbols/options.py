@@ -13,14 +13,14 @@ BACKENDS = ("auto", "dwarf", "symbolic", "llvm", "tables")
 llvm-symbolizer, or the in-tree readers of symbol tables."""
 
 
-def default_cache() -> str:
-    """The user's cache of names (XDG Base Directory Specification; ``LOCALAPPDATA`` on Windows)."""
+def default_cache(name: str = "symbols") -> str:
+    """The folder ``name`` of the user's cache (XDG Base Directory Specification; ``LOCALAPPDATA`` on Windows)."""
     if sys.platform == "win32":
         base = os.environ.get("LOCALAPPDATA") or os.path.expanduser("~\\AppData\\Local")
     else:
         base = os.environ.get("XDG_CACHE_HOME", "")
         base = base if os.path.isabs(base) else os.path.expanduser("~/.cache")  # relative ones are invalid there
-    return os.path.join(base, "lastbranch", "symbols")
+    return os.path.join(base, "lastbranch", name)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from typing import TypeVar, overload
+from typing import Any, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -110,6 +110,16 @@ class Symbolizer(Closing):
             row[missing] = len(address) + back
             names = Names.join([names, more]).take(row)
         return names
+
+    def used(self) -> list[list[Any]] | None:
+        """(row of the module, `state_of` it) of all modules that names were asked of, for JSON; ``None`` where names
+        came from a JIT."""
+        return None if self._jit else [[row, self.state_of(row)] for row in sorted(self._found)]
+
+    def state_of(self, module: int) -> list[Any]:
+        """All that the names of a module depend on, for JSON."""
+        found = self._found_files(module)
+        return [] if found.files is None else self._key(found, self._options.backend)
 
     def _note(self, what: str, names: Names) -> None:
         for text in (f"{what}: {visible(note)}" for note in names.notes):

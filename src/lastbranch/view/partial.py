@@ -17,7 +17,7 @@ from . import answers
 from .answer import Answer
 from .loaded import Loaded, Parameters
 
-__all__ = ["COUNTED", "FirstLook"]
+__all__ = ["COUNTED", "FirstLook", "is_large"]
 
 COUNTED = frozenset(["overview", "hot", "flame", "function", "branches"])
 """Questions whose answers are counts of samples: those about a part are like those about all."""
@@ -30,6 +30,11 @@ _LARGE = 400_000
 """Samples of a capture from which on a part is looked at first: eight times those of 12 batches."""
 
 
+def is_large(profile: Profile) -> bool:
+    """Whether counting all of it takes so long that a part is counted first, and that answers are kept."""
+    return profile.samples >= _LARGE
+
+
 class FirstLook:
     """A part of the samples of ``loaded``."""
 
@@ -38,7 +43,7 @@ class FirstLook:
 
     @property
     def is_large(self) -> bool:
-        return self._whole.profile.samples >= _LARGE
+        return is_large(self._whole.profile)
 
     def is_for(self, question: str) -> bool:
         """Whether the answer to ``question`` takes so long that a part of it is worth having before."""

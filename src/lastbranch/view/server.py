@@ -31,6 +31,7 @@ from ..errors import LastbranchError, UnavailableError
 from ..model import visible
 from . import page, wire
 from .answers import ask
+from .kept import KeptAnswers
 from .loaded import Loaded, Parameters
 from .partial import FirstLook
 from .security import Guard, new_token
@@ -57,13 +58,17 @@ _TEXT_BROWSERS = frozenset(["www-browser", "links", "elinks", "lynx", "w3m"])
 _UNFORESEEN = "the viewer failed here, which is a bug in lastbranch: {}: {}"
 
 
-def application(loaded: Loaded, port: int, token: str, opened: Callable[[], None] = lambda: None) -> Guard:
+def application(
+    loaded: Loaded, port: int, token: str, opened: Callable[[], None] = lambda: None, kept: KeptAnswers | None = None
+) -> Guard:
     """The ASGI application: the files of the page, ``ask/QUESTION?PARAMETERS``, and the same below ``watch/``, whose
     response is a row of `_framed` parts: an answer about a part of the samples first, where all of them take long.
-    ``opened`` is called when the page is served."""
-    line, first, answers = _OneByOne(), FirstLook(loaded), _Answers(loaded)
-    for stream in loaded.profile.streams:
-        stream.progress = line.go_on
+    ``opened`` is called when the page is served; answers come from ``kept``, and go there."""
+    line, first, answers = _OneByOne(), FirstLook(loaded), _Answers(loaded, kept)
+    for side in (loaded, loaded.before):
+        for stream in side.profile.streams if side else ():
+            stream.progress = line.go_on
+    keeping = set[asyncio.Task[bytes]]()
 
     async def file(request: Request) -> Response:
         name = request.path_params.get("name", "index.html")
@@ -75,7 +80,12 @@ def application(loaded: Loaded, port: int, token: str, opened: Callable[[], None
 
     async def answered(question: str, parameters: Parameters) -> bytes | _Failure:
         try:
-            return await line.do(lambda: answers.get((question, parameters)), _WHOLE + (question in _FRAME))
+            done = await line.do(lambda: answers.get((question, parameters)), _WHOLE + (question in _FRAME))
+            if answers.unkept:
+                task = asyncio.ensure_future(line.do(answers.keep, _KEEP))
+                keeping.add(task)
+                task.add_done_callback(keeping.discard)
+            return done
         except LastbranchError as error:
             return _Failure(422, visible(str(error)), error.hint)
         except OSError as error:  # the capture has vanished, or cannot be read any more
@@ -151,19 +161,31 @@ def _framed(kind: bytes, data: bytes) -> bytes:
 
 
 class _Answers:
-    """The newest answers, as bytes."""
+    """The newest answers, as bytes; and those that an earlier viewer has kept, if there is such a cache."""
 
-    def __init__(self, loaded: Loaded) -> None:
-        self._loaded, self._kept = loaded, OrderedDict[Hashable, bytes]()
+    def __init__(self, loaded: Loaded, disk: KeptAnswers | None) -> None:
+        self._loaded, self._kept, self._disk = loaded, OrderedDict[Hashable, bytes](), disk
+        self.unkept: list[tuple[str, Parameters, bytes]] = []
+        """Questions and answers that are still to be kept."""
 
     def __contains__(self, asked: tuple[str, Parameters]) -> bool:
-        return _key(*asked) in self._kept
+        return _key(*asked) in self._kept or (self._disk is not None and self._disk.may_have(*asked))
+
+    def keep(self) -> bytes:
+        """Keep what was counted last: when nobody waits."""
+        if self._disk is not None and self.unkept:
+            self._disk.keep(*self.unkept.pop())
+        return b""
 
     def get(self, asked: tuple[str, Parameters]) -> bytes:
         """The answer to (question, parameters). Raises what `ask` raises."""
         key = _key(*asked)
         if key not in self._kept:
-            self._kept[key] = wire.encode(ask(self._loaded, *asked))
+            self._loaded.check_unchanged()
+            known = self._disk.get(*asked) if self._disk is not None else None
+            self._kept[key] = known or wire.encode(ask(self._loaded, *asked))
+            if self._disk is not None and known is None:
+                self.unkept.append((*asked, self._kept[key]))
             while len(self._kept) > 1 and sum(map(len, self._kept.values())) > _KEPT:
                 self._kept.popitem(last=False)
         self._kept.move_to_end(key)
@@ -178,8 +200,9 @@ class _Abandoned(Exception):
     """Nobody waits for this any more."""
 
 
-_PART, _WHOLE = 0, 2
-"""How soon: answers about a part of the samples first. One more for what can wait until others are done."""
+_PART, _WHOLE, _KEEP = 0, 2, 4
+"""How soon: answers about a part of the samples first, keeping answers last. One more for what can wait until others
+are done."""
 
 
 class _OneByOne:
@@ -246,17 +269,22 @@ def listen(port: int = 0) -> socket.socket:
     return listening
 
 
-def settings(loaded: Loaded, port: int, token: str, opened: Callable[[], None] = lambda: None) -> uvicorn.Config:
+def settings(
+    loaded: Loaded, port: int, token: str, opened: Callable[[], None] = lambda: None, kept: KeptAnswers | None = None
+) -> uvicorn.Config:
     """How `application` is served."""
     return uvicorn.Config(
-        application(loaded, port, token, opened), http=_Connection, log_level="critical", access_log=False,
+        application(loaded, port, token, opened, kept), http=_Connection, log_level="critical", access_log=False,
         lifespan="off", ws="none", server_header=False, date_header=False, timeout_graceful_shutdown=_LONGEST_WAIT,
     )  # fmt: skip
 
 
-def serve(loaded: Loaded, listening: socket.socket, start: str, say: Callable[[str], None], browse: bool) -> None:
+def serve(
+    loaded: Loaded, listening: socket.socket, start: str, say: Callable[[str], None], browse: bool,
+    kept: KeptAnswers | None = None,
+) -> None:  # fmt: skip
     """Serve until Ctrl-C. ``start`` is the fragment of the first page, ``say`` gets lines for the user; ``browse``
-    opens the browser."""
+    opens the browser; ``kept`` has answers."""
     port, token = listening.getsockname()[1], new_token()
     address = f"http://127.0.0.1:{port}/{token}/{start}"
     redirect: Path | None = None
@@ -265,7 +293,7 @@ def serve(loaded: Loaded, listening: socket.socket, start: str, say: Callable[[s
         if redirect is not None:
             redirect.unlink(missing_ok=True)
 
-    server = uvicorn.Server(settings(loaded, port, token, opened))
+    server = uvicorn.Server(settings(loaded, port, token, opened, kept))
     listening.listen()  # before the browser comes
     try:
         with suppress(KeyboardInterrupt):  # from here on it is how the user ends the viewer

@@ -1,0 +1,90 @@
+"""``lastbranch cache``."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .options import format_options
+from .output import Cell, print_notes, print_rows
+
+if TYPE_CHECKING:
+    from ..symbols.cache import Cache
+
+_WHAT: dict[str, Callable[[list[Any]], tuple[str, str]]] = {
+    "answer": lambda key: (key[2], key[1]),
+    "names": lambda key: ("names", _of_symbols(key)),
+    "functions": lambda key: ("functions", _of_symbols(key)),
+}
+"""Ends of file names -> (what is kept, of which file) by the key."""
+
+
+@click.command()
+@click.argument("action", type=click.Choice(["list", "size", "path", "clear"]), default="list")
+@format_options
+def command(action: str, form: str) -> int:
+    """List or remove what lastbranch keeps on disk.
+
+    Kept are names out of symbol files, and the counts of large captures (400,000 samples and more) that `view` has
+    shown, so that the next look at them is quick. Both are known by the contents of the files that they come from;
+    nothing that has changed is taken from here. Each of the two has at most 1 GiB: what was not used for longest goes
+    first.
+
+    list shows the files, the newest first; size the bytes of each folder; path the folders. clear removes all.
+    """
+    from ..symbols.cache import CacheRefused, open_cache
+    from ..symbols.options import default_cache
+
+    caches: dict[str, Cache] = {}
+    for name in ("symbols", "results"):
+        folder = default_cache(name)
+        if os.path.isdir(folder):
+            try:
+                found = open_cache(folder, name)
+            except CacheRefused as refusal:
+                print_notes([str(refusal)], "warning")
+                continue
+            if found:
+                caches[name] = found
+    rows: list[list[Cell]] = []
+    match action:
+        case "path":
+            print_rows(["folder", "path"], [[name, default_cache(name)] for name in ("symbols", "results")], form)
+        case "size":
+            for name, one in caches.items():
+                files = one.files()
+                rows.append([name, len(files), sum(size for _, size, _ in files), one.limit])
+            print_rows(["folder", "files", "bytes", "at most"], rows, form)
+        case "clear":
+            files = [file for one in caches.values() for file in one.files()]
+            for _, _, path in files:
+                os.unlink(path)
+            print_notes([f"{len(files)} files of {sum(size for _, size, _ in files):,} bytes were removed"])
+        case _:
+            for one in caches.values():
+                rows += _listed(one)
+            rows.sort(key=lambda row: str(row[0]), reverse=True)
+            print_rows(["last used", "bytes", "kept", "of"], rows, form, names=("of",))
+            if not rows:
+                print_notes(["nothing is kept"])
+    return 0
+
+
+def _listed(one: Cache) -> list[list[Cell]]:
+    from datetime import datetime
+
+    rows: list[list[Cell]] = []
+    for used, size, path in one.files():
+        kind, key = path.rpartition(".")[2], one.key_of(path)
+        kept, of = _WHAT[kind](key) if kind in _WHAT and key else (kind, None)
+        rows.append([datetime.fromtimestamp(used).isoformat(" ", "seconds"), size, kept, of])
+    return rows
+
+
+def _of_symbols(key: list[object]) -> str:
+    """The names of the files that names were read from (`Symbolizer._key`), or what else they are known by."""
+    states = next((part for part in key if isinstance(part, list) and part and isinstance(part[0], list)), [])
+    return ", ".join(dict.fromkeys(str(state[0]) for state in states)) or str(key[1])
