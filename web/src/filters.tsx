@@ -3,8 +3,9 @@
 import type { ComponentChild } from "preact";
 import { useEffect, useState } from "preact/hooks";
 import { idle, useAnswer, useOverview } from "./asking.ts";
-import { count, largest, seconds } from "./format.ts";
+import { count, seconds } from "./format.ts";
 import { change, FILTERS, filters, type Filter } from "./state.ts";
+import { TimeChart } from "./time-chart.tsx";
 import type { Answer } from "./wire.ts";
 
 export function FilterBar({ live }: { live: boolean }): ComponentChild {
@@ -74,57 +75,15 @@ function Chips({ live, options }: { live: boolean; options: Options }): Componen
 const LABELS: Record<string, string> = { pid: "Process", tid: "Thread", module: "Module", event: "Event" };
 
 const HEIGHT = 28;
-const CLICK = 0.005; // a shorter part of the width is no choice
 
-/** Samples over the time of the capture; where filters can change, dragging chooses a part of it. The fields beside it do the same for the keyboard. */
+/** Samples over the time of the capture. */
 function Timeline({ from, to, live }: { from: number; to: number; live: boolean }): ComponentChild {
   const [started, setStarted] = useState(false);
   const ready = started || idle.value; // what the screen shows comes first
   useEffect(() => setStarted(ready), [ready]);
-  const { from: first, to: last, ...others } = filters.value;
+  const { from: _first, to: _last, ...others } = filters.value;
   const { answer } = useAnswer(started ? "timeline" : null, live ? others : filters.value);
-  const [drag, setDrag] = useState<readonly [number, number] | null>(null);
-  const samples = answer?.numbers("samples") ?? [];
-  const length = to - from + 1;
-  const share = (time: string | undefined, none: number): number => (time ? Math.max(0, Math.min(1, (Number(time) - from) / length)) : none);
-  const [low, high] = drag ? [Math.min(...drag), Math.max(...drag)] : [share(first, 0), share(last, 1)];
-  const at = ({ currentTarget, clientX }: PointerEvent & { currentTarget: Element }): number => {
-    const { left, width } = currentTarget.getBoundingClientRect();
-    return Math.max(0, Math.min(1, (clientX - left) / width));
-  };
-  const most = Math.max(1, largest(samples));
-  const steps = Array.from(samples, (value, i) => `V${(HEIGHT * (1 - value / most)).toFixed(1)}H${i + 1}`).join("");
-  return (
-    <svg
-      class={live ? "timeline live" : "timeline"}
-      viewBox={`0 0 ${samples.length || 1} ${HEIGHT}`}
-      preserveAspectRatio="none"
-      role="img"
-      aria-label="Samples over time"
-      onPointerDown={(event) => {
-        if (!live) return;
-        event.currentTarget.setPointerCapture(event.pointerId);
-        setDrag([at(event), at(event)]);
-      }}
-      onPointerMove={(event) => drag && setDrag([drag[0], at(event)])}
-      onPointerCancel={() => setDrag(null)}
-      onPointerUp={() => {
-        if (!drag) return;
-        setDrag(null);
-        const [begin, end] = [low, high].map((part) => String(Math.round(from + part * length))) as [string, string];
-        change(high - low < CLICK ? { from: "", to: "" } : { from: begin, to: end });
-      }}
-    >
-      <title>Samples over time.{live ? " Drag to choose a part of it; click to choose all." : ""}</title>
-      <path d={`M0 ${HEIGHT}${steps}V${HEIGHT}Z`} />
-      {low > 0 || high < 1 ? (
-        <>
-          <rect class="outside" x="0" y="0" width={`${100 * low}%`} height={HEIGHT} />
-          <rect class="outside" x={`${100 * high}%`} y="0" width={`${100 * (1 - high)}%`} height={HEIGHT} />
-        </>
-      ) : null}
-    </svg>
-  );
+  return <TimeChart values={answer?.numbers("samples") ?? new Float64Array()} from={from} length={to - from + 1} live={live} height={HEIGHT} label="Samples over time" />;
 }
 
 interface Option {

@@ -18,24 +18,27 @@ fixFilters(provider.fixed);
 function App(): ComponentChild {
   const screen = SCREENS.find(({ name }) => name === state.value.screen) ?? SCREENS[0];
   const overview = useOverview().answer;
+  const before = overview ? String(overview.header["before"]) : "";
+  const screens = SCREENS.filter((one) => !one.compares || before || one === screen);
   const file = overview ? String(overview.header["file"]) : "";
   const warnings = overview?.list("warnings") ?? [];
-  const short = file.replace(/^.*[/\\]/, "");
+  const short = shortName(file);
   useEffect(() => {
     document.title = [screen?.title, short, "lastbranch"].filter(Boolean).join(" · ");
   }, [screen, short]);
   useEffect(() => {
-    document.addEventListener("keydown", onKey);
-    return () => document.removeEventListener("keydown", onKey);
-  }, []);
+    const listen = (event: KeyboardEvent): void => onKey(event, screens);
+    document.addEventListener("keydown", listen);
+    return () => document.removeEventListener("keydown", listen);
+  }, [screens.length]);
   return (
     <>
       <header>
         <h1>lastbranch</h1>
         <nav aria-label="Screens">
-          {SCREENS.map((one, i) => <Tab key={one.name} screen={one} number={i + 1} chosen={one === screen} />)}
+          {screens.map((one, i) => <Tab key={one.name} screen={one} number={i + 1} chosen={one === screen} />)}
         </nav>
-        <span class="file" title={file}>{short}</span>
+        <span class="file" title={before ? `${file}, compared with ${before}` : file}>{before ? `${shortName(before)} → ${short}` : short}</span>
       </header>
       <FilterBar live={provider.live} />
       {provider.notes.length ? <p class="file-notes">{provider.notes.join(" ")}</p> : null}
@@ -43,6 +46,10 @@ function App(): ComponentChild {
       <main aria-label={screen?.question ?? ""}>{screen ? <screen.show key={screen.name} /> : null}</main>
     </>
   );
+}
+
+function shortName(file: string): string {
+  return file.replace(/^.*[/\\]/, "");
 }
 
 function Tab({ screen, number, chosen }: { screen: Screen; number: number; chosen: boolean }): ComponentChild {
@@ -54,10 +61,10 @@ function Tab({ screen, number, chosen }: { screen: Screen; number: number; chose
 }
 
 /** Digits change the screen, / goes to the search. */
-function onKey(event: KeyboardEvent): void {
+function onKey(event: KeyboardEvent, screens: readonly Screen[]): void {
   if (event.ctrlKey || event.metaKey || event.altKey) return;
   if (event.target instanceof HTMLElement && event.target.matches("input, select, textarea")) return;
-  const screen = SCREENS[Number(event.key) - 1];
+  const screen = screens[Number(event.key) - 1];
   if (screen) {
     go(screen.name);
   } else if (event.key === "/") {

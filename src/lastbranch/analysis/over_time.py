@@ -1,4 +1,4 @@
-"""When the samples of each name were taken."""
+"""When samples were taken and branches recorded: of each name, and of each process or thread."""
 
 from __future__ import annotations
 
@@ -8,11 +8,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..arrays import Sums, Table
-from ..model import Array, Profile, SampleBatch, SampleFilter
+from ..lbr.words import FLAG_FIELDS
+from ..model import ENTRY, Array, Profile, SampleBatch, SampleFilter
+from .count_tables import Key, rows_of
+from .counting import outcomes_of
 from .naming import Label, Namer
-from .sample_filtering import filtered_batches
+from .sample_filtering import any_end_in, filtered_batches
 
-__all__ = ["Shares", "TimeCounter", "TimelineCounter", "over_time", "samples_over_time"]
+__all__ = [
+    "Rates", "Shares", "TimeCounter", "TimelineCounter", "losses_over_time", "over_time", "rates_over_time",
+    "samples_over_time",
+]  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -110,6 +116,79 @@ def samples_over_time(
     for batch in filtered_batches(profile, profile.batches(()), sample_filter) if _time(profile, None) else ():
         counter.add(batch)
     return counter.result()
+
+
+@dataclass(slots=True)
+class Rates(Table):
+    """Samples and branches by owner and part of the time; equal-length arrays, no row without any.
+
+    ``owner`` int64 row of the processes or threads table, -1 not known; ``part`` int64; int64 ``samples``, the
+    ``branches`` recorded with them, and of these ``mispredicted`` and ``predicted`` (both 0: not reported).
+    """
+
+    owner: Array
+    part: Array
+    samples: Array
+    branches: Array
+    mispredicted: Array
+    predicted: Array
+
+
+def rates_over_time(
+    profile: Profile, parts: int, by: Key, *, sample_filter: SampleFilter | None = None
+) -> Rates | None:
+    """Samples and branches by ``process`` or ``thread``, over ``parts`` of the time that the filter leaves.
+
+    Of the filter's modules, samples have their own address in one, and branches either end, as everywhere. ``None``
+    where the source has no time stamps or no samples.
+    """
+    time = _time(profile, sample_filter)
+    if time is None:
+        return None
+    binder, sums = profile.binder, Sums([np.int64] * 2, [np.int64] * 4)
+    modules = list(sample_filter.modules) if sample_filter else []
+    for stream in profile.streams:
+        batches = stream.batches(ENTRY if "branch_from" in stream.columns else ())
+        for batch in filtered_batches(profile, batches, sample_filter, by_address=False):
+            scope = binder.scopes(batch)
+            samples = np.ones(len(batch), bool)
+            if modules:
+                samples = np.isin(binder.locate(scope, batch.ip)[0], modules)
+            counts = [samples, *_branches_of(profile, batch, scope, sample_filter)]
+            values = [count.astype(np.int64) * profile.weight_of(batch) for count in counts]
+            some = (values[0] | values[1]) > 0
+            keys = rows_of(binder, batch, by), _part(batch.time, *time, parts)
+            sums.add(*(column[some] for column in (*keys, *values)))
+    return Rates(*sums.result())
+
+
+_NOT_TAKEN = np.uint64(1 << FLAG_FIELDS["not_taken"][0])
+
+
+def _branches_of(profile: Profile, batch: SampleBatch, scope: Array, chosen: SampleFilter | None) -> list[Array]:
+    """(branches, mispredicted, predicted) of each sample, as many as `branches` counts."""
+    if not batch.entries:
+        return [np.zeros(len(batch), np.int64)] * 3
+    source, target, flags = (batch[name] for name in ENTRY)
+    each = np.repeat(np.arange(len(batch)), batch.depth)
+    taken = ((source | target) != 0) & (flags & _NOT_TAKEN == 0)
+    if chosen is not None and chosen.modules:
+        binder, scope = profile.binder, scope[each]
+        taken &= any_end_in(chosen, binder.locate(scope, source)[0], binder.locate(scope, target)[0])
+    wrong, right = outcomes_of(flags)
+    return [np.bincount(each[kind], minlength=len(batch)) for kind in (taken, taken & (wrong > 0), taken & (right > 0))]
+
+
+def losses_over_time(profile: Profile, parts: int) -> NDArray[np.int64] | None:
+    """int64[parts]: records and samples that were lost, at the time that the source says; ``None`` where it does not
+    say when."""
+    time = _time(profile, None)
+    if time is None or (profile.lost and not profile.losses):
+        return None
+    out = np.zeros(parts, np.int64)
+    for when, how_many in profile.losses:
+        out[_part(np.array([when]), *time, parts)] += how_many
+    return out
 
 
 def _time(profile: Profile, chosen: SampleFilter | None) -> tuple[int, int] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
@@ -17,6 +18,7 @@ from .options import (
     force_option,
     source_root_option,
 )
+from .output import print_notes
 from .symbols import symbol_options
 
 if TYPE_CHECKING:
@@ -37,6 +39,11 @@ if TYPE_CHECKING:
     "--html", "output", metavar="OUT", shell_complete=complete_file,
     help="Write the viewer and its data to this file, which needs no server.",
 )  # fmt: skip
+@click.option(
+    "--diff", "compared", is_flag=True,
+    help="Compare two captures: the first FILE is before, the second after. All screens show the second.",
+)  # fmt: skip
+@click.option("--no-cache", is_flag=True, help="Keep no counts of large captures, and use none that are kept.")
 @click.option("--no-source", is_flag=True, help="With --html: no text of source files, whatever --source-root says.")
 @click.option(
     "--anonymise", is_flag=True,
@@ -45,13 +52,15 @@ if TYPE_CHECKING:
 @force_option
 def command(
     capture: Capture, make_filter: Any, symbols: SymbolOptions, source_root: tuple[str, ...], port: int, no_open: bool,
-    output: str | None, no_source: bool, anonymise: bool, force: bool, counts: EstimateChoice,
+    output: str | None, compared: bool, no_cache: bool, no_source: bool, anonymise: bool, force: bool,
+    counts: EstimateChoice,
 ) -> int:  # fmt: skip
     """Look at a capture in the browser.
 
-    The screens show hot functions, call stacks, the code of a function, branches, and what the capture is. Filters can
-    be changed there; those given here are the first. Only this machine and this user can reach the viewer, and nothing
-    is loaded from the network. Ctrl-C ends it.
+    The screens show hot functions, call stacks, the code of a function, branches, rates over time, and what the capture
+    is; with --diff also what changed from one capture to another, as `diff` finds it. Filters can be changed there;
+    those given here are the first. Only this machine and this user can reach the viewer, and nothing is loaded from the
+    network. Ctrl-C ends it.
 
     --html writes one file instead, to look at later or to share. Its filters and counts are those given here. It has
     at most 25 MB: the heaviest rows of tables, and the code of the heaviest functions; of the rest it has the sum.
@@ -62,11 +71,18 @@ def command(
     for name, given in (("--no-source", no_source), ("--anonymise", anonymise)):
         if given and output is None:
             raise click.BadParameter("only a file can do without it: add --html", param_hint=name)
+    before = None
+    if compared:
+        if len(capture.paths) != 2:
+            raise click.UsageError("--diff compares two captures: give both, the one before first")
+        before = replace(capture, paths=capture.paths[:1])
+        capture = replace(capture, paths=capture.paths[1:])
     profile = capture.open()
     file = None if output is None else HtmlFile(output, bool(source_root) and not no_source, anonymise)
     return show(
-        capture, profile, symbols, source_root, make_filter(profile), file, port, not no_open, counts.executions
-    )
+        capture, profile, symbols, source_root, make_filter(profile), file, port, not no_open, counts.executions,
+        before, not no_cache,
+    )  # fmt: skip
 
 
 class HtmlFile(NamedTuple):
@@ -80,23 +96,37 @@ class HtmlFile(NamedTuple):
 def show(
     capture: Capture, profile: Profile, symbols: SymbolOptions, source_root: tuple[str, ...], chosen: Any = None,
     file: HtmlFile | None = None, port: int = 0, browse: bool = True, executions: bool = False,
+    before: Capture | None = None, keep: bool = True,
 ) -> int:  # fmt: skip
-    """Serve ``profile``, or write it to ``file``."""
-    from ..view.loaded import Loaded, parameters_of
+    """Serve ``profile``, compared with the capture ``before`` if there is one, or write it to ``file``. ``keep``: in
+    the user's cache."""
+    from ..view.loaded import parameters_of
 
-    paths = capture.paths if capture.paths == ("-",) else tuple(one.name for one in profile.captures)
-    loaded = Loaded(profile, symbols, paths, capture.symfs, capture.folders, source_root, capture.log.given())
+    loaded = _loaded(capture, profile, symbols, source_root)
+    if before is not None:
+        loaded.before = _loaded(before, before.open(), symbols, source_root)
     parameters = parameters_of(profile, chosen) | ({"estimate": "executions"} if executions else {})
     if file is not None:
         _write(capture, loaded, parameters, file)
     else:
         from urllib.parse import urlencode
 
+        from ..view.kept import kept_answers
         from ..view.server import listen, serve
 
-        start = f"#/hot?{urlencode(parameters)}" if parameters else ""
-        serve(loaded, listen(port), start, click.echo, browse)
-    return capture.finish(profile)
+        screen = "diff" if before else "hot"
+        start = f"#/{screen}?{urlencode(parameters)}" if parameters or before else ""
+        kept = kept_answers(loaded, lambda said: print_notes([said])) if keep else None
+        serve(loaded, listen(port), start, click.echo, browse, kept)
+    codes = [before.finish(loaded.other.profile)] if before is not None else []
+    return max([*codes, capture.finish(profile)])
+
+
+def _loaded(capture: Capture, profile: Profile, symbols: SymbolOptions, source_root: tuple[str, ...]) -> Loaded:
+    from ..view.loaded import Loaded
+
+    paths = capture.paths if capture.paths == ("-",) else tuple(one.name for one in profile.captures)
+    return Loaded(profile, symbols, paths, capture.symfs, capture.folders, source_root, capture.log.given())
 
 
 def _write(capture: Capture, loaded: Loaded, parameters: Parameters, file: HtmlFile) -> None:

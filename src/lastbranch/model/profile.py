@@ -67,6 +67,8 @@ class Profile:
     """Clock ticks of the first event of any kind: times that people see and give count from here."""
     records: dict[str, int] = field(default_factory=dict)
     lost: dict[str, int] = field(default_factory=dict)
+    losses: list[tuple[int, int]] = field(default_factory=list)
+    """(ticks, how many records or samples) of what was lost, where the source says when: the first 65,536 of them."""
     damage: list[Damage] = field(default_factory=list)
     header: dict[str, str] = field(default_factory=dict)
     raw_features: dict[str, bytes] = field(default_factory=dict)

@@ -44,11 +44,19 @@ class Anonymous:
 
     def __init__(self, loaded: Loaded) -> None:
         self._key = secrets.token_bytes(16)
+        self.loaded = self._without_names(loaded)
+        paths = _paths(loaded)
+        if loaded.before is not None:
+            self.loaded.before = self._without_names(loaded.before)
+            paths |= _paths(loaded.before)
+        self._paths = _pattern(paths)
+
+    def _without_names(self, loaded: Loaded) -> Loaded:
         profile = _profile(loaded.profile, self.hidden)
-        self.loaded = replace(loaded, profile=profile, source_roots=())
-        self.loaded.symbolizer = _HiddenSymbolizer(loaded.profile, loaded.symbols, self.hidden)
-        self.loaded.sources = Sources(profile, None)
-        self._paths = _pattern(_paths(loaded))
+        made = replace(loaded, profile=profile, source_roots=(), before=None)
+        made.symbolizer = _HiddenSymbolizer(loaded.profile, loaded.symbols, self.hidden)
+        made.sources = Sources(profile, None)
+        return made
 
     def hidden(self, kind: str, name: str) -> str:
         """What ``name`` is called instead; nothing stays nothing."""

@@ -27,13 +27,14 @@ from ..analysis import (
     names,
 )
 from ..analysis.annotation import annotate_each
+from ..analysis.comparison import Difference, Thing, compare
 from ..analysis.count_tables import Key, WeightCounter, weights_by
 from ..analysis.naming import Namer
-from ..analysis.over_time import Shares, TimeCounter, TimelineCounter, samples_over_time
+from ..analysis.over_time import Rates, Shares, TimeCounter, TimelineCounter, rates_over_time, samples_over_time
 from ..analysis.share_noise import Noise, innermost, noise_of_addresses
 from ..analysis.sources import Sources
 from ..errors import SelectionError, UnavailableError
-from ..model import Profile, SampleBatch, SampleFilter
+from ..model import Profile, SampleBatch, SampleFilter, visible
 from ..symbols import Symbolizer, SymbolOptions
 
 if TYPE_CHECKING:
@@ -69,6 +70,8 @@ class Loaded:
     source_roots: tuple[str, ...] = ()
     reading: Reading | None = None
     """How a trace log is read, where it has to be said."""
+    before: Loaded | None = None
+    """The capture that this one is compared with."""
     _kept: OrderedDict[Hashable, object] = field(init=False, default_factory=OrderedDict)
     _counted: dict[tuple[Place, SampleFilter | None, bool], Callable[[Place], Annotation]] = field(
         init=False, default_factory=dict
@@ -89,6 +92,8 @@ class Loaded:
                     "was started",
                     hint="put it back, or end the viewer and start it again",
                 )
+        if self.before is not None:
+            self.before.check_unchanged()
 
     @cached_property
     def symbolizer(self) -> Symbolizer:
@@ -136,6 +141,12 @@ class Loaded:
         """`samples_over_time`, `MOMENTS` numbers."""
         return self.once(("timeline", chosen), lambda: samples_over_time(self.profile, MOMENTS, sample_filter=chosen))
 
+    def rates(self, chosen: SampleFilter | None, by: Key) -> Rates | None:
+        """`rates_over_time` of `MOMENTS` parts."""
+        return self.once(
+            ("rates", chosen, by), lambda: rates_over_time(self.profile, MOMENTS, by, sample_filter=chosen)
+        )
+
     def functions(
         self, chosen: SampleFilter | None, parts: int, estimate: Estimate
     ) -> tuple[NameTable, Shares | None, Noise]:
@@ -165,6 +176,41 @@ class Loaded:
         by_function = partial(innermost, self.namer, "function")
         noise = sums.of(table.event, table.name, table.samples, by_function)
         return table, times.result(self.namer), noise
+
+    def differences(self, by: Thing, parameters: Parameters) -> Difference:
+        """`compare` of the capture `before` with this one, under the filters of ``parameters``. Raises
+        `UnavailableError` without one, and what `compare` and `filter` raise."""
+        before = self.other
+        filters = before.filter(self.translated(parameters)), self.filter(parameters)
+        return self.once(
+            ("differences", by, filters), lambda: compare([before.namer, self.namer], by, sample_filters=filters)
+        )
+
+    @property
+    def other(self) -> Loaded:
+        """The capture `before`. Raises `UnavailableError` where there is none."""
+        if self.before is None:
+            raise UnavailableError(
+                "there is only one capture here", hint="`lastbranch view --diff BEFORE AFTER` compares two"
+            )
+        return self.before
+
+    def translated(self, parameters: Parameters) -> dict[str, str]:
+        """The filters of ``parameters`` as the capture `before` has them: events and modules by their names, ids and
+        times as they are. Raises `SelectionError` where it has none of these."""
+        mine, other = self.profile, self.other.profile
+        tables: dict[str, tuple[list[str], list[str]]] = {
+            "event": ([event.name for event in mine.events], [event.name for event in other.events]),
+            "module": ([module.short for module in mine.modules], [module.short for module in other.modules]),
+        }
+        made = {name: parameters[name] for name in FILTERS if parameters.get(name)}
+        for name, (here, there) in tables.items():
+            wanted = {here[row] for row in _rows(parameters, name, len(here))}
+            rows = [row for row, called in enumerate(there) if called in wanted]
+            if wanted and not rows:
+                raise SelectionError(f"{other.name} has no {name} {', '.join(map(visible, sorted(wanted)))}")
+            made |= {name: ",".join(map(str, rows))} if rows else {}
+        return made
 
     def annotate(self, place: Place, chosen: SampleFilter | None, estimate: Estimate) -> Annotation:
         """`analysis.annotate`, without a pass over the samples for a place that was counted by `count_places`."""

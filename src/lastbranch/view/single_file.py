@@ -30,12 +30,16 @@ LARGEST = 25_000_000
 """Bytes of the file."""
 _SCREENS: tuple[tuple[str, dict[str, str]], ...] = (
     ("overview", {}), ("timeline", {}), ("hot", {}), ("flame", {}), ("branches", {}), ("capture", {}), ("findings", {}),
-    ("flame", {"inline": "1"}),
+    ("flame", {"inline": "1"}), ("time", {}), ("time", {"by": "process"}), ("time", {"by": "thread"}),
 )  # fmt: skip
 """What the screens ask, with the parameters that they add to the filters."""
+_COMPARED: tuple[tuple[str, dict[str, str]], ...] = (
+    ("diff", {}), ("diff", {"by": "edge"}), ("diff", {"by": "block"}), ("diff_flame", {}),
+)  # fmt: skip
+"""What they ask where two captures are compared."""
 _FIRST_CUT = 1 << 16
 """Rows that are tried first of a table that does not fit as a whole; then half of them."""
-_CUT = ("hot", "flame", "branches")
+_CUT = ("hot", "flame", "branches", "diff", "diff_flame")
 """Questions with the parameter ``limit``: the heaviest rows are sent, and the sum of the others."""
 _ESTIMATED = ("hot", "branches", "function")
 """Questions with the parameter ``estimate``."""
@@ -58,8 +62,9 @@ def single_file(
         loaded.sources = Sources(loaded.profile, None)
     hot = ask(loaded, "hot", parameters)
     made = _Parts(loaded, parameters, hidden, largest - len(_page("", "")), hot)
-    places, in_all = _places(hot), len(_SCREENS) + FUNCTIONS
-    for number, (question, more) in enumerate(_SCREENS):
+    screens = _SCREENS + (_COMPARED if loaded.before else ())
+    places, in_all = _places(hot), len(screens) + FUNCTIONS
+    for number, (question, more) in enumerate(screens):
         if progress is not None:
             progress(number, in_all)
         made.add_screen(question, more)
@@ -71,7 +76,7 @@ def single_file(
         )  # fmt: skip
     for number, (module, start, samples) in enumerate(heaviest):
         if progress is not None:
-            progress(len(_SCREENS) + number, in_all)
+            progress(len(screens) + number, in_all)
         if made.add_function({"at_module": str(module), "start": f"{start:#x}"}):
             kept.append(samples)
     notes = [_kept(kept, [samples for _, _, samples in places])]
@@ -110,6 +115,8 @@ class _Parts:
         fits = len(data) < self._room
         if fits:
             self._add("function", place, kind, data)
+            if self._loaded.before is not None:
+                self._add("diff_blocks", place, *self._answer("diff_blocks", place))
         return fits and kind == "answer"
 
     def _answer(self, question: str, more: dict[str, str]) -> tuple[str, str]:

@@ -2,8 +2,11 @@
 
 import type { ComponentChild } from "preact";
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
-import { count, hex, percent } from "../format.ts";
+import { useAnswer, useOverview } from "../asking.ts";
+import { count, hex, largest, percent } from "../format.ts";
+import { filters } from "../state.ts";
 import { Drawing, type Box, type Edge } from "./blocks.ts";
+import { changesOf, type Change } from "./changes.ts";
 import { choose, chosenRow, point, pointed } from "./choice.ts";
 import type { Code, PanelProps } from "./code.ts";
 import { layOut, type Laid, type Point, type Size } from "./layout.ts";
@@ -15,6 +18,10 @@ const STEP = 1.25;
 
 export function Graph({ code }: PanelProps): ComponentChild {
   const drawing = useMemo(() => new Drawing(code), [code]);
+  const compared = Boolean(useOverview().answer?.header["before"]);
+  const place = { at_module: String(code.answer.header["module_row"]), start: String(code.answer.header["start"]) };
+  const { answer, refusal } = useAnswer(compared ? "diff_blocks" : null, { ...filters.value, ...place });
+  const changes = useMemo(() => (answer ? changesOf(code, answer) : null), [code, answer]);
   const [done, setDone] = useState<{ of: Drawing; laid?: Laid; failed?: string } | null>(null);
   useEffect(() => {
     if (drawing.refusal) return;
@@ -31,7 +38,24 @@ export function Graph({ code }: PanelProps): ComponentChild {
   if (drawing.refusal) return <p class="first refused" role="status">{drawing.refusal}</p>;
   if (done?.of !== drawing) return <p class="waiting" role="status">Laying out {count(drawing.boxOf.size)} blocks…</p>;
   if (!done.laid) return <p class="first refused">The graph could not be laid out: {done.failed}.</p>;
-  return <Drawn key={code} code={code} drawing={drawing} laid={done.laid} />;
+  return (
+    <>
+      {compared ? <Compared changes={changes} why={refusal?.message ?? ""} /> : null}
+      <Drawn key={code} code={code} drawing={drawing} laid={done.laid} changes={changes} />
+    </>
+  );
+}
+
+/** What the colours say. */
+function Compared({ changes, why }: { changes: ReadonlyMap<number, Change> | null; why: string }): ComponentChild {
+  const said = why
+    ? `How blocks changed is not known: ${why}.`
+    : !changes
+      ? "Comparing…"
+      : changes.size
+        ? "Red blocks have a larger share of the ranges than before, blue ones a smaller share. Dashed: it could be chance."
+        : "Blocks can be compared only where the code of the function is the same in both captures.";
+  return <p class="hint said" role="status" aria-label="Changes of blocks">{said}</p>;
 }
 
 function sizeOf({ lines, block }: Box): Size {
@@ -46,9 +70,11 @@ interface DrawnProps {
   readonly code: Code;
   readonly drawing: Drawing;
   readonly laid: Laid;
+  /** Of each block, where two captures are compared. */
+  readonly changes: ReadonlyMap<number, Change> | null;
 }
 
-function Drawn({ code, drawing, laid }: DrawnProps): ComponentChild {
+function Drawn({ code, drawing, laid, changes }: DrawnProps): ComponentChild {
   const frame = useRef<HTMLDivElement>(null);
   const dragged = useRef<{ x: number; y: number; far: boolean } | null>(null);
   const [view, setView] = useState<View>({ x: 0, y: 0, scale: 1 });
@@ -112,18 +138,22 @@ function Drawn({ code, drawing, laid }: DrawnProps): ComponentChild {
     act({ drawing, chosen, zoom, move, fit, chooseBlock });
   };
 
+  const most = useMemo(() => largest(Array.from(changes?.values() ?? [], ({ change }) => Math.abs(change))), [changes]);
   const picture = useMemo(
     () => (
       <>
         {drawing.edges.map((edge, i) => <Arrow key={i} edge={edge} at={laid.edges[i]} />)}
-        {drawing.boxes.map((one, i) => <Block key={i} box={one} at={laid.boxes[i] ?? { x: 0, y: 0 }} code={code} />)}
+        {drawing.boxes.map((one, i) => (
+          <Block key={i} box={one} at={laid.boxes[i] ?? { x: 0, y: 0 }} code={code} change={changes?.get(one.block)} most={most} />
+        ))}
         {labelled(drawing, laid).map(({ edge, text, at, few }) => (
           <text key={edge} data-edge={edge} class={few ? "label few" : "label"} x={at.x} y={at.y} text-anchor="middle" dominant-baseline="central">{text}</text>
         ))}
       </>
     ),
-    [drawing, laid],
+    [drawing, laid, changes],
   );
+  const changed = changes?.get(chosen)?.description;
   const marked = new Set(pointed.value.map((one) => code.block[one] ?? -1));
   return (
     <div class="graph">
@@ -171,7 +201,8 @@ function Drawn({ code, drawing, laid }: DrawnProps): ComponentChild {
         </svg>
       </div>
       <p class="hint said" role="status">
-        {box?.description ?? `Grey: fewer than ${drawing.enough} executions. Dashed: over a call. Red: often mispredicted.`}
+        {box && changed ? `${box.description} Changed: ${changed}.` : null}
+        {box && changed ? null : box?.description ?? `Grey: fewer than ${drawing.enough} executions. Dashed: over a call. Red: often mispredicted.`}
       </p>
       <EdgesTable code={code} drawing={drawing} />
     </div>
@@ -220,7 +251,16 @@ const MOVES: Readonly<Record<string, Act>> = {
   ArrowLeft: (on) => on.move(FAR, 0),
 };
 
-function Block({ box, at, code }: { box: Box; at: Point; code: Code }): ComponentChild {
+interface BlockProps {
+  readonly box: Box;
+  readonly at: Point;
+  readonly code: Code;
+  readonly change: Change | undefined;
+  /** The largest change of all blocks. */
+  readonly most: number;
+}
+
+function Block({ box, at, code, change, most }: BlockProps): ComponentChild {
   const { width, height } = sizeOf(box);
   const [x, y] = [at.x - width / 2, at.y - height / 2];
   const outside = box.block < 0;
@@ -232,14 +272,19 @@ function Block({ box, at, code }: { box: Box; at: Point; code: Code }): Componen
       onMouseEnter={() => point(outside ? [] : code.rowsOf(box.block))}
       onMouseLeave={() => point([])}
     >
-      <title>{box.description}</title>
+      <title>{change ? `${box.description} Changed: ${change.description}.` : box.description}</title>
       <rect x={x} y={y} width={width} height={height} rx={3} />
-      {outside || !(box.share > 0) ? null : <rect class="heat" x={x} y={y} width={width * Math.min(1, box.share)} height={LINE + 4} rx={3} />}
+      {change ? <rect class={changeClass(change)} data-change={percent(change.change)} x={x} y={y} width={width} height={height} rx={3} fill-opacity={most ? 0.08 + (0.45 * Math.abs(change.change)) / most : 0} /> : null}
+      {outside || change || !(box.share > 0) ? null : <rect class="heat" x={x} y={y} width={width * Math.min(1, box.share)} height={LINE + 4} rx={3} />}
       {box.lines.map((line, i) => (
         <text key={i} x={outside ? at.x : x + 8} y={y + (i + 1) * LINE} text-anchor={outside ? "middle" : "start"} class={i ? "" : "top"}>{line}</text>
       ))}
     </g>
   );
+}
+
+function changeClass({ change, significant }: Change): string {
+  return `changed ${change > 0 ? "grew" : "shrank"}${significant ? "" : " unsure"}`;
 }
 
 function Frame({ size, at, name }: { size: Size; at: Point; name: string }): ComponentChild {

@@ -23,7 +23,7 @@ export function Flame(): ComponentChild {
 }
 
 /** All that is drawn, listed and said of one answer. */
-interface Shown {
+export interface Shown {
   readonly tree: Tree;
   readonly at: Layout;
   readonly names: readonly string[];
@@ -38,6 +38,12 @@ interface Shown {
   readonly zoomed: number;
   /** Shares that rest on fewer samples are grey. */
   readonly enough: number;
+  /** The colour of each node, where it is not that of its name. */
+  readonly fill?: readonly string[];
+  /** What else is said of a node. */
+  said?(node: number): string;
+  /** More columns of the table, of these nodes. */
+  more?(nodes: readonly number[]): Column[];
 }
 
 function Stacks({ answer }: { answer: Answer }): ComponentChild {
@@ -108,7 +114,7 @@ interface ChoiceProps {
   readonly children: string;
 }
 
-function Choice({ name, chosen, hint, more = {}, children }: ChoiceProps): ComponentChild {
+export function Choice({ name, chosen, hint, more = {}, children }: ChoiceProps): ComponentChild {
   return (
     <label title={hint}>
       <input type="checkbox" checked={chosen !== ""} onChange={() => change({ [name]: chosen ? "" : "1", ...more })} /> {children}
@@ -170,7 +176,7 @@ function windowOf({ tree, at, whole, zoomed }: Shown): [number, number] {
   return zoomed < 0 ? [0, whole] : [at.left[zoomed] ?? 0, tree.samples[zoomed] ?? 1];
 }
 
-function Picture({ shown, onZoom, onOpen }: PictureProps): ComponentChild {
+export function Picture({ shown, onZoom, onOpen }: PictureProps): ComponentChild {
   const { tree, at, names, modules, whole, zoomed } = shown;
   const canvas = useRef<HTMLCanvasElement>(null);
   const scroller = useRef<HTMLDivElement>(null);
@@ -191,7 +197,7 @@ function Picture({ shown, onZoom, onOpen }: PictureProps): ComponentChild {
       observer.disconnect();
       scheme.removeEventListener("change", draw);
     };
-  }, [at, shown.found, zoomed, node]);
+  }, [at, shown.found, shown.fill, zoomed, node]);
   const under = (event: MouseEvent): number => {
     const place = from + (event.offsetX / (canvas.current?.clientWidth || 1)) * width;
     return nodeAt(at, tree, at.rows[Math.floor(event.offsetY / HEIGHT)], place);
@@ -261,6 +267,7 @@ function Picture({ shown, onZoom, onOpen }: PictureProps): ComponentChild {
               {modules[tree.name[node] ?? 0] || "no module"}
               <br />
               total {count(samples)} samples, {percent(samples / whole)} %; self {count(own)}, {percent(own / whole)} %
+              {shown.said ? <><br />{shown.said(node)}</> : null}
               {zoomed >= 0 && <><br />{percent(samples / width)} % of {cut(names[tree.name[zoomed] ?? 0] ?? "")}</>}
             </>
           )}
@@ -278,7 +285,7 @@ function cut(name: string): string {
 }
 
 function paint(canvas: HTMLCanvasElement, shown: Shown, chosen: number): void {
-  const { tree, at, names, colours, found, searched, zoomed } = shown;
+  const { tree, at, names, colours, found, searched, zoomed, fill } = shown;
   const ratio = Math.min(2, window.devicePixelRatio || 1);
   const wide = canvas.clientWidth;
   canvas.width = wide * ratio;
@@ -303,7 +310,7 @@ function paint(canvas: HTMLCanvasElement, shown: Shown, chosen: number): void {
       const top = depth * HEIGHT;
       const above = zoomed >= 0 && depth < (at.depth[zoomed] ?? 0);
       pen.globalAlpha = above || (searched && !found[name]) ? 0.45 : 1;
-      pen.fillStyle = colourOf[name] ?? "";
+      pen.fillStyle = fill?.[node] ?? colourOf[name] ?? "";
       pen.fillRect(start, top, Math.max(NARROWEST, end - start - 1), HEIGHT - 1);
       if (found[name]) {
         pen.fillStyle = colour.get("--found") ?? "";
@@ -330,14 +337,14 @@ function fitted(name: string, letters: number): string {
 }
 
 /** The frames as rows, each below its caller: what the picture shows, for readers of any kind. */
-function Frames({ shown, onZoom }: { shown: Shown; onZoom(node: number): void }): ComponentChild {
+export function Frames({ shown, onZoom }: { shown: Shown; onZoom(node: number): void }): ComponentChild {
   const { nodes, columns } = useMemo(() => listed(shown), [shown.tree, shown.zoomed]);
   return (
     <Table label="Frames" columns={columns} rows={nodes.length} sort="order" onOpen={(row) => onZoom(nodes[row] ?? -1)} />
   );
 }
 
-function listed({ tree, at, names, modules, whole, zoomed, enough }: Shown): { nodes: number[]; columns: Column[] } {
+function listed({ tree, at, names, modules, whole, zoomed, enough, more }: Shown): { nodes: number[]; columns: Column[] } {
   const children = new Map<number, number[]>();
   for (const row of at.rows) {
     for (const node of row) {
@@ -374,6 +381,7 @@ function listed({ tree, at, names, modules, whole, zoomed, enough }: Shown): { n
     numberColumn("samples", "Total", of(tree.samples), count, { unit: "samples", width: 8, hint: "Samples with this frame in their stack." }),
     numberColumn("share", "Total", shares, percent, { unit: "%", bar: 1, few, hint: "Of all samples with stacks." }),
     numberColumn("own", "Self", of(tree.own), count, { unit: "samples", width: 8, hint: "Samples whose own address is in this frame." }),
+    ...(more?.(nodes) ?? []),
   ];
   return { nodes, columns };
 }

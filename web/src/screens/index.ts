@@ -3,9 +3,11 @@
 import type { ComponentType } from "preact";
 import { Branches } from "./branches.tsx";
 import { Capture } from "./capture.tsx";
+import { Diff } from "./diff.tsx";
 import { Flame } from "./flame.tsx";
 import { Function } from "./function.tsx";
 import { Hot } from "./hot.tsx";
+import { Time } from "./time.tsx";
 
 export interface Screen {
   /** Its name in the address of the page. */
@@ -14,6 +16,8 @@ export interface Screen {
   /** The question that it answers. */
   readonly question: string;
   readonly show: ComponentType;
+  /** Whether it needs a capture to compare with. */
+  readonly compares?: true;
 }
 
 export const SCREENS: readonly Screen[] = [
@@ -21,5 +25,7 @@ export const SCREENS: readonly Screen[] = [
   { name: "flame", title: "Flame", question: "Who calls it?", show: Flame },
   { name: "function", title: "Function", question: "Which way, how often, how surely?", show: Function },
   { name: "branches", title: "Branches", question: "What is predictable?", show: Branches },
+  { name: "time", title: "Time", question: "When did it change?", show: Time },
+  { name: "diff", title: "Diff", question: "What has a larger or smaller share than before?", show: Diff, compares: true },
   { name: "capture", title: "Capture", question: "What was recorded, and what is missing?", show: Capture },
 ];

@@ -23,6 +23,7 @@ from .state import State, build_id_of
 __all__ = ["ATTR", "COUNTED", "HANDLERS", "Record", "fields_of", "handle", "stamped", "trailer_of"]
 
 _MOST_LOST = (1 << 63) - 1
+_MOST_LOSSES = 1 << 16
 _LAST = (1 << 64) - 1
 _MOST_NAMED = 1000  # a file that is damaged all over must not fill the memory with that
 
@@ -184,6 +185,8 @@ def _count(name: str, field: str | None = None) -> Callable[[State, Record], Non
         lost = state.profile.lost
         more = r.times * (r.fields()[field] if field else 1)
         lost[name] = min(lost.get(name, 0) + more, _MOST_LOST)
+        if field and stamped(state) and len(state.profile.losses) < _MOST_LOSSES:
+            state.profile.losses.append((r.time, min(more, _MOST_LOST)))
 
     return handler
 

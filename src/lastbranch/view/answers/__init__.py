@@ -23,6 +23,10 @@ QUESTIONS = {
     "findings": "capture",
     "doctor": "capture",
     "timeline": "timeline",
+    "time": "timeline",
+    "diff": "diff",
+    "diff_flame": "diff",
+    "diff_blocks": "diff",
 }
 """Question -> the module of this package with a function of its name."""
 

@@ -17,7 +17,7 @@ from ...lbr import type_name
 from ..answer import Answer, Column, counts_of, ratio, texts
 from ..loaded import Loaded, Parameters, whole_number
 
-__all__ = ["function"]
+__all__ = ["function", "place_asked"]
 
 _LISTED = 20
 _LANES = 16
@@ -44,7 +44,7 @@ def function(loaded: Loaded, parameters: Parameters) -> Answer:
     ``columns.`` edge (one to it) and count.
     """
     profile = loaded.profile
-    place = _place(loaded, parameters)
+    place = place_asked(loaded, parameters)
     estimate = loaded.estimate(parameters)
     found = loaded.annotate(place, loaded.filter(parameters), estimate)
     flow, lines = found.flow, source_lines(loaded.namer, found)
@@ -216,7 +216,7 @@ def _named(loaded: Loaded, module: np.ndarray, address: np.ndarray) -> list[str]
     return texts(name or loaded.profile.place(row, at) for name, row, at in rows)
 
 
-def _place(loaded: Loaded, parameters: Parameters) -> Place:
+def place_asked(loaded: Loaded, parameters: Parameters) -> Place:
     """The function that is asked for. Raises `SelectionError` where that is none, or several."""
     profile = loaded.profile
     name = parameters.get("name", "")

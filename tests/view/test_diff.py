@@ -1,0 +1,161 @@
+"""Two captures compared: the numbers are those of `diff` and `stacks`, in answers and on the page."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+import perfdata_writer as pw
+from command_line import Ran
+from lastbranch import demo
+from lastbranch.errors import UnavailableError
+from lastbranch.symbols import SymbolOptions
+from lastbranch.view.anonymous import Anonymous
+from lastbranch.view.answers import ask
+from lastbranch.view.loaded import Loaded
+from lastbranch.view.single_file import single_file
+from viewer import cells, loaded, looking_at, serving, settled
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+QUICK = ("--symfs", demo.symfs(), "--no-symbol-cache", "--symbol-backend", "tables")
+
+
+@pytest.fixture(scope="module")
+def before(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The demo's capture without most of the samples whose address is in the upper half of those that there are."""
+    capture = pw.parse(Path(demo.capture()).read_bytes())
+    samples = [record for record in capture.records if record.type == 9]
+    middle = sorted(record.fields["ip"] for record in samples)[len(samples) // 2]
+    dropped = [record for record in samples if record.fields["ip"] > middle]
+    gone = {id(record) for i, record in enumerate(dropped) if i % 12}
+    capture.records = [record for record in capture.records if id(record) not in gone]
+    path = tmp_path_factory.mktemp("diff") / "before.data"
+    path.write_bytes(pw.to_file(capture))
+    return path
+
+
+@pytest.fixture(scope="module")
+def compared(before: Path) -> Loaded:
+    names = SymbolOptions(cache=None, backend="tables")  # the quickest
+    sides = (replace(loaded(path, demo.symfs()), symbols=names) for path in (before, demo.capture()))
+    earlier, shown = sides
+    shown.before = earlier
+    return shown
+
+
+CHANGES = "all => all.map(one => [one.parentElement.dataset.address, one.dataset.change, one.getAttribute('class')])"
+
+
+@cache
+def of_verb(run: Callable[..., Ran], before: Path, by: str) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = json.loads(
+        run("diff", before, demo.capture(), *QUICK, "--by", by, "--format", "json").out
+    )
+    return rows
+
+
+@pytest.mark.parametrize(("by", "name"), [("function", "function"), ("edge", "from"), ("block", "block")])
+def test_rows_are_those_of_the_verb(
+    run: Callable[..., Ran], before: Path, compared: Loaded, by: str, name: str
+) -> None:
+    columns = ask(compared, "diff", {"by": by}).columns
+    rows = of_verb(run, before, by)
+    assert rows
+    assert list(columns["name"]) == [row[name] for row in rows]
+    assert [one or None for one in columns["module"]] == [row[f"{name}_module"] for row in rows]
+    for mine, theirs in (("before", "A_percent"), ("share", "B_percent"), ("change", "change"), ("noise", "noise")):
+        assert np.round(100 * np.asarray(columns[mine]), 4).tolist() == [row[theirs] for row in rows]
+    for mine, theirs in (("before_samples", "A_samples"), ("samples", "B_samples"), ("significant", "significant")):
+        assert np.asarray(columns[mine]).tolist() == [row[theirs] for row in rows]
+    assert any(row["significant"] for row in rows) or by != "function"
+
+
+def test_both_flame_graphs_are_in_one(run: Callable[..., Ran], before: Path, compared: Loaded) -> None:
+    answer = ask(compared, "diff_flame", {})
+    parent, name = (np.asarray(answer.columns[key]).tolist() for key in ("parent", "name"))
+    names, paths = answer.columns["names.function"], list[tuple[str, ...]]()
+    for up, of in zip(parent, name, strict=True):
+        paths.append((*(paths[up] if up >= 0 else ()), names[of]))
+    for column, total, path in (("before_own", "before", before), ("own", "samples", Path(demo.capture()))):
+        found = Counter[tuple[str, ...]]()
+        for at, weight in zip(paths, np.asarray(answer.columns[column]).tolist(), strict=True):
+            found[at] += weight
+        wanted = Counter[tuple[str, ...]]()
+        for line in run("stacks", path, *QUICK).out.splitlines():
+            stack, _, weight = line.rpartition(" ")
+            wanted[tuple(stack.split(";")[1:])] += int(weight)
+        assert +found == wanted
+        assert answer.header[total] == wanted.total()
+
+
+def test_filters_hold_on_both_sides_and_one_capture_alone_says_so(compared: Loaded) -> None:
+    with pytest.raises(UnavailableError, match="only one capture"):
+        ask(loaded(demo.capture()), "diff", {})
+    pid = compared.profile.processes[0].pid
+    rows = ask(compared, "diff", {"pid": str(pid), "module": "0", "event": "0"})
+    assert rows.header["rows"] > 0
+    assert set(rows.columns["module"]) == {compared.profile.modules[0].short}
+
+
+def test_the_page_shows_what_changed(run: Callable[..., Ran], browser: Browser, before: Path, compared: Loaded) -> None:
+    functions = {row["function"]: row for row in of_verb(run, before, "function")}
+    with serving(compared) as at, looking_at(browser, f"{at}#/diff", width=1300) as page:
+        for cell in cells(page, "Differences"):
+            row = functions[cell["name"]]
+            for mine, theirs in (("before", "A_percent"), ("share", "B_percent"), ("change", "change")):
+                assert float(cell[mine]) == pytest.approx(row[theirs], abs=0.0051)
+            assert cell["significant"] == ("yes" if row["significant"] else "no")
+        assert page.locator(".file").inner_text() == "before.data \N{RIGHTWARDS ARROW} capture.perf.data"
+        page.get_by_role("button", name="Flame").click()
+        page.get_by_role("application", name="Flame graph").press("ArrowDown")
+        assert "points" in page.locator(".tip").inner_text()
+        page.goto(f"{at}#/function?name=dispatch&beside=graph")
+        settled(page)
+        page.locator(".graph .changed").first.wait_for(state="attached")
+        shown = page.locator(".graph .changed").evaluate_all(CHANGES)
+    start = int(ask(compared, "function", {"name": "dispatch"}).header["start"], 16)
+    blocks = {row["block"]: row for row in of_verb(run, before, "block")}
+    known = 0
+    for address, change, kind in shown:
+        row = blocks.get(f"dispatch(unsigned int, unsigned int)+{int(address, 16) - start:#x}")
+        if row is not None:
+            known += 1
+            assert float(change) == pytest.approx(row["change"], abs=0.006)
+            assert ("unsure" in kind) == (not row["significant"])
+            assert ("grew" in kind) == (row["change"] > 0)
+    assert known > 3
+
+
+def test_a_file_holds_the_comparison(browser: Browser, compared: Loaded, tmp_path: Path) -> None:
+    out = tmp_path / "out.html"
+    out.write_bytes(single_file(compared, {}))
+    with looking_at(browser, f"{out.as_uri()}#/diff") as page:
+        shown = [row["name"] for row in cells(page, "Differences")]
+        assert shown == list(ask(compared, "diff", {}).columns["name"])
+        page.get_by_role("link", name="dispatch").first.click()
+        page.locator(".graph .changed").first.wait_for(state="attached")
+
+
+def test_an_anonymous_file_names_neither_capture(compared: Loaded) -> None:
+    hidden = Anonymous(compared)
+    for question in ("diff", "diff_flame"):
+        answer = hidden.cleaned(question, ask(hidden.loaded, question, {}))
+        names = [*answer.columns["name" if question == "diff" else "names.function"]]
+        assert all(re.match(r"(behind )?(function_[0-9a-f]{10}|\[|0x)", str(name)) for name in names)
+        assert "before.data" not in str(answer)
+
+
+def test_the_verb_takes_two_captures(run: Callable[..., Ran], before: Path) -> None:
+    ran = run("view", "--diff", before, *QUICK)
+    assert (ran.code, "--diff compares two captures" in ran.err) == (2, True)

@@ -1,0 +1,74 @@
+// A chart of numbers over the time of the capture. Dragging over it chooses a part of the time for all screens.
+
+import type { ComponentChild } from "preact";
+import { useState } from "preact/hooks";
+import { largest } from "./format.ts";
+import { change, filters } from "./state.ts";
+import type { Numbers } from "./wire.ts";
+
+const CLICK = 0.005; // a shorter part of the width is no choice
+
+interface TimeChartProps {
+  /** Of equal parts of the time; NaN is not known. */
+  readonly values: Numbers;
+  /** The number that is as high as the chart; the largest without it. */
+  readonly most?: number;
+  /** ns since the first event, and how many there are. */
+  readonly from: number;
+  readonly length: number;
+  /** Whether filters can change. */
+  readonly live: boolean;
+  readonly height: number;
+  readonly label: string;
+  /** The place in the values that the pointer is at; -1: it has left. */
+  onPoint?(part: number): void;
+}
+
+/** The fields for the time in the bar of filters do the same for the keyboard. */
+export function TimeChart({ values, most = largest(values), from, length, live, height, label, onPoint }: TimeChartProps): ComponentChild {
+  const { from: first, to: last } = filters.value;
+  const [drag, setDrag] = useState<readonly [number, number] | null>(null);
+  const share = (time: string | undefined, none: number): number => (time ? Math.max(0, Math.min(1, (Number(time) - from) / length)) : none);
+  const [low, high] = drag ? [Math.min(...drag), Math.max(...drag)] : [share(first, 0), share(last, 1)];
+  const at = ({ currentTarget, clientX }: PointerEvent & { currentTarget: Element }): number => {
+    const { left, width } = currentTarget.getBoundingClientRect();
+    return Math.max(0, Math.min(1, (clientX - left) / width));
+  };
+  const steps = Array.from(values, (value, i) => `V${(height * (1 - (value || 0) / (most || 1))).toFixed(1)}H${i + 1}`).join("");
+  return (
+    <svg
+      class={live ? "timeline live" : "timeline"}
+      viewBox={`0 0 ${values.length || 1} ${height}`}
+      style={{ height: `${height}px` }}
+      preserveAspectRatio="none"
+      role="img"
+      aria-label={label}
+      onPointerDown={(event) => {
+        if (!live) return;
+        event.currentTarget.setPointerCapture(event.pointerId);
+        setDrag([at(event), at(event)]);
+      }}
+      onPointerMove={(event) => {
+        onPoint?.(Math.min(values.length - 1, Math.floor(at(event) * values.length)));
+        if (drag) setDrag([drag[0], at(event)]);
+      }}
+      onPointerLeave={() => onPoint?.(-1)}
+      onPointerCancel={() => setDrag(null)}
+      onPointerUp={() => {
+        if (!drag) return;
+        setDrag(null);
+        const [begin, end] = [low, high].map((part) => String(Math.round(from + part * length))) as [string, string];
+        change(high - low < CLICK ? { from: "", to: "" } : { from: begin, to: end });
+      }}
+    >
+      <title>{label}.{live ? " Drag to choose a part of the time; click to choose all." : ""}</title>
+      <path d={`M0 ${height}${steps}V${height}Z`} />
+      {low > 0 || high < 1 ? (
+        <>
+          <rect class="outside" x="0" y="0" width={`${100 * low}%`} height={height} />
+          <rect class="outside" x={`${100 * high}%`} y="0" width={`${100 * (1 - high)}%`} height={height} />
+        </>
+      ) : null}
+    </svg>
+  );
+}
