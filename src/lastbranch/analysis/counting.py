@@ -84,6 +84,10 @@ class Bound(Table):
         return replace(super(Bound, self).take(rows), values={name: v[rows] for name, v in self.values.items()})
 
 
+_NONE, _NOWHERE = np.empty(0, np.int64), np.empty(0, np.uint64)
+NO_PAIRS = Bound(_NONE, _NONE, _NOWHERE, _NONE, _NOWHERE, _NONE, _NONE, _NONE)
+
+
 class Replacing(Protocol):
     """What replaces counts: `executions.Estimate`."""
 
@@ -259,6 +263,8 @@ _HOW = {
 
 def how_to_record(profile: Profile) -> str:
     """How branch stacks, with ranges between them, get into a capture like ``profile``."""
+    if profile.decoded_by:
+        return f"it has a trace of {profile.hardware_trace}, of which perf makes branch stacks: {profile.decoded_by}"
     return _HOW[origin_of(profile)]
 
 
@@ -302,11 +308,11 @@ def count_stacks(
             counter.add(batch)
     out = counter.result(sample_filter, estimate)
     if any("previous_target" in stream.columns for stream in profile.streams):
-        _add_runs_of_code(profile, out)
+        add_runs_of_code(profile, out)
     return out
 
 
-def _add_runs_of_code(profile: Profile, found: Counted) -> None:
+def add_runs_of_code(profile: Profile, found: Counted) -> None:
     """Records of single branches (Arm SPE before v1.2) do not say where the branch before went: add the ranges that are
     certain by the code.
 
@@ -326,6 +332,28 @@ def _add_runs_of_code(profile: Profile, found: Counted) -> None:
     process, module, start, end, count = (column[known] for column in (process, module, start, end, count))
     none = np.zeros(len(count), np.int64)
     found.ranges = Bound(process, module, start, module, end, count, none, none)
+
+
+def runs_of(batch: SampleBatch) -> tuple[Array, Array, Array]:
+    """(row, start, end) of the straight lines of records of one branch each: from where the branch before went
+    (``previous_target``) to the branch.
+
+    Only of branches that were taken: a line ends with one of them, so that each line counts as often as its end was
+    sampled. Operations inside it, and branches that it ran past, would count it once more each.
+    """
+    ends, first = np.flatnonzero(batch.depth == 1), batch.offsets[BRANCH][:-1]
+    if len(ends):
+        taken = flag(batch["branch_flags"][first[ends]], "not_taken") == 0
+        ends = ends[taken & (batch["previous_target"][ends] != 0)]
+    return ends, batch["previous_target"][ends], batch["branch_from"][first[ends]]
+
+
+def without_entries(batch: SampleBatch, left_out: Array) -> SampleBatch:
+    """``batch`` without the branch entries that a bool mask is true of."""
+    columns = {n: c[~left_out] if column(n).group == BRANCH else c for n, c in batch.columns.items()}
+    sample = np.repeat(np.arange(len(batch)), batch.depth)
+    depth = np.bincount(sample[~left_out], minlength=len(batch))
+    return SampleBatch(columns, {**batch.offsets, BRANCH: offsets_of(depth)})
 
 
 class EntryCounter:
@@ -423,28 +451,15 @@ class EntryCounter:
         passed = flag(flags, "not_taken") != 0
         if not passed.any():
             return batch
-        sample = np.repeat(np.arange(len(batch)), batch.depth)
-        self._passed_table.add_each(
-            scope[sample[passed]], source[passed], target[passed], flags[passed] & np.uint64(3), []
-        )
-        columns = {n: c[~passed] if column(n).group == BRANCH else c for n, c in batch.columns.items()}
-        depth = np.bincount(sample[~passed], minlength=len(batch))
-        return SampleBatch(columns, {**batch.offsets, BRANCH: offsets_of(depth)})
+        sample = np.repeat(scope, batch.depth)[passed]
+        self._passed_table.add_each(sample, source[passed], target[passed], flags[passed] & np.uint64(3), [])
+        return without_entries(batch, passed)
 
     def _add_runs(self, scope: Array, batch: SampleBatch) -> None:
-        """The straight lines of records of one branch each: from where the branch before went to the branch.
-
-        Only of branches that were taken: a line ends with one of them, so that each line counts as often as its end was
-        sampled. Operations inside it, and branches that it ran past, would count it once more each.
-        """
+        """The straight lines of records of one branch each."""
         assert self._range_table is not None
-        ends, first = np.flatnonzero(batch.depth == 1), batch.offsets[BRANCH][:-1]
-        if not len(ends):
-            return
-        taken = flag(batch["branch_flags"][first[ends]], "not_taken") == 0
-        ends = ends[taken & (batch["previous_target"][ends] != 0)]
-        start, end = batch["previous_target"][ends], batch["branch_from"][first[ends]]
-        self._range_table.add_each(scope[ends], start, end, np.zeros(len(ends), np.uint64), [])
+        rows, start, end = runs_of(batch)
+        self._range_table.add_each(scope[rows], start, end, np.zeros(len(rows), np.uint64), [])
 
     @property
     def makes(self) -> tuple[bool, bool, bool]:

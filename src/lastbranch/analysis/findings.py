@@ -152,6 +152,19 @@ FINDINGS = {
         lastbranch="record less often (a larger --period, a smaller --frequency), or raise "
         "kernel.perf_event_max_sample_rate and kernel.perf_cpu_time_max_percent with sysctl",
     ),
+    "trace cut short": Kind(
+        _W, "parts of the hardware trace are missing: its buffer was full, or the trace was read too late",
+        "give perf a larger AUX buffer (-m ,64M), or sample operations less often (-c with a larger number)",
+    ),
+    "operations dropped": Kind(
+        _I, "operations were to be sampled while the one before was still in flight, and were dropped",
+        "sample operations less often (-c with a larger number)",
+    ),
+    "trace not decoded": Kind(
+        _W, "the capture is a hardware trace, which lastbranch does not decode: it has no branch stacks yet",
+        "have perf make branch stacks of the trace (perf inject --itrace) where the binaries are that ran, and open "
+        "what it writes",
+    ),
     "no branch stacks": Kind(
         _W, "no last branch records: branches and ranges cannot be counted",
         "record with `perf record -b` on a machine whose processor exposes them (most virtual machines do not), "

@@ -24,8 +24,9 @@ class Blocks(Table):
     """Straight-line pieces, by address; equal-length arrays. Within a block every instruction ran equally often.
 
     ``first``, ``last`` int64: rows of its first and last instruction. ``count`` int64: ranges that cover it; ``ended``
-    of them end with it (its branch was taken), ``through`` went on into the next block. ``mispredicted``, ``predicted``
-    int64: entries of the branch at its end that record it. ``cycles`` float64: its share of the cycles of the
+    of them end with it (its branch was taken), ``through`` went on into the next block; where branches that were not
+    taken are recorded, these are what was recorded of its branch. ``mispredicted``, ``predicted`` int64: entries of the
+    branch at its end that record it, whether it was taken or not. ``cycles`` float64: its share of the cycles of the
     ranges that cover it, by instructions; ``timed`` int64 of these ranges have recorded cycles.
     """
 
@@ -106,13 +107,14 @@ class Flow:
 
 
 def flow_of(
-    branches: Bound, ranges: Bound, decoder: Decoder, code: bytes, module: int, start: int, *, patched: bool = False
-) -> Flow:
+    branches: Bound, ranges: Bound, decoder: Decoder, code: bytes, module: int, start: int, *, patched: bool = False,
+    not_taken: Bound | None = None,
+) -> Flow:  # fmt: skip
     """What ``branches`` and ``ranges`` say about ``code``, which lies at link address ``start`` of row ``module``.
 
     Ranges may reach beyond it: the part inside counts, though not its cycles. Those that are not `straight` are left
     out. ``patched``: other branches may have run than are in the file (kernels patch themselves), so none is held
-    against it.
+    against it. ``not_taken`` are branches that were not taken, where these are recorded (`Counted`).
     """
     lines = list(decoder.lines(code, start))
     flow = Flow(
@@ -129,7 +131,7 @@ def flow_of(
         for rows, at in ((flow.edges.from_module, flow.edges.from_address),
                          (flow.edges.to_module, flow.edges.to_address))
     )  # fmt: skip
-    _fill(flow, ranges, patched)
+    _fill(flow, ranges, patched, not_taken)
     return flow
 
 
@@ -152,7 +154,7 @@ def _edges(branches: Bound, module: int, start: int, size: int) -> Edges:
     return Edges(*columns).take(np.argsort(-sums[0], kind="stable"))
 
 
-def _fill(flow: Flow, ranges: Bound, patched: bool) -> None:
+def _fill(flow: Flow, ranges: Bound, patched: bool, not_taken: Bound | None) -> None:
     """Count blocks by differences: each range adds at its first instruction and subtracts after its last."""
     n = len(flow)
     lo, hi = np.uint64(flow.start), np.uint64(flow.end)
@@ -170,6 +172,8 @@ def _fill(flow: Flow, ranges: Bound, patched: bool) -> None:
     cycles, timed = _cycles(mine, good, first, last, before | after, n)
     leaders = _leaders(flow, first, last)
     flow.blocks = _blocks(flow, leaders, ended, past, cycles, timed)
+    if not_taken is not None and len(not_taken.count):
+        _count_not_taken(flow, not_taken)
 
 
 def _of_branch(flow: Flow, values: Array) -> NDArray[np.int64]:
@@ -213,6 +217,18 @@ def _blocks(flow: Flow, leaders: Array, ended: Array, past: Array, cycles: Array
         leaders, last, (past + ended)[last], ended[last], past[last], wrong, right,
         np.add.reduceat(cycles, leaders), timed[leaders],
     )  # fmt: skip
+
+
+def _count_not_taken(flow: Flow, not_taken: Bound) -> None:
+    """Of conditional branches, what was recorded replaces what ranges say of them: these may end at each branch."""
+    blocks, row = flow.blocks, np.where(not_taken.a_module == flow.module, flow.row_of(not_taken.a), -1)
+    mine = not_taken.take(row >= 0)
+    columns = mine.count, mine.mispredicted, mine.predicted
+    passed, wrong, right = (_sum(row[row >= 0], column, len(flow))[blocks.last] for column in columns)
+    taken = _of_branch(flow, flow.edges.count)[blocks.last]
+    told = (flow.kind[blocks.last] == KIND["cond"]) & (passed + taken > 0)
+    blocks.ended, blocks.through = np.where(told, taken, blocks.ended), np.where(told, passed, blocks.through)
+    blocks.mispredicted, blocks.predicted = blocks.mispredicted + wrong, blocks.predicted + right
 
 
 # -- Loops of a function: found in its control flow, with how often they were entered and went round

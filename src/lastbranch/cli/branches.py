@@ -30,8 +30,8 @@ _COLUMNS = ("from", *_PARTS[:2], "to", *_PARTS[2:], "count", "share %", "bursts"
             "type", "in_tx", "aborts", "from function", "to function")  # fmt: skip
 _NAMES = ("from", "to", "from function", "to function")
 _SPARE = ("in_tx", "aborts", "bursts", {"from": "from function", "to": "to function"}, "type", "cycles", "noise")
-_SITE_COLUMNS = ("from", *_PARTS[:2], "count", "share %", "bursts", "noise", "mispredictions", "mispredicted %",
-                 "cycles", "type", "targets", "most often to", *_PARTS[2:], "most often %", "from function",
+_SITE_COLUMNS = ("from", *_PARTS[:2], "count", "share %", "bursts", "noise", "not taken", "mispredictions",
+                 "mispredicted %", "cycles", "type", "targets", "most often to", *_PARTS[2:], "most often %", "from function",
                  "to function")  # fmt: skip
 _SITE_NAMES = ("from", "most often to", "from function", "to function")
 _SITE_SPARE = ("bursts", {"from": "from function", "most often to": "to function"}, "type", "cycles", "noise")
@@ -69,7 +69,8 @@ def command(
     both are of recordings by software.
 
     --by site has a row for each branch instruction: how often it was mispredicted, how many targets it went to, and to
-    which of them most often.
+    which of them most often. Where branches that were not taken are recorded (Arm SPE), it says how often, and their
+    mispredictions count, too.
     """
     from ..analysis import branches, sites, without_binary
     from ..analysis.naming import Namer
@@ -104,6 +105,11 @@ def command(
     notes += counts.notes(estimate)
     if noise is not None and not estimate.replaced:
         notes += noise.notes
+    if table.not_taken is not None and by == "branch":
+        passed, wrong = (int(column.sum()) for column in (table.not_taken.count, table.not_taken.mispredicted))
+        notes.append(
+            f"{passed} entries are of branches that were not taken, {wrong} of them mispredicted: --by site counts them"
+        )
     if empty:
         notes.append(f"{empty} entries are empty")
     if symbolizer is not None:
@@ -145,7 +151,7 @@ def _branches(namer: Namer, table: BranchTable, total: int) -> list[list[Cell]]:
 
 
 def _sites(namer: Namer, table: SiteTable, total: int) -> list[list[Cell]]:
-    profile, rows = namer.profile, list[list[Cell]]()
+    profile, rows, passing = namer.profile, list[list[Cell]](), table.not_taken.any()
     sources = namer.places(table.module, table.address, table.process)
     targets = namer.places(table.to_module, table.to_address, table.process)
     for i, (source, target) in enumerate(zip(sources, targets, strict=True)):
@@ -155,6 +161,7 @@ def _sites(namer: Namer, table: SiteTable, total: int) -> list[list[Cell]]:
                 *_place(profile, int(table.module[i]), int(table.address[i])),
                 count,
                 share(count, total),
+                int(table.not_taken[i]) if passing else None,
                 int(table.mispredicted[i]) if known else None,
                 *_outcome(table, i),
                 int(table.targets[i]),

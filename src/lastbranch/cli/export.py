@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from ..model import Profile
     from ..symbols import SymbolOptions
 
-_BINARY = ("pprof", "gcov")
+_BINARY = ("pprof", "gcov", "gopgo")
 
 output_options = stacked(
     click.option("--binary", metavar="NAME|PATH", help="Only this module; a PATH also locates its binary."),
@@ -96,9 +96,9 @@ def command(
 
     For compilers: autofdo (AutoFDO's text), gcov (what gcc reads), profgen (llvm-profgen's unsymbolized profile), bolt
     (BOLT's pre-aggregated profile), boltyaml (BOLT's profile by blocks), sampleprof (LLVM's text sample profile),
-    propeller (clusters of blocks for clang, and with --symbol-order the order of functions for lld). Each file covers
-    one module, --binary; without it, OUT is a new folder with a file for each module. perfscript: the text of `perf
-    script`, for llvm-profgen.
+    propeller (clusters of blocks for clang, and with --symbol-order the order of functions for lld), gopgo (calls, for
+    `go build -pgo`). Each file covers one module, --binary; without it, OUT is a new folder with a file for each
+    module. perfscript: the text of `perf script`, for llvm-profgen.
 
     For viewers, with names and inlined functions: pprof (profile.proto), speedscope, firefox (profiler.firefox.com),
     chrome (trace events, also for Perfetto), folded (for flame graphs, as `lastbranch stacks` prints). Their stacks are

@@ -17,7 +17,7 @@ __all__ = [
     "export_to", "exporter",
 ]  # fmt: skip
 
-BY_MODULE = ("autofdo", "gcov", "profgen", "bolt", "sampleprof", "propeller", "boltyaml")
+BY_MODULE = ("autofdo", "gcov", "profgen", "bolt", "sampleprof", "propeller", "boltyaml", "gopgo")
 """Formats that speak of one module: a folder of files where no ``binary`` is chosen. Each module of this package with
 such a name has a `ModuleFormat` called ``FORMAT``, those of other formats a function ``export``."""
 

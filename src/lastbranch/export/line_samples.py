@@ -87,7 +87,7 @@ def source_lines(
         table = symbolizer.functions(module)
         rows = [i for i, f in enumerate(table.functions)
                 if not wanted.isdisjoint(map(called, (f.name, *table.aliases.get(i, ()))))]  # fmt: skip
-        address, _ = _decoded(profile.modules[module], table, rows)
+        address, _, _ = _decoded(profile.modules[module], table, rows)
         names = symbolizer.names(module, address)
         notes = symbolizer.notes
     chains, _, _ = chains_of(names, table, plain, called)
@@ -106,28 +106,34 @@ def _without_lines(module: Module, names: Names, notes: list[str]) -> Unavailabl
 
 
 class Instructions:
-    """The instructions of every function that was executed: ``address``, ``size`` in bytes, ``times`` executed.
+    """The instructions of every function that was executed: ``address``, ``size`` in bytes, ``kind`` of branch (`isa`),
+    ``times`` executed.
 
     What no range holds was executed 0 times: the compiler takes that for cold, and no line for not known.
     """
 
     def __init__(self, counts: ModuleCounts, table: FunctionTable) -> None:
-        self.address, self.size = _decoded(counts.module, table, _executed(counts, table))
+        self.address, self.size, self.kind = _decoded(counts.module, table, _executed(counts, table))
         order = np.argsort(counts.end)
-        ends, until = counts.end[order], np.cumsum(np.append(0, counts.times[order]))
-        begun = np.cumsum(np.append(0, counts.times))  # ranges are sorted by their starts
-        started = np.searchsorted(counts.start, self.address, side="right")
-        self.times: Array = begun[started] - until[np.searchsorted(ends, self.address, side="left")]
+        self._starts, self._begun = counts.start, np.cumsum(np.append(0, counts.times))  # sorted by their starts
+        self._ends, self._until = counts.end[order], np.cumsum(np.append(0, counts.times[order]))
+        self.times = self.holding(self.address, self.address)
+
+    def holding(self, first: Array, last: Array) -> Array:
+        """int64: how many ranges hold the instructions ``first`` and ``last``, neighbours or the same."""
+        begun = self._begun[np.searchsorted(self._starts, first, side="right")]
+        ended: Array = begun - self._until[np.searchsorted(self._ends, last, side="left")]
+        return ended
 
 
-def _decoded(module: Module, table: FunctionTable, rows: list[int]) -> tuple[Array, Array]:
-    """(address uint64, bytes int64) of the instructions of these functions."""
+def _decoded(module: Module, table: FunctionTable, rows: list[int]) -> tuple[Array, Array, Array]:
+    """(address uint64, bytes int64, kind uint8) of the instructions of these functions."""
     code = code_of(module)
     if code is None:
         raise UnavailableError(f"the code of {word(module.name)} cannot be read")
     start, size = table.start[rows], (table.end[rows] - table.start[rows]).astype(np.int64)
     found, _ = Decoder(code.arch).classify(*code.read_many(start, size), start, size)
-    return found.address, found.length.astype(np.int64)
+    return found.address, found.length.astype(np.int64), found.kind
 
 
 def _executed(counts: ModuleCounts, table: FunctionTable) -> list[int]:

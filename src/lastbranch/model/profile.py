@@ -77,6 +77,9 @@ class Profile:
     """Bytes that the tables may take."""
     hardware_trace: str = ""
     """What traced into an AUX area: ``Arm SPE``, whose operations are samples, ``Intel PT``..."""
+    decoded_by: str | None = None
+    """The command that makes branch stacks of a hardware trace which is not decoded here, empty where there is none;
+    ``None`` where there is no such trace."""
     findings: list[tuple[str, str, str, bool]] | None = None
     """Of a .tb5 made of an .etl: what `check` found in its events, which are no longer there: name, severity, what was
     seen, whether the remedy is that on Windows."""

@@ -37,7 +37,10 @@ _SPLIT = "-fsplit-stack"
 """In what a recording by software says of its call stacks, where it refused some."""
 
 _LOST = {"records": "lost samples", "samples": "lost samples", "aux errors": "lost samples",
-         "samples of unknown events": "lost samples", "throttles": "throttled"}  # fmt: skip
+         "samples of unknown events": "lost samples", "throttles": "throttled",
+         "stretches of the AUX area that were cut short": "trace cut short",
+         "stretches of the AUX area with gaps": "trace cut short",
+         "stretches of the AUX area with dropped operations": "operations dropped"}  # fmt: skip
 """Loss counters of a profile, and the findings they make."""
 
 
@@ -68,6 +71,9 @@ def _about_losses(profile: Profile) -> Iterator[Finding]:
 
 
 def _about_stacks(profile: Profile) -> Iterator[Finding]:
+    if profile.decoded_by is not None and not profile.entries:
+        yield finding("trace not decoded", profile.header["hardware trace"])
+        return
     origin = origin_of(profile)
     asked = [event for event in profile.events if event.branch_select is not None]
     if not profile.samples:

@@ -2,7 +2,8 @@
 
 AUXTRACE_INFO names the trace, AUXTRACE records carry its bytes, and AUX records say what became of each stretch of it.
 Sources: tools/lib/perf/include/perf/event.h and include/uapi/linux/perf_event.h of Linux; for the words of
-AUXTRACE_INFO tools/perf/util/arm-spe.h. What other traces than Arm SPE recorded is not decoded: `TRACES` names them.
+AUXTRACE_INFO tools/perf/util/arm-spe.h. What other traces than Arm SPE recorded is not decoded: `TRACES` names them,
+and perf's manual pages the commands that do it (perf-intel-pt(1); coresight.rst of Linux, "Using perf tools").
 """
 
 from __future__ import annotations
@@ -22,13 +23,26 @@ from ...model import BRANCH, Array, Change, Profile, SampleBatch, Source, read_a
 from .attr import Attr
 from .spe import LONGEST, Decoded, Operations, decode, entries_of, modes_of
 
-__all__ = ["ARM_SPE", "COLUMNS", "TRACES", "AuxTrace", "Counts"]
+__all__ = ["ARM_SPE", "COLUMNS", "TRACES", "AuxTrace", "Counts", "Trace"]
+
+
+class Trace(NamedTuple):
+    """What traced. ``stacks``: the command that makes branch stacks of it, empty where there is none."""
+
+    name: str
+    stacks: str = ""
+
 
 ARM_SPE = 4
 TRACES = {
-    1: "Intel PT", 2: "Intel BTS", 3: "CoreSight ETM", ARM_SPE: "Arm SPE", 5: "s390 CPU-measurement sampling",
-    6: "HiSilicon PTT", 7: "VPA dispatch trace log",
-}  # fmt: skip
+    1: Trace("Intel PT", "perf inject -i perf.data -o branches.data --itrace=i100usl --strip"),
+    2: Trace("Intel BTS"),
+    3: Trace("CoreSight ETM", "perf inject -i perf.data -o branches.data --itrace=i100000il64 --strip"),
+    ARM_SPE: Trace("Arm SPE"),
+    5: Trace("s390 CPU-measurement sampling"),
+    6: Trace("HiSilicon PTT"),
+    7: Trace("VPA dispatch trace log"),
+}
 """enum auxtrace_type."""
 
 COLUMNS = (

@@ -30,7 +30,7 @@ from ...model import (
 )
 from ..fields import decode
 from .attr import event_of
-from .auxtrace import COLUMNS, TRACES, Counts
+from .auxtrace import ARM_SPE, COLUMNS, TRACES, Counts, Trace
 from .features import decode_feature
 from .header import read_header, read_magic
 from .layout import FEATURES, MISC, PIPE_HEADER_SIZE, RECORD, RECORD_FIELDS, RECORDS, SAMPLE, TYPE
@@ -178,8 +178,13 @@ class Reader:
         """Index the samples that an AUX area holds, and name one that is not decoded."""
         profile, aux = self.profile, self.state.aux
         if aux.kind:
-            profile.hardware_trace = TRACES.get(aux.kind, f"AUX trace of type {aux.kind}")
-            profile.header["hardware trace"] = f"{profile.hardware_trace}, {aux.bytes} bytes"
+            trace = TRACES.get(aux.kind, Trace(f"AUX trace of type {aux.kind}"))
+            profile.hardware_trace = trace.name
+            profile.header["hardware trace"] = f"{trace.name}, {aux.bytes} bytes"
+            if aux.kind != ARM_SPE:
+                profile.decoded_by = trace.stacks
+                how = f"; for branch stacks: {trace.stacks}" if trace.stacks else ""
+                profile.header["hardware trace"] += f", not decoded{how}"
         if not aux.decoded:
             return
         if profile.records.keys() & {"SWITCH", "SWITCH_CPU_WIDE"}:
