@@ -31,8 +31,8 @@ _COLUMNS = ("from", *_PARTS[:2], "to", *_PARTS[2:], "count", "share %", "bursts"
 _NAMES = ("from", "to", "from function", "to function")
 _SPARE = ("in_tx", "aborts", "bursts", {"from": "from function", "to": "to function"}, "type", "cycles", "noise")
 _SITE_COLUMNS = ("from", *_PARTS[:2], "count", "share %", "bursts", "noise", "not taken", "mispredictions",
-                 "mispredicted %", "cycles", "type", "targets", "most often to", *_PARTS[2:], "most often %", "from function",
-                 "to function")  # fmt: skip
+                 "mispredicted %", "cycles", "type", "targets", "most often to", *_PARTS[2:], "most often %",
+                 "from function", "to function")  # fmt: skip
 _SITE_NAMES = ("from", "most often to", "from function", "to function")
 _SITE_SPARE = ("bursts", {"from": "from function", "most often to": "to function"}, "type", "cycles", "noise")
 
