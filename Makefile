@@ -63,6 +63,7 @@ bench: $(VENV)/developer $(VENV)/native ## against the peers that are installed 
 	$(BIN)/python benchmarks/bench_fleet.py
 	$(BIN)/python benchmarks/bench_captures.py
 	$(BIN)/python benchmarks/bench_view.py
+	$(BIN)/python benchmarks/bench_top.py
 
 peers: $(VENV)-peers/installed $(VENV)-peers-values/installed ## environments of their own for the readers we compare with
 

@@ -15,11 +15,12 @@ from .errors import SelectionError, UnavailableError
 from .lbr.filters import PERF_SELECT, perf_select
 
 if TYPE_CHECKING:
-    from .capture import HardwareSummary, Options, Summary
+    from .capture import HardwareSummary, Options, Request, Summary
     from .etw.hardware_recording import SessionSummary
     from .model import Profile
 
-__all__ = ["CLASSES", "ENGINES", "RECORDERS", "Recorder", "Wanted", "branch_select", "record", "record_file"]
+__all__ = ["CLASSES", "ENGINES", "RECORDERS", "Recorder", "Wanted", "branch_select", "record", "record_file",
+           "record_growing"]  # fmt: skip
 
 ENGINES = ("auto", "hardware", "software")
 
@@ -112,9 +113,21 @@ class Wanted(NamedTuple):
 
 
 def _on_linux(wanted: Wanted) -> Summary | HardwareSummary:
+    target, output, options, engine, command_line, say, progress = wanted
+    return _by_engine(
+        target, options, engine, say,
+        lambda: _by_hardware(target, output, options, command_line),
+        lambda: _by_software(target, output, options, command_line, say, progress),
+    )  # fmt: skip
+
+
+def _by_engine(
+    target: Sequence[str] | int | None, options: Options, engine: str, say: Callable[[str], None],
+    by_hardware: Callable[[], HardwareSummary], by_software: Callable[[], Summary],
+) -> Summary | HardwareSummary:  # fmt: skip
+    """Record by the engine that was asked for, or the better one that there is."""
     from .capture.traceable import check_target
 
-    target, output, options, engine, command_line, say, progress = wanted
     check_target(target)
     if options.call_graph == "dwarf" and engine != "software":
         if engine == "hardware":
@@ -125,24 +138,29 @@ def _on_linux(wanted: Wanted) -> Summary | HardwareSummary:
         say("using the software engine: call stacks by call frame information (dwarf) need it")
     elif engine != "software":
         try:
-            return _by_hardware(target, output, options, command_line)
+            return by_hardware()
         except UnavailableError as error:
             if engine == "hardware" or target is None:
                 raise
             say(f"using the software engine: {error}")
-    return _by_software(target, output, options, command_line, say, progress)
+    return by_software()
 
 
 def _by_hardware(
     target: Sequence[str] | int | None, output: str, options: Options, command_line: Sequence[str]
 ) -> HardwareSummary:
-    from .capture import Request, Target, record_hardware
+    from .capture import record_hardware
 
-    request = Request(
+    return record_hardware(target, _request(options, command_line), output, duration=options.duration)
+
+
+def _request(options: Options, command_line: Sequence[str]) -> Request:
+    from .capture import Request, Target
+
+    return Request(
         Target(), options.event, options.period, options.frequency, options.select, options.call_graph == "lbr",
         tuple(command_line), chains=options.call_graph == "fp",
     )  # fmt: skip
-    return record_hardware(target, request, output, duration=options.duration)
 
 
 def _by_software(
@@ -152,15 +170,8 @@ def _by_software(
     from .capture import CollectorError
     from .capture import record as record_file
 
-    if target is None:
-        raise CollectorError(
-            "the software engine records a command or a process, not the whole system",
-            hint="`lastbranch doctor` says why the hardware engine is not available",
-        )
-    if options.event not in (None, "cpu-clock"):
-        raise SelectionError(f"only cpu-clock triggers the software engine, not {options.event}")
-    if options.select & PERF_SELECT["KERNEL"]:
-        raise SelectionError("the software engine records user code only, not kernel branches")
+    _check_software(target, options)
+    assert target is not None
 
     def warn(sentence: str) -> None:
         say(f"warning: {sentence}")
@@ -177,6 +188,64 @@ def _by_software(
     if state.events_lost:
         warn(f"{state.events_lost} events were lost: the session had no free buffer for them")
     return done
+
+
+def _check_software(target: Sequence[str] | int | None, options: Options) -> None:
+    """Raise what the software engine cannot do."""
+    from .capture import CollectorError
+
+    if target is None:
+        raise CollectorError(
+            "the software engine records a command or a process, not the whole system",
+            hint="`lastbranch doctor` says why the hardware engine is not available",
+        )
+    if options.event not in (None, "cpu-clock"):
+        raise SelectionError(f"only cpu-clock triggers the software engine, not {options.event}")
+    if options.select & PERF_SELECT["KERNEL"]:
+        raise SelectionError("the software engine records user code only, not kernel branches")
+
+
+def record_growing(
+    target: Sequence[str] | int | None, path: str, options: Options, *, engine: str = "auto",
+    command_line: Sequence[str] = (), say: Callable[[str], None] = print,
+    began: Callable[[Summary | HardwareSummary, int | None], None] = lambda summary, pid: None,
+    stop: Callable[[], bool] = lambda: False,
+) -> Summary | HardwareSummary:  # fmt: skip
+    """Record into ``path``, which becomes a perf.data that others may read while it grows; else as `record_file`.
+
+    ``began`` is called when recording begins, with the state of it and the process id of what was launched; the
+    software engine calls it many times a second, in another process. ``stop`` is asked as often: where it is true the
+    recording ends, and the program runs on. What is said in other processes than this one goes through the same
+    functions. On Linux only.
+    """
+    from .capture.hardware import collect_hardware
+    from .capture.recording import collect
+    from .capture.traceable import CollectorError
+
+    def by_hardware() -> HardwareSummary:
+        from .capture import HardwareSummary
+
+        return collect_hardware(
+            target, _request(options, command_line), path, duration=options.duration,
+            began=lambda pid: began(HardwareSummary(), pid), stop=stop,
+        )  # fmt: skip
+
+    def by_software() -> Summary:
+        _check_software(target, options)
+        assert target is not None
+        with open(path, "r+b") as file:
+            done, failure = collect(
+                target, options, file, command_line, lambda sentence: say(f"warning: {sentence}"),
+                lambda summary: began(summary, None), stop=stop,
+            )  # fmt: skip
+        if failure is not None:
+            raise failure
+        return done
+
+    try:
+        return _by_engine(target, options, engine, say, by_hardware, by_software)
+    except UnavailableError as error:
+        raise CollectorError(str(error), hint=error.hint) from error
 
 
 # -- Windows: the processor's branch records by a trace session

@@ -37,7 +37,7 @@ from .naming import Namer, Place
 from .paths import NearbyStacks, StackSample, Trips
 from .sample_filtering import check_events, filtered_batches
 
-__all__ = ["Annotation", "SourceLines", "annotate", "annotate_each", "source_lines"]
+__all__ = ["Annotation", "SourceLines", "annotate", "annotate_counts", "annotate_each", "source_lines"]
 
 
 # -- What branch stacks say about one function: only entries near it are bound and counted, so that a pass is quick
@@ -257,6 +257,24 @@ def annotate_each(
         return _annotation(profile, place, data, decoder, counts, missing)
 
     return annotation
+
+
+def annotate_counts(
+    profile: Profile, place: Place, branches: Bound, ranges: Bound, samples: tuple[Array, Array, Array],
+    missing: str | None,
+) -> Annotation:  # fmt: skip
+    """`annotate` from counts that are there already: ``branches``, ``ranges`` with the values ``cycles`` and ``timed``,
+    ``samples`` by (module, address, count). Whole stacks are not, so nothing is known of trips and of cycles of blocks.
+    ``missing`` says why there are no counts. Raises `UnavailableError` and `SelectionError` as `annotate` does."""
+    code_of = CodeOf(profile)
+    if (found := code_of(place.module)) is None:
+        raise _no_code(profile, place)
+    code, decoder = found
+    data = code.read(place.start, (place.end or _end(code, decoder, place.start)) - place.start)
+    within = (ranges.a_module == ranges.b_module) & (ranges.a <= ranges.b)
+    stacks = NearbyStacks(StackSample(0).result(), profile.binder)
+    counts = NearbyCounts(branches, ranges.take(within), *samples, stacks)
+    return _annotation(profile, place, data, decoder, counts, missing)
 
 
 def _annotation(

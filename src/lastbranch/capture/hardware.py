@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
@@ -41,7 +41,10 @@ from .perf_events.synthesis import features_of, kernel_records, late_build_ids, 
 from .recording import save
 from .traceable import describe_exec
 
-__all__ = ["HardwareSummary", "Recording", "Request", "Target", "record_hardware", "negotiated"]
+__all__ = [
+    "HardwareSummary", "Recording", "Request", "Target", "collect_hardware", "describe_hardware", "negotiated",
+    "record_hardware",
+]  # fmt: skip
 
 
 _KERNEL = PERF_SELECT["KERNEL"]
@@ -127,6 +130,7 @@ class Recording(Closing):
         self._file = PerfFile(path, self._described())
         for part in (*self._before(), *early):
             self._file.write(part)
+        self._file.flush()
 
     def _described(self) -> list[Described]:
         return [Described(p.choice.name, p.attr, p.ids) for p in self._specs]
@@ -167,6 +171,7 @@ class Recording(Closing):
         assert self._file is not None
         if self._set.drain(self._file.write):
             self._file.write(record("FINISHED_ROUND", b""))
+            self._file.flush()  # others may read the file while it grows
 
     def finish(self) -> HardwareSummary:
         """Stop, copy the rest, record the losses, and complete the file."""
@@ -221,7 +226,23 @@ def record_hardware(
     Raises `UnavailableError` where the kernel refuses (nothing has been executed then), `SelectionError` for an event
     or a selection that makes no sense, `RunError` where the command cannot be executed.
     """
-    with held_signals() as unblocked, PartFile(output) as spill:
+    with held_signals(), PartFile(output) as spill:
+        summary = collect_hardware(target, wanted, spill.path, duration=duration, kernel=kernel)
+        save(spill, output, lambda profile: describe_hardware(profile, summary))
+        return summary
+
+
+def collect_hardware(
+    target: Sequence[str] | int | None, wanted: Request, path: str, *, duration: float | None = None,
+    kernel: Kernel | None = None, began: Callable[[int | None], None] = lambda pid: None,
+    stop: Callable[[], bool] = lambda: False,
+) -> HardwareSummary:  # fmt: skip
+    """`record_hardware` into ``path``, which becomes a perf.data and grows while it is recorded.
+
+    ``began`` is called when the kernel has granted the events, with the process id of what was launched. The recording
+    ends where ``stop`` is true, and the program runs on.
+    """
+    with held_signals() as unblocked:
         child = None
         if target is None or isinstance(target, int):
             request = replace(wanted, target=Target(-1 if target is None else target))
@@ -229,22 +250,24 @@ def record_hardware(
             child = launch(target, unblocked, traced=False)
             request = replace(wanted, target=Target(child.pid, before_exec=True))
         with on_failure(child.abandon) if child else nullcontext():
-            recording = Recording(request, spill.path, kernel=kernel)
+            recording = Recording(request, path, kernel=kernel)
         with recording:
-            summary = _until_over(recording, child, duration)
+            began(child.pid if child else None)
+            summary = _until_over(recording, child, duration, stop)
         if child and (failure := child.failed()):
             raise describe_exec(child.command[0], failure)
-        save(spill, output, lambda profile: _describe(profile, summary))
         return summary
 
 
-def _until_over(recording: Recording, child: Launched | None, duration: float | None) -> HardwareSummary:
-    """Record until tasks, signals or the clock end it."""
+def _until_over(
+    recording: Recording, child: Launched | None, duration: float | None, stop: Callable[[], bool]
+) -> HardwareSummary:
+    """Record until tasks, signals, ``stop`` or the clock end it."""
     signals, seconds, code = Interruptions(child.pid if child else None), 0.0, None
     if child:
         child.release()
     more, began = True, time.monotonic()
-    while more and not (stopped := signals.enough() or (duration is not None and seconds >= duration)):
+    while more and not (stopped := signals.enough() or stop() or (duration is not None and seconds >= duration)):
         if child and (code := child.exit_code(os.WNOHANG)) is not None:
             break
         more = recording.drain(_TICK)
@@ -254,7 +277,7 @@ def _until_over(recording: Recording, child: Launched | None, duration: float | 
     return replace(recording.finish(), seconds=seconds, exit_code=code)
 
 
-def _describe(profile: Profile, summary: HardwareSummary) -> None:
+def describe_hardware(profile: Profile, summary: HardwareSummary) -> None:
     """Note in the profile how it was recorded."""
     profile.recorder = "lastbranch hardware collector"
     for i, note in enumerate(summary.notes, 1):

@@ -64,10 +64,12 @@ def record(
 def collect(
     target: Sequence[str] | int | Targets, options: Options, file: IO[bytes], command: Sequence[str], say: Say,
     progress: Callable[[Summary], None], running: Callable[[int], None] = lambda pid: None,
+    stop: Callable[[], bool] = lambda: False,
 ) -> tuple[Summary, LastbranchError | None]:  # fmt: skip
     """Record into ``file`` (perf.data, pipe form) in a process of its own: the result, and the failure if any.
 
-    ``running`` is called in this process with the collector's process id; for the others see `record`.
+    ``running`` is called in this process with the collector's process id. ``stop`` is asked in the collector's process,
+    many times a second: the recording ends where it is true, and the program runs on. For the others see `record`.
     """
     with held_signals() as unblocked:
         reads, writes = os.pipe()
@@ -82,7 +84,7 @@ def collect(
             gc.disable()  # the loop makes no cycles, and a collection would fall into a burst
             _collect(
                 lambda summary: record_software(
-                    target, options, file, command, unblocked, summary, say, _announcing(writes, progress)
+                    target, options, file, command, unblocked, summary, say, _announcing(writes, progress), stop
                 ),
                 file, writes,
             )  # fmt: skip

@@ -21,9 +21,9 @@ from .help import COMPLETION_VARIABLE
 __all__ = ["VERBS", "cli", "main", "program", "run"]
 
 VERBS = (
-    "record", "session", "sources", "consume", "info", "view", "report", "branches", "annotate", "callers", "callees",
-    "stacks", "query", "diff", "export", "fleet", "convert", "bind", "unbind", "compact", "dump", "check", "verify",
-    "lbr", "doctor", "cache", "help", "completion",
+    "record", "top", "session", "sources", "consume", "info", "view", "report", "branches", "annotate", "callers",
+    "callees", "stacks", "query", "diff", "export", "fleet", "convert", "bind", "unbind", "compact", "dump", "check",
+    "verify", "lbr", "doctor", "cache", "help", "completion",
 )  # fmt: skip
 """In the order of `lastbranch --help`."""
 _WHERE = {

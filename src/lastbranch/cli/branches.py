@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from ..symbols import SymbolOptions
 
 _PARTS = ("from_module", "from_address", "to_module", "to_address")
-_COLUMNS = ("from", *_PARTS[:2], "to", *_PARTS[2:], "count", "share %", "bursts", "noise", "mispredicted %", "cycles",
-            "type", "in_tx", "aborts", "from function", "to function")  # fmt: skip
+COLUMNS = ("from", *_PARTS[:2], "to", *_PARTS[2:], "count", "share %", "bursts", "noise", "mispredicted %", "cycles",
+           "type", "in_tx", "aborts", "from function", "to function")  # fmt: skip
 _NAMES = ("from", "to", "from function", "to function")
 _SPARE = ("in_tx", "aborts", "bursts", {"from": "from function", "to": "to function"}, "type", "cycles", "noise")
 _SITE_COLUMNS = ("from", *_PARTS[:2], "count", "share %", "bursts", "noise", "not taken", "mispredictions",
@@ -98,9 +98,9 @@ def command(
         shown = table.take(recorded.nonzero()[0][: limit or None])
         ends = [(shown.from_module, shown.from_address), (shown.to_module, shown.to_address)]
         noise = noise_of_branches(profile, chosen, ends)
-        rows, from_module, to_module = _branches(namer, shown, total), shown.from_module, shown.to_module
-        _add_noise(_COLUMNS, rows, noise, estimate)
-        print_rows(_COLUMNS, rows, form, machine_only=_PARTS, names=_NAMES, spare=_SPARE, titles=titles)
+        rows, from_module, to_module = branch_rows(namer, shown, total), shown.from_module, shown.to_module
+        _add_noise(COLUMNS, rows, noise, estimate)
+        print_rows(COLUMNS, rows, form, machine_only=_PARTS, names=_NAMES, spare=_SPARE, titles=titles)
     notes = capture.why_empty(profile, rows) + without_binary(profile, from_module, to_module)
     notes += counts.notes(estimate)
     if noise is not None and not estimate.replaced:
@@ -129,7 +129,8 @@ def _add_noise(columns: tuple[str, ...], rows: list[list[Cell]], noise: Noise | 
         row[at:at] = [None if noise is None else int(noise.observed[i]), error]
 
 
-def _branches(namer: Namer, table: BranchTable, total: int) -> list[list[Cell]]:
+def branch_rows(namer: Namer, table: BranchTable, total: int) -> list[list[Cell]]:
+    """Rows of `COLUMNS` without bursts and noise; shares are of ``total`` entries."""
     profile, rows = namer.profile, list[list[Cell]]()
     sources = namer.places(table.from_module, table.from_address, table.process)
     targets = namer.places(table.to_module, table.to_address, table.process)

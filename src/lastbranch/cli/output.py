@@ -98,11 +98,12 @@ def terminal_width() -> int | None:
 
 def table_lines(
     columns: Sequence[str], rows: Sequence[Sequence[Cell]], *, names: Sequence[str], spare: Sequence[Spare],
-    wrap: bool, titles: Mapping[str, str],
+    wrap: bool, titles: Mapping[str, str], width: Callable[[], int | None],
 ) -> Iterator[str]:  # fmt: skip
-    """The lines of a table. ``titles`` are other names of columns, which people see. ``names`` are columns that come
-    last, in that order, and may be shortened; without any, the order stays, and every column of text may be. ``spare``
-    are those that are left out first, in that order. ``wrap``: text continues in the next line instead."""
+    """The lines of a table in ``width`` columns. ``titles`` are other names of columns, which people see. ``names`` are
+    columns that come last, in that order, and may be shortened; without any, the order stays, and every column of text
+    may be. ``spare`` are those that are left out first, in that order. ``wrap``: text continues in the next line
+    instead."""
     where = {name: i for i, name in enumerate(columns)}
     last = [where[name] for name in names if name in where]
     shown = [i for i in range(len(columns)) if i not in last] + last
@@ -111,7 +112,7 @@ def table_lines(
     texts = [[_shown(cell) for cell in row] for row in rows]
     heads = [titles.get(name, name) for name in columns]
     widths = [_width(i, heads, texts) for i in range(len(columns))]
-    room = terminal_width()
+    room = width()
     if room is not None:
         left_out: list[str] = []
         for one in spare:
@@ -338,9 +339,9 @@ def print_rows(
 def row_lines(
     columns: Sequence[str], rows: Iterable[Sequence[Cell]], *, machine_only: Collection[str] = (),
     names: Sequence[str] = (), spare: Sequence[Spare] = (), wrap: bool = False,
-    titles: Mapping[str, str] | None = None,
+    titles: Mapping[str, str] | None = None, width: Callable[[], int | None] = terminal_width,
 ) -> Iterator[str]:  # fmt: skip
-    """The lines of the table that `print_rows` prints."""
+    """The lines of the table that `print_rows` prints, in as many columns as ``width`` says, ``None`` for any."""
     safe = list(_safe(rows))
     shown = [
         i for i, name in enumerate(columns)
@@ -348,7 +349,7 @@ def row_lines(
     ]  # fmt: skip
     cells = [[row[i] for i in shown] for row in safe]
     left = [columns[i] for i in shown]
-    return table_lines(left, cells, names=names, spare=spare, wrap=wrap, titles=titles or {})
+    return table_lines(left, cells, names=names, spare=spare, wrap=wrap, titles=titles or {}, width=width)
 
 
 def _safe(rows: Iterable[Sequence[Cell]]) -> Iterator[list[Cell]]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..recorders import CLASSES
-from .options import DEFAULT_FILE, Count, complete_file, no_progress_option
+from .options import DEFAULT_FILE, Count, complete_file, no_progress_option, stacked
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -35,6 +35,22 @@ class _Range(click.ParamType[tuple[int, int]]):
         return found
 
 
+trigger_options = stacked(
+    click.option("--engine", type=click.Choice(["auto", "hardware", "software"]), default="auto", show_default=True,
+                 help="Use the processor's branch records, or software ones; auto prefers the processor's."),
+    click.option("--event", metavar="E",
+                 help="The event that triggers samples. Software: cpu-clock only; Windows: a profile source."),
+    click.option("--period", type=Count(1), metavar="N",
+                 help="Events between two samples; software: ns of a thread's CPU time."),
+    click.option("--frequency", type=Count(1), metavar="HZ", help="Samples per second, instead of a period."),
+)  # fmt: skip
+"""--engine, --event, --period and --frequency."""
+filter_classes_option = click.option("--filter", "filters", metavar="CLASS,...", default="user,any", show_default=True,
+              help=f"The branches to record: {', '.join(CLASSES).lower()}.")  # fmt: skip
+duty_option = click.option("--duty", type=click.FloatRange(0.1, 50), default=5, show_default=True, metavar="PCT",
+              help="Software: the largest share of wall time, in percent, that bursts may take.")  # fmt: skip
+
+
 class _Record(click.Command):
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         after_command = bool(ctx.params.get("command_words"))  # whose options are not ours
@@ -47,26 +63,18 @@ class _Record(click.Command):
 @click.option("-o", "--output", default=DEFAULT_FILE, show_default=True, metavar="OUT", shell_complete=complete_file,
               help="The file to write; an existing one becomes OUT.old. A name that ends in .data makes a perf.data "
                   "file; .etl makes a trace log, through a trace session.")  # fmt: skip
-@click.option("--engine", type=click.Choice(["auto", "hardware", "software"]), default="auto", show_default=True,
-              help="Use the processor's branch records, or software ones; auto prefers the processor's.")  # fmt: skip
-@click.option("--event", metavar="E",
-              help="The event that triggers samples. Software: cpu-clock only; Windows: a profile source.")  # fmt: skip
-@click.option("--period", type=Count(1), metavar="N",
-              help="Events between two samples; software: ns of a thread's CPU time.")  # fmt: skip
-@click.option("--frequency", type=Count(1), metavar="HZ", help="Samples per second, instead of a period.")
+@trigger_options
 @click.option("--depth", type=click.IntRange(1, 1024), default=96, show_default=True, metavar="N",
               help="Branches per sample.")  # fmt: skip
 @click.option("--burst", type=_Range(), metavar="N[-M]",
               help="Software: branches of a burst, drawn from that range, in as many samples as they need; by default "
                   "32 to 1056, growing with the recording.")  # fmt: skip
-@click.option("--filter", "filters", metavar="CLASS,...", default="user,any", show_default=True,
-              help=f"The branches to record: {', '.join(CLASSES).lower()}.")  # fmt: skip
+@filter_classes_option
 @click.option("--call-graph", type=click.Choice(["auto", "dwarf", "fp", "lbr", "none"]), default="auto",
               show_default=True,
               help="Where call stacks come from: call frame information (dwarf), frame pointers (fp), or the "
                   "call-stack mode of branch records (lbr). auto: dwarf with the software engine.")  # fmt: skip
-@click.option("--duty", type=click.FloatRange(0.1, 50), default=5, show_default=True, metavar="PCT",
-              help="Software: the largest share of wall time, in percent, that bursts may take.")  # fmt: skip
+@duty_option
 @click.option(
     "--duration", type=click.FloatRange(min=0, min_open=True), metavar="SECONDS", help="Stop after this time."
 )
@@ -106,8 +114,7 @@ def command(
     """
     if (bool(command_words) + everything + (pid is not None)) != 1:
         raise click.UsageError("give one of: COMMAND, -p PID, -a")
-    if options["period"] and options["frequency"]:
-        raise click.UsageError("give --period or --frequency, not both")
+    check_trigger(options)
     from ..capture import Options
     from ..recorders import branch_select, record_file
 
@@ -124,6 +131,12 @@ def command(
     if view:
         _look_at(output, not no_progress)
     return done.exit_code or 0
+
+
+def check_trigger(options: dict[str, Any]) -> None:
+    """Raise `click.UsageError` where `trigger_options` contradict each other."""
+    if options["period"] and options["frequency"]:
+        raise click.UsageError("give --period or --frequency, not both")
 
 
 def _look_at(output: str, progress: bool) -> None:

@@ -107,6 +107,10 @@ class OpenFile:
     def size(self) -> int:
         return os.fstat(self._file.fileno()).st_size
 
+    def fileno(self) -> int:
+        """The descriptor of the open file."""
+        return self._file.fileno()
+
     def readinto(self, offset: int, buffer: memoryview) -> int:
         done = 0
         while done < len(buffer) and (got := self._read(buffer[done:], offset + done)):

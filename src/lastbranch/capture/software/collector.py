@@ -204,6 +204,7 @@ class Collector:
         self.summary.seconds = time.monotonic() - begun
         self.summary.ended, self.summary.skipped = dict(self._ended), dict(self._skipped)
         self.summary.stacks = dict(self.chains.counts)
+        self.out.flush()  # others may read the file while it grows
         self.on_tick(self.summary)
 
     def _handle(self, tid: int, status: int) -> None:
@@ -486,11 +487,12 @@ _SLOWER = "the compiled library is not in use: bursts take longer (`lastbranch d
 def record_software(
     target: Sequence[str] | int | Targets, options: Options, file: IO[bytes], command: Sequence[str],
     unblocked: Iterable[int], summary: Summary, say: Callable[[str], None], progress: Callable[[Summary], None],
+    stop: Callable[[], bool] = lambda: False,
 ) -> None:  # fmt: skip
     """Record a command, a process id or `Targets` (these with bursts alone, without a sideband) into ``file``
     (perf.data, pipe form), in this process, which must have no other children, one thread, and `SIGNALS` blocked.
-    ``summary`` is kept up to date, ``command`` is stored in the file as the command that recorded. Raises
-    `UnavailableError` or `RunError`."""
+    ``summary`` is kept up to date, ``command`` is stored in the file as the command that recorded. The recording ends
+    early where ``stop`` is true, and the program runs on. Raises `UnavailableError` or `RunError`."""
     check_machine()
     select = convert(options.select, "perf", "msr").value if options.ring is None else options.ring
     launched = not isinstance(target, int | Targets)
@@ -530,7 +532,7 @@ def record_software(
         signals = Interruptions(root if launched else None)
 
         def tick(summary: Summary) -> None:
-            if signals.enough():
+            if signals.enough() or stop():
                 collector.stop()
             progress(summary)
 

@@ -209,6 +209,8 @@ class PerfFile:
     def finish(self, features: Mapping[str, bytes]) -> None:
         """Complete and close the file. ``features`` are the bodies of header features by name (`FEATURES`)."""
         numbers = sorted((FEATURES.index(name), body) for name, body in features.items())
+        self._header(self.size, ())
+        self._file.flush()  # who reads the growing file must not take what follows for records
         at = self._data + self.size + len(numbers) * _SECTION.size
         for _, body in numbers:
             self._file.write(_SECTION.pack(at, len(body)))

@@ -1,0 +1,99 @@
+"""What `lastbranch top` costs: the samples of a capture are written again and again at a rate, and looked at meanwhile.
+
+    python benchmarks/bench_top.py [CAPTURE] [--rate 10000] [--seconds 30] [--plain]
+
+CAPTURE is a perf.data. The figures are those of the process that looks, from five seconds after its start on: its CPU
+time, and its memory at the beginning and at the end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import pty
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+
+from lastbranch import demo
+from lastbranch.formats.perfdata.layout import RECORD
+from lastbranch.formats.perfdata.reader import Reader
+from lastbranch.opening import FileSource, open_profile
+
+WARM = 5.0
+STEP = 0.05
+
+
+def parts_of(path: str) -> tuple[bytes, bytes, list[bytes]]:
+    """(header without its features and its size, records other than samples, samples)."""
+    reader, head, rest, samples = Reader(FileSource(path)), bytearray(), [], []
+    whole = Path(path).read_bytes()
+    head += whole[: reader.data[0]]
+    if reader.data[0] > 16:
+        head[0x30:0x38], head[0x48:0x68] = bytes(8), bytes(32)
+    for block in reader.blocks():
+        for at, size, kind in zip(block.at.tolist(), block.sizes(block.at).tolist(), block.types.tolist(), strict=True):
+            (samples if kind == RECORD["SAMPLE"] else rest).append(block.raw[at * 8 : at * 8 + size].tobytes())
+    return bytes(head), b"".join(rest), samples
+
+
+def figures(pid: int) -> tuple[float, int]:
+    """(seconds of CPU, bytes in memory)."""
+    words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK"), int(words[21]) * os.sysconf("SC_PAGESIZE")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("capture", nargs="?", default=demo.capture())
+    parser.add_argument("--rate", type=int, default=10_000, help="samples a second")
+    parser.add_argument("--seconds", type=float, default=30)
+    parser.add_argument("--plain", action="store_true", help="lines instead of the screen")
+    given = parser.parse_args()
+    head, rest, samples = parts_of(given.capture)
+    entries = open_profile(given.capture).entries / len(samples)
+    main_side, side = pty.openpty()
+    screen = bytearray()
+    with tempfile.TemporaryDirectory() as folder, open(Path(folder, "growing.data"), "wb", buffering=0) as file:
+        file.write(head + rest)
+        words = [sys.executable, "-m", "lastbranch", "top", *["--plain"] * given.plain, "-i", file.name]
+        env = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "140", "LINES": "45"}
+        top = subprocess.Popen(words, stdin=side, stdout=side, stderr=side, env=env, start_new_session=True)
+
+        def read() -> None:
+            while True:
+                try:
+                    screen.extend(os.read(main_side, 1 << 16))
+                except OSError:
+                    return
+
+        threading.Thread(target=read, daemon=True).start()
+        began, written, before = time.monotonic(), 0, None
+        while (now := time.monotonic() - began) < WARM + given.seconds:
+            due = int(now * given.rate)
+            order = np.arange(written, due) % len(samples)
+            file.write(b"".join(samples[i] for i in order.tolist()))
+            written = due
+            if before is None and now > WARM:
+                before = now, *figures(top.pid)
+            time.sleep(STEP)
+        assert before is not None, "too short"
+        cpu, memory = figures(top.pid)
+        seconds = now - before[0]
+        os.write(main_side, b"q" if not given.plain else b"\x03")
+        time.sleep(1)
+        top.terminate()
+        top.wait()
+    print(
+        f"{given.rate} samples/s of {entries:.0f} branches for {seconds:.0f} s: {(cpu - before[1]) / seconds:.1%} of a "
+        f"CPU, memory {before[2] / 1e6:.0f} -> {memory / 1e6:.0f} MB, {len(screen)} bytes to the terminal"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,215 @@
+"""``lastbranch top``."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .options import Count, complete_file, format_option, symfs_option
+from .record import check_trigger, duty_option, filter_classes_option, trigger_options
+from .symbols import symbol_options
+
+if TYPE_CHECKING:
+    from ..live import RecorderState
+    from ..symbols import SymbolOptions
+    from .top_tables import Session, View
+
+_SLICE = 0.05
+"""Seconds between two looks at whether the recording has ended."""
+
+
+@click.command(context_settings={"allow_interspersed_args": False})
+@trigger_options
+@filter_classes_option
+@duty_option
+@click.option("--interval", type=click.FloatRange(0.1, 3600), default=1, show_default=True, metavar="SECONDS",
+              help="Time between two refreshes.")  # fmt: skip
+@click.option("--duration", type=click.FloatRange(min=0, min_open=True), metavar="SECONDS",
+              help="End after this time. [default with --once: the interval]")  # fmt: skip
+@click.option("--once", is_flag=True, help="Print what was seen at the end, once.")
+@click.option("--plain", is_flag=True, help="Print lines, in a terminal, too.")
+@format_option("table", "json", help="Output format; json needs --once.")
+@click.option("--limit", type=Count(), default=20, show_default=True, help="Functions and branches to print; 0 is all.")
+@click.option("-o", "--output", metavar="OUT", shell_complete=complete_file,
+              help="At the end write what was seen to this file, as `lastbranch record` does.")  # fmt: skip
+@click.option("--keep", type=Count(1), default=256, show_default=True, metavar="MIB",
+              help="How much of the records can be written: the newest. They are in a temporary file.")  # fmt: skip
+@click.option("--program-output", default=os.devnull, metavar="FILE", shell_complete=complete_file,
+              help="Where the output of COMMAND goes. [default: nowhere]")  # fmt: skip
+@click.option("-i", "--input", "file", metavar="FILE", shell_complete=complete_file,
+              help="Look at a perf.data that another recorder is writing.")  # fmt: skip
+@symfs_option
+@symbol_options
+@click.option("-a", "--all", "everything", is_flag=True, help="Look at the whole system (hardware only).")
+@click.option("-p", "--pid", type=click.IntRange(min=1), metavar="PID", help="A running process.")
+@click.argument("command_words", nargs=-1, type=click.UNPROCESSED, metavar="[--] [COMMAND [ARG]...]",
+                shell_complete=complete_file)  # fmt: skip
+def command(
+    engine: str, filters: str, duty: float, interval: float, duration: float | None, once: bool, plain: bool, form: str,
+    limit: int, output: str | None, keep: int, program_output: str, file: str | None, symfs: str | None,
+    symbols: SymbolOptions, everything: bool, pid: int | None, command_words: tuple[str, ...], **options: Any,
+) -> int:  # fmt: skip
+    """Look at a program while it runs.
+
+    The functions and branches that it spends its time in are counted and shown anew each second: the share of samples
+    since the beginning, that of the last interval (now) and its change, mispredictions and cycles where the processor
+    reports them. The first lines say which engine records and why, what was lost, and what it costs.
+
+    In a terminal this is a screen with keys, if the extra [tui] is installed (pip install "lastbranch[tui]"). Enter
+    opens the code of a function with counts; the last line lists the other keys. Elsewhere lines are printed.
+
+    q and Ctrl-C end it; the program runs on, also one that was launched. Its standard input is empty.
+    """
+    if (bool(command_words) + everything + (pid is not None) + (file is not None)) != 1:
+        raise click.UsageError("give one of: COMMAND, -p PID, -a, -i FILE")
+    check_trigger(options)
+    if form == "json" and not once:
+        raise click.BadParameter("needs --once", param_hint="--format json")
+    from ..live import LiveCapture, LiveRecorder
+
+    screen = not (once or plain) and all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr))
+    if screen and not _has_textual():
+        click.echo('note: for a screen with keys, pip install "lastbranch[tui]"', err=True)
+        screen = False
+    folders = (*symbols.debug_dirs, *symbols.symbol_store)
+    if file is not None:
+        from ..opening import FileSource
+        from .top_tables import Session
+
+        with LiveCapture(FileSource(file), symbols, symfs=symfs, folders=folders) as live:
+            return _show(Session(live, None), screen, interval, duration, once, form, limit, output)
+    from ..capture import Options
+    from ..recorders import branch_select
+
+    chosen = Options(select=branch_select(filters), duty=duty / 100, **options)
+    target = None if everything else pid if pid is not None else command_words
+    line = ("lastbranch", *sys.argv[1:])
+    with LiveRecorder(target, chosen, engine=engine, command_line=line, output=program_output) as recorder:
+        from ..model import OpenFile
+        from .top_tables import Session
+
+        copy = os.fdopen(os.dup(recorder.file.fileno()), "rb", buffering=0)
+        source = OpenFile(copy, "the recording")
+        with LiveCapture(source, symbols, symfs=symfs, folders=folders, kept=keep << 20, ours=True) as live:
+            return _show(Session(live, recorder), screen, interval, duration, once, form, limit, output)
+
+
+def _has_textual() -> bool:
+    from importlib.util import find_spec
+
+    return find_spec("textual") is not None
+
+
+def _show(
+    session: Session, screen: bool, interval: float, duration: float | None, once: bool, form: str, limit: int,
+    output: str | None,
+) -> int:  # fmt: skip
+    _wait_for_begin(session)
+    if screen:
+        from .top_screen import TopScreen
+
+        TopScreen(session, interval, duration, output).run()
+    else:
+        end = duration if duration is not None else interval if once else None
+        try:
+            _print(session, interval, end, once, form, limit)
+        except KeyboardInterrupt:
+            click.echo(err=True)
+    if session.recorder is not None:
+        _check(session.recorder.stop())
+    if once:
+        session.read()
+        _print_once(session, session.look(), form, limit)
+    if output is not None and session.live.profile is not None:
+        session.save(output)
+        click.echo(f"written to {output}", err=True)
+    return 0
+
+
+def _wait_for_begin(session: Session) -> None:
+    """Until it records: before that, what is wrong with the target or the options is an error as any other."""
+    while session.recorder is not None and not session.recorder.poll().engine and not session.ended:
+        time.sleep(_SLICE / 5)
+    if session.recorder is not None:
+        _check(session.recorder.state)
+
+
+def _check(state: RecorderState) -> None:
+    """Raise what the recorder failed with."""
+    if state.error:
+        from ..capture import CollectorError, RunError
+
+        error = RunError(state.error, state.status, hint=state.hint or None)
+        raise error if state.status in (126, 127) else CollectorError(state.error, hint=state.hint or None)
+
+
+def _wait(session: Session, interval: float, end: float | None) -> bool:
+    """Wait for the next refresh; whether the recording goes on after it."""
+    due = time.monotonic() + interval
+    while not session.ended and (left := due - time.monotonic()) > 0:
+        if end is not None and session.seconds >= end:
+            break
+        time.sleep(min(left, _SLICE))
+        if session.recorder is not None:
+            session.recorder.poll()
+    return not session.ended and (end is None or session.seconds < end)
+
+
+def _print(session: Session, interval: float, end: float | None, once: bool, form: str, limit: int) -> None:
+    """Lines for each interval, or with ``once`` nothing but counting."""
+    more = True
+    while more:
+        session.read()
+        more = _wait(session, interval, end)
+        session.read()
+        if not once:
+            _print_lines(session, session.look(), limit)
+
+
+def _print_lines(session: Session, view: View, limit: int) -> None:
+    from .output import row_lines
+    from .top_tables import (
+        BRANCHES,
+        FUNCTIONS,
+        MACHINE_ONLY,
+        branch_table,
+        chosen_functions,
+        function_rows,
+        header,
+        with_dashes,
+    )  # fmt: skip
+
+    for line in header(view):
+        click.echo(line)
+    for columns, rows, names in (
+        (FUNCTIONS, function_rows(session, view, chosen_functions(session, view, limit)), ("function", "module")),
+        (BRANCHES, branch_table(session, view, limit), ("from", "to", "from function", "to function")),
+    ):
+        if rows:
+            click.echo()
+            spare = ("module", "in_tx", "aborts", {"from": "from function", "to": "to function"}, "type")
+            for line in row_lines(
+                columns, with_dashes(columns, rows), machine_only=MACHINE_ONLY, names=names, spare=spare
+            ):
+                click.echo(line)
+    click.echo()
+    sys.stdout.flush()
+
+
+def _print_once(session: Session, view: View, form: str, limit: int) -> None:
+    if form == "table":
+        _print_lines(session, view, limit)
+        return
+    from .output import key, print_json
+    from .top_tables import BRANCHES, FUNCTIONS, branch_table, chosen_functions, facts, function_rows
+
+    def objects(columns: tuple[str, ...], rows: list[Any]) -> list[dict[str, Any]]:
+        return [dict(zip(map(key, columns), row, strict=True)) for row in rows]
+
+    functions = objects(FUNCTIONS, function_rows(session, view, chosen_functions(session, view, limit)))
+    branches = objects(BRANCHES, branch_table(session, view, limit))
+    print_json(facts(view) | {"functions": functions, "hottest_branches": branches})

@@ -1,0 +1,221 @@
+"""What `top` shows, whatever shows it: facts about the recording, functions and branches as rows."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from .branches import COLUMNS, branch_rows
+from .output import Cell, share
+from .symbols import module_of
+
+if TYPE_CHECKING:
+    from ..analysis.running import LiveFunctions, Snapshot
+    from ..live import LiveCapture, LiveRecorder, RecorderState
+
+__all__ = ["BRANCHES", "FUNCTIONS", "MACHINE_ONLY", "ORDERS", "Session", "View", "branch_table", "chosen_functions",
+           "facts", "function_rows", "header", "with_dashes"]  # fmt: skip
+
+FUNCTIONS = ("event", "samples", "samples %", "now %", "change", "branches", "mispredicted %", "cycles", "function",
+             "module", "linkage name", "file", "line number")  # fmt: skip
+BRANCHES = tuple(name for name in COLUMNS if name not in ("bursts", "noise"))
+ORDERS = ("samples", "now", "change", "branches", "mispredicted", "cycles")
+"""By what functions can be sorted."""
+MACHINE_ONLY = ("linkage name", "file", "line number", "from_module", "from_address", "to_module", "to_address")
+
+
+@dataclass(slots=True)
+class View:
+    """What was seen until a moment."""
+
+    snapshot: Snapshot | None
+    """``None`` before the first samples."""
+    state: RecorderState | None
+    """``None`` where somebody else records."""
+    seconds: float
+    """Of the recording."""
+    interval: float
+    """Seconds since the view before."""
+    own: float
+    """The share of a CPU that reading, counting and naming took in the interval."""
+    recorder: float | None
+    """The share of a CPU that the recorder took in the interval; ``None`` where somebody else records."""
+
+    @property
+    def samples(self) -> int:
+        return int(self.snapshot.samples.sum()) if self.snapshot else 0
+
+    @property
+    def lost(self) -> dict[str, int]:
+        """By the name of the counter."""
+        lost = dict(self.snapshot.lost) if self.snapshot else {}
+        if self.state is not None and self.state.skipped:
+            lost["triggers without a burst"] = self.state.skipped
+        return lost
+
+    def per_second(self, whole: bool) -> tuple[float, float]:
+        """(samples, branches) a second: of the ``whole`` recording, or of the interval."""
+        if self.snapshot is None:
+            return 0.0, 0.0
+        if whole:
+            return self.samples / max(self.seconds, 1e-9), self.snapshot.entries / max(self.seconds, 1e-9)
+        return (int(self.snapshot.recent.sum()) / max(self.interval, 1e-9),
+                self.snapshot.recent_entries / max(self.interval, 1e-9))  # fmt: skip
+
+
+class Session:
+    """A live capture, and its recorder where that is ours."""
+
+    def __init__(self, live: LiveCapture, recorder: LiveRecorder | None) -> None:
+        self.live, self.recorder = live, recorder
+        self._began: float | None = None
+        self._looked, self._cpu, self._recorders = time.monotonic(), time.process_time(), 0.0
+
+    def read(self) -> None:
+        """Count what came."""
+        if self.recorder is not None:
+            self.recorder.poll()
+        self.live.read()
+        if self._began is None and (self.recorder is None or self.recorder.state.engine):
+            self._began = time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        """How long it has been recorded."""
+        return 0.0 if self._began is None else time.monotonic() - self._began
+
+    @property
+    def ended(self) -> bool:
+        return self.recorder is not None and self.recorder.state.ended
+
+    def look(self) -> View:
+        """What was seen until now."""
+        snapshot = self.live.turn()
+        now, cpu = time.monotonic(), time.process_time()
+        interval = max(now - self._looked, 1e-6)
+        recorder, state = None, None
+        if self.recorder is not None:
+            state, recorders = self.recorder.state, self.recorder.seconds_of_cpu()
+            recorder = max(0.0, recorders - self._recorders) / interval
+            self._recorders = recorders
+        view = View(snapshot, state, self.seconds, interval, (cpu - self._cpu) / interval, recorder)
+        self._looked, self._cpu = now, cpu
+        return view
+
+    def save(self, output: str) -> None:
+        """Write what was seen (`LiveCapture.save`)."""
+        self.live.save(output, self.recorder.describe if self.recorder is not None else lambda profile: None)
+
+
+def facts(view: View) -> dict[str, Any]:
+    """The recording as a whole, for programs; rates are those of all of it."""
+    samples, branches = view.per_second(whole=True)
+    state = view.state
+    return {
+        "engine": state.engine if state else None, "why": (state.why or None) if state else None,
+        "seconds": round(view.seconds, 3), "samples": view.samples, "samples_per_second": round(samples, 1),
+        "branches": view.snapshot.entries if view.snapshot else 0, "branches_per_second": round(branches, 1),
+        "lost": view.lost, "own_cpu_percent": round(100 * view.own, 2),
+        "recorder_cpu_percent": None if view.recorder is None else round(100 * view.recorder, 2),
+        "bursts_percent": None if state is None or state.share is None else round(100 * state.share, 2),
+        "notes": list(state.notes) if state else [],
+    }  # fmt: skip
+
+
+def header(view: View) -> list[str]:
+    """Lines about the recording, for people; rates are those since the last look."""
+    samples, branches = view.per_second(whole=False)
+    lines = []
+    if view.state is not None:
+        why = f" ({view.state.why})" if view.state.why else ""
+        lines.append(f"engine: {view.state.engine or 'starting'}{why}")
+    lost = ", ".join(f"{count:,} {name}" for name, count in view.lost.items() if count)
+    cost = f"top {view.own:.1%} of a CPU"
+    if view.recorder is not None:
+        cost += f", recorder {view.recorder:.1%}"
+    if view.state is not None and view.state.share is not None:
+        cost += f", bursts {view.state.share:.1%} of the time"
+    rates = f"{samples:,.0f} samples/s, {branches:,.0f} branches/s"
+    return [*lines, f"{view.seconds:.0f} s: {rates}; lost: {lost or 'nothing'}; cost: {cost}"]
+
+
+def function_rows(session: Session, view: View, found: LiveFunctions) -> list[list[Cell]]:
+    """Rows of `FUNCTIONS` of some of the functions of ``view``."""
+    profile, seen = session.live.profile, view.snapshot
+    if profile is None or seen is None:
+        return []
+    rows: list[list[Cell]] = []
+    whole, recent, before = (one.tolist() for one in (seen.samples, seen.recent, seen.before))
+    for row, name, samples, now, then, branches, wrong, right, cycles, timed in zip(
+        *(column.tolist() for column in found.arrays().values()), strict=True
+    ):
+        label = seen.labels[name]
+        part, last = share(now, recent[row]), share(then, before[row])
+        rows.append(
+            [
+                profile.events[row].name, samples, share(samples, whole[row]), part,
+                None if part is None or last is None else round(part - last, 2), branches or None,
+                share(wrong, wrong + right), round(cycles / timed, 2) if timed else None, label.shown(profile),
+                module_of(profile, label), label.name or None, label.file or None, label.line or None,
+            ]
+        )  # fmt: skip
+    return rows
+
+
+def chosen_functions(
+    session: Session, view: View, limit: int = 0, *, event: int | None = None, order: str = "samples", wanted: str = ""
+) -> LiveFunctions:
+    """The functions of ``view``, most samples first within their event; ``limit`` 0 gives all.
+
+    ``event`` (row of the events table) and ``wanted`` (a part of the name or of its module, in any case) choose some,
+    ``order``, one of `ORDERS`, sorts them.
+    """
+    import numpy as np
+
+    from ..analysis.running import LiveFunctions
+
+    seen, profile = view.snapshot, session.live.profile
+    if seen is None or profile is None:
+        return LiveFunctions.none()
+    found = seen.functions
+    kept = np.ones(len(found), bool) if event is None else found.event == event
+    if wanted:
+        text = wanted.casefold()
+        meant = [
+            text in f"{label.shown(profile)} {module_of(profile, label) or ''}".casefold() for label in seen.labels
+        ]
+        kept &= np.array([*meant, False], bool)[found.name]
+    found = found.take(kept)
+    if order == "samples":
+        return found.take(slice(limit or None))
+    recent, before = np.maximum(seen.recent, 1), np.maximum(seen.before, 1)
+    now = found.recent / recent[found.event]
+    value = {
+        "now": now,
+        "change": now - found.before / before[found.event],
+        "branches": found.branches,
+        "mispredicted": found.mispredicted / np.maximum(found.mispredicted + found.predicted, 1),
+        "cycles": found.cycles / np.maximum(found.timed, 1),
+    }[order]
+    return found.take(np.argsort(-value, kind="stable")[: limit or None])
+
+
+def branch_table(session: Session, view: View, limit: int) -> list[list[Cell]]:
+    """Rows of `BRANCHES`, hottest first."""
+    if view.snapshot is None:
+        return []
+    table = view.snapshot.branches
+    recorded = table.recorded
+    shown = table.take(recorded.nonzero()[0][: limit or None])
+    return branch_rows(session.live.namer, shown, int(table.count[recorded].sum()))
+
+
+_UNKNOWN = ("now %", "change", "mispredicted %", "cycles")
+
+
+def with_dashes(columns: Sequence[str], rows: list[list[Cell]]) -> list[list[Cell]]:
+    """``rows`` for people: what the engine does not know is a dash."""
+    places = {i for i, name in enumerate(columns) if name in _UNKNOWN}
+    return [["-" if cell is None and i in places else cell for i, cell in enumerate(row)] for row in rows]

@@ -1,0 +1,387 @@
+"""A recording that is looked at while it runs: its recorder, in a process of its own, and what was counted so far."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import select
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import IO, TYPE_CHECKING, Any, NoReturn
+
+from .closing import Closing
+from .errors import FormatError, LastbranchError, UnavailableError
+
+if TYPE_CHECKING:
+    from .analysis.annotation import Annotation
+    from .analysis.naming import Namer, Place
+    from .analysis.running import Snapshot
+    from .capture import Options, Summary
+    from .model import OpenFile, Profile
+    from .symbols import SymbolOptions
+
+__all__ = ["KEPT", "LiveCapture", "LiveRecorder", "RecorderState"]
+
+KEPT = 256 << 20
+"""Bytes of records that are kept on disk for `LiveCapture.save`: the newest ones."""
+_TOLD = 0.25
+"""Seconds between two messages of a recorder."""
+_MOST_TOLD = 1 << 16
+
+
+# -- The recorder
+
+
+@dataclass(slots=True)
+class RecorderState:
+    """What a recorder last said of itself."""
+
+    engine: str = ""
+    """Empty until it records."""
+    why: str = ""
+    """Why this engine and no better one."""
+    pid: int = 0
+    """The process that records."""
+    share: float | None = None
+    """The share of wall time that the software engine's bursts took; ``None`` of the hardware engine."""
+    skipped: int = 0
+    """Triggers without a burst."""
+    summary: dict[str, Any] | None = None
+    """The software engine's `Summary`, by field."""
+    notes: tuple[str, ...] = ()
+    ended: bool = False
+    error: str = ""
+    hint: str = ""
+    status: int = 0
+
+
+class LiveRecorder(Closing):
+    """Records ``target`` (a command, a process id, or ``None`` for the whole system) into `file`, a perf.data that
+    grows, from construction until `stop`. Programs run on after that.
+
+    What is launched reads nothing and writes to the file ``output``. Its recorder is in a process group of its own, so
+    that Ctrl-C at the terminal is the caller's. Make it before there are threads: it forks.
+
+    Raises `RunError` and `CollectorError` for what no engine can record; later failures are in the `state`.
+    """
+
+    def __init__(
+        self, target: Sequence[str] | int | None, options: Options, *, engine: str = "auto",
+        command_line: Sequence[str] = (), output: str = os.devnull,
+    ) -> None:  # fmt: skip
+        from .capture.traceable import CollectorError, check_target
+
+        try:
+            check_target(target)
+        except UnavailableError as error:
+            raise CollectorError(str(error), hint=error.hint) from error
+        self.file: IO[bytes] = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 (closed by `close`)
+        self.state = RecorderState()
+        self._options, self._rest = options, b""
+        out = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+        self._told, tells = os.pipe()
+        ends, self._go_on = os.pipe()
+        os.set_blocking(self._told, False)
+        self._pid = os.fork()
+        if self._pid == 0:
+            os.close(self._told)
+            os.close(self._go_on)
+            _be_recorder(target, self.file.fileno(), options, engine, command_line, out, tells, ends)
+        for fd in (tells, ends, out):
+            os.close(fd)
+
+    def poll(self) -> RecorderState:
+        """The newest state."""
+        with suppress(BlockingIOError):
+            while part := os.read(self._told, _MOST_TOLD):
+                self._rest += part
+        *lines, self._rest = self._rest.split(b"\n")
+        for line in lines:
+            with suppress(ValueError):  # where the pipe was full, a message may be cut
+                for name, value in json.loads(line).items():
+                    setattr(self.state, name, tuple(value) if isinstance(value, list) else value)
+        if self._pid and not self.state.ended:
+            with suppress(ChildProcessError):
+                done, _ = os.waitpid(self._pid, os.WNOHANG)
+                if done:
+                    self._pid = 0
+                    self.poll()
+                    if not self.state.ended:
+                        self.state.ended, self.state.error = True, "the recorder was killed"
+        return self.state
+
+    def stop(self) -> RecorderState:
+        """End the recording, and wait until all of it is in the file."""
+        if self._go_on >= 0:
+            os.close(self._go_on)
+            self._go_on = -1
+        while not self.poll().ended:
+            select.select([self._told], [], [], 0.1)
+        if self._pid:
+            with suppress(ChildProcessError):
+                os.waitpid(self._pid, 0)
+            self._pid = 0
+        return self.state
+
+    def seconds_of_cpu(self) -> float:
+        """CPU time of the process that records."""
+        try:
+            with open(f"/proc/{self.state.pid}/stat", "rb") as file:
+                words = file.read().rpartition(b")")[2].split()
+        except OSError:
+            return 0.0
+        return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
+
+    def describe(self, profile: Profile) -> None:
+        """Note in the profile of what was recorded how that was done."""
+        from .capture.hardware import HardwareSummary, describe_hardware
+        from .capture.options import Summary
+        from .capture.recording import describe
+
+        if self.state.summary is None:
+            describe_hardware(profile, HardwareSummary(notes=self.state.notes))
+        else:
+            describe(profile, self._options, Summary(**self.state.summary))
+
+    def close(self) -> None:
+        self.stop()
+        os.close(self._told)
+        self.file.close()
+
+
+def _be_recorder(
+    target: Sequence[str] | int | None, file: int, options: Options, engine: str, command_line: Sequence[str],
+    out: int, tells: int, ends: int,
+) -> NoReturn:  # fmt: skip
+    """Record, in a process of its own, and tell the pipe ``tells`` what became of it. The end of the pipe ``ends``,
+    which comes with that of the process at its other side, ends the recording."""
+    from dataclasses import asdict
+
+    last: dict[str, Any] = {"ended": True}
+    try:
+        os.setpgid(0, 0)
+        null = os.open(os.devnull, os.O_RDONLY)
+        for fd, standard in ((null, 0), (out, 1), (out, 2)):
+            os.dup2(fd, standard)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_DFL)
+        from .recorders import record_growing
+
+        os.set_blocking(tells, False)
+        teller = _Teller(tells)
+        done = record_growing(
+            target, f"/proc/self/fd/{file}", options, engine=engine, command_line=command_line, say=teller.say,
+            began=teller.began, stop=lambda: bool(select.select([ends], [], [], 0)[0]),
+        )  # fmt: skip
+        last |= {"notes": done.notes}
+        if (summary := _software(done)) is not None:
+            last |= _facts(summary) | {"summary": asdict(summary)}
+    except LastbranchError as error:
+        last |= {"error": str(error), "hint": error.hint or "", "status": error.exit_code}
+    except BaseException as error:
+        from .crashes import crash_line
+
+        last |= {"error": f"the recorder failed: {crash_line(error)}", "status": 70}
+    finally:
+        with suppress(OSError):
+            os.set_blocking(tells, True)
+            os.write(tells, b"\n" + json.dumps(last).encode() + b"\n")
+        os._exit(0)
+
+
+def _software(done: Any) -> Summary | None:
+    from .capture.options import Summary
+
+    return done if isinstance(done, Summary) else None
+
+
+def _facts(summary: Summary) -> dict[str, Any]:
+    return {
+        "engine": f"software: {summary.engine}; trigger {summary.trigger}", "share": round(summary.share, 4),
+        "skipped": summary.throttled + sum(summary.skipped.values()),
+    }  # fmt: skip
+
+
+class _Teller:
+    """Tells a pipe how a recording goes, and loses a message rather than wait."""
+
+    def __init__(self, pipe: int) -> None:
+        self._pipe, self._told = pipe, 0.0
+
+    def _tell(self, message: dict[str, Any]) -> None:
+        with suppress(OSError):
+            os.write(self._pipe, json.dumps(message).encode() + b"\n")
+
+    def say(self, sentence: str) -> None:
+        why = sentence.partition("using the software engine: ")[2]
+        self._tell({"why": why} if why else {"notes": [sentence]})
+
+    def began(self, summary: Any, _launched: int | None) -> None:
+        if (now := time.monotonic()) - self._told < _TOLD:
+            return
+        self._told = now
+        from dataclasses import asdict
+
+        software = _software(summary)
+        if software is None:
+            self._tell({"engine": "hardware: the processor's branch records", "pid": os.getpid()})
+        else:
+            self._tell(_facts(software) | {"summary": asdict(software), "pid": os.getpid()})
+
+
+# -- What was recorded
+
+
+class LiveCapture(Closing):
+    """Counts what is added to a perf.data, whose last ``kept`` bytes of records can be saved.
+
+    ``source`` is read from its start on; `read` goes on where the last one ended. ``ours``: the file is for nobody
+    else, so what is not kept is given back to the disk, and its header may still be missing.
+    """
+
+    def __init__(
+        self, source: OpenFile, symbols: SymbolOptions | None = None, *, symfs: str | None = None,
+        folders: Sequence[str] = (), kept: int = KEPT, ours: bool = False,
+    ) -> None:  # fmt: skip
+        from .formats.perfdata.growing import GrowingPerfData
+
+        self._source, self._symbols, self._symfs, self._folders = source, symbols, symfs, folders
+        self._kept, self._ours, self._attached = kept, ours, 0
+        self._begin: Callable[[], GrowingPerfData] = lambda: GrowingPerfData(source)
+        self._growing: GrowingPerfData | None = None
+        self._counts: Any = None
+        self._first = 0
+        """Where the records begin that are kept."""
+        self._marks: list[int] = []
+        self._earlier: list[bytes] = []
+        """Records before these that are no samples."""
+
+    @property
+    def profile(self) -> Profile | None:
+        """What is known of the recording; ``None`` before its first samples."""
+        return self._growing.profile if self._growing is not None and self._counts is not None else None
+
+    @property
+    def namer(self) -> Namer:
+        namer: Namer = self._counts.namer
+        return namer
+
+    def read(self) -> None:
+        """Count what was added. Raises `FormatError` where the file is no perf.data, or is damaged."""
+        if self._growing is None:
+            try:
+                self._growing = self._begin()
+            except FormatError:
+                if self._ours:
+                    return
+                raise
+            self._first = self._growing.start
+        for batch in self._growing.batches(self._changed):
+            if self._counts is not None:
+                self._counts.add(batch)
+        if self._ours:
+            self._forget()
+
+    def turn(self) -> Snapshot | None:
+        """What was counted until now (`RunningCounts.turn`); ``None`` before the first samples."""
+        if self._counts is None:
+            return None
+        snapshot: Snapshot = self._counts.turn()
+        return snapshot
+
+    def annotate(self, place: Place) -> Annotation:
+        """The code of ``place`` with what was counted until now (`RunningCounts.annotate`)."""
+        found: Annotation = self._counts.annotate(place)
+        return found
+
+    def _changed(self) -> None:
+        """The tables are other ones: bind anew."""
+        from .analysis.naming import Namer
+        from .analysis.running import RunningCounts
+        from .bind import bind
+        from .opening import attach_binaries
+        from .symbols import Symbolizer
+
+        assert self._growing is not None
+        profile = self._growing.profile
+        if self._ours and not profile.machine.os_release:
+            profile.machine.os_release = os.uname().release  # completed files say it at their end
+        new = profile.modules[self._attached :]
+        self._attached = len(profile.modules)
+        attach_binaries(new, profile.machine.os_release, self._symfs, self._folders)
+        bind(profile)
+        if self._counts is None:
+            namer = Namer(profile, None if self._symbols is None else Symbolizer(profile, self._symbols))
+            self._counts = RunningCounts(namer)
+        self._counts.bind()
+
+    # -- what is kept of the records
+
+    def _forget(self) -> None:
+        """Give the disk back the oldest records, if there are too many."""
+        assert self._growing is not None
+        if not self._marks or self._growing.at - self._marks[-1] > self._kept // 16:
+            self._marks.append(self._growing.at)
+        if self._growing.at - self._first <= self._kept:
+            return
+        first = next(mark for mark in [*self._marks, self._growing.at] if self._growing.at - mark <= self._kept)
+        self._earlier.append(self._growing.record_bytes(self._first, first))
+        _punch(self._source, self._first, first)
+        self._first, self._marks = first, [mark for mark in self._marks if mark > first]
+
+    def save(self, output: str, describe: Callable[[Profile], None] = lambda profile: None) -> None:
+        """Write what was seen to ``output``, as `lastbranch record` writes: the name decides the format, an existing
+        file becomes ``output.old``. ``describe`` completes the profile of formats other than perf.data.
+
+        Raises `CollectorError` where that is impossible.
+        """
+        from .capture.recording import save
+        from .model.atomic_output import PartFile
+
+        assert self._growing is not None
+        whole = self._first == self._growing.start
+        with PartFile(output) as part:
+            copy = part.file
+            copy.write(self._bytes(0, self._growing.start) if whole else self._growing.open_header())
+            for records in self._earlier:
+                copy.write(records)
+            at, end = self._first, self._source.size if whole and self._growing.complete else self._growing.at
+            while at < end:
+                data = self._bytes(at, min(end, at + (1 << 20)))
+                if not data:
+                    break
+                copy.write(data)
+                at += len(data)
+            save(part, output, lambda profile: self._describe(profile, describe))
+
+    def _describe(self, profile: Profile, describe: Callable[[Profile], None]) -> None:
+        describe(profile)
+        if self._earlier:
+            profile.header["kept"] = f"the newest {self._kept >> 20} MiB of the records; of those before no samples"
+
+    def _bytes(self, start: int, end: int) -> bytes:
+        from .model import read_at
+
+        return read_at(self._source, start, end - start)
+
+    def close(self) -> None:
+        if self._counts is not None and self._counts.namer.symbols is not None:
+            self._counts.namer.symbols.close()
+        self._source.close()
+
+
+_PUNCH_HOLE = 0x03
+"""FALLOC_FL_PUNCH_HOLE with FALLOC_FL_KEEP_SIZE, of fallocate(2)."""
+
+
+def _punch(source: OpenFile, start: int, end: int) -> None:
+    """Free the blocks of a part of the file, which reads as zeros then. Where the file system cannot, they stay."""
+    if sys.platform == "linux":
+        arguments = source.fileno(), _PUNCH_HOLE, ctypes.c_long(start), ctypes.c_long(end - start)
+        ctypes.CDLL(None).fallocate(*arguments)

@@ -1,0 +1,142 @@
+"""A perf.data that is read while it grows: counted in parts, it has what it has in one piece."""
+
+from __future__ import annotations
+
+import os
+import struct
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from growing_files import GrowingFile
+from lastbranch import demo
+from lastbranch.analysis import branches, names, running
+from lastbranch.errors import FormatError
+from lastbranch.formats.perfdata.layout import RECORD
+from lastbranch.formats.perfdata.reader import Reader
+from lastbranch.live import LiveCapture
+from lastbranch.model import OpenFile
+from lastbranch.opening import FileSource, open_profile
+
+
+@pytest.fixture
+def growing(tmp_path: Path) -> GrowingFile:
+    return GrowingFile(demo.capture(), tmp_path / "growing.data")
+
+
+@pytest.fixture
+def live(growing: GrowingFile) -> Iterator[LiveCapture]:
+    with LiveCapture(FileSource(str(growing.path))) as capture:
+        yield capture
+
+
+def test_in_parts_of_any_size_it_has_the_counts_of_the_whole(growing: GrowingFile, live: LiveCapture) -> None:
+    sizes = iter([1, 7, 100, 3001, 5, 20_000, 8, 64_000])
+    seen = recent = 0
+    while growing.add(next(sizes, 50_021)):
+        live.read()
+        if (now := live.turn()) is not None:
+            seen, recent = now.entries, recent + now.recent_entries
+    live.read()
+    assert live.profile is not None
+    assert now is not None
+    profile = open_profile(growing.path)
+    assert now.entries == seen == recent == profile.entries > 1000
+    assert now.samples.tolist() == [profile.samples]
+    expected = branches(profile)
+    for name, column in now.branches.arrays().items():
+        assert np.array_equal(column, getattr(expected, name)), name
+    table = names(profile, "function", None, totals=False)
+    by_module = {table.labels[n].module: int(c) for n, c in zip(table.name, table.samples, strict=True)}
+    found = now.functions
+    assert {now.labels[n].module: int(c) for n, c in zip(found.name, found.samples, strict=True)} == by_module
+    assert found.branches.sum() == expected.count[(expected.from_address != 0)].sum()
+
+
+def test_change_is_between_the_last_two_intervals(growing: GrowingFile, live: LiveCapture) -> None:
+    growing.add(len(growing.records) // 2)
+    live.read()
+    first = live.turn()
+    growing.add()
+    live.read()
+    second, third = live.turn(), live.turn()
+    assert first is not None and second is not None and third is not None  # noqa: PT018
+    assert first.samples.sum() > 0 < second.recent.sum()
+    assert (second.before == first.recent).all()
+    assert (second.samples == first.samples + second.recent).all()
+    assert third.recent.sum() == 0
+    assert (third.before == second.recent).all()
+
+
+def test_a_loss_is_there_in_the_next_turn(growing: GrowingFile, live: LiveCapture) -> None:
+    growing.add()
+    live.read()
+    quiet = live.turn()
+    assert quiet is not None
+    assert not quiet.lost
+    trailer = bytes(Reader(FileSource(demo.capture())).state.attrs[0].trailer)
+    growing.append(struct.pack("<IHHQQ", RECORD["LOST"], 0, 24 + len(trailer), 1, 4711) + trailer)
+    live.read()
+    now = live.turn()
+    assert now is not None
+    assert now.lost == {"records": 4711}
+
+
+def test_what_is_no_record_is_an_error_with_its_place(growing: GrowingFile, live: LiveCapture) -> None:
+    growing.add()
+    size = growing.path.stat().st_size
+    growing.append(bytes(1 << 17))
+    with pytest.raises(FormatError, match="record of impossible size") as raised:
+        live.read()
+    assert raised.value.offset == size
+
+
+def test_there_are_never_more_rows_than_allowed(
+    growing: GrowingFile, live: LiveCapture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(running, "MOST_ROWS", 64)
+    while growing.add(50_000):
+        live.read()
+        now = live.turn()
+        assert now is None or len(now.branches) <= 64
+    assert now is not None
+    assert now.left_out > 0
+    assert now.left_out + now.branches.count.sum() == open_profile(growing.path).entries
+    hottest = branches(open_profile(growing.path)).count[:5].tolist()
+    assert now.branches.count[:5].tolist() == hottest
+
+
+def test_the_disk_keeps_the_newest_records(growing: GrowingFile, tmp_path: Path) -> None:
+    with tempfile.TemporaryFile(dir=tmp_path, buffering=0) as file:
+        file.write(growing.path.read_bytes())
+        source = OpenFile(os.fdopen(os.dup(file.fileno()), "rb", buffering=0), "growing")
+        with LiveCapture(source, kept=200_000, ours=True) as live:
+            for _ in range(20):
+                for at in range(0, len(growing.records), 40_000):
+                    file.write(growing.records[at : at + 40_000])
+                    live.read()
+            now = live.turn()
+            live.save(str(tmp_path / "kept.data"))
+        assert now is not None
+        profile = open_profile(tmp_path / "kept.data")
+        assert not profile.damage or [d.field for d in profile.damage] == ["data.size"]
+        assert 0 < profile.samples < now.samples.sum() // 4
+        assert (tmp_path / "kept.data").stat().st_size < 200_000 + len(growing.records)
+        whole = branches(open_profile(demo.capture()))
+        assert set(whole.from_module.tolist()) >= set(branches(profile).from_module.tolist()) != {-1}
+        if sys.platform == "linux":
+            assert os.fstat(file.fileno()).st_blocks * 512 < os.fstat(file.fileno()).st_size // 2
+
+
+def test_a_complete_file_ends_where_its_header_says(tmp_path: Path) -> None:
+    with LiveCapture(FileSource(demo.capture())) as live:
+        live.read()
+        now = live.turn()
+        assert now is not None
+        assert now.entries == open_profile(demo.capture()).entries
+        live.save(str(tmp_path / "same.data"))
+    assert (tmp_path / "same.data").read_bytes() == Path(demo.capture()).read_bytes()
