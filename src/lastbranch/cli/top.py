@@ -121,8 +121,8 @@ def _show(
             click.echo(err=True)
     if session.recorder is not None:
         _check(session.recorder.stop())
+    session.read()
     if once:
-        session.read()
         _print_once(session, session.look(), form, limit)
     if output is not None and session.live.profile is not None:
         session.save(output)
