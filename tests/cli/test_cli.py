@@ -380,7 +380,7 @@ def test_packed_captures_are_named(name: str, pack: Callable[[bytes], bytes], ca
 
 
 def test_the_list_of_verbs_that_read_a_capture_is_whole() -> None:
-    others = {"record", "top", "session", "sources", "lbr", "doctor", "help", "completion", "fleet"}
+    others = {"record", "top", "session", "sources", "lbr", "doctor", "cache", "help", "completion", "fleet"}
     assert {words[0] for words in ONE_CAPTURE} | others == set(VERBS)
 
 

@@ -23,6 +23,7 @@ __all__ = ["MOST_ROWS", "LiveFunctions", "RunningCounts", "Snapshot"]
 
 MOST_ROWS = 1 << 18
 """Rows of each table; beyond it the rarer half of them is one sum."""
+_WAITING_ROWS = 1 << 15
 _ADDED = np.add
 _BRANCH_OPS = [_ADDED] * 3 + list(BRANCH_VALUES.values())
 
@@ -33,12 +34,18 @@ class _Totals:
     def __init__(self, ops: Sequence[np.ufunc]) -> None:
         self._ops = ops
         self._parts: list[tuple[list[Array], list[Array]]] = []
+        self._waiting = 0
+        """Rows that were added since these were one part."""
         self.left_out = 0
         """The sum of the first value over rows that there was no room for."""
 
     def add(self, keys: list[Array], values: list[Array]) -> None:
-        if len(keys[0]):
-            self._parts.append((keys, values))
+        if not len(keys[0]):
+            return
+        self._parts.append((keys, values))
+        self._waiting += len(keys[0])
+        if self._waiting > max(_WAITING_ROWS, len(self._parts[0][0][0])):  # not each time: that would cost more
+            self.rows()
 
     def rows(self) -> tuple[list[Array], list[Array]]:
         """The distinct keys, in no order, and their values."""
@@ -51,6 +58,7 @@ class _Totals:
             )
             self._parts = [group_unordered(keys, values, self._ops)]
         keys, values = self._parts[0]
+        self._waiting = 0
         if len(keys[0]) > MOST_ROWS:
             order = np.argsort(-values[0], kind="stable")
             kept = np.sort(order[: MOST_ROWS // 2])

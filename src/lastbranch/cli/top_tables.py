@@ -79,7 +79,7 @@ class Session:
             self.recorder.poll()
         self.live.read()
         if self._began is None and (self.recorder is None or self.recorder.state.engine):
-            self._began = time.monotonic()
+            self._began = self._looked = time.monotonic()
 
     @property
     def seconds(self) -> float:

@@ -19,7 +19,7 @@ from lastbranch.errors import FormatError
 from lastbranch.formats.perfdata.layout import RECORD
 from lastbranch.formats.perfdata.reader import Reader
 from lastbranch.live import LiveCapture
-from lastbranch.model import OpenFile
+from lastbranch.model import Array, OpenFile
 from lastbranch.opening import FileSource, open_profile
 
 
@@ -108,6 +108,27 @@ def test_there_are_never_more_rows_than_allowed(
     assert now.left_out + now.branches.count.sum() == open_profile(growing.path).entries
     hottest = branches(open_profile(growing.path)).count[:5].tolist()
     assert now.branches.count[:5].tolist() == hottest
+
+
+def test_rows_of_many_turns_are_added_up(
+    growing: GrowingFile, live: LiveCapture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    added = 0
+
+    def add(totals: running._Totals, keys: list[Array], values: list[Array]) -> None:
+        nonlocal added
+        added += len(keys[0])
+        whole(totals, keys, values)
+        assert sum(len(keys[0]) for keys, _ in totals._parts) <= 2 * distinct
+
+    distinct = 2 * len(branches(open_profile(demo.capture())))
+    whole = running._Totals.add
+    monkeypatch.setattr(running, "_WAITING_ROWS", 64)
+    monkeypatch.setattr(running._Totals, "add", add)
+    while growing.add(1500):
+        live.read()
+        live.turn()
+    assert added > 4 * distinct
 
 
 def test_the_disk_keeps_the_newest_records(growing: GrowingFile, tmp_path: Path) -> None:
