@@ -151,7 +151,7 @@ CODES: tuple[Code, ...] = (
     Code(
         "QueryAllTraces",
         S.INVALID_PARAMETER,
-        "no array, or a count of 0 or more than 64",
+        "no array, or a count of 0 or more than 64 (on Windows, than it takes)",
         _PAGE,
         f"{_API}::TestQueryAllTraces",
     ),
@@ -181,7 +181,7 @@ CODES: tuple[Code, ...] = (
     Code(
         "TraceQueryInformation",
         S.NOT_SUPPORTED,
-        "a class other than 4, 5, 7, 0x0B, 0x0E",
+        "a class other than 4, 5, 7, 0x0B, 0x0E; on Windows, one that it does not know",
         _QUERY,
         f"{_INFO}::TestQuery",
     ),
@@ -215,7 +215,8 @@ CODES: tuple[Code, ...] = (
     Code(
         "TraceSetInformation",
         S.NOT_SUPPORTED,
-        "a class other than 3, 4, 5, 6, 8, 9, 10, 20, 21, 0x10000; descendants where the kernel does not list children",
+        "a class other than 3, 4, 5, 6, 8, 9, 10, 20, 21, 0x10000 (on Windows, one that it does not know); descendants "
+        "where the kernel does not list children",
         OURS,
         f"{_INFO}::TestSet",
     ),
@@ -353,6 +354,13 @@ CODES: tuple[Code, ...] = (
         "INJECT_ONLY outside Windows",
         OURS,
         "etw/test_merging.py::test_refusals",
+    ),
+    Code(
+        "TraceQueryInformation, TraceSetInformation, on Windows",
+        S.BAD_LENGTH,
+        "a class that is passed on, with a length beyond the buffer",
+        OURS,
+        "etw/windows/test_information.py::test_a_buffer_is_never_left",
     ),
     Code(
         "any, on Windows",

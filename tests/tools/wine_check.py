@@ -138,8 +138,15 @@ def missing(bits: int = 64) -> str:
     return "" if shutil.which("wine") else "wine is not installed (Debian: wine)"
 
 
+class NotRunError(RuntimeError):
+    """A program that wine does not run, or that fails in it."""
+
+
 def run(program: str, folder: Path, bits: int = 64) -> list[str]:
-    """Build ``program`` and run it by wine, whose prefix is in ``folder``; its lines. `RuntimeError` where it fails."""
+    """Build ``program`` and run it by wine, whose prefix is in ``folder``; its lines.
+
+    `RuntimeError` where it cannot be built, `NotRunError` where it fails.
+    """
     source, binary = folder / "program.c", folder / "program.exe"
     source.write_text(program)
     words = [COMPILERS[bits], "-O1", "-Wall", "-Werror", "-o", str(binary), str(source), "-ladvapi32"]
@@ -152,8 +159,8 @@ def run(program: str, folder: Path, bits: int = 64) -> list[str]:
     }  # fmt: skip
     done = subprocess.run(["wine", str(binary)], env=environment, capture_output=True, text=True, timeout=START,
                           stdin=subprocess.DEVNULL)  # fmt: skip
-    if done.returncode:
-        raise RuntimeError(f"wine: exit code {done.returncode}: {done.stderr}")
+    if done.returncode or not done.stdout:  # without wine32 it runs nothing and succeeds
+        raise NotRunError(f"wine does not run it (exit code {done.returncode})")
     return done.stdout.splitlines()
 
 
@@ -201,6 +208,15 @@ def checked_calls(lines: list[str]) -> Iterator[tuple[bool, str]]:
             yield bool(found), f"{name}: exported by {' and '.join(found) or 'none'}"
 
 
+def _narrow(folder: Path) -> list[str]:
+    """What a program for 32-bit Windows says, where this wine runs one."""
+    try:
+        lines = run(offsets_program(), folder, 32)
+    except NotRunError as error:
+        return [f"skipped: 32 bits: {error}"]
+    return wrong_offsets(lines, 32) or ["pass: the same in 32 bits"]
+
+
 def main() -> int:
     if why := missing():
         print(f"skipped: {why}")
@@ -213,6 +229,12 @@ def main() -> int:
         print("\n".join(wrong) or f"pass: sizes and offsets of {len(LAYOUTS)} structures, "
                                  f"{len(UNPROVEN)} of them as the vendor's pages declare them")  # fmt: skip
         failed += bool(wrong)
+        if missing(32):
+            print(f"skipped: 32 bits: {missing(32)}")
+        else:
+            wrong = _narrow(folder)
+            print("\n".join(wrong))
+            failed += not wrong[0].startswith(("pass", "skipped"))
         for right, what in checked_calls(run(calls_program(), folder)):
             print(f"{'pass' if right else 'FAIL'}: {what}")
             failed += not right
