@@ -383,7 +383,8 @@ def test_other_systems_record_nothing(record: Record, monkeypatch: pytest.Monkey
 
 _AS_WINDOWS = """
 import ctypes, os, signal, sys
-import click, numpy, shutil, subprocess, tempfile  # which look at the system when they are imported
+# These look at the system when they are imported:
+import click, glob, inspect, json, numpy, pathlib, platform, queue, shutil, subprocess, tempfile, uuid
 for name in ("fcntl", "grp", "posix", "pwd", "resource", "termios"):
     sys.modules[name] = None
 for name in ("SIGALRM", "SIGCHLD", "SIGHUP", "SIGPIPE", "SIGXFSZ", "pthread_sigmask", "setitimer"):
