@@ -23,6 +23,7 @@ from ..capture.options import Options
 from ..capture.traceable import CollectorError, check_command, describe_exec
 from ..errors import LastbranchError, SelectionError
 from ..lbr import convert
+from ..model import counted
 from ..model.atomic_output import OutputError, PartFolder, keep_old, naming, unused_name
 from .flags import GROUPS, EnableFlag, LogFileMode, MergeFlag
 from .interface import ProfileSource
@@ -60,8 +61,8 @@ class SessionSummary:
     """Of the program, as 32 bits with a sign; ``None`` where it was left running."""
 
     def __str__(self) -> str:
-        what = f"{self.buffers} buffers of events in {self.seconds:.1f} s"
-        return f"{what}, a branch record every {self.interval} {self.source}"
+        what = f"{counted(self.buffers, 'buffer')} of events in {self.seconds:.1f} s"
+        return f"{what} (a branch record every {self.interval} {self.source})"
 
 
 def record_session(command: Sequence[str] | None, options: Options, output: str) -> SessionSummary:
