@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from binder_checks import batch, bound, equals_brute_force, make, timeline_of
+from binder_checks import assert_equals_brute_force, batch, bound, make, timeline_of
 from binding_oracle import (
     END,
     HALVES,
@@ -33,7 +33,7 @@ from lastbranch.model import (
 @settings(max_examples=80, deadline=None)
 @given(history=address_space_histories())
 def test_equals_brute_force(highest: int, history: History) -> None:
-    equals_brute_force(highest, history)
+    assert_equals_brute_force(highest, history)
 
 
 @pytest.mark.parametrize("half", HALVES, ids=["64 bits", "32 bits", "a space of its own"])
@@ -41,7 +41,7 @@ def test_equals_brute_force(highest: int, history: History) -> None:
 @given(data=st.data())
 def test_every_mode_equals_brute_force(half: int, data: st.DataObject) -> None:
     """Low kernels, hypervisors and guests, by the mode of the sample."""
-    equals_brute_force(1 << 40, data.draw(address_space_histories(half=half, guests=True)))
+    assert_equals_brute_force(1 << 40, data.draw(address_space_histories(half=half, guests=True)))
 
 
 @settings(max_examples=50, deadline=None)

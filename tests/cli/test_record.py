@@ -339,12 +339,16 @@ def test_a_signal_to_the_whole_group_is_no_failure_of_the_collector(tmp_path: Pa
 
 
 def test_a_signal_for_a_program_that_is_gone_or_not_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is lost, and no error."""
     gone = subprocess.Popen(["true"])
     gone.wait()
     Received(signal.SIGINT, by_terminal=False).forward(gone.pid)
+    sent: list[tuple[int, ...]] = []
 
-    def refused(*_: int) -> None:
+    def refused(*call: int) -> None:
+        sent.append(call)
         raise PermissionError
 
     monkeypatch.setattr(os, "kill", refused)
     Received(signal.SIGINT, by_terminal=False).forward(gone.pid)
+    assert sent == [(gone.pid, signal.SIGINT)]

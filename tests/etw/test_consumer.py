@@ -618,12 +618,15 @@ def test_messages_and_counters_by_callback(tmp_path: Path) -> None:
     assert (sampled.hook, sampled.counters, sampled.extended) == (0x0F2F, (1, 2), [(7, (4).to_bytes(8, "little"))])
 
 
-def test_a_stream_by_callback_ends_when_it_is_told_to(tmp_path: Path) -> None:
+def test_a_stream_by_callback_can_be_ended(tmp_path: Path) -> None:
     path = write(tmp_path, some_trace(40_000))
-    stream = LiveStream(CallbackChannel(path, session=False), "x")
+    channel = CallbackChannel(path, session=False)
+    stream = LiveStream(channel, "x")
     parts = stream.parts()
     next(parts)
     stream.end()
     for _ in parts:
         pass
+    assert channel.recv(1) == b""
     stream.close()
+    assert not channel._thread.is_alive()

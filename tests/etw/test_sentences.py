@@ -41,4 +41,5 @@ def test_each_statement_has_a_case_and_each_case_a_statement() -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="the portable kernel runs on Linux")
 @pytest.mark.parametrize(("document", "case"), sorted(CASES), ids=lambda value: str(value))
 def test_case(document: str, case: str, world: World) -> None:
+    """Each case asserts its statements."""
     CASES[document, case](world)

@@ -266,6 +266,7 @@ def profiles(run: Run, data: Data, tmp_path_factory: pytest.TempPathFactory) -> 
 @settings(max_examples=300)
 @given(st.data())
 def test_damage_is_an_error_or_another_profile(profiles: list[bytes], draw: st.DataObject) -> None:
+    """Any other exception fails."""
     whole = draw.draw(st.sampled_from(profiles))
     at = draw.draw(st.integers(0, len(whole)))
     new = draw.draw(st.binary(max_size=8))

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import resource_bombs as bombs
-from binder_checks import bound, equals_brute_force, make
+from binder_checks import assert_equals_brute_force, bound, make
 from binding_oracle import History, address_space_histories
 from command_line import run_cli, time_limit
 from lastbranch.bind import Binder, SpaceIndex
@@ -172,7 +172,7 @@ def test_chunks_of_a_space_do_not_show(history: History) -> None:
     """With chunks of two intervals, spaces of the histories have several."""
     before, space._MOST = space._MOST, 2
     try:
-        equals_brute_force(1 << 40, history)
+        assert_equals_brute_force(1 << 40, history)
     finally:
         space._MOST = before
 

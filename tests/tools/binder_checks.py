@@ -75,7 +75,7 @@ def timeline_of(history: History, highest: int) -> tuple[Timeline, int]:
     return timeline, 1 + max((getattr(e, "tag", 0) for e in history.events), default=0)
 
 
-def equals_brute_force(highest: int, history: History) -> None:
+def assert_equals_brute_force(highest: int, history: History) -> None:
     timeline, tags = timeline_of(history, highest)
     binder = make(timeline, tags)
     if not history.queries:

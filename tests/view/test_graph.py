@@ -121,7 +121,9 @@ def test_what_is_too_large_is_refused_with_its_reason(browser: Browser, monkeypa
 
     monkeypatch.setattr(import_module("lastbranch.view.answers.function"), "block_graph", many)
     with serving(loaded(demo.capture(), demo.symfs())) as at, looking_at(browser, at + GRAPH) as page:
-        page.locator(".refused", has_text="1,201 edges between them: more than").wait_for()
+        refused = page.locator(".refused", has_text="1,201 edges between them: more than")
+        refused.wait_for()
+        assert refused.is_visible()
 
 
 def test_a_layout_that_fails_is_said(browser: Browser, address: str) -> None:
@@ -129,7 +131,9 @@ def test_a_layout_that_fails_is_said(browser: Browser, address: str) -> None:
         cells(page, "Functions")
         page.evaluate("() => { window.Worker = class { constructor() { throw new Error('no workers') } } }")
         page.evaluate("to => { location.hash = to }", GRAPH)
-        page.locator(".refused", has_text="could not be laid out: no workers").wait_for()
+        refused = page.locator(".refused", has_text="could not be laid out: no workers")
+        refused.wait_for()
+        assert refused.is_visible()
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -188,6 +188,7 @@ def test_who_connects_and_does_not_ask_is_cut_off(monkeypatch: pytest.MonkeyPatc
         connection.sendall(sent)
         while connection.recv(4096):
             pass
+        assert connection.recv(1) == b""
 
 
 def test_a_port_that_is_taken_says_so() -> None:

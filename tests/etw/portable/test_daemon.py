@@ -100,7 +100,7 @@ class TestLife:
             time.sleep(0.3)
             return woken() == before
 
-        until(quiet)
+        assert until(quiet)
 
     def test_sigterm_stops_the_session_as_stop_does(self, sessions: Sessions) -> None:
         sessions.start()

@@ -360,6 +360,7 @@ def test_what_no_session_sends_is_an_error(at: int, form: str, value: int, first
 @settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_damaged_streams_end_with_an_error_or_not_at_all(data: st.DataObject) -> None:
+    """Any other exception fails."""
     whole = bytearray(header() + buffer(1, 2, 3) + buffer(4, 5, cpu=1))
     for _ in range(data.draw(st.integers(1, 4))):
         whole[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))

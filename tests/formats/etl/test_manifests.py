@@ -392,6 +392,7 @@ def test_too_large_files_are_not_read(tmp_path):
 @given(st.binary(max_size=200), st.integers(0, len(WHOLE)))
 @settings(deadline=None, max_examples=100)
 def test_any_bytes_as_a_manifest(data, at):
+    """Descriptions or a `FormatError`: any other exception fails."""
     for text in (data, WHOLE.encode()[:at] + data + WHOLE.encode()[at:]):
         with contextlib.suppress(FormatError):
             manifests(text)

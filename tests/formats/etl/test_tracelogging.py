@@ -454,7 +454,7 @@ def test_broken_descriptions():
 @given(st.data())
 @settings(max_examples=75, deadline=None)
 def test_damaged_descriptions_never_fail(data):
-    """Real descriptions (or ours) with bytes changed, on payloads of any bytes."""
+    """Real descriptions (or ours) with bytes changed, on payloads of any bytes: any exception fails."""
     ours = [
         event_info([U32_PLAIN, (5, "rows", 2, 2, "", 0, 0), (0, "a", 4, 0, "", 1, 1), (6, "b", 14, 0, "", 0, 0)], top=2)
     ]
@@ -534,5 +534,6 @@ def test_broken_manifests():
 @given(st.text(max_size=200))
 @settings(deadline=None)
 def test_any_text_as_a_manifest(text):
+    """Any exception fails."""
     parse_manifest(text)
     parse_manifest(XML[:400] + text + XML[400:])

@@ -105,6 +105,7 @@ def test_malformed_files_of_another_project(number: int, data: Data, run: Callab
 @settings(max_examples=15, deadline=None)
 @given(st.sampled_from(sorted(FORMS)), st.data())
 def test_changed_bytes(form: str, draw: st.DataObject) -> None:
+    """`examine` asserts that what is read fits together."""
     data = bytearray(small(form).data)
     place = st.one_of(st.integers(0, 500), st.integers(0, len(data) - 1))
     changes = draw.draw(st.lists(st.tuples(place, st.binary(min_size=1, max_size=8)), min_size=1, max_size=6))
