@@ -103,6 +103,21 @@ static inline bool begin(TBRW_U32 stream, TBRW_STREAM_SECTION_IDENTIFIER section
     return status == VT_SUCCESS;
 }
 
+struct Software {
+    TBRW_HOST host;
+    TBRW_OS os;
+    TBRW_APPLICATION application;
+};
+
+static inline Software get_software()
+{
+    Software found;
+    CHECK(TBRW_get_host(file, sizeof(found.host), &found.host, NULL));
+    CHECK(TBRW_get_os(file, sizeof(found.os), &found.os, NULL));
+    CHECK(TBRW_get_application(file, sizeof(found.application), &found.application, NULL));
+    return found;
+}
+
 /* The string fields of each structure. */
 typedef std::vector<TBRW_STRING_OR_ID *> Strings;
 static inline Strings strings(TBRW_HOST &r) { return {&r.host_ip_address, &r.host_name}; }

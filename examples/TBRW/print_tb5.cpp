@@ -52,12 +52,10 @@ static void print_hardware()
 
 static void print_software()
 {
-    TBRW_HOST host;
-    TBRW_OS os;
-    TBRW_APPLICATION application;
-    CHECK(TBRW_get_host(file, sizeof(host), &host, NULL));
-    CHECK(TBRW_get_os(file, sizeof(os), &os, NULL));
-    CHECK(TBRW_get_application(file, sizeof(application), &application, NULL));
+    Software software = get_software();
+    TBRW_HOST &host = software.host;
+    TBRW_OS &os = software.os;
+    TBRW_APPLICATION &application = software.application;
     printf("  TBRW_HOST\n");
     TEXT(host, host_ip_address), TEXT(host, host_name);
     printf("  TBRW_OS\n");

@@ -62,13 +62,8 @@ static void put_section(TBRW_SECTION_IDENTIFIER section)
     if (section == TBRW_HARDWARE_SECTION) {
         put_system();
     } else if (section == TBRW_SOFTWARE_SECTION) {
-        TBRW_HOST host;
-        TBRW_OS os;
-        TBRW_APPLICATION application;
-        CHECK(TBRW_get_host(file, sizeof(host), &host, NULL));
-        CHECK(TBRW_get_os(file, sizeof(os), &os, NULL));
-        CHECK(TBRW_get_application(file, sizeof(application), &application, NULL));
-        put_record(host), put_record(os), put_record(application);
+        Software software = get_software();
+        put_record(software.host), put_record(software.os), put_record(software.application);
     } else if (section == TBRW_PROCESS_THREAD_SECTION) {
         std::vector<TBRW_PID> processes;
         std::vector<TBRW_TID> threads;
