@@ -37,6 +37,7 @@ _CLOSED = {
     "autoload_known_extensions": "false",
     "allow_community_extensions": "false",
     "allow_unsigned_extensions": "false",
+    "pandas_analyze_sample": "0",  # objects are texts; DuckDB before 2.0 fails to guess at columns without any
 }
 _THREADS = 4
 
