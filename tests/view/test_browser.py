@@ -27,7 +27,17 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
 UNKNOWN = "\N{EN DASH}"
-SCREENS = ("hot", "flame", "flame?table=1", "function", "branches", "branches?view=edges", "capture")
+SCREENS = (
+    "hot",
+    "flame",
+    "flame?table=1",
+    "function",
+    "branches",
+    "branches?view=edges",
+    "time",
+    "time?table=1",
+    "capture",
+)
 
 
 def same_functions(run: Callable[..., Ran], shown: list[dict[str, str]], *words: str | Path) -> None:

@@ -23,7 +23,7 @@ from lastbranch.view.anonymous import Anonymous
 from lastbranch.view.answers import ask
 from lastbranch.view.loaded import Loaded
 from lastbranch.view.single_file import single_file
-from viewer import cells, loaded, looking_at, serving, settled
+from viewer import cells, loaded, looking_at, node_modules, serving, settled
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -135,6 +135,18 @@ def test_the_page_shows_what_changed(run: Callable[..., Ran], browser: Browser, 
             assert ("unsure" in kind) == (not row["significant"])
             assert ("grew" in kind) == (row["change"] > 0)
     assert known > 3
+
+
+def test_axe_finds_nothing_in_what_changed(browser: Browser, compared: Loaded) -> None:
+    axe = (node_modules() / "axe-core" / "axe.min.js").read_text()
+    with serving(compared) as at, looking_at(browser, at, width=1000) as page:
+        page.evaluate(axe)
+        for screen in ("diff?by=edge", "diff?by=flame", "function?name=dispatch&beside=graph"):
+            page.goto(f"{at}#/{screen}")
+            settled(page)
+            found = page.evaluate("async () => (await axe.run()).violations")
+            assert [(one["id"], [node["html"][:200] for node in one["nodes"]]) for one in found] == [], screen
+            assert page.evaluate("document.documentElement.scrollWidth") == 1000, screen
 
 
 def test_a_file_holds_the_comparison(browser: Browser, compared: Loaded, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,8 +15,9 @@ import lastbranch
 import perfdata_writer as pw
 from command_line import Ran
 from lastbranch import demo
+from lastbranch.symbols import SymbolOptions
 from lastbranch.view.answers import ask
-from lastbranch.view.loaded import MOMENTS
+from lastbranch.view.loaded import MOMENTS, Loaded
 from perfdata_writer import Builder
 from small_captures import build
 from viewer import cells, loaded, looking_at, serving, settled
@@ -23,7 +25,13 @@ from viewer import cells, loaded, looking_at, serving, settled
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
-QUICK = ("--symfs", demo.symfs(), "--no-symbol-cache")
+QUICK = ("--symfs", demo.symfs(), "--no-symbol-cache", "--symbol-backend", "tables")
+
+
+@pytest.fixture(scope="module")
+def shown() -> Loaded:
+    """The demo's capture, with the names that are read most quickly."""
+    return replace(loaded(demo.capture(), demo.symfs()), symbols=SymbolOptions(cache=None, backend="tables"))
 
 
 def table(path: Path | str, **parameters: str) -> tuple[dict[str, np.ndarray], list[int], list[str]]:
@@ -60,8 +68,7 @@ def test_each_sample_counts_where_it_was_taken(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("chosen", [{}, {"module": "0"}, {"from": "1000050000", "to": "1000200000"}])
-def test_sums_are_those_of_the_other_screens(chosen: dict[str, str]) -> None:
-    shown = loaded(demo.capture(), demo.symfs())
+def test_sums_are_those_of_the_other_screens(shown: Loaded, chosen: dict[str, str]) -> None:
     answer = ask(shown, "time", {**chosen, "by": "thread"})
     asked = {name: value for name, value in chosen.items() if name == "module"}  # the time is a part that is marked
     assert np.asarray(answer.columns["groups.samples"])[0] == sum(ask(shown, "hot", asked).columns["samples"])
@@ -100,8 +107,7 @@ def test_many_threads_leave_a_row_for_the_others(tmp_path: Path) -> None:
     assert (rows["samples"][0] == rows["samples"][1:].sum(axis=0)).all()
 
 
-def test_a_part_of_the_time_filters_every_screen(run: Callable[..., Ran], browser: Browser) -> None:
-    shown = loaded(demo.capture(), demo.symfs())
+def test_a_part_of_the_time_filters_every_screen(run: Callable[..., Ran], browser: Browser, shown: Loaded) -> None:
     with serving(shown) as at, looking_at(browser, f"{at}#/time?table=1") as page:
         parts = cells(page, "Parts of the time")
         samples = np.asarray(ask(shown, "time", {}).columns["samples"])

@@ -66,13 +66,13 @@ function Rates({ answer }: { answer: Answer }): ComponentChild {
         <div class="rates" role="region" aria-label="Rates over time" tabIndex={0}>
           {names.map((name, group) => (
             <section key={`${ids[group]} ${name}`} aria-label={name} data-group={group}>
-              <h3 title={name}>
+              <h2 title={name}>
                 {(ids[group] ?? -1) >= 0 && isLive() ? (
                   <button type="button" class="plain" title={`Show only ${name}`} onClick={() => change({ [filter]: String(ids[group]) })}>{name}</button>
                 ) : (
                   name
                 )}
-              </h3>
+              </h2>
               {measures.map((measure) => {
                 const values = measure.values.subarray(group * parts, (group + 1) * parts);
                 if (!values.length) return null;
