@@ -18,11 +18,14 @@ from typing import IO, TYPE_CHECKING
 
 from .binaries import Code, Image, SegmentFlags, read_image, same_build_id
 from .binaries.candidates import Candidates
+from .binaries.kernel_modules import as_loaded
 from .bind import Opened, bind, join, rebind
+from .closing import on_failure
 from .errors import FormatError, LastbranchError, SelectionError
 from .formats.interface import Reading as FormatReading
 from .formats.registry import SNIFFED, format_of
 from .model import (
+    PATCHED,
     BytesSource,
     Limits,
     Module,
@@ -45,9 +48,9 @@ if TYPE_CHECKING:
     from .formats.etl.payload import Manifests
 
 __all__ = [
-    "FileSource", "attach_binaries", "build_id_at", "captures_at", "code_of", "is_called", "is_no_capture",
-    "open_profile", "open_source", "read_captures", "read_manifests", "read_profile", "reading_of", "same_binary",
-    "use_binary",
+    "FileSource", "attach_binaries", "build_id_at", "captures_at", "code_of", "image_at", "is_called",
+    "is_no_capture", "open_image", "open_profile", "open_source", "read_captures", "read_manifests", "read_profile",
+    "reading_of", "same_binary", "use_binary",
 ]  # fmt: skip
 
 _SPOOL_CHUNK = 1 << 20
@@ -410,7 +413,7 @@ def attach_binaries(
     there are none. The other arguments are those of `open_profile`."""
     places = Candidates(os_release, symfs, folders)
     for module in modules:
-        if module.kind in (ModuleKind.FILE, ModuleKind.KERNEL):
+        if module.kind in (ModuleKind.FILE, *PATCHED):
             module.missing = _attach(module, places.of(module), symfs is not None)
 
 
@@ -426,16 +429,12 @@ def _attach(module: Module, candidates: Iterable[tuple[str, bool]], searched: bo
         if not (trusted or known):
             continue
         try:
-            source = FileSource(path)
-        except (OSError, LastbranchError):
+            image = image_at(path)
+        except OSError:
             continue
-        try:
-            image = read_image(source)
         except LastbranchError as error:
             reason = f"unreadable: {error}"
             continue
-        finally:
-            source.close()
         same = same_binary(module, image)
         if not _has_code(image):
             reason = "only a debug file, without the code"
@@ -473,15 +472,29 @@ def same_binary(module: Module, image: Image) -> bool | None:
 def build_id_at(path: str) -> bytes:
     """The build id of the binary at ``path``; empty where there is no such file, or it has none."""
     try:
-        source = FileSource(path)
+        return image_at(path).build_id or b""
     except (OSError, LastbranchError):
         return b""
-    try:
-        return read_image(source).build_id or b""
-    except (OSError, LastbranchError):
-        return b""
-    finally:
-        source.close()
+
+
+def image_at(path: str) -> Image:
+    """The headers of the binary at ``path``, as `open_image` has them. Raises `FormatError` and `OSError`."""
+    source, image = open_image(path)
+    source.close()
+    return image
+
+
+def open_image(path: str) -> tuple[FileSource | BytesSource, Image]:
+    """The binary at ``path`` and its headers, for who closes it: a kernel module as the kernel loads it. Raises
+    `FormatError` where it is none, or damaged, and `OSError`."""
+    file = FileSource(path)
+    with on_failure(file.close):
+        source = as_loaded(file)
+        image = read_image(source)
+    if isinstance(source, BytesSource):
+        file.close()
+        return source, image
+    return file, image
 
 
 def _segments(image: Image) -> tuple[Segment, ...]:
@@ -497,8 +510,7 @@ def code_of(module: Module) -> Code | None:
     if not module.binary:
         return None
     try:
-        source = FileSource(module.binary)
-        image = read_image(source)
+        source, image = open_image(module.binary)
     except (OSError, LastbranchError):
         return None
     return None if same_binary(module, image) is False or _segments(image) != module.segments else Code(source, image)

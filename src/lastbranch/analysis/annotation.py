@@ -15,7 +15,7 @@ from ..binaries import Code
 from ..errors import SelectionError, UnavailableError
 from ..isa import Decoder
 from ..lbr import KIND, flag
-from ..model import BRANCH, AddressSpaces, Array, ModuleKind, Profile, SampleBatch, SampleFilter, counted
+from ..model import BRANCH, PATCHED, AddressSpaces, Array, ModuleKind, Profile, SampleBatch, SampleFilter, counted
 from .branch_kinds import CodeOf
 from .counting import (
     Bound,
@@ -284,7 +284,7 @@ def _annotation(
         kind = UnavailableError if place.end else SelectionError  # a function of this name, or an address as given
         name = profile.place(place.module, place.start)
         raise kind(f"no code lies at {name}", hint="addresses are link addresses, as `objdump` prints them")
-    patched = profile.modules[place.module].kind in (ModuleKind.KERNEL, ModuleKind.KERNEL_MODULE)
+    patched = profile.modules[place.module].kind in PATCHED
     flow = flow_of(
         counts.branches, counts.ranges, decoder, data, place.module, place.start, patched=patched,
         not_taken=counts.not_taken,

@@ -11,7 +11,7 @@ from ..arrays import covered, distinct
 from ..binaries import Code
 from ..isa import Decoder
 from ..lbr import KIND
-from ..model import Array, ModuleKind, Profile
+from ..model import PATCHED, Array, Profile
 from .branch_kinds import CodeOf, kinds_table
 from .counting import Bound
 
@@ -95,7 +95,7 @@ def executed(profile: Profile, ranges: Bound, code_of: CodeOf) -> Executed:
             continue
         address, stop = decoded(*found, mine.a, mine.b)
         first, last = row_of(address, mine.a), row_of(address, mine.b)
-        patched = profile.modules[row].kind in (ModuleKind.KERNEL, ModuleKind.KERNEL_MODULE)
+        patched = profile.modules[row].kind in PATCHED
         good, reasons = straight(stop & (not patched), first, last, mine.count)
         for reason, number in reasons.items():
             out.left_out[reason] = out.left_out.get(reason, 0) + number

@@ -8,7 +8,8 @@ import re
 from collections.abc import Iterator, Sequence
 
 from ..model import Module, ModuleKind
-from .files import below
+from .files import below, whole_file
+from .kernel_modules import PACKED_SUFFIXES, module_name
 
 __all__ = ["AnyCaseFolder", "Candidates", "windows_parts"]
 
@@ -16,6 +17,8 @@ __all__ = ["AnyCaseFolder", "Candidates", "windows_parts"]
 _PREFIX = re.compile(r"(?:\\\\[?.]\\|\\\?\?\\)?(?:[A-Za-z]:|\\Device\\HarddiskVolume\d+)?(?=\\)", re.IGNORECASE)
 """The text before the first folder: ``\\\\?\\``, ``\\??\\``, a drive, the kernel's name of a volume."""
 _ROOT = re.compile(r"\\SystemRoot(?=\\)", re.IGNORECASE)
+_DEPENDENCIES = 1 << 24
+"""Bytes of ``modules.dep`` that are read; those of distributions have less than a million."""
 _DRIVE = re.compile(r"[A-Za-z]:\\")
 
 
@@ -27,6 +30,7 @@ class Candidates:
         self._release, self._symfs = release, symfs
         self._folders = [folder.rstrip("/") for folder in folders]
         self._any_case: dict[str, AnyCaseFolder] = {}
+        self._by_name: dict[str, str] | None = None
 
     def of(self, module: Module) -> Iterator[tuple[str, bool]]:
         """(path, trusted) for ``module``, in the order to try them. The files need not exist."""
@@ -34,7 +38,10 @@ class Candidates:
 
     def _of_posix(self, module: Module) -> Iterator[tuple[str, bool]]:
         kernel = module.kind is ModuleKind.KERNEL
-        names = _kernels(self._release) if kernel else [module.name.removesuffix(" (deleted)")]
+        if module.kind is ModuleKind.KERNEL_MODULE:
+            names = self._kernel_module(module.name)
+        else:
+            names = _kernels(self._release) if kernel else [module.name.removesuffix(" (deleted)")]
         safe = [n for n in names if n.startswith("/") and ".." not in n.split("/") and "\0" not in n]
         if self._symfs is not None:
             yield from ((self._symfs.rstrip("/") + n, True) for n in safe + ["/vmlinux"] * kernel)
@@ -43,6 +50,27 @@ class Candidates:
         word = module.build_id.hex()
         by_id = [f"/.build-id/{word[:2]}/{word[2:]}"] if word else []
         yield from ((folder + n, False) for folder in self._folders for n in by_id + safe)
+
+    def _kernel_module(self, name: str) -> list[str]:
+        """Where a module of the kernel may be: compressed or not, and where ``modules.dep`` has one of that name."""
+        if "/" not in name:
+            found = self._modules().get(module_name(name))
+            name = f"/lib/modules/{self._release}/{found}" if found else ""
+        stem, ko, _ = name.rpartition(".ko")
+        return list(dict.fromkeys([name, *(f"{stem}.ko{end}" for end in PACKED_SUFFIXES)])) if ko else []
+
+    def _modules(self) -> dict[str, str]:
+        """The modules of this kernel by their names, from ``modules.dep`` (depmod): paths below its folder."""
+        if self._by_name is None:
+            self._by_name = {}
+            if self._release and "/" not in self._release:
+                path = below(self._symfs or "/", f"lib/modules/{self._release}/modules.dep")
+                text = whole_file(path, _DEPENDENCIES).decode("utf-8", "surrogateescape") if path else ""
+                for line in text.splitlines():
+                    file, colon, _ = line.partition(":")
+                    if colon and not file.startswith("/"):
+                        self._by_name[module_name(file)] = file
+        return self._by_name
 
     def _of_windows(self, module: Module) -> Iterator[tuple[str, bool]]:
         parts = windows_parts(module.name)

@@ -12,6 +12,7 @@ from ..errors import FormatError
 from ..model import BytesSource, Source
 from . import Image, read_image
 from .files import File, Space
+from .kernel_modules import as_loaded
 
 __all__ = ["Binary", "open_binary", "unpack_xz"]
 
@@ -93,8 +94,10 @@ class Binary:
 
 
 def open_binary(path: str) -> Binary:
-    """The ELF or PE file at ``path``. Raises `FormatError`, or `OSError` where it is no regular file."""
-    return Binary(File(path))
+    """The ELF or PE file at ``path``, a kernel module as the kernel loads it.
+
+    Raises `FormatError`, or `OSError` where it is no regular file."""
+    return Binary(as_loaded(File(path)))
 
 
 def unpack_xz(space: Space, name: str) -> Binary | None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 
-from ..binaries import Image, read_image
+from ..binaries import Image
+from ..binaries.kernel_modules import module_name
 from ..errors import LastbranchError, SelectionError
 from ..model import Module, ModuleKind, Profile, SampleFilter, word
-from ..opening import FileSource, same_binary, use_binary
+from ..opening import image_at, same_binary, use_binary
 from .interface import ExportOptions
 
 __all__ = ["choose", "limited"]
@@ -41,17 +42,12 @@ def limited(profile: Profile, options: ExportOptions) -> SampleFilter | None:
 
 def _rows_of_file(profile: Profile, path: str) -> list[int]:
     try:
-        source = FileSource(path)
-        try:
-            image = read_image(source)
-        finally:
-            source.close()
+        image = image_at(path)
     except (OSError, LastbranchError) as error:
         raise SelectionError(f"--binary {path}: not a binary: {error}") from error
     same_as_file = [same_binary(module, image) for module in profile.modules]
     same = [i for i, known in enumerate(same_as_file) if known]
-    name = os.path.basename(path)
-    named = [i for i, m in enumerate(profile.modules) if m.short == name]
+    named = [i for i, m in enumerate(profile.modules) if _has_name(m, os.path.basename(path))]
     unknown = [i for i in named if same_as_file[i] is None]
     if not same and not unknown and named:
         recorded = _described(profile.modules[named[0]])
@@ -60,6 +56,15 @@ def _rows_of_file(profile: Profile, path: str) -> list[int]:
             hint="give the file that was recorded, not one that was built since",
         )
     return same or unknown
+
+
+def _has_name(module: Module, name: str) -> bool:
+    """Whether a file called ``name`` is one of the module's: a kernel's is ``vmlinux``, or that and its release."""
+    if module.kind is ModuleKind.KERNEL:
+        return name.startswith("vmlinux")
+    if module.kind is ModuleKind.KERNEL_MODULE:
+        return module_name(module.name) == module_name(name)
+    return module.short == name
 
 
 def _not_one(profile: Profile, wanted: str, rows: list[int]) -> SelectionError:

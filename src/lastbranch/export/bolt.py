@@ -70,4 +70,4 @@ def in_stubs(image: Image, address: Array) -> Array:
     return found
 
 
-FORMAT = ModuleFormat("preagg.txt", write)
+FORMAT = ModuleFormat("preagg.txt", write, relocatable=False)

@@ -26,7 +26,7 @@ from ..errors import UnavailableError
 from ..isa import NOT_A_BRANCH, UNDECODABLE, Decoder
 from ..lbr import KIND
 from ..model import Array, counted, word
-from ..opening import FileSource, code_of
+from ..opening import code_of, open_image
 from ..symbols.backends.symbol_tables import elf_symbols
 from ..symbols.backends.symbols import Symbols
 from .bolt import in_stubs, returned
@@ -42,7 +42,7 @@ def write(counts: ModuleCounts, out: IO[bytes], _options: ExportOptions) -> Expo
     if code is None or code.arch != "x86_64" or code.image.format != "elf":
         raise UnavailableError(f"{word(module.name)}: blocks are found in ELF files of x86-64 alone",
                                hint="`--to bolt` has no blocks, and perf2bolt -pa reads it")  # fmt: skip
-    source = FileSource(module.binary)
+    source, _ = open_image(module.binary)
     try:
         symbols = elf_symbols(Binary(source))
         start, end, names = _functions(symbols, code.image)
@@ -225,4 +225,4 @@ def _quoted(text: str) -> str:
     return "'" + text.replace("'", "''").replace("\n", " ") + "'"
 
 
-FORMAT = ModuleFormat("bolt.yaml", write)
+FORMAT = ModuleFormat("bolt.yaml", write, relocatable=False)

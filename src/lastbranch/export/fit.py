@@ -18,14 +18,14 @@ import numpy as np
 
 from ..analysis.executed import row_of, stops
 from ..arrays import covered, distinct, interval_of
-from ..binaries import Code, Image, SegmentFlags, read_image, same_build_id
+from ..binaries import Code, Image, SegmentFlags, same_build_id
 from ..binaries.pseudo_probes import read_descriptors
 from ..binaries.sections import open_binary
 from ..bind import bind
 from ..errors import NotRecordedError, UnavailableError
 from ..isa import NOT_A_BRANCH, UNDECODABLE, Decoder, Instructions
 from ..model import Array, Module, Profile, counted, visible, word
-from ..opening import FileSource, code_of, open_source, use_binary
+from ..opening import code_of, image_at, open_source, use_binary
 from ..symbols import FunctionTable, Symbolizer, SymbolOptions
 from .line_samples import source_lines
 from .modules import first_code
@@ -99,11 +99,7 @@ def fit(path: str, binary: str, symbols: SymbolOptions | None = None) -> Fit:
 
 def _profile_of(binary: str) -> tuple[Profile, Image]:
     """A profile whose only module is the file ``binary``."""
-    source = FileSource(binary)
-    try:
-        image = read_image(source)
-    finally:
-        source.close()
+    image = image_at(binary)
     module = Module(
         binary, build_id=image.build_id or b"", timestamp=image.timestamp or 0, size=image.image_size or 0,
         pdb_guid=image.pdb_guid, pdb_age=image.pdb_age or 0,

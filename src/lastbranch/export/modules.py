@@ -12,7 +12,7 @@ from ..analysis import Counted, count_stacks, merge_processes
 from ..analysis.executed import decoded
 from ..errors import NotRecordedError, UnavailableError
 from ..isa import Decoder
-from ..model import Array, Module, ModuleKind, Profile, counted, word
+from ..model import PATCHED, Array, Module, ModuleKind, Profile, counted, word
 from ..opening import code_of
 from .binary_choice import choose
 from .interface import Exported, Exporter, ExportOptions
@@ -55,9 +55,9 @@ class ModuleCounts:
 
         Some processors write an entry twice: a range then seems to lead from one branch far past others. llvm-profgen
         leaves such ranges out when it reads a capture (``rangeCrossUncondBranch``), but not when it reads counts. Where
-        the code is not available, all ranges stay.
+        the code is not available, all ranges stay, and all of a kernel: it patches jumps of its code while it runs.
         """
-        code = code_of(self.module)
+        code = code_of(self.module) if self.module.kind not in PATCHED else None
         if code is None or not len(self.start):
             return self, []
         address, stop = decoded(code, Decoder(code.arch), self.start, self.end)
@@ -103,7 +103,9 @@ class ModuleFormat:
 
     ``write`` puts out the counts of a module. ``linked``: it needs link addresses, and so the binary.
     ``sampled``: it needs the addresses of samples, too. ``second`` is the suffix of the file that ``write`` makes of
-    `ExportOptions.symbol_order`, empty for formats of one file.
+    `ExportOptions.symbol_order`, empty for formats of one file. ``relocatable``: it can be of kernel modules.
+    ``count`` counts what the format has in the place of ranges, of the modules of these rows; ``None``: ranges and
+    branches.
     """
 
     suffix: str
@@ -111,14 +113,19 @@ class ModuleFormat:
     linked: bool = True
     sampled: bool = False
     second: str = ""
+    relocatable: bool = True
+    count: Callable[[Profile, ExportOptions, list[int]], Counted] | None = None
 
 
 def why_not(module: Module, form: ModuleFormat) -> str | None:
     """Why ``form`` cannot be made of the module."""
-    if module.kind is not ModuleKind.FILE and not (module.kind is ModuleKind.KERNEL and module.segments):
+    if module.kind not in (ModuleKind.FILE, *PATCHED):
         return f"{module.kind}: not a binary that can be rebuilt"
-    if form.linked and not module.segments and not module.is_pe:
+    needed = form.linked or module.kind in PATCHED
+    if needed and not module.segments and not module.is_pe:
         return f"link addresses are not known, binary {module.missing or 'not found'}"
+    if module.kind is ModuleKind.KERNEL_MODULE and not form.relocatable:
+        return "BOLT rewrites no kernel modules"
     return None
 
 
@@ -150,7 +157,10 @@ def count_modules(
 
     Raises `NotRecordedError` where there are no branch stacks, or no ranges between them.
     """
-    found = options.counted(rows) if options.counted else _count(profile, options, form)
+    if form.count:
+        found = form.count(profile, options, rows)
+    else:
+        found = options.counted(rows) if options.counted else _count(profile, options, form)
     if found.ranges is None:
         raise NotRecordedError("the captures have no fall-through ranges")
     (r_module, start, _, end), (times, _, _) = merge_processes(found.ranges)

@@ -21,9 +21,9 @@ from ..analysis.block_layout import layout
 from ..analysis.function_order import function_order
 from ..arrays import Ints
 from ..binaries.block_map import BlockMap, read_block_map
-from ..errors import UnavailableError
+from ..errors import LastbranchError, UnavailableError
 from ..model import Module, counted, word
-from ..opening import FileSource, code_of
+from ..opening import code_of, open_image
 from ..symbols import FunctionTable, Symbolizer
 from .interface import Exported, ExportOptions
 from .modules import ModuleCounts, ModuleFormat
@@ -75,8 +75,8 @@ def _map_of(module: Module) -> BlockMap:
     if module.is_pe or not module.binary:
         raise UnavailableError(f"{word(module.name)}: Propeller is for ELF files whose binary is there")
     try:
-        source = FileSource(module.binary)
-    except OSError as error:
+        source, _ = open_image(module.binary)
+    except (OSError, LastbranchError) as error:
         raise UnavailableError(f"{word(module.name)}: its binary cannot be read: {error}") from error
     try:
         blocks = read_block_map(source)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from .safe_text import counted, visible, word
     from .source import MEMORY, BytesSource, Limits, OpenFile, Source, limited, read_at
     from .stream import IN_PLACE, BatchReader, Progress, SampleStream, StackWatcher, Stages, no_progress
-    from .tables import Capture, Cpu, Event, Machine, Module, ModuleKind, Node, Process, Rows, Segment, Thread
+    from .tables import PATCHED, Capture, Cpu, Event, Machine, Module, ModuleKind, Node, Process, Rows, Segment, Thread
     from .tabular import Columns, RowNames, Tabular
     from .timeline import KERNEL, Change, Load, Timeline
 
@@ -44,6 +44,7 @@ __all__ = [
     "MAX_ENTRIES",
     "MAX_SAMPLES",
     "MEMORY",
+    "PATCHED",
     "REQUIRED",
     "TABLES",
     "AddressSpaces",
@@ -116,7 +117,7 @@ __getattr__ = lazy_names(__name__, {
     "profile": "TABLES Profile",
     "source": "MEMORY BytesSource Limits OpenFile Source limited read_at",
     "stream": "IN_PLACE BatchReader Progress SampleStream StackWatcher Stages no_progress",
-    "tables": "Capture Cpu Event Machine Module ModuleKind Node Process Rows Segment Thread",
+    "tables": "PATCHED Capture Cpu Event Machine Module ModuleKind Node Process Rows Segment Thread",
     "tabular": "Columns RowNames Tabular",
     "safe_text": "counted visible word",
     "timeline": "KERNEL Change Load Timeline",

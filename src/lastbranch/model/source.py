@@ -96,6 +96,9 @@ class BytesSource:
     def expect(self, offset: int, length: int) -> None:
         pass
 
+    def close(self) -> None:
+        pass
+
 
 class OpenFile:
     """A `Source` over a file that is open for reading, without a buffer. Whoever opened it, or `close`, closes it."""

@@ -75,6 +75,11 @@ class ModuleKind(StrEnum):
     """Memory without a file: JIT code, heap, stack. Only absolute addresses mean anything."""
 
 
+PATCHED = (ModuleKind.KERNEL, ModuleKind.KERNEL_MODULE)
+"""What patches its own code while it runs (alternatives, static branches): other branches may run than are in the file.
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class Segment:
     """A loadable piece of a binary: ``size`` bytes of the file at ``offset`` that link at ``address``."""

@@ -22,8 +22,9 @@ from ..arrays import distinct
 from ..binaries import DebugLink, Image, SegmentFlags, read_image, same_build_id
 from ..binaries.candidates import AnyCaseFolder
 from ..binaries.files import below, open_regular, read_regular
+from ..binaries.kernel_modules import PACKED_SUFFIXES, as_loaded, module_name
 from ..binaries.pdb import pdb_identity
-from ..model import Change, Module, ModuleKind, Profile
+from ..model import Change, Module, ModuleKind, Profile, Source
 from .breakpad import module_id
 from .cache import Cache
 from .model import DebugFiles
@@ -115,7 +116,7 @@ class Search:
 
     def image(self, path: str | None) -> Image | None:
         """The ELF or PE file at ``path``, if it is one."""
-        return read_regular(path, read_image, self.rejected) if path else None
+        return read_regular(path, _image, self.rejected) if path else None
 
     def images(self, candidates: Iterable[tuple[str, str]]) -> Iterator[tuple[str, Image]]:
         """(path, image) of the candidates (root, hint) that are regular files below their root and can be read."""
@@ -135,6 +136,10 @@ class Search:
     def nothing(self, why: str) -> Found:
         """No files; the first ones that were turned down are named."""
         return Found(why=_sentence(why, *self.rejected[:2]))
+
+
+def _image(source: Source) -> Image:
+    return read_image(as_loaded(source))
 
 
 def _sentence(*parts: str) -> str:
@@ -191,7 +196,7 @@ def _with_binary(search: Search, module: Module, image: Image, build_id: bytes) 
         breakpad = _breakpad(search, module, image, build_id)
         if breakpad is not None:
             return breakpad
-    debug = read_regular(files.debug, read_image, []) if files.debug else None
+    debug = read_regular(files.debug, _image, []) if files.debug else None
     return Found(files, build_id.hex(), why=_sentence(_lacking(image, debug), *search.rejected[:1]))
 
 
@@ -244,6 +249,7 @@ def _by_name(search: Search, module: Module, build_id: bytes) -> Iterator[tuple[
         names = [f"boot/vmlinux-{search.release}", f"lib/modules/{search.release}/vmlinux", "vmlinux"]
     else:
         names = [module.name.removesuffix(" (deleted)")]
+        names += [names[0].removesuffix(end) for end in PACKED_SUFFIXES if end and names[0].endswith(f".ko{end}")]
     for root in search.debug_dirs:
         for word in (found.hex() for found in ids if found):
             yield root, f".build-id/{word[:2]}/{word[2:]}.debug"
@@ -307,6 +313,8 @@ def _from_offsets(search: Search, row: int, image: Image) -> AddressMap | None:
     if module.kind is ModuleKind.KERNEL:  # they count from _text, where code begins
         linked = min((s.vaddr for s in code), default=0)
         return AddressMap(((0, (1 << 63) - 1, linked),)) if code else None
+    if module.kind is ModuleKind.KERNEL_MODULE:
+        return AddressMap()
     if module.kind is ModuleKind.VDSO:
         return AddressMap(((0, (1 << 32) - 1, image.image_base),))
     if any(s.file_size for s in image.sections if s.flags & SegmentFlags.EXECUTE):
@@ -368,8 +376,8 @@ _MODULES = "/proc/modules"
 
 def _find_kernel(search: Search, row: int) -> Found:
     module = search.profile.modules[row]
-    member = "" if module.kind is ModuleKind.KERNEL else _kernel_module(module.short)
-    found = _find_elf(search, row) if not member else Found()
+    member = "" if module.kind is ModuleKind.KERNEL else module_name(module.name)
+    found = _find_elf(search, row)
     if found.files is not None:
         return found
     if member and not is_module_name(member):
@@ -385,14 +393,6 @@ def _find_kernel(search: Search, row: int) -> Found:
     files = DebugFiles("kallsyms", KALLSYMS, debug=_MODULES if member else None, member=member)
     linked = min((s.address for s in module.segments if s.executable), default=0)
     return Found(files, f"kallsyms {running.hex()} {member}", AddressMap.from_base(linked))
-
-
-def _kernel_module(short: str) -> str:
-    """``/lib/modules/R/kernel/net/nf-tables.ko.xz`` or ``[nf_tables]`` -> ``nf_tables``."""
-    stem = short.strip("[]")
-    for end in (".zst", ".xz", ".gz", ".ko", ".debug"):
-        stem = stem.removesuffix(end)
-    return os.path.basename(stem).replace("-", "_")
 
 
 # -- PE files, PDBs, and Breakpad files by the identity of the PDB
