@@ -234,7 +234,7 @@ def _names(data: bytearray, sections: NDArray[np.void], strings: int) -> list[by
 
 
 def _lay_out(sections: NDArray[np.void], names: list[bytes]) -> None:
-    """Give the sections that are loaded their addresses: code from 0 on, all else behind it, each where no other is."""
+    """Give the sections that are loaded their addresses: code from 0 on, all else after it, each where no other is."""
     flags = sections["flags"].astype(np.int64)
     loaded, code = flags & _ALLOC != 0, flags & _EXECUTE != 0
     init = np.array([name.startswith(b".init") for name in names], bool)

@@ -29,6 +29,10 @@ if TYPE_CHECKING:
 @symbol_options
 @click.option("--source", is_flag=True, help="Print source lines between the instructions.")
 @source_root_option
+@click.option(
+    "--mispredictions", "cost", is_flag=True,
+    help="Also print how often each branch was mispredicted and the cycles that it cost, and the costliest branches.",
+)  # fmt: skip
 @click.option("--all", "every", is_flag=True, help="Also print instructions that were not seen to run.")
 @format_option("table", "csv", "json", help="Output format; csv has one row per instruction.")
 @terminal_options
@@ -39,7 +43,7 @@ if TYPE_CHECKING:
 @estimate_option
 def command(
     capture: Capture, function: str, make_filter: Any, symbols: SymbolOptions, source: bool,
-    source_root: tuple[str, ...], every: bool, form: str, limit: int, counts: EstimateChoice,
+    source_root: tuple[str, ...], cost: bool, every: bool, form: str, limit: int, counts: EstimateChoice,
 ) -> int:  # fmt: skip
     """Show the code of a function and how often it ran.
 
@@ -49,8 +53,12 @@ def command(
     ran, its cycles and its instructions per cycle. Its last instruction shows how often its branch was taken, and
     how often the taken branch was mispredicted. All these counts come from the ranges between the entries of branch
     stacks (docs: hot code). They follow time; --estimate executions corrects that.
+
+    With --mispredictions, cycles lost is how much longer the code after mispredictions of a branch took than the same
+    code after predicted branches, where the processor times branches.
     """
     from ..analysis.annotation import annotate
+    from ..analysis.mispredictions import cost_note, mispredictions
     from ..analysis.naming import Namer
     from ..errors import NotRecordedError
     from ..symbols import Symbolizer
@@ -65,12 +73,14 @@ def command(
     estimate = counts.of(capture, profile, chosen)
     with capture.reading(profile):
         found = annotate(profile, place, sample_filter=chosen, estimate=estimate)
-    shown = Annotated(profile, namer, found, source, source_root)
+        costs = mispredictions(profile, sample_filter=chosen)[0] if cost else None
+    shown = Annotated(profile, namer, found, source, source_root, costs)
     print_annotated(shown, form, limit, every, estimate)
     code = capture.finish(
         profile,
         found.notes
         + counts.notes(estimate)
+        + ([cost_note(costs)] if costs is not None else [])
         + shown.notes
         + symbol_notes(profile, symbolizer, [module_of(profile, place.label)], lines=source),
     )

@@ -13,10 +13,12 @@ from .symbols import module_of
 if TYPE_CHECKING:
     from ..analysis.annotation import Annotation
     from ..analysis.distributions import Distribution
+    from ..analysis.flow import Flow
+    from ..analysis.mispredictions import Mispredictions
     from ..analysis.naming import Label, Namer
     from ..model import Array, Profile
 
-__all__ = ["ARCS", "BLOCKS", "EDGES", "INSTRUCTIONS", "LINES", "LOOPS", "TARGETS", "Annotated"]
+__all__ = ["ARCS", "BLOCKS", "COSTLY", "COSTS", "EDGES", "INSTRUCTIONS", "LINES", "LOOPS", "TARGETS", "Annotated"]
 
 INSTRUCTIONS = ("address", "instruction", "samples", "block", "count", "taken %", "mispredicted %", "cycles", "ipc",
                 "loop", "file", "line", "source")  # fmt: skip
@@ -26,6 +28,9 @@ LOOPS = ("loop", "from", "to", "depth", "blocks", "iterations", "trips", "trips 
 BLOCKS = ("block", "from", "to", "count", "came", "went", "cycles", "cycles p50", "cycles p90", "ipc")
 ARCS = ("from", "to", "count", "share %", "mispredicted %")
 LINES = ("file", "line", "samples", "count")
+COSTS = ("mispredictions", "cycles lost")
+"""Columns of instructions, where they are asked for."""
+COSTLY = ("branch", "kind", "count", "mispredictions", "mispredicted %", "cycles lost")
 
 _QUANTILES = (0.5, 0.9)
 
@@ -40,9 +45,13 @@ class Line(NamedTuple):
 
 
 class Annotated:
-    """``found`` with names from ``namer``, and source lines below ``roots`` if ``source`` asks for them."""
+    """``found`` with names from ``namer``, source lines below ``roots`` if ``source`` asks for them, and what
+    mispredictions of its branches cost, if that is given."""
 
-    def __init__(self, profile: Profile, namer: Namer, found: Annotation, source: bool, roots: tuple[str, ...]) -> None:
+    def __init__(
+        self, profile: Profile, namer: Namer, found: Annotation, source: bool, roots: tuple[str, ...],
+        costs: Mispredictions | None = None,
+    ) -> None:  # fmt: skip
         from ..lbr import KIND
 
         self.profile, self.namer, self.found, self.flow = profile, namer, found, found.flow
@@ -53,6 +62,7 @@ class Annotated:
         self.lines = self._lines(roots) if source else [None] * len(self.flow)
         blocks = self.flow.blocks
         self.block_of = np.repeat(np.arange(len(blocks)), blocks.last - blocks.first + 1)
+        self.costs = costs if costs is None else _of_function(costs, self.flow)
         self.loop_of: list[int | None] = [None] * len(blocks)
         for number, loop in enumerate(found.loops, 1):  # inner ones come later
             for block in loop.blocks:
@@ -79,10 +89,17 @@ class Annotated:
         named = zip(self.namer.places(module, address), module.tolist(), address.tolist(), strict=True)
         return [name or self.profile.place(row, at) for name, row, at in named]
 
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Those of `instructions`: `INSTRUCTIONS`, and `COSTS` if these are known."""
+        return INSTRUCTIONS if self.costs is None else (*INSTRUCTIONS, *COSTS)
+
     def instructions(self) -> list[list[Cell]]:
-        """Rows of `INSTRUCTIONS`; the values of a block are in each of its rows, those of its branch in the last."""
+        """Rows of `columns`; the values of a block are in each of its rows, those of its branch in the last."""
         flow, blocks, counted = self.flow, self.flow.blocks, self.found.missing is None
         calls = self._call_names()
+        costs = [] if self.costs is None else _cost_cells(self.costs)
+        cost_of = {} if self.costs is None else dict(zip(self.costs.address.tolist(), costs, strict=True))
         rows: list[list[Cell]] = []
         for i, block in enumerate(self.block_of.tolist()):
             last, line = i == blocks.last[block], self.lines[i]
@@ -101,9 +118,23 @@ class Annotated:
                     self.loop_of[block],
                     (line.label.file or None) if line else None, (line.label.line or None) if line else None,
                     line.text if line else None,
+                    *(cost_of.get(int(flow.address[i]), (None, None)) if self.costs is not None else ()),
                 ]
             )  # fmt: skip
         return rows
+
+    def costly(self, limit: int) -> list[list[Cell]]:
+        """Rows of `COSTLY`: its branches that were mispredicted, those that cost most first."""
+        if self.costs is None:
+            return []
+        costs = self.costs.take(slice(limit or None))
+        kinds = self.flow.kind[self.flow.row_of(costs.address)].tolist()
+        names = self.places(costs.module, costs.address)
+        columns = (names, kinds, costs.count.tolist(), costs.predicted.tolist(), _cost_cells(costs))
+        return [
+            [name, self.kinds.get(kind), count, wrong, share(wrong, wrong + right), lost]
+            for name, kind, count, right, (wrong, lost) in zip(*columns, strict=True)
+        ]
 
     def _call_names(self) -> dict[int, str]:
         """Row -> `` <function>`` for direct branches that leave the function."""
@@ -216,6 +247,25 @@ class Annotated:
             "instructions_executed": flow.executed if self.found.missing is None else None,
             "ipc": _rounded(flow.ipc),
         }  # fmt: skip
+
+
+def _of_function(costs: Mispredictions, flow: Flow) -> Mispredictions:
+    """Those of ``flow`` that were mispredicted, those that cost most first."""
+    from ..analysis.mispredictions import cost_order
+
+    inside = (costs.module == flow.module) & (costs.mispredicted > 0)
+    costs = costs.take(inside)
+    costs = costs.take(flow.row_of(costs.address) >= 0)
+    return costs.take(cost_order(costs.estimated(), costs.timed, costs.mispredicted))
+
+
+def _cost_cells(costs: Mispredictions) -> list[tuple[int, int | None]]:
+    """Mispredictions and cycles lost of each branch; ``None`` where these are not known."""
+    lost = costs.estimated()
+    return [
+        (wrong, None if np.isnan(cycles) else round(max(0.0, cycles)))
+        for wrong, cycles in zip(costs.mispredicted.tolist(), lost.tolist(), strict=True)
+    ]
 
 
 def _rounded(value: float | None) -> float | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 from typing import TYPE_CHECKING
 
-from .annotated import ARCS, BLOCKS, EDGES, INSTRUCTIONS, LINES, LOOPS, TARGETS, Annotated
+from .annotated import ARCS, BLOCKS, COSTLY, COSTS, EDGES, LINES, LOOPS, TARGETS, Annotated
 from .output import WHOLE, Cell, key, print_json, print_lines, print_rows, row_lines, shorten, terminal_width, titles_of
 from .paint import FAINT, can_print, colours, emphasis, heat, painted, terminal
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["print_annotated"]
 
-_COLUMNS = ("samples", "count", "taken %", "mispredicted %", "cycles", "ipc", "loop", "address")
+_COLUMNS = ("samples", "count", "taken %", "mispredicted %", *COSTS, "cycles", "ipc", "loop", "address")
 _RATES = ("taken %", "mispredicted %", "cycles", "ipc")
 """Of the listing, before the instruction."""
 _ITERATIONS = LOOPS.index("iterations")
@@ -34,7 +34,7 @@ def print_annotated(shown: Annotated, form: str, limit: int, every: bool, estima
     """Print all of it; ``limit`` is for edges and targets, ``every`` includes what was not seen to run. ``estimate`` is
     what the counts were made with."""
     if form == "csv":
-        print_rows(INSTRUCTIONS, shown.instructions(), "csv", titles=titles_of(estimate))
+        print_rows(shown.columns, shown.instructions(), "csv", titles=titles_of(estimate))
     elif form == "json":
         print_json(_object(shown, limit, estimate))
     else:
@@ -44,10 +44,11 @@ def print_annotated(shown: Annotated, form: str, limit: int, every: bool, estima
 def _object(shown: Annotated, limit: int, estimate: Estimate) -> dict[str, object]:
     found = shown.found
     parts = {
-        "instructions": (INSTRUCTIONS, shown.instructions()), "blocks": (BLOCKS, shown.blocks()),
+        "instructions": (shown.columns, shown.instructions()), "blocks": (BLOCKS, shown.blocks()),
         "loops": (LOOPS, shown.loops()), "edges": (EDGES, shown.edges(limit)), "arcs": (ARCS, shown.arcs()),
         "indirect_targets": (TARGETS, shown.targets(limit)),
         "source_lines": (LINES, shown.source_lines() if shown.has_lines else ()),
+        **({"costly": (COSTLY, shown.costly(limit))} if shown.costs is not None else {}),
     }  # fmt: skip
     tables: dict[str, list[dict[str, object]]] = {
         name: [dict(zip(keys, row, strict=True)) for row in rows]
@@ -94,6 +95,7 @@ def _text(shown: Annotated, limit: int, every: bool, estimate: Estimate) -> Iter
         ("Loops", LOOPS, [row for row in shown.loops() if row[_ITERATIONS] or every], (), titles),
         ("Hottest edges", EDGES, shown.edges(limit), ("kind", "from", "to"), titles),
         ("Indirect targets", TARGETS, shown.targets(limit), ("branch", "to"), of_branch),
+        ("Costliest mispredictions", COSTLY, shown.costly(limit), ("branch", "kind"), {}),
     ):
         if rows:
             yield ""
@@ -107,10 +109,10 @@ def _listing(shown: Annotated, every: bool, titles: dict[str, str]) -> Iterator[
     Branch records are samples: code that is not in them may have run."""
     from ..model import counted, visible
 
-    rows = [dict(zip(INSTRUCTIONS, row, strict=True)) for row in shown.instructions()]
+    rows = [dict(zip(shown.columns, row, strict=True)) for row in shown.instructions()]
     firsts = set(shown.flow.blocks.first.tolist())
     cold = [row["count"] == 0 and not row["samples"] and not every for row in rows]
-    used = [c for c in _COLUMNS if c == "address" or any(row[c] for row in rows)]
+    used = [c for c in _COLUMNS if c == "address" or any(row.get(c) for row in rows)]
     for row in rows:
         row["samples"] = row["samples"] or None
     texts = [[_cell(row[c]) if i in firsts or c not in _BLOCK else "" for c in used] for i, row in enumerate(rows)]

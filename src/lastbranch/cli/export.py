@@ -96,9 +96,10 @@ def command(
 
     For compilers: autofdo (AutoFDO's text), gcov (what gcc reads), profgen (llvm-profgen's unsymbolized profile), bolt
     (BOLT's pre-aggregated profile), boltyaml (BOLT's profile by blocks), sampleprof (LLVM's text sample profile),
-    propeller (clusters of blocks for clang, and with --symbol-order the order of functions for lld), gopgo (calls, for
-    `go build -pgo`). Each file covers one module, --binary; without it, OUT is a new folder with a file for each
-    module. perfscript: the text of `perf script`, for llvm-profgen.
+    mispredictions (a second one, of mispredicted branches), propeller (clusters of blocks for clang, and with
+    --symbol-order the order of functions for lld), gopgo (calls, for `go build -pgo`). Each file covers one module,
+    --binary; without it, OUT is a new folder with a file for each module. perfscript: the text of `perf script`, for
+    llvm-profgen.
 
     For viewers, with names and inlined functions: pprof (profile.proto), speedscope, firefox (profiler.firefox.com),
     chrome (trace events, also for Perfetto), folded (for flame graphs, as `lastbranch stacks` prints). Their stacks are
@@ -135,7 +136,7 @@ def command(
     )
     with capture.reading(profile, printing=output is None):
         done = write(profile, name, output, options, symbol_order)
-    notes = [estimate.note] if name in COUNTED else counts.notes(estimate)
+    notes = [estimate.note] if name in COUNTED and done.unit != "samples" else counts.notes(estimate)
     code = capture.finish(profile, brief(profile, [*notes, *done.all_notes]))
     return NotRecordedError.exit_code if fail_empty and done.partial else code
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from ..symbols import SymbolOptions
 
 _BY = ("capture", "module", "service", "version", "host", "event", "day")
-_COUNTED = ("counts", "autofdo", "gcov", "profgen", "bolt", "sampleprof")
+_COUNTED = ("counts", "autofdo", "gcov", "profgen", "bolt", "sampleprof", "mispredictions")
 _LISTED = 20
 """Missing binaries that are named."""
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ..analysis.naming import View
     from ..analysis.share_noise import Noise
     from ..analysis.sources import Sources
-    from ..model import Array, Profile
+    from ..model import Array, Profile, SampleFilter
     from ..symbols import SymbolOptions
 
 VIEWS = ("function", "inline", "line")
@@ -34,6 +34,8 @@ _SPARE = ("branch entries", "bursts", "period", "period %", "noise")
 _SPARE_NAMES = ("total period", "period", "bursts", "instructions", "total", "period %", "samples", "source", "total %",
                 "noise")  # fmt: skip
 _MACHINE_ONLY = ("linkage name", "file", "line number")
+_COSTS = ("branches", "mispredictions", "share %", "mispredicted %", "cycles lost", "lost %")
+_COST_SPARE = ("branches", "lost %", "share %", "source")
 
 
 @click.command()
@@ -46,10 +48,16 @@ _MACHINE_ONLY = ("linkage name", "file", "line number")
     type=click.Choice([*_KEYS, *VIEWS]),
     help="What each row is. [default: function, or module if no names are found]",
 )
+@click.option(
+    "--mispredictions",
+    "cost",
+    is_flag=True,
+    help="Report mispredicted branches, those that cost most first, by function, inline, line or module.",
+)
 @source_root_option
 @estimate_option
 def command(
-    capture: Capture, make_filter: Any, symbols: SymbolOptions, form: str, limit: int, by: str | None,
+    capture: Capture, make_filter: Any, symbols: SymbolOptions, form: str, limit: int, by: str | None, cost: bool,
     source_root: tuple[str, ...], counts: EstimateChoice,
 ) -> int:  # fmt: skip
     """Report samples by function, module, process or line.
@@ -62,9 +70,19 @@ def command(
 
     noise is the standard error of samples %, in percentage points. A note says how much longer to record to halve it.
     bursts counts the bursts of a software recording that have samples there: those of one are no independent samples.
+
+    With --mispredictions, branches counts the entries of branch stacks whose outcome is known, and share % is of all
+    mispredictions. cycles lost is how much longer the code after them took than the same code after predicted
+    branches, and lost % its part of all cycles, where the processor times branches.
     """
+    if cost and by in ("process", "thread"):
+        raise click.UsageError(f"--mispredictions is by {', '.join(VIEWS)} or module, not by {by}.")
+    if cost and counts.executions:
+        raise click.UsageError("--mispredictions counts what was observed, without --estimate executions.")
     profile = capture.open()
     chosen = make_filter(profile)
+    if cost:
+        return _print_mispredictions(capture, profile, chosen, symbols, form, limit, by, source_root)
     notes: list[str] = []
     if by not in _KEYS:
         from ..analysis import names
@@ -98,6 +116,48 @@ def command(
     noise = sums.of(table.event, table.key, table.samples, lambda key: key)
     rows = _print_weights(profile, table, noise, cast("Key", by), form, limit)
     return capture.finish(profile, [*capture.why_empty(profile, rows), *notes, *noise.notes])
+
+
+def _print_mispredictions(
+    capture: Capture, profile: Profile, chosen: SampleFilter | None, symbols: SymbolOptions, form: str, limit: int,
+    by: str | None, roots: tuple[str, ...],
+) -> int:  # fmt: skip
+    from ..analysis.mispredictions import cost_note, mispredictions, named
+    from ..analysis.naming import Namer
+    from ..analysis.sources import Sources
+    from ..symbols import Symbolizer
+
+    with capture.reading(profile):
+        found, cycles = mispredictions(profile, sample_filter=chosen)
+    symbolizer = Symbolizer(profile, symbols) if by != "module" else None
+    namer = Namer(profile, symbolizer)
+    table = named(found, None if by == "module" else cast("View", by or "function"), namer)
+    if not by and not any(namer.labels[row].function for row in table.name.tolist()):
+        by, table = "module", named(found, None, namer)
+    sources, total = Sources(profile, roots), int(table.mispredicted.sum())
+    rows: list[list[Cell]] = []
+    for i, row in enumerate(table.name[: limit or None].tolist()):
+        label, wrong, lost = namer.labels[row], int(table.mispredicted[i]), round(max(0.0, float(table.lost[i])))
+        known = bool(table.timed[i])
+        names: list[Cell] = [] if by == "module" else [label.shown(profile)]
+        rows.append(
+            [
+                *([line_of(label)] if by == "line" else []), *names, module_of(profile, label) or "[unknown]",
+                int(table.count[i]), wrong, share(wrong, total),
+                share(wrong, wrong + int(table.predicted[i])), lost if known else None,
+                share(lost, cycles) if known else None, label.name or None, label.file or None, label.line or None,
+                sources.line(label.module, label.file, label.line) if by == "line" else None,
+            ]
+        )  # fmt: skip
+    names_of = [] if by == "module" else ["line", "function"] if by == "line" else ["function"]
+    columns = [*names_of, "module", *_COSTS, *_MACHINE_ONLY, "source"]
+    print_rows(columns, rows, form, machine_only=_MACHINE_ONLY, spare=_COST_SPARE,
+               names=(*names_of, "module", "source"))  # fmt: skip
+    shown = {module_of(profile, namer.labels[row]) for row in table.name[: limit or None].tolist()}
+    notes = [*capture.why_empty(profile, rows), cost_note(found), *sources.notes]
+    if symbolizer is not None:
+        notes += symbol_notes(profile, symbolizer, shown, lines=by in ("line", "inline"))
+    return capture.finish(profile, notes)
 
 
 def _print_weights(

@@ -17,7 +17,9 @@ __all__ = [
     "export_to", "exporter",
 ]  # fmt: skip
 
-BY_MODULE = ("autofdo", "gcov", "profgen", "bolt", "sampleprof", "propeller", "boltyaml", "gopgo")
+BY_MODULE = (
+    "autofdo", "gcov", "profgen", "bolt", "sampleprof", "mispredictions", "propeller", "boltyaml", "gopgo",
+)  # fmt: skip
 """Formats that speak of one module: a folder of files where no ``binary`` is chosen. Each module of this package with
 such a name has a `ModuleFormat` called ``FORMAT``, those of other formats a function ``export``."""
 
@@ -43,8 +45,9 @@ def counting_for(name: str) -> dict[str, bool] | None:
     """What `analysis.count_stacks` is asked for in the format ``name``; ``None`` where it is not one of `COUNTED`."""
     if name not in COUNTED:
         return None
-    sampled = name in BY_MODULE and import_module(f".{name}", __name__).FORMAT.sampled
-    return {"ranges": True, "details": False, "sampled": sampled}
+    form = import_module(f".{name}", __name__).FORMAT if name in BY_MODULE else None
+    ranges, sampled = form is None or form.count is None, form is not None and form.sampled
+    return {"ranges": ranges, "details": False, "sampled": sampled}
 
 
 def exporter(name: str) -> Exporter:

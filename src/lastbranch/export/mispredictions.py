@@ -1,0 +1,82 @@
+"""``--to mispredictions``: where branches were mispredicted, as a sample profile by line beside that of `sampleprof`.
+
+It has the form that llvm-profgen's ``--leading-ip-only`` gave samples of branch misses (LLVM pull request 99026, merged
+and reverted in July 2024): each address is a range of one instruction, so a line counts as often as the most often
+mispredicted of its branches. A compiler divides a line's count by that in the profile of executions and takes the
+branch for unpredictable from 0.2 on (``UnpredictableProfileLoader``, pull request 99027; Intel's compiler reads the
+file with ``-mllvm -unpredictable-hints-file=``). No clang that was released reads it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import IO
+
+import numpy as np
+
+from ..analysis import Bound, Counted, count_stacks
+from ..analysis.counting import EntryCounter
+from ..analysis.mispredictions import misprediction_events, no_outcomes
+from ..analysis.sample_filtering import filtered_batches
+from ..arrays import group
+from ..errors import UnavailableError
+from ..model import Array, Event, Profile, SampleFilter, visible
+from .interface import Exported, ExportOptions
+from .line_samples import tree_of
+from .modules import ModuleCounts, ModuleFormat
+
+__all__ = ["FORMAT"]
+
+
+def write(counts: ModuleCounts, out: IO[bytes], options: ExportOptions) -> Exported:
+    """Write the mispredictions of a module, which are in the place of its ranges. Raises as `line_samples.tree_of`."""
+    tree, done = tree_of(counts, options)
+    out.writelines(line.encode("utf-8", "surrogateescape") for line in tree.text())
+    events = _events(counts.profile, options)
+    if not events:
+        return done._replace(unit="mispredictions", why="the rest is in code without line numbers or functions")
+    names = ", ".join(visible(event.name) for event in events.values())
+    note = f"counts are samples of {names}, at the addresses of mispredicted branches"
+    return done._replace(unit="samples", notes=[note, *done.notes])
+
+
+def _events(profile: Profile, options: ExportOptions) -> dict[int, Event]:
+    """The events whose samples are mispredictions, by row, of those that are wanted."""
+    return {} if options.counted else misprediction_events(profile, options.sample_filter)
+
+
+def _count(profile: Profile, options: ExportOptions, rows: list[int]) -> Counted:
+    """The mispredictions of the samples that are wanted: the addresses of samples of events that count them, or else
+    the branch entries that say so. Raises `NotRecordedError` where nothing says so."""
+    events = _events(profile, options)
+    if events:
+        if options.estimate is not None and options.estimate.replaced:
+            name = next(iter(events.values())).name
+            raise UnavailableError(f"samples of {name} are mispredictions, of which no executions can be estimated")
+        chosen = replace(options.sample_filter or SampleFilter(), events=frozenset(events))
+        counter = EntryCounter(profile.binder, branches=False, ranges=False, sampled=True, by_process=False)
+        for batch in filtered_batches(profile, profile.batches(()), chosen, by_address=False):
+            counter.add(batch)
+        sampled = counter.result(chosen).sampled
+        return _as_ranges(sampled.module, sampled.address, sampled.count)
+    found = options.counted(rows) if options.counted else count_stacks(
+        profile, ranges=False, details=False, sample_filter=options.sample_filter, by_process=False,
+        estimate=options.estimate,
+    )  # fmt: skip
+    kinds = [found.branches, *([found.not_taken] if found.not_taken is not None else [])]
+    if not any(kind.mispredicted.any() or kind.predicted.any() for kind in kinds):
+        raise no_outcomes()
+    columns = (np.concatenate([getattr(kind, name) for kind in kinds]) for name in ("a_module", "a", "mispredicted"))
+    return _as_ranges(*columns)
+
+
+def _as_ranges(module: Array, address: Array, count: Array) -> Counted:
+    """What `modules.count_modules` takes, with a range for each address that has a count."""
+    some = count > 0
+    (module, address), (count,) = group([module[some], address[some]], [count[some]], [np.add])
+    none, nowhere = np.zeros(len(module), np.int64), np.full(len(module), -1)
+    ranges = Bound(nowhere, module, address, module, address, count, none, none)
+    return Counted(ranges.take(slice(0)), ranges)
+
+
+FORMAT = ModuleFormat("misp.prof", write, count=_count)
