@@ -18,7 +18,7 @@ from lastbranch.binaries.kernel_modules import as_loaded, module_name
 from lastbranch.binaries.sections import open_binary
 from lastbranch.errors import FormatError
 from lastbranch.model import BytesSource
-from toy_kernel import LINKED, MODULE, Toy, build_id_of, built, runs_of, unsymbolized
+from toy_kernel import LINKED, MODULE, SHIFT, TEXT, Toy, build_id_of, built, functions_of, runs_of, unsymbolized
 
 PACKED: dict[str, Callable[[bytes], bytes]] = {
     "": bytes, ".xz": lzma.compress, ".gz": gzip.compress, ".zst": zstandard.ZstdCompressor().compress,
@@ -137,6 +137,33 @@ def test_a_module_that_is_known_by_its_name_alone_is_found_by_modules_dep(run, t
     done = run("export", "--to", "sampleprof", "--symfs", files, "--binary", "[toy_device]", "--no-symbol-cache", path)
     assert done.code == 0, done.err
     assert "toy_work:" in done.out
+
+
+def test_what_the_kernel_patched_into_its_code_is_counted_as_it_ran(run, toy: Toy, tmp_path: Path) -> None:
+    """A static branch that is off in the file, and a retpoline's call that became an indirect one: the capture says
+    where the code went. A program's code is as its file has it."""
+    path, files = tmp_path / "x.data", symfs(tmp_path / "root", toy)
+    b, functions = toy.capture(), functions_of(toy.vmlinux)
+    first, _, _ = runs_of(toy.vmlinux)[0]
+    last = max(end for _, end, _ in runs_of(toy.vmlinux) if end < functions["tick"])
+    call = next(end for _, end, _ in runs_of(toy.vmlinux) if functions["start"] <= end)
+    program = [(a, z) for a, z, _ in runs_of(toy.program)]
+    for by, mode, start, end in ((SHIFT, 1, first, last), (0, 2, program[0][0], program[1][1])):
+        b.sample(mode, ip=start + by, pid=7, time=5000, branches=[(end + by, start + by, 2)] * 2)
+    b.sample(1, ip=first, pid=7, time=5001, branches=[(call + SHIFT, functions["schedule"] + SHIFT, 2)])
+    path.write_bytes(b.build())
+
+    def export(form: str, binary: str) -> tuple[str, str]:
+        done = run("export", "--to", form, "--symfs", files, "--binary", binary, "--no-symbol-cache", path)
+        assert done.code == 0, done.err
+        return done.out, done.err
+
+    text, notes = export("profgen", "[kernel.kallsyms]")
+    assert f"{first - TEXT:x}-{last - TEXT:x}:1" in text.splitlines()
+    assert "left out" not in notes
+    assert "1 range is left out: no code runs past an unconditional branch" in export("profgen", "/bin/program")[1]
+    profile = export("sampleprof", "[kernel.kallsyms]")[0]
+    assert re.search(r"^start:.*\n(?: .*\n)* .*schedule:1$", profile, re.M)
 
 
 def test_files_of_another_build_are_named_and_not_used(run, toy: Toy, tmp_path: Path) -> None:

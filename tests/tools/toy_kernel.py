@@ -20,7 +20,6 @@ LINKED = 0x10000
 MODULE = "/lib/modules/6.1.0-toy/kernel/drivers/toy-device.ko"
 
 KERNEL_SOURCE = """\
-unsigned char _text[0], _stext[0];
 int ticks, idle;
 __attribute__((noinline)) int schedule(int n) {
   for (int i = 0; i < n; i++)
@@ -104,7 +103,18 @@ def built(folder: Path) -> Toy:
     for name, text in ("kernel", KERNEL_SOURCE), ("module", MODULE_SOURCE):
         (folder / f"{name}.c").write_text(text)
         ran(compiler, *FLAGS, "-c", folder / f"{name}.c", "-o", folder / f"{name}.o")
-    ran(linker, f"-Ttext={TEXT:#x}", "--build-id=sha1", "-e", "start", "-o", toy.vmlinux, folder / "kernel.o")
+    ran(
+        linker,
+        f"-Ttext={TEXT:#x}",
+        "--build-id=sha1",
+        "-e",
+        "start",
+        f"--defsym=_text={TEXT:#x}",
+        f"--defsym=_stext={TEXT:#x}",
+        "-o",
+        toy.vmlinux,
+        folder / "kernel.o",
+    )
     ran(linker, "-r", "--build-id=sha1", "-o", toy.module, folder / "module.o")
     (folder / "script").write_text(SCRIPT.format(linked=LINKED))
     ran(linker, "--unresolved-symbols=ignore-all", "-T", folder / "script", "-o", toy.program, folder / "module.o")
@@ -127,6 +137,12 @@ def runs_of(program: Path) -> list[tuple[int, int, int]]:
         found += [(begin, at, len(found) % 5 + 1) for begin, (at, _) in zip(begins, ends, strict=False)]
     assert len(found) > 4
     return found
+
+
+def functions_of(path: Path) -> dict[str, int]:
+    """The address of each symbol."""
+    rows = (line.split() for line in ran(tool("nm"), "--defined-only", path).splitlines())
+    return {name: int(at, 16) for at, _, name in rows}
 
 
 @cache
