@@ -19,7 +19,7 @@ NUMPY_TESTS := tests/test_arrays.py tests/analysis tests/bind tests/lbr tests/fo
 # One more than there are processors: a quarter of the time, tests wait for what they have started.
 WORKERS ?= $(shell $(PYTHON) -c 'import os; print(len(os.sched_getaffinity(0)) + 1)' 2>/dev/null || echo auto)
 
-.PHONY: demo test suite go test-tools lint style types bench peers wheels fuzz docs screenshots man web libtbrw etw-layouts windows-check clean
+.PHONY: demo test suite go test-tools lint style types bench kernel peers wheels fuzz docs screenshots man web libtbrw etw-layouts windows-check clean
 
 demo: $(VENV)/installed $(VENV)/native ## install, record a program (or open the packaged capture), report it
 	@$(BIN)/python -m lastbranch.demo
@@ -64,6 +64,9 @@ bench: $(VENV)/developer $(VENV)/native ## against the peers that are installed 
 	$(BIN)/python benchmarks/bench_captures.py
 	$(BIN)/python benchmarks/bench_view.py
 	$(BIN)/python benchmarks/bench_top.py
+
+kernel: $(VENV)/developer $(VENV)/native ## Linux built with clang 19: exports of a made-up capture of it held against exact counts
+	$(BIN)/python tests/tools/compare_kernel.py --folder build/kernel
 
 peers: $(VENV)-peers/installed $(VENV)-peers-values/installed ## environments of their own for the readers we compare with
 

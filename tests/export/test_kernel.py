@@ -59,6 +59,18 @@ def test_all_modules_are_exported_in_one_pass_as_llvm_profgen_has_them(run, toy:
         assert ours.count("\n") > 10
 
 
+def test_llvm_profgen_makes_the_same_of_the_samples_of_a_kernel_that_was_moved(run, toy: Toy, tmp_path: Path) -> None:
+    path, files = tmp_path / "x.data", symfs(tmp_path / "root", toy)
+    path.write_bytes(toy.capture().build())
+    for form in ("perfscript", "sampleprof"):
+        done = run("export", "--to", form, "--symfs", files, "--binary", "[kernel.kallsyms]", "--no-symbol-cache",
+                   "-o", tmp_path / form, path)  # fmt: skip
+        assert done.code == 0, done.err
+    ran(tool("llvm-profgen-19"), "--kernel", f"--binary={toy.vmlinux}", f"--perfscript={tmp_path / 'perfscript'}",
+        "--format=text", f"--output={tmp_path / 'theirs'}")  # fmt: skip
+    assert (tmp_path / "sampleprof").read_text() == (tmp_path / "theirs").read_text()
+
+
 @pytest.mark.parametrize("form", ["propeller", "profgen", "autofdo"])
 def test_other_formats_are_those_of_the_same_code_as_a_program(run, toy: Toy, tmp_path: Path, form: str) -> None:
     """The module's blocks have the same numbers, and its addresses count from its first page of code."""
