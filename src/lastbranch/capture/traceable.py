@@ -19,6 +19,7 @@ __all__ = [
     "CollectorError",
     "RunError",
     "check_command",
+    "check_linux",
     "check_machine",
     "check_output",
     "check_program",
@@ -64,6 +65,12 @@ class CollectorError(LastbranchError):
     """Recording failed, or is impossible here."""
 
     exit_code = 125
+
+
+def check_linux() -> None:
+    """Raises `UnavailableError` on other systems, before anything is imported that they lack."""
+    if sys.platform != "linux":
+        raise UnavailableError(f"this way to record needs Linux; this is {sys.platform}", hint=_ELSEWHERE)
 
 
 def check_machine() -> None:
@@ -112,6 +119,7 @@ def check_program(path: str) -> None:
 def check_target(target: Sequence[str] | int | None) -> None:
     """Raises `RunError` where the command ``target`` is missing, `UnavailableError` where the process is: no engine can
     record it. ``None`` is the whole system."""
+    check_linux()
     if isinstance(target, int):
         try:
             os.kill(target, 0)

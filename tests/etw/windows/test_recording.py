@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ import etl_builder as eb
 from command_line import Ran
 from etl_kernel_logs import PAIR, WORLD, lbr, pmc
 from lastbranch import recorders
+from lastbranch.capture import traceable
 from lastbranch.etw import hardware_recording as recording
 from lastbranch.etw.hardware_recording import SESSION
 from lastbranch.etw.properties import SessionRequest
@@ -377,6 +379,13 @@ def test_other_systems_record_nothing(record: Record, monkeypatch: pytest.Monkey
     done = record("--", "sh")
     assert done.code == 125
     assert done.err.startswith(f"error: recording needs Linux or Windows; this is {sys.platform}")
+
+
+def test_top_is_of_linux(run: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(traceable, "sys", SimpleNamespace(platform="win32"))
+    done = run("top", "--once", "sh")
+    assert done.code == 125
+    assert done.err.startswith("error: this way to record needs Linux; this is win32")
 
 
 # -- on a Python of Windows
