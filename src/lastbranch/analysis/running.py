@@ -24,6 +24,7 @@ __all__ = ["MOST_ROWS", "LiveFunctions", "RunningCounts", "Snapshot"]
 MOST_ROWS = 1 << 18
 """Rows of each table; beyond it the rarer half of them is one sum."""
 _WAITING_ROWS = 1 << 15
+_MOST_PARTS = 256
 _ADDED = np.add
 _BRANCH_OPS = [_ADDED] * 3 + list(BRANCH_VALUES.values())
 
@@ -44,7 +45,8 @@ class _Totals:
             return
         self._parts.append((keys, values))
         self._waiting += len(keys[0])
-        if self._waiting > max(_WAITING_ROWS, len(self._parts[0][0][0])):  # not each time: that would cost more
+        enough = self._waiting > max(_WAITING_ROWS, len(self._parts[0][0][0]))
+        if enough or len(self._parts) > _MOST_PARTS:  # not each time: that would cost more
             self.rows()
 
     def rows(self) -> tuple[list[Array], list[Array]]:
