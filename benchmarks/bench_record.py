@@ -1,28 +1,44 @@
 """What does `lastbranch record` cost a program, and how many branches does it give?
 
-    python benchmarks/bench_record.py [--rounds 9] [--seconds 20] [--threads 1 4] [--json FILE]
+    python benchmarks/bench_record.py [--rounds 9] [--seconds 20] [--threads 1 4] [--only NAME ...] [--json FILE]
 
-In each round a program runs three times, alone, recorded and alone, in turns of a second or two (`in_turn`).
-The result is the median over rounds of the wall time of the whole recorded command, from the start of the interpreter
-to the written profile, over the mean of the two runs alone. The control is the one run alone over the other; where its
-median is off 1 by over 3 % the result is void. Targets: 1.10 times (1.15 with more threads than processors) and 1,000
-branches a second of that wall time."""
+``program``: in each round a program runs three times, alone, recorded and alone, in turns of a second or two
+(`in_turn`). The result is the median over rounds of the wall time of the whole recorded command, from the start of the
+interpreter to the written profile, over the mean of the two runs alone. The control is the one run alone over the
+other; where its median is off 1 by over 3 % the result is void. Targets: 1.10 times (1.15 with more threads than
+processors) and 1,000 branches a second of that wall time.
+
+``make``: the same for ``make -j8`` of the compiled library's C sources, in several copies: hundreds of processes, each
+of some milliseconds. Target: 1.15 times.
+
+``start``: how long after the start of the command a program runs, and how long after its end the command has ended, in
+whole processes. Targets: 0.25 and 0.1 s.
+
+``stacks``: a recursive program, recorded with call stacks by call frame information by us and by perf: cost, and how
+many samples have a stack that leads to main.
+
+On a machine that others load, the CPU times mean more than the wall times."""
 
 from __future__ import annotations
 
 import argparse
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 
 from in_turn import Groups, run_in_turn
-from measure import Command, Row, Run, machine, summarise, table, write_json
+from lastbranch.analysis import Namer, call_stacks, fold
+from lastbranch.opening import open_profile
+from lastbranch.symbols import Symbolizer
+from measure import Command, Row, Run, machine, run_rounds, summarise, table, write_json
 
 _SOURCE = """
 #include <pthread.h>
@@ -68,6 +84,20 @@ int main(int count, char **words) {
     return 0;
 }
 """
+_NOW = """
+#include <stdio.h>
+#include <time.h>
+
+int main(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    printf("%ld.%09ld\\n", (long)now.tv_sec, now.tv_nsec);
+    return 0;
+}
+"""
+_ROOT = Path(__file__).resolve().parents[1]
+_LIBRARY = _ROOT / "src" / "lastbranch" / "native"
+_STACKS = _ROOT / "tests" / "programs" / "stacks.cpp"
 _LARGEST_DIFFERENCE = 0.03
 _LEAST_RATE = 1000
 _TURN, _LONG_TURN = 1.0, 2.0
@@ -98,6 +128,7 @@ class Round:
         return {
             "times": self.recorded.wall / alone,
             "control": self.before.wall / self.after.wall,
+            "CPU times": 2 * _cpu(self.recorded) / (_cpu(self.before) + _cpu(self.after)),
             "branches/s": self.branches / self.recorded.wall,
             "bursts": self.bursts,
             "us/branch": self.in_bursts / max(self.branches, 1) * 1e6,
@@ -105,65 +136,141 @@ class Round:
         }
 
 
+def _cpu(run: Run) -> float:
+    return run.user + run.system
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is run alone and recorded. ``words`` gives the command of one of the three runs: before, recorded, after."""
+
+    name: str
+    words: Callable[[str], list[str]]
+    limit: float
+    """Times that recording may take."""
+    least_rate: int = 0
+    """Branches a second of the recorded command."""
+    turn: float = 1.0
+    """Seconds."""
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Cost and yield of recording.")
     parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--seconds", type=float, default=20, help="how long the program runs alone, about")
+    parser.add_argument("--seconds", type=float, default=20, help="how long programs run alone, about")
     parser.add_argument("--threads", type=int, nargs="*", default=[1, 4])
+    parser.add_argument("--only", nargs="+", choices=list(_PARTS), default=list(_PARTS))
     parser.add_argument("--json", type=Path, help="write the results here as well")
     arguments = parser.parse_args()
     about = {"machine": machine()}
     print("  ".join(f"{key}: {value}" for key, value in about["machine"].items()))
     rows: list[Row] = []
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        (folder / "program.c").write_text(_SOURCE)
-        program = folder / "program"
-        subprocess.run(["gcc", "-O2", "-pthread", "-o", program, folder / "program.c"], check=True)
-        groups = Groups()
-        if groups.folder is None:
-            print("no control group may be made here: whole runs follow each other", file=sys.stderr)
-        try:
-            for threads in arguments.threads:
-                found = _measure(program, threads, arguments.rounds, arguments.seconds, folder, groups)
-                print(table(found, reference=found[0].name))
+        for part in arguments.only:
+            for found in _PARTS[part](Path(name), arguments):
+                print(table(found, reference=found[0].name), flush=True)
                 rows += found
-        finally:
-            groups.close()
     if arguments.json:
         write_json(arguments.json, about, rows)
 
 
-def _measure(program: Path, threads: int, rounds: int, seconds: float, folder: Path, groups: Groups) -> list[Row]:
-    words = [str(program), str(threads), str(_rounds_for(program, threads, seconds))]
-    before, after = (Command("alone", words, folder / f"{name}.log") for name in ("before", "after"))
-    command = [sys.executable, "-m", "lastbranch", "record", "--engine", "software", "-o", str(folder / "it.tb5"), "--"]
-    # Compiled modules are kept, as where the package is installed, whatever the environment says.
-    compiled = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(folder / "compiled")}
-    subprocess.run([*command, "true"], check=True, env={**os.environ, **compiled}, stderr=subprocess.DEVNULL)
-    recorded = Command(f"recorded, {threads} threads", command + words, folder / "recorded.log", env=compiled)
+def _environment(folder: Path) -> dict[str, str]:
+    """Compiled modules are kept, as where the package is installed, whatever the environment says."""
+    return {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(folder / "compiled")}
+
+
+def _recording(folder: Path, *options: str) -> list[str]:
+    output = str(folder / "it.tb5")
+    return [sys.executable, "-m", "lastbranch", "record", "--engine", "software", *options, "-o", output, "--"]
+
+
+def _compiled(folder: Path, name: str, source: str, *options: str) -> Path:
+    (folder / f"{name}.c").write_text(source)
+    program = folder / name
+    subprocess.run(["gcc", "-O2", *options, "-o", program, folder / f"{name}.c"], check=True)
+    return program
+
+
+# -- programs, alone and recorded, in turns
+
+
+def _of_program(folder: Path, arguments: argparse.Namespace) -> list[list[Row]]:
+    program, found = _compiled(folder, "program", _SOURCE, "-pthread"), []
+    for threads in arguments.threads:
+        words = [str(program), str(threads), str(_rounds_for(program, threads, arguments.seconds))]
+        limit = 1.15 if threads > len(os.sched_getaffinity(0)) else 1.10
+        turn = _TURN if threads == 1 else _LONG_TURN
+        case = Case(f"{threads} threads", lambda run, words=words: words, limit, _LEAST_RATE, turn)  # type: ignore[misc]
+        found.append(_measure(case, arguments.rounds, folder))
+    return found
+
+
+def _of_make(folder: Path, arguments: argparse.Namespace) -> list[list[Row]]:
+    if shutil.which("make") is None:
+        return [[Row("make -j8", "not installed")]]
+
+    def words(run: str) -> list[str]:
+        return ["make", "-B", "-s", "-j8", "-C", str(folder / f"make-{run}")]
+
+    _prepare_make(folder / "make-before", 1)
+    begun = time.perf_counter()
+    subprocess.run(words("before"), check=True)
+    copies = max(1, int(arguments.seconds / (time.perf_counter() - begun)))
+    for run in _RUNS:
+        _prepare_make(folder / f"make-{run}", copies)
+    return [_measure(Case("make -j8", words, 1.15, turn=_LONG_TURN), arguments.rounds, folder)]
+
+
+def _prepare_make(folder: Path, copies: int) -> None:
+    """Have make build so many copies of the compiled library in ``folder``."""
+    folder.mkdir(exist_ok=True)
+    names = [path.stem for path in sorted(_LIBRARY.glob("*.c"))]
+    lines = ["all:" + "".join(f" {copy}.so" for copy in range(copies))]
+    for copy in range(copies):
+        objects = [f"{copy}-{name}.o" for name in names]
+        lines += [f"{copy}.so: {' '.join(objects)}", "\tgcc -shared -o $@ $^ -lpthread"]
+        for name, made in zip(names, objects, strict=True):
+            lines += [f"{made}: {_LIBRARY / name}.c", "\tgcc -O1 -fPIC -c -o $@ $<"]
+    (folder / "Makefile").write_text("\n".join(lines) + "\n")
+
+
+_RUNS = ("before", "recorded", "after")
+
+
+def _measure(case: Case, rounds: int, folder: Path) -> list[Row]:
+    before, after = (Command("alone", case.words(run), folder / f"{run}.log") for run in ("before", "after"))
+    record, environment = _recording(folder), _environment(folder)
+    subprocess.run([*record, "true"], check=True, env={**os.environ, **environment}, stderr=subprocess.DEVNULL)
+    recorded = Command(f"recorded, {case.name}", record + case.words("recorded"), folder / "recorded.log",
+                       env=environment)  # fmt: skip
     found: list[Round] = []
-    for _ in range(rounds):
-        runs = run_in_turn([before, recorded, after], groups, _TURN if threads == 1 else _LONG_TURN)
-        said = _SAID.search(recorded.log.read_text())
-        branches, bursts, share, lasted = map(float, said.groups()) if said else (0.0,) * 4
-        found.append(Round(*runs, int(branches), int(bursts), share / 100 * lasted))
-        print(f"{recorded.name}: {_listed(found[-1].figures())}", file=sys.stderr, flush=True)
+    groups = Groups()
+    if groups.folder is None:
+        print("no control group may be made here: whole runs follow each other", file=sys.stderr)
+    try:
+        for _ in range(rounds):
+            runs = run_in_turn([before, recorded, after], groups, case.turn)
+            said = _SAID.search(recorded.log.read_text())
+            branches, bursts, share, lasted = map(float, said.groups()) if said else (0.0,) * 4
+            found.append(Round(*runs, int(branches), int(bursts), share / 100 * lasted))
+            print(f"{recorded.name}: {_listed(found[-1].figures())}", file=sys.stderr, flush=True)
+    finally:
+        groups.close()
     return [
-        summarise(f"alone, {threads} threads", "", [run for one in found for run in (one.before, one.after)]),
-        summarise(recorded.name, _verdict(found, threads), [one.recorded for one in found]),
+        summarise(f"alone, {case.name}", "", [run for one in found for run in (one.before, one.after)]),
+        summarise(recorded.name, _verdict(found, case), [one.recorded for one in found]),
     ]
 
 
-def _verdict(found: list[Round], threads: int) -> str:
+def _verdict(found: list[Round], case: Case) -> str:
     if any(one.failed for one in found):
         return "void: a run failed"
     middle = {name: median(one.figures()[name] for one in found) for name in found[0].figures()}
-    limit = 1.15 if threads > len(os.sched_getaffinity(0)) else 1.10
-    verdict = "meets" if middle["times"] <= limit and middle["branches/s"] >= _LEAST_RATE else "MISSES"
+    verdict = "meets" if middle["times"] <= case.limit and middle["branches/s"] >= case.least_rate else "MISSES"
     if abs(middle["control"] - 1) > _LARGEST_DIFFERENCE:
         verdict = f"void: the runs alone differ; else it {verdict}"
-    return f"{verdict} {limit} times and {_LEAST_RATE}/s; medians: {_listed(middle)}"
+    rate = f" and {case.least_rate}/s" if case.least_rate else ""
+    return f"{verdict} {case.limit} times{rate}; medians: {_listed(middle)}"
 
 
 def _listed(figures: dict[str, float]) -> str:
@@ -179,6 +286,103 @@ def _rounds_for(program: Path, threads: int, seconds: float) -> int:
         subprocess.run([program, str(threads), str(rounds)], check=True, stdout=subprocess.DEVNULL)
         took = time.perf_counter() - begun
     return int(rounds * seconds / took)
+
+
+# -- how soon a program runs, and how soon it is over
+
+
+def _of_start(folder: Path, arguments: argparse.Namespace) -> list[list[Row]]:
+    program = str(_compiled(folder, "now", _NOW))
+    environment = {**os.environ, **_environment(folder)}
+    runs: dict[str, list[Run]] = {}
+    for round_ in range(arguments.rounds + 1):
+        for name, words in (("alone", [program]), ("recorded", [*_recording(folder), program])):
+            begun = time.clock_gettime(time.CLOCK_MONOTONIC)
+            done = subprocess.run(words, env=environment, capture_output=True, check=True, text=True)
+            ended, at = time.clock_gettime(time.CLOCK_MONOTONIC), float(done.stdout)
+            if round_:  # the first one compiles modules
+                for when, seconds in (("to the program", at - begun), ("from its end", ended - at)):
+                    runs.setdefault(f"{name}, {when}", []).append(Run(seconds, 0, 0, 0, 0))
+    rows = [summarise(name, "", mine) for name, mine in runs.items()]
+    limits = {"recorded, to the program": 0.25, "recorded, from its end": 0.1}
+    return [[_within(row, limits.get(row.name)) for row in rows]]
+
+
+def _within(row: Row, limit: float | None) -> Row:
+    if limit is None or row.wall is None:
+        return row
+    return replace(row, status=f"{'meets' if row.wall <= limit else 'MISSES'} {limit} s")
+
+
+# -- call stacks by call frame information, here and by perf
+
+
+def _of_stacks(folder: Path, arguments: argparse.Namespace) -> list[list[Row]]:
+    program = folder / "stacks"
+    subprocess.run(["g++", "-w", "-g", "-O2", "-o", program, _STACKS], check=True)
+    begun = time.perf_counter()
+    subprocess.run([program, str(_CALLS), "30", "plain"], check=True, stdout=subprocess.DEVNULL)
+    rounds = int(_CALLS * min(arguments.seconds, _STACK_SECONDS) / (time.perf_counter() - begun))
+    words, by_perf = [str(program), str(rounds), "30", "plain"], folder / "perf.data"
+    perf = ["perf", "record", "-q", "-e", "cpu-clock:u", "-F", "500", "--call-graph", "dwarf", "-o", str(by_perf), "--"]
+    record = [*_recording(folder, "--call-graph", "dwarf"), *words]
+    commands = [
+        Command("alone", words, folder / "alone.log"),
+        Command("lastbranch record", record, folder / "ours.log", env=_environment(folder)),
+    ]
+    refused = _no_perf(perf)
+    if not refused:
+        commands.append(Command("perf record", [*perf, *words], folder / "perf.log"))
+    runs = run_rounds(commands, arguments.rounds)
+    found = {"lastbranch record": _of_ours(folder / "it.tb5")}
+    found["perf record"] = refused or _of_perfs(by_perf)
+    names = ("alone", "lastbranch record", "perf record")
+    return [[summarise(name, found.get(name, ""), runs.get(name, [])) for name in names]]
+
+
+_STACK_SECONDS = 5.0
+_CALLS = 2_000_000
+"""Rounds of 30 calls."""
+
+
+def _no_perf(perf: list[str]) -> str:
+    """Why perf cannot record here; empty where it can."""
+    if shutil.which(perf[0]) is None:
+        return "not installed"
+    tried = subprocess.run([*perf, "true"], capture_output=True, text=True)
+    return f"refused: {tried.stderr.strip().splitlines()[-1:]}" if tried.returncode else ""
+
+
+def _of_ours(recording: Path) -> str:
+    profile = open_profile(str(recording))
+    namer = Namer(profile, Symbolizer(profile))
+    samples = sum(stream.samples for stream in profile.streams if "branch_from" in stream.columns)
+    stacks = [
+        ({namer.labels[row].name.partition("(")[0] for row in rows}, number)
+        for (_, rows), number in fold(call_stacks(profile), namer).items()
+    ]
+    return _reaching(samples, [(names, number) for names, number in stacks if len(names) > 1], recording)
+
+
+def _of_perfs(recording: Path) -> str:
+    argv = ["perf", "script", "-i", str(recording), "-F", "ip,sym"]
+    said = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
+    stacks = [
+        {line.split(None, 1)[1] for line in part.splitlines() if len(line.split(None, 1)) == 2}
+        for part in said.split("\n\n") if part.strip()
+    ]  # fmt: skip
+    return _reaching(len(stacks), [(names, 1) for names in stacks], recording)
+
+
+def _reaching(samples: int, stacks: list[tuple[set[str], int]], recording: Path) -> str:
+    whole = sum(number for names, number in stacks if "main" in names)
+    return (
+        f"{whole} of {samples} samples lead to main ({100 * whole / max(samples, 1):.1f} %); "
+        f"{recording.stat().st_size / 1e6:.1f} MB"
+    )
+
+
+_PARTS = {"program": _of_program, "make": _of_make, "start": _of_start, "stacks": _of_stacks}
 
 
 if __name__ == "__main__":
