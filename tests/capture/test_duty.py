@@ -54,6 +54,19 @@ def test_bursts_stay_within_their_share_and_use_it(share: float, cost: float, th
     assert (triggers - bursts) / 60 < 100, "a trigger without a burst costs 50 microseconds, too"
 
 
+def test_waiting_for_a_processor_is_no_cost_of_a_burst(clock: Clock) -> None:
+    """With four times the time for everything a program gets as many bursts for its CPU time."""
+    idle, busy, same = Duty(0.05), Duty(0.05), Duty(0.05)
+    for _ in range(100):
+        assert idle.spent(0.004, 80_000_000) == 0.004
+        assert busy.spent(0.016, 80_000_000, waited=0.012) == pytest.approx(0.0056)
+        assert same.spent(0.004, 80_000_000, waited=0.0003) == 0.004, "so much takes each switch"
+        clock.now += 0.32
+    assert busy.period == pytest.approx(idle.period * 1.4, rel=0.01)
+    assert same.period == idle.period
+    assert same.spent(0.01, 80_000_000, waited=0.015) == pytest.approx(0.001)
+
+
 def test_a_fixed_period_is_kept_and_the_limit_still_holds(clock: Clock) -> None:
     duty = Duty(0.05, 1_000_000)
     assert all(750_000 <= duty.next_period() <= 1_250_000 for _ in range(100))

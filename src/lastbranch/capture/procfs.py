@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 __all__ = [
     "Mapping", "PAGE", "Stat", "cpu_list", "cpu_model", "cpuid", "fields", "has_interpreter", "mappings",
-    "memory_kb", "parse_stat", "process_of", "program_of", "read", "stat_of", "status_of",
+    "memory_kb", "parse_stat", "process_of", "program_of", "queued", "read", "stat_of", "status_of",
 ]  # fmt: skip
 
 _MAPPING = re.compile(r"([0-9a-f]+)-([0-9a-f]+) ([-r][-w][-x][ps]) ([0-9a-f]+) ([0-9a-f]+):([0-9a-f]+) (\d+) *(.*)")
@@ -114,6 +114,16 @@ def program_of(pid: int) -> str:
     except OSError:
         stat = stat_of(pid)
         return stat.name if stat else "?"
+
+
+def queued(tid: int | str) -> int:
+    """ns that a thread has waited for a processor so far; 0 where the kernel does not count them
+    (Documentation/scheduler/sched-stats.rst)."""
+    try:
+        with open(f"/proc/{tid}/schedstat", "rb", buffering=0) as file:
+            return int(file.read(PAGE).split()[1])
+    except (OSError, IndexError):
+        return 0
 
 
 _AT_BASE = 7

@@ -23,7 +23,7 @@ from ..launch import Interruptions, Launched, exit_code, launch
 from ..options import DEFAULT_SELECT, Options, Summary, Targets
 from ..perf_events.synthesis import process_records
 from ..perf_events.syscall import CPU_CLOCK, FLAG, USER_ONLY, attribute, more_files, open_event
-from ..procfs import has_interpreter, process_of, program_of
+from ..procfs import has_interpreter, process_of, program_of, queued
 from ..ptrace import (
     EVENT_CLONE,
     EVENT_EXEC,
@@ -393,6 +393,7 @@ class Collector:
             self.trigger.rearm(thread, self.duty.next_period())
             ptrace.cont(thread.tid)
             return
+        waited = queued("self") + queued(thread.tid)
         with self.bursts.processor.realtime():
             self.trigger.hold(thread)
             cpu = self.trigger.used(thread) - thread.spent
@@ -415,8 +416,8 @@ class Collector:
                     ptrace.cont(thread.tid)
             ended = time.perf_counter()  # from here on others may run before us
         took, self._stopped_at = ended - self._stopped_at + self._report_time, ended
-        self.duty.spent(took, cpu)
-        self.summary.in_bursts += took
+        waited = max(queued("self") + queued(thread.tid) - waited, 0)
+        self.summary.in_bursts += self.duty.spent(took, cpu, waited / 1e9)
         if cpu_number >= 0:
             self._ended[burst.why] += 1
         if burst.edges and not burst.dropped:

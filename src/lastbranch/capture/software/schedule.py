@@ -217,6 +217,8 @@ _LARGEST_BUDGET = 0.1
 _JITTER = 0.25
 _NEW_WEIGHT = 0.1
 """Weight of the newest burst in the running means."""
+_SWITCHES = 0.1
+"""Largest share of a burst that its threads wait for a processor on an idle machine: 3 % were measured."""
 
 
 class Budget:
@@ -239,7 +241,8 @@ class Budget:
 
 
 class Duty:
-    """Allows bursts within ``share`` of wall time, and proposes CPU-time periods that reach it.
+    """Allows bursts within ``share`` of wall time, and proposes CPU-time periods that reach it where the program runs
+    all the time.
 
     ``period`` in ns is fixed if it is not 0. Otherwise it follows the cost of bursts and the number of running threads.
     """
@@ -280,8 +283,14 @@ class Duty:
         """The program lost ``seconds`` otherwise: they count, too."""
         self._budget.spend(seconds)
 
-    def spent(self, seconds: float, cpu: int) -> None:
-        """A burst took ``seconds``, and its thread has run for ``cpu`` ns since the one before."""
+    def spent(self, seconds: float, cpu: int, waited: float = 0.0) -> float:
+        """A burst took ``seconds``, and its thread has run for ``cpu`` ns since the one before. ``waited``: how many of
+        them it and we waited for a processor, those that both did counted twice. The result is what counts as its cost.
+
+        On a busy machine the program would wait as long for each second of its own: it gets as many bursts for its CPU
+        time as on an idle one. What a switch takes there is a wait, too, and counts.
+        """
+        seconds -= max(min(waited, seconds) - _SWITCHES * seconds, 0.0)
         self._budget.spend(seconds)
         self._cost += (seconds - self._cost) * _NEW_WEIGHT
         now = time.monotonic()
@@ -289,6 +298,7 @@ class Duty:
         # CPU time of all threads over wall time, as the bursts see it: how many run at once
         self._cpu += (cpu / 1e9 - self._cpu) * _NEW_WEIGHT
         self._apart += (apart - self._apart) * _NEW_WEIGHT
+        return seconds
 
 
 # -- how long bursts are
