@@ -67,6 +67,18 @@ def test_waiting_for_a_processor_is_no_cost_of_a_burst(clock: Clock) -> None:
     assert same.spent(0.01, 80_000_000, waited=0.015) == pytest.approx(0.001)
 
 
+def test_where_many_wait_for_the_limit_one_is_there_when_it_allows_a_burst(clock: Clock) -> None:
+    duty = Duty(0.05)
+    duty.lost(1.0)
+    assert not duty.allows()
+    alone = duty.next_period()
+    for _ in range(47):
+        assert not duty.allows()
+    assert duty.next_period() < alone / 10
+    clock.now += 30
+    assert duty.allows()
+
+
 def test_a_fixed_period_is_kept_and_the_limit_still_holds(clock: Clock) -> None:
     duty = Duty(0.05, 1_000_000)
     assert all(750_000 <= duty.next_period() <= 1_250_000 for _ in range(100))

@@ -121,6 +121,8 @@ class Received(NamedTuple):
 def received(seconds: float = 0.0, *, also: Iterable[int] = ()) -> Received | None:
     """The next of `SIGNALS` and ``also`` that are blocked; ``None`` where none came within ``seconds``, or the wait was
     interrupted."""
+    if not seconds and not signal.sigpending():  # which is so at each tick, and what follows takes 0.1 ms
+        return None
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     mask = sum(1 << number - 1 for number in blocked.intersection((*SIGNALS, *also)))
     wanted = ctypes.create_string_buffer(mask.to_bytes(_SET_SIZE, "little"), _SET_SIZE)

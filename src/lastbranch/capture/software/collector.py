@@ -153,8 +153,8 @@ class Collector:
         """Threads that get no bursts, by the reason."""
         self._stopping = False
         self._next_tick = 0.0
-        self._stopped_at = 0.0
-        """When the present stop was reported: from then on a thread loses time."""
+        self._stopped_at, self._worked = 0.0, 0.0
+        """When the present stop was reported, and our CPU time then: from then on a thread loses time."""
 
     def stop(self) -> None:
         """End the recording at the next tick; programs continue."""
@@ -182,7 +182,7 @@ class Collector:
                     break
                 time.sleep(TICK)  # nothing to wait for, until a watched process begins another
                 continue
-            self._stopped_at = time.perf_counter()
+            self._stopped_at, self._worked = time.perf_counter(), time.process_time()
             self._handle(tid, status)
         detach_all(self.tree, self.trigger, self.bursts, killed=self.kills)
         self._tick(begun)
@@ -227,8 +227,8 @@ class Collector:
                 self._forked(thread, event)
                 if event == EVENT_CLONE:
                     self._limit_following(thread)
-                ptrace.cont(tid)
                 self._lost()
+                ptrace.cont(tid)
             elif event == EVENT_EXEC:
                 self._executed(thread, status)
             elif self.trigger.due(thread, status):
@@ -246,8 +246,8 @@ class Collector:
             ptrace.listen(thread.tid)
             return
         self.arm(thread)
-        ptrace.cont(thread.tid)
         self._lost()
+        ptrace.cont(thread.tid)
 
     def _recover(self, thread: Thread, status: int) -> None:
         """The first stop after a burst's deadline."""
@@ -303,8 +303,9 @@ class Collector:
     # -- threads that begin and end faster than they may be followed
 
     def _lost(self) -> None:
-        """The stop that was just handled took time that new threads may cost."""
-        took = time.perf_counter() - self._stopped_at + self._report_time
+        """The stop that is over now took time that new threads may cost: our CPU time. Where others run before us, they
+        would run before the program, too."""
+        took = time.process_time() - self._worked + self._report_time
         self._following.spend(took)
         self.duty.lost(took)
 
@@ -323,7 +324,7 @@ class Collector:
         for tid in _threads(process.pid) - process.threads:
             if parent is None or self._following.left() <= 0:
                 return
-            self._stopped_at = time.perf_counter()
+            self._worked = time.process_time()
             with suppress(OSError, ptrace.Gone):
                 ptrace.seize(tid, self._traced)
                 self.arm(self._add(tid, process.pid, parent))

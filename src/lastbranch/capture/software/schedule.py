@@ -254,6 +254,8 @@ class Duty:
         self._cpu = self._apart = first_cost / share
         self._budget = Budget(share, _LARGEST_BUDGET)
         self._last_burst = time.monotonic()
+        self._refused = 0
+        """Triggers since the last burst that was allowed."""
 
     @property
     def period(self) -> int:
@@ -266,9 +268,11 @@ class Duty:
         return min(max(int(self._cost * bursts_apart * 1e9), _SHORTEST), _LONGEST)
 
     def next_period(self) -> int:
-        """A period with jitter, so that bursts do not synchronize with the program; after too much burst time, at least
-        as long as it takes to make up for it."""
+        """A period with jitter, so that bursts do not synchronize with the program; after too much burst time, about as
+        long as it takes to make up for it: shorter where a thread runs only part of the time, and where several wait
+        for that, so that one of them is there when the time has come."""
         owed = max(-self._budget.left(), 0.0) / self.share * 1e9
+        owed *= min(self._cpu / self._apart, 1.0) / max(self._refused, 1)
         return int(max(self.period, owed, _KERNEL_MINIMUM) * random.uniform(1 - _JITTER, 1 + _JITTER))
 
     def first_period(self) -> int:
@@ -277,7 +281,9 @@ class Duty:
 
     def allows(self) -> bool:
         """Whether a burst may begin now."""
-        return self._budget.left() > 0
+        may = self._budget.left() > 0
+        self._refused = 0 if may else self._refused + 1
+        return may
 
     def lost(self, seconds: float) -> None:
         """The program lost ``seconds`` otherwise: they count, too."""
