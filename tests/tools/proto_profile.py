@@ -63,7 +63,8 @@ def fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
 
 
 def packed(data: bytes) -> list[int]:
-    return [value for _, value in fields(b"".join(b"\x08" + piece for piece in _varints(data)))]  # type: ignore[misc]
+    numbers = fields(b"".join(b"\x08" + piece for piece in _varints(data)))
+    return [value for _, value in numbers if isinstance(value, int)]
 
 
 def _varints(data: bytes) -> Iterator[bytes]:

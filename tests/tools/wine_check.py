@@ -189,7 +189,7 @@ EXPECTED = {
     "OpenTrace": str(INVALID_HANDLES[1]),
 }  # fmt: skip
 """What the second program prints. StartTrace and ControlTrace of wine succeed and do nothing, as the package finds out.
-Of a privilege that is not held wine does not tell (1300 on Windows), so that is not asked."""
+Of a privilege that is not held wine does not report anything (Windows: 1300), so that is not asked."""
 
 
 def checked_calls(lines: list[str]) -> Iterator[tuple[bool, str]]:

@@ -267,7 +267,7 @@ def _spread(
 
 
 def _instructions(profile: Profile, ranges: dict[int, Bound], sums: _Sums, notes: list[str]) -> tuple[bool, set[int]]:
-    """By the instructions that were executed, for each event with branch stacks. (whether any code was at hand, rows of
+    """By the instructions that were executed, for each event with branch stacks. (whether any code was found, rows of
     modules with ranges whose code was not)."""
     code_of, hidden, seen, modules = CodeOf(profile), 0, 0, set[int]()
     for row, bound in ranges.items():

@@ -145,7 +145,7 @@ def _running(session: Session, flags: int) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        with suppress(EtwError):  # the first failure is the one to tell
+        with suppress(EtwError):  # the first failure is the one to report
             session.stop()
         raise
     session.stop()

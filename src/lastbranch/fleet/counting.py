@@ -1,7 +1,7 @@
 """What a store keeps of captures: counts of module addresses, made of files alone and the same wherever they are made.
 
 No binary is looked at, so that addresses mean the same on every host: offsets in files (`with_binary` of `bind` turns
-them into link addresses where a binary is at hand).
+them into link addresses where a binary is available).
 """
 
 from __future__ import annotations

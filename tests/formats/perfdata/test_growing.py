@@ -64,7 +64,9 @@ def test_change_is_between_the_last_two_intervals(growing: GrowingFile, live: Li
     growing.add()
     live.read()
     second, third = live.turn(), live.turn()
-    assert first is not None and second is not None and third is not None  # noqa: PT018
+    assert first is not None
+    assert second is not None
+    assert third is not None
     assert first.samples.sum() > 0 < second.recent.sum()
     assert (second.before == first.recent).all()
     assert (second.samples == first.samples + second.recent).all()

@@ -29,7 +29,7 @@ _ELSEWHERE = "of a thread that had gone on"
 """A burst whose thread is not at the end that is known: it may have made or left frames since."""
 _JUMPED = "known at the end of the burst only"
 _SPLIT = "of a program of -fsplit-stack"
-"""Its stack continues elsewhere in the middle of any function, by code that call frame information does not tell."""
+"""Its stack continues elsewhere in the middle of any function, which call frame information does not describe."""
 _SPLIT_ENDS = 0x70
 """Offset from FS of the end of the present piece of a split stack (__private_ss of glibc's thread control block), 0 in
 threads of most other programs."""

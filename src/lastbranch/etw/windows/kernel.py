@@ -279,7 +279,7 @@ class WindowsKernel:
         """ControlTrace; ``request`` carries what an update changes and the file of a flush.
 
         Without a file in ``request`` the properties have no offset to one, so that the session keeps its file. Windows
-        cannot tell the file's name then: a query does.
+        cannot return the file's name then: a query does.
         """
         properties = Properties("ControlTrace", None if code in _READING else request)
         private = self._private.get(session if isinstance(session, int) else session.casefold())
