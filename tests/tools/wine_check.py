@@ -153,20 +153,26 @@ def run(program: str, folder: Path, bits: int = 64) -> list[str]:
     built = subprocess.run(words, capture_output=True, text=True)
     if built.returncode:
         raise RuntimeError(built.stderr)
-    environment = {
-        **os.environ, "WINEPREFIX": str(folder / "wine"), "WINEDEBUG": "-all",
-        "WINEDLLOVERRIDES": "mscoree,mshtml,winemenubuilder.exe=",  # what asks for downloads, and for a desktop
-    }  # fmt: skip
-    done = subprocess.run(["wine", str(binary)], env=environment, capture_output=True, text=True, timeout=START,
-                          stdin=subprocess.DEVNULL)  # fmt: skip
+    done = subprocess.run(
+        ["wine", str(binary)], env=_environment(folder), stdin=subprocess.DEVNULL, capture_output=True, text=True,
+        timeout=START,
+    )  # fmt: skip
     if done.returncode or not done.stdout:  # without wine32 it runs nothing and succeeds
         raise NotRunError(f"wine does not run it (exit code {done.returncode})")
     return done.stdout.splitlines()
 
 
+def _environment(folder: Path) -> dict[str, str]:
+    """What wine needs to leave everything that it makes in ``folder``."""
+    return {
+        **os.environ, "WINEPREFIX": str(folder / "wine"), "TMPDIR": str(folder), "WINEDEBUG": "-all",
+        "WINEDLLOVERRIDES": "mscoree,mshtml,winemenubuilder.exe=",  # what asks for downloads, and for a desktop
+    }  # fmt: skip
+
+
 def stop(folder: Path) -> None:
     """End what wine has left running for the prefix in ``folder``."""
-    subprocess.run(["wineserver", "-k"], env={**os.environ, "WINEPREFIX": str(folder / "wine")}, check=False)
+    subprocess.run(["wineserver", "-k"], env=_environment(folder), check=False)
 
 
 def wrong_offsets(lines: list[str], bits: int = 64) -> list[str]:
