@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
 from collections import Counter
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,7 +20,8 @@ from command_line import run_cli
 from export_tools import ran, tool
 from lastbranch.analysis import Namer, call_stacks, fold
 from lastbranch.analysis.checks import check
-from lastbranch.capture.software.call_chains import rewound
+from lastbranch.capture.software.call_chains import CallChains, rewound
+from lastbranch.capture.software.tree import Process
 from lastbranch.capture.software.unwinder import Stack
 from lastbranch.errors import SelectionError
 from lastbranch.lbr import KIND
@@ -155,6 +158,22 @@ def test_llvm_profgen_tells_the_callers_apart(tmp_path: Path) -> None:
     first, second = counts["main @ first @ work"], counts["main @ second @ work"]
     assert first["5:"] > 100 < second["6:"]
     assert first["6:"] == second["5:"] == 0
+
+
+def test_stacks_are_prepared_for_some_processes_of_each_program() -> None:
+    """A build has thousands, and all map the same files."""
+    found: list[str] = []
+    unwinder = SimpleNamespace(prepare=lambda space: found.append(space.pid))
+    chains = CallChains(unwinder)  # type: ignore[arg-type]
+    pids = [os.getpid(), 1, os.getppid(), os.getpid()]
+    processes = [Process(pid, name, {pid}) for pid, name in zip(pids, ["cc", "cc", "cc", "ld"], strict=True)]
+    for process in [*processes, processes[0]]:
+        process._space = SimpleNamespace(pid=f"{process.pid} {process.name}", forget=lambda: None)  # type: ignore[assignment]
+        chains.mapped(process)
+        chains.prepare()
+        chains.prepare()
+    own = os.getpid()
+    assert found == [f"{own} cc", "1 cc", f"{own} ld", f"{own} cc"]
 
 
 # -- from the end of a burst to its beginning

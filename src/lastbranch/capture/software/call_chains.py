@@ -8,7 +8,7 @@ has its chain.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
@@ -28,6 +28,8 @@ __all__ = ["CallChains", "rewound"]
 _ELSEWHERE = "of a thread that had gone on"
 """A burst whose thread is not at the end that is known: it may have made or left frames since."""
 _JUMPED = "known at the end of the burst only"
+_PREPARED = 2
+"""Processes of a program after which others hardly map files that are not open yet, and to look takes a millisecond."""
 _SPLIT = "of a program of -fsplit-stack"
 """Its stack continues elsewhere in the middle of any function, which call frame information does not describe."""
 _SPLIT_ENDS = 0x70
@@ -47,6 +49,8 @@ class CallChains:
         self._before: Stack | None = None
         self._after: Stack | None = None
         self._mapped, self._due = set[Process](), set[Process]()
+        self._prepared = defaultdict[str, set[int]](set)
+        """By program, the processes that stacks were prepared for."""
         self.counts = Counter[str]()
         self._refused = set[str]()
         """Programs whose stacks are split."""
@@ -60,7 +64,11 @@ class CallChains:
         """Get ready for stacks through code that was mapped before the last call: many programs end sooner."""
         due, self._due, self._mapped = self._due, self._mapped, set()
         for process in due:
-            if process.threads and self._unwinder is not None:
+            prepared = self._prepared[process.name]
+            if self._unwinder is None or not process.threads:
+                continue
+            if process.pid in prepared or len(prepared) < _PREPARED:
+                prepared.add(process.pid)
                 with suppress(OSError, LastbranchError):
                     self._unwinder.prepare(process.space)
 
