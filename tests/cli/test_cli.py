@@ -587,7 +587,7 @@ def test_progress_stays_out_of_the_output(verb: str, to: str, capture: Path, tmp
 def test_help_of_every_verb(verb: str, run: Run) -> None:
     ran = run(verb, "--help")
     assert ran.code == 0
-    of_no_capture = verb in ("doctor", "sources", "help", "completion")
+    of_no_capture = verb in ("doctor", "cache", "sources", "help", "completion")
     assert re.search(r"FILE|IN\.\.\.|COMMAND| A B$", ran.out, re.M) or of_no_capture
     assert len(ran.out.split("Options:")[0].split()) > 10, "says what it does"
     assert run(verb, "-h").out == ran.out
