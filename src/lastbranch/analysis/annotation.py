@@ -273,7 +273,8 @@ def annotate_counts(
     data = code.read(place.start, (place.end or _end(code, decoder, place.start)) - place.start)
     within = (ranges.a_module == ranges.b_module) & (ranges.a <= ranges.b)
     stacks = NearbyStacks(StackSample(0).result(), profile.binder)
-    counts = NearbyCounts(branches, ranges.take(within), *samples, stacks)
+    module, address, count = samples
+    counts = NearbyCounts(branches, ranges.take(within), None, module, address, count, stacks)
     return _annotation(profile, place, data, decoder, counts, missing)
 
 
