@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import IntEnum
 
 from ..lbr import PERF_SELECT
 from ..model.safe_text import counted
 
-__all__ = ["CALL_GRAPHS", "DEFAULT_SELECT", "Options", "Summary", "Targets"]
+__all__ = ["CALL_GRAPHS", "Calls", "DEFAULT_SELECT", "Options", "Summary", "Targets"]
 
 CALL_GRAPHS = ("auto", "dwarf", "fp", "lbr", "none")
 """Where call stacks come from: call frame information, frame pointers, call-stack mode of the branch records."""
@@ -22,6 +23,16 @@ class Targets:
     processes: tuple[int, ...] = ()
     ancestors: tuple[int, ...] = ()
     """Of these not themselves, but all that descends from them, whenever it begins."""
+
+
+class Calls(IntEnum):
+    """Which system calls get a record of the newest branches before them: those at which a burst ended."""
+
+    NONE = 0
+    ENTERED = 1
+    """Bursts last until a system call. Its record has the time at which the thread entered it."""
+    LEFT = 2
+    """Also a record without branches when the thread has left the call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +55,8 @@ class Options:
     ring: int | None = None
     """Software engine: MSR_LBR_SELECT of a processor whose ring a burst fills, finer than ``select``. A burst makes one
     record then, of the newest ``depth`` branches that pass; how many pass before it ends is drawn at random."""
+    calls: Calls = Calls.NONE
+    """Software engine: records of the branches that led to system calls, beside those of bursts."""
     call_graph: str = "auto"
     """How call stacks are recorded, one of `CALL_GRAPHS`."""
     time_period: int = 2_000_000
@@ -73,6 +86,8 @@ class Summary:
     seconds: float = 0.0
     bursts: int = 0
     branches: int = 0
+    calls: int = 0
+    """Records of system calls (`Calls`)."""
     full: int = 0
     """Records of as many branches as one may have."""
     in_bursts: float = 0.0

@@ -18,15 +18,15 @@ from .. import native
 
 __all__ = [
     "SyscallBatch", "CS", "DEBUG_REGISTER", "EFLAGS", "EVENT_CLONE", "EVENT_EXEC", "EVENT_FORK", "EVENT_STOP",
-    "EVENT_VFORK", "EXITKILL", "FOLLOW", "GENERAL", "Gone", "Interrupted", "ORIG_RAX", "Resumer", "Poke",
-    "RESUME_FLAG", "RIP", "Registers", "THREADS", "TICK", "USER_CODE_64", "WORDS", "cont", "detach", "event_message",
-    "event_of", "interrupt", "listen", "next_stop", "poke_user", "refusal", "registers", "reports", "seize",
-    "set_sigmask", "siginfo", "sigmask", "signal_of", "single_step", "stopped", "ticking", "wait",
+    "EVENT_VFORK", "EXITKILL", "FOLLOW", "GENERAL", "Gone", "Interrupted", "ORIG_RAX", "Resumer", "Poke", "RESUME_FLAG",
+    "RIP", "Registers", "THREADS", "TICK", "TRACE_CALLS", "USER_CODE_64", "WORDS", "at_call", "cont", "cont_to_call",
+    "detach", "event_message", "event_of", "interrupt", "listen", "next_stop", "poke_user", "refusal", "registers",
+    "reports", "seize", "set_sigmask", "siginfo", "sigmask", "signal_of", "single_step", "stopped", "ticking", "wait",
 ]  # fmt: skip
 
 
 POKEUSER, CONT, _SINGLESTEP, GETREGS, _DETACH = 6, 7, 9, 12, 17
-_SETOPTIONS = 0x4200
+_SETOPTIONS, _SYSCALL = 0x4200, 24
 _GETEVENTMSG, _GETSIGINFO, _SEIZE, _INTERRUPT, _LISTEN = 0x4201, 0x4202, 0x4206, 0x4207, 0x4208
 _GETSIGMASK, _SETSIGMASK = 0x420A, 0x420B
 
@@ -35,9 +35,12 @@ FOLLOW = 1 << EVENT_FORK | 1 << EVENT_VFORK | 1 << EVENT_CLONE | 1 << EVENT_EXEC
 """PTRACE_O_* for stops at forks, clones and execs; new tasks are traced from their first instruction."""
 THREADS = 1 << EVENT_CLONE
 """The part of `FOLLOW` that is for new threads."""
+TRACE_CALLS = 1
+"""PTRACE_O_TRACESYSGOOD: stops at system calls have a signal number of their own (`at_call`)."""
 EXITKILL = 1 << 20
 """PTRACE_O_EXITKILL: the traced program is killed when its tracer ends."""
 
+_AT_CALL = (signal.SIGTRAP | 0x80) << 8 | 0x7F
 WALL = 0x40000000
 _SIGINFO_SIZE, _SIGMASK_SIZE = 128, 8
 
@@ -107,6 +110,11 @@ def listen(tid: int) -> None:
 def cont(tid: int, signal: int = 0) -> None:
     """Resume it, with ``signal`` delivered."""
     _call(CONT, tid, 0, signal)
+
+
+def cont_to_call(tid: int) -> None:
+    """Resume it until it enters or leaves a system call (`at_call`), or stops for another reason."""
+    _call(_SYSCALL, tid)
 
 
 def single_step(tid: int, signal: int = 0) -> None:
@@ -323,6 +331,11 @@ class Resumer:
 def stopped(status: int) -> bool:
     """Whether the thread is stopped, and has not ended."""
     return status & 0xFF == 0x7F
+
+
+def at_call(status: int) -> bool:
+    """Whether it stopped as it entered or left a system call, after `cont_to_call`, under `TRACE_CALLS`."""
+    return status == _AT_CALL
 
 
 def signal_of(status: int) -> int:

@@ -202,6 +202,27 @@ def flush(name: str, output: str, force: bool, form: str) -> int:
     return _print_state(state, form)
 
 
+@command.command(short_help="Save what a killed session left.")
+@click.argument("name")
+@click.option("-o", "--output", required=True, metavar="FILE", shell_complete=complete_file, help="The log to write.")
+@force_option
+def rescue(name: str, output: str, force: bool) -> int:
+    """Save what the session NAME had in memory when its process was killed.
+
+    It is for sessions in buffering mode: the newest MinimumBuffers are in the log then, as `session flush` would have
+    written them. They are kept until they are saved, or a session of that name starts. Windows keeps nothing.
+    """
+    from ..etw import rescue_session
+    from ..model.safe_text import counted, visible
+
+    check_new(output, force, "--output")
+    found = rescue_session(name, output)
+    print_notes(found.damage)
+    saved = f"{counted(found.events, 'event')} in {counted(found.buffers, 'buffer')}"
+    click.echo(f"{saved} of {counted(found.writers, 'writer')} saved to {visible(output)}", err=True)
+    return 1 if found.damage else 0
+
+
 @command.command(short_help="Stop sessions.")
 @click.argument("names", nargs=-1, metavar="NAME...")
 @click.option("--all", "everything", is_flag=True, help="All sessions.")

@@ -63,6 +63,7 @@ if TYPE_CHECKING:
         configure_profile_sources,
         profile_interval,
         profile_sources,
+        rescue_session,
         sessions,
         set_profile_interval,
     )
@@ -122,6 +123,7 @@ __all__ = [
     "profile_interval",
     "profile_sources",
     "provider_guid",
+    "rescue_session",
     "sessions",
     "set_profile_interval",
     "structure",
@@ -151,7 +153,8 @@ _declared = lazy_names(
         ),
         "providers": "event_id_filter pid_filter provider_guid",
         "session": (
-            "Provider Session configure_profile_sources profile_interval profile_sources sessions set_profile_interval"
+            "Provider Session configure_profile_sources profile_interval profile_sources rescue_session sessions "
+            "set_profile_interval"
         ),
         "status": "EtwError Status",
         "structures": "guid_of structure uuid_of",

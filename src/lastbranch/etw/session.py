@@ -11,6 +11,7 @@ functions return, and the reason.
 from __future__ import annotations
 
 import glob
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
@@ -27,10 +28,11 @@ from .status import EtwError, Status
 
 if TYPE_CHECKING:
     from .events import ConsumedEvent
+    from .portable.session.remains import Rescued
 
 __all__ = [
-    "Provider", "Session", "configure_profile_sources", "profile_interval", "profile_sources", "sessions",
-    "set_profile_interval",
+    "Provider", "Session", "configure_profile_sources", "profile_interval", "profile_sources", "rescue_session",
+    "sessions", "set_profile_interval",
 ]  # fmt: skip
 
 
@@ -250,6 +252,20 @@ class Provider(Closing):
     def close(self) -> None:
         """Unregister."""
         self.registration.close()
+
+
+def rescue_session(name: str, file: str) -> Rescued:
+    """Write what a session in buffering mode had when its process was killed to the log ``file``: the newest
+    MinimumBuffers. They are kept until then, or until a session of that name starts.
+
+    `EtwError` 4201 if nothing of such a session is left, 183 if it runs, 13 if what is left is of another version or
+    damaged as a whole, 50 on Windows, else as for log files.
+    """
+    if os.name == "nt":
+        raise EtwError("session rescue", Status.NOT_SUPPORTED, "Windows keeps nothing of a session that has ended")
+    from .portable.session.remains import rescue
+
+    return rescue(name, file)
 
 
 def sessions(*, on: Kernel | None = None) -> list[SessionState]:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
+import struct
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from uuid import UUID
 
+import numpy as np
 import pytest
 
 from capture_tools import FREESTANDING, build, needs_ptrace
@@ -22,9 +25,12 @@ from lastbranch.etw.portable.kernel import PortableKernel
 from lastbranch.etw.properties import SessionRequest, SessionState
 from lastbranch.etw.status import EtwError, Status
 from lastbranch.formats.etl import TraceLog
+from lastbranch.formats.etl.events.columns import events_of
+from lastbranch.formats.etl.single_event import Event
 from lastbranch.model import BytesSource
 from lastbranch.opening import open_profile
 from private_registry import registry_at
+from waiting import until
 
 pytestmark = needs_ptrace
 PMC = (PERFINFO_PROVIDER, 0x2F)
@@ -255,3 +261,68 @@ def test_a_target_that_ends_does_not_end_the_session(tmp_path: Path, target: sub
         kernel.configure_lbr(state.handle, 0, [])
         assert [s.request.name for s in kernel.sessions()] == ["branches"]
     assert open_profile(path).entries
+
+
+CALLS, WAITS = (PERFINFO_PROVIDER, 0x33), (UUID("3d6fa8d1-fe05-11d0-9dda-00c04fd7ba7c"), 0x24)
+ENTER, SWITCH, RECORD = 0x0F33, 0x0524, 0x0C20
+GETPPID, NANOSLEEP = 110, 35
+
+
+def test_system_calls_and_waits_as_triggers(tmp_path: Path) -> None:
+    """The record of a call has the branches that led to it, and follows the kernel's own event of it. A wait has those
+    of the call that waited, and a call that does not wait is never taken for one."""
+    program, path = build(tmp_path, "calls", *FREESTANDING), tmp_path / "it.etl"
+    listed = subprocess.run(["nm", program], check=True, capture_output=True, text=True).stdout
+    at = {words[2]: int(words[0], 16) for words in map(str.split, listed.splitlines())}
+    before = {GETPPID: range(at["ask"], at["ask_call"] + 1), NANOSLEEP: range(at["rest"], at["rest_call"] + 1)}
+    kernel.set_information(0, Info.SAMPLED_PROFILE_INTERVAL_INFO, (lbr.SOFTWARE_BRANCHES, 1_000_000))
+    with session(path) as state, subprocess.Popen([program]) as process:
+        try:
+            try:
+                kernel.configure_lbr(state.handle, 0, [CALLS, WAITS])
+                kernel.set_information(state.handle, Info.SYSTEM_TRACE_ENABLE_FLAGS_INFO, [0, 4, 0x40, 0, 0, 0, 0, 0])
+            except EtwError as error:
+                if error.status in (Status.PRIVILEGE_NOT_HELD, Status.NOT_SUPPORTED):
+                    pytest.skip(error.reason)
+                raise
+            name_targets(state.handle, process.pid)
+            until(lambda: {ENTER, SWITCH} <= {trigger.hook for trigger, _ in triggered(path, state.handle)}, PATIENCE)
+            assert process.poll() is None
+        finally:
+            process.kill()
+    found = triggered(path, 0)
+    assert {trigger.hook for trigger, _ in found} == {ENTER, SWITCH}
+    calls = set()
+    for trigger, record in found:
+        pid, tid = struct.unpack_from("<II", record.payload, 8)
+        newest = struct.unpack_from("<Q", record.payload, 32)[0]
+        assert (trigger.time, pid, tid) == (record.time, process.pid, process.pid)
+        if trigger.hook == SWITCH:
+            assert struct.unpack_from("<I", trigger.payload, 4)[0] == tid
+            assert newest in before[NANOSLEEP]
+        else:
+            number = int.from_bytes(trigger.payload[:8], "little")
+            assert trigger.tid == tid
+            assert newest in before[number]
+            calls.add(number)
+    assert calls == {GETPPID, NANOSLEEP}
+    assert not {f.name for f in check(str(path))} & {"trigger off", "lbr without trigger", "no targets"}
+    assert {event.name for event in open_profile(path).events} == {"PerfInfo/SysClEnter", "Thread/CSwitch"}
+
+
+def triggered(path: Path, handle: int) -> list[tuple[Event, Event]]:
+    """Each branch record, and the event of the same processor before it."""
+    if handle:
+        time.sleep(0.2)
+        kernel.control(Control.FLUSH, handle, None)
+    found: list[tuple[Event, Event]] = []
+    last: dict[int, Event] = {}
+    for block in TraceLog(BytesSource(path.read_bytes())).blocks():
+        for row in np.flatnonzero(block.hook == RECORD).tolist():
+            cpu = int(block.cpu[row])
+            earlier = np.flatnonzero(block.cpu[:row] == cpu)
+            before = events_of(block.take(earlier[-1:]))[0] if len(earlier) else last[cpu]
+            found.append((before, events_of(block.take(np.array([row])))[0]))
+        for cpu in set(block.cpu.tolist()):
+            last[cpu] = events_of(block.take(np.flatnonzero(block.cpu == cpu)[-1:]))[0]
+    return found

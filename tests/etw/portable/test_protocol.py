@@ -67,7 +67,7 @@ def ends() -> Iterator[tuple[Connection, Connection]]:
 
 CONFIGURATIONS = st.builds(
     SourceConfiguration, st.tuples(*[U32] * 8), st.booleans(), st.booleans(), st.sampled_from([1, 2]), *[SOME] * 4, U32,
-    *[SOME] * 2, U32, st.dictionaries(U32, U32, max_size=9),
+    *[SOME] * 2, U32, SOME, st.dictionaries(U32, U32, max_size=9),
 )  # fmt: skip
 KEYS = st.builds(ProcessKey, U32, U64)
 BODIES: dict[Any, st.SearchStrategy[Any]] = {

@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from fnmatch import fnmatch
 from typing import IO
 
@@ -20,7 +21,7 @@ from ...lbr.filters import CALL_STACK
 from ...model import counted
 from .. import ptrace
 from ..launch import Interruptions, Launched, exit_code, launch
-from ..options import DEFAULT_SELECT, Options, Summary, Targets
+from ..options import DEFAULT_SELECT, Calls, Options, Summary, Targets
 from ..perf_events.synthesis import process_records
 from ..perf_events.syscall import CPU_CLOCK, FLAG, USER_ONLY, attribute, more_files, open_event
 from ..procfs import has_interpreter, process_of, program_of, queued
@@ -31,6 +32,7 @@ from ..ptrace import (
     EVENT_STOP,
     EVENT_VFORK,
     TICK,
+    at_call,
     event_of,
     next_stop,
     signal_of,
@@ -49,7 +51,7 @@ from .record_writer import RECORDS, RecordWriter, Sideband, now, open_sideband
 from .schedule import Budget, BurstLengths, ClockTrigger, Duty, PollTrigger, Trigger
 from .startup_test import OK, report_time, test_engines
 from .successors import Successors
-from .tree import Process, Thread, Tree
+from .tree import Call, Process, Thread, Tree
 from .unwinder import Unwinder
 from .watched import Watched
 
@@ -94,7 +96,7 @@ def detach_all(tree: Tree, trigger: Trigger, bursts: BurstRunner, *, killed: boo
 
 def _detach(thread: Thread, status: int, trigger: Trigger, bursts: BurstRunner) -> None:
     """Detach from a stopped thread. It gets its own signal, but none of ours."""
-    ours = trigger.due(thread, status) or (thread.timed_out and signal_of(status) == thread.stops_by)
+    ours = _is_ours(thread, status, trigger) or (thread.timed_out and signal_of(status) == thread.stops_by)
     bursts.clean(thread)
     mask, blocked = ptrace.sigmask(thread.tid), False
     while waiting := trigger.pending(thread):
@@ -108,10 +110,15 @@ def _detach(thread: Thread, status: int, trigger: Trigger, bursts: BurstRunner) 
         following = next_stop(thread.tid, _SECONDS)
         if following is None or not stopped(following):
             return
-        status, ours = following, trigger.due(thread, following)
+        status, ours = following, _is_ours(thread, following, trigger)
     if blocked:
         ptrace.set_sigmask(thread.tid, mask)
     ptrace.detach(thread.tid, 0 if event_of(status) or ours else signal_of(status))
+
+
+def _is_ours(thread: Thread, status: int, trigger: Trigger) -> bool:
+    """Whether we caused this stop, so that the thread has no signal to get."""
+    return at_call(status) or trigger.due(thread, status)
 
 
 _MOST_FOLLOWING = 0.02
@@ -141,7 +148,7 @@ class Collector:
         self.duty = Duty(options.duty, options.burst_period)
         self._following = Budget(options.duty / 2, _MOST_FOLLOWING, _MOST_FOLLOWING)
         """What new threads may cost: each stops at least twice."""
-        self._traced = ptrace.FOLLOW | (ptrace.EXITKILL if kills else 0)
+        self._traced = ptrace.FOLLOW | (ptrace.EXITKILL if kills else 0) | (ptrace.TRACE_CALLS if options.calls else 0)
         self.lengths, self.is_ring = lengths, _is_ring(options, select)
         self.on_exec: Callable[[int, str], None] = lambda pid, path: None
         self.on_tick: Callable[[Summary], None] = lambda summary: None
@@ -219,6 +226,11 @@ class Collector:
             if thread.timed_out:
                 self._recover(thread, status)
                 return
+            if at_call(status):
+                self._at_call(thread)
+                return
+            if thread.call is not None:
+                self._leave_call(thread)
             if not thread.follows and self._following.left() > _MOST_FOLLOWING / 2:
                 thread.follows = True
                 ptrace.set_options(tid, self._traced)
@@ -360,6 +372,7 @@ class Collector:
     def _gone(self, tid: int, status: int) -> None:
         thread = self.tree.remove(tid)
         if thread is not None:
+            self._leave_call(thread)
             self.trigger.disarm(thread)
             self.sideband.ended(self.out, thread)
             if self._watched is not None and thread.process.pid not in self.tree.processes:
@@ -400,10 +413,11 @@ class Collector:
             cpu = self.trigger.used(thread) - thread.spent
             weight, thread.first_weight = thread.first_weight or cpu, 0
             length = self.lengths.next(self.summary.in_bursts)
+            most = 0 if self.options.calls else length
             self.sideband.drain(self.out)  # the program may just have mapped code
             self.chains.begin(thread)
             try:
-                burst, cpu_number = self.bursts.run(thread, lambda status: self.trigger.due(thread, status), length)
+                burst, cpu_number = self.bursts.run(thread, lambda status: self.trigger.due(thread, status), most)
             except NoBurst as reason:
                 self._skipped[str(reason)] += 1
                 burst, cpu_number = Burst(), -1
@@ -414,7 +428,7 @@ class Collector:
             if not burst.dropped:
                 self._rearm(thread)
                 if burst.status is None:
-                    ptrace.cont(thread.tid)
+                    self._resume(thread, burst, cpu_number)
             ended = time.perf_counter()  # from here on others may run before us
         took, self._stopped_at = ended - self._stopped_at + self._report_time, ended
         waited = max(queued("self") + queued(thread.tid) - waited, 0)
@@ -427,6 +441,49 @@ class Collector:
             self._handle(thread.tid, burst.status)
         elif thread.process.successors is not None:
             thread.process.successors.widen()  # it runs again
+
+    # -- system calls at which bursts ended
+
+    def _resume(self, thread: Thread, burst: Burst, cpu: int) -> None:
+        """Let it run on after a burst: up to a system call, if that is to be recorded."""
+        if not (self.options.calls and burst.why == "system call"):
+            ptrace.cont(thread.tid)
+            return
+        ptrace.set_options(thread.tid, self._traced if thread.follows else self._traced & ~ptrace.THREADS)
+        thread.call = Call(burst, cpu)
+        ptrace.cont_to_call(thread.tid)
+
+    def _at_call(self, thread: Thread) -> None:
+        """It enters the system call before which its burst ended, or leaves it. The kernel reports a call to us before
+        it reports it to tracepoints, and the end of one after that."""
+        call, when = thread.call, now()
+        enters = call is not None and not call.entered
+        if not enters:
+            self._leave_call(thread)
+        if call is not None and enters and self.options.calls == Calls.LEFT:
+            call.entered = True
+            ptrace.cont_to_call(thread.tid)
+        else:
+            thread.call = None
+            ptrace.cont(thread.tid)
+        if call is not None and enters:
+            self._write_call(thread, call, when)
+        self.duty.lost(time.perf_counter() - self._stopped_at + self._report_time)
+
+    def _leave_call(self, thread: Thread) -> None:
+        """It is not in a recorded system call any more, or stopped in it for another reason."""
+        call, thread.call = thread.call, None
+        if call is not None and call.entered:
+            self.out.sample(now(), thread.process.pid, thread.tid, call.cpu, 0, 0, 0, (), call=True)
+
+    def _write_call(self, thread: Thread, call: Call, when: int) -> None:
+        burst = call.burst
+        stack = self._records(burst.edges, thread.process.successors)[-1] if burst.edges else []
+        if stack:
+            self.out.sample(
+                when, thread.process.pid, thread.tid, call.cpu, burst.start, burst.end, 0, stack, call=True
+            )  # fmt: skip
+            self.summary.calls += 1
 
     def _mapped(self, pid: int) -> None:
         if (process := self.tree.processes.get(pid)) is not None:
@@ -507,7 +564,8 @@ def record_software(
         limits, lengths = _limits(options, select)
         bursts = BurstRunner(engine, limits, SharedProcessor(both=launched))
         summary.call_graph = graph = _call_graph(options.call_graph, select)
-        out = RecordWriter(file, options.select, options.burst_period or _FIRST_PERIOD, options.time_period, graph)
+        period = options.burst_period or _FIRST_PERIOD
+        out = RecordWriter(file, options.select, period, options.time_period, graph, calls=bool(options.calls))
         tree, child, since = Tree(), None, now()
         watched, root = None, 0
         if isinstance(target, Targets):
@@ -636,6 +694,10 @@ def kinds_recorded(select: int) -> frozenset[int]:
     )  # fmt: skip
 
 
+_UP_TO_A_CALL = 1 << 20
+"""Branches of a burst that only a system call, or the number of stops, is to end."""
+
+
 def _limits(options: Options, select: int) -> tuple[BurstLimits, BurstLengths]:
     """When bursts end, and who draws their lengths. A ring is read when one to two times ``depth`` branches have passed
     its filter, in call-stack mode, where returns delete calls, two to three times: at a fixed number a loop would show
@@ -645,9 +707,12 @@ def _limits(options: Options, select: int) -> tuple[BurstLimits, BurstLengths]:
         return BurstLimits(lengths.most, stops=64 + 16 * lengths.most), lengths
     least = options.depth * 2 if select & CALL_STACK else options.depth
     lengths = BurstLengths((least, least + options.depth))
-    if select == convert(DEFAULT_SELECT, "perf", "msr").value:
-        return BurstLimits(lengths.most, stops=64 + 16 * lengths.most), lengths
-    return BurstLimits(lengths.most, kinds_recorded(select), stops=64 + 32 * lengths.most), lengths
+    limits = BurstLimits(lengths.most, stops=64 + 16 * lengths.most)
+    if select != convert(DEFAULT_SELECT, "perf", "msr").value:
+        limits = BurstLimits(lengths.most, kinds_recorded(select), stops=64 + 32 * lengths.most)
+    if options.calls:
+        limits = replace(limits, depth=_UP_TO_A_CALL, stops=64 + 32 * lengths.most)
+    return limits, lengths
 
 
 def _launch(command: Sequence[str], unblocked: Iterable[int], tree: Tree) -> Launched:

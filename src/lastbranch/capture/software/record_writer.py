@@ -2,7 +2,7 @@
 
 The sideband is time samples, mappings, names, forks and exits. Records: include/uapi/linux/perf_event.h; attributes,
 names and features as records: tools/perf/Documentation/perf.data-file-format.txt. There are two events: the kernel
-writes the time samples, we write the bursts.
+writes the time samples, we write the bursts; and a third one of ours where branches before system calls are recorded.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ BURSTS = TIME_SAMPLES | SAMPLE.ADDR | SAMPLE.BRANCH_STACK
 """Fields of the two kinds of samples, `SAMPLE.CALLCHAIN` beside these where call stacks are recorded. ``ADDR`` is the
 address at which the burst began."""
 
-_BURST_ID = 1 << 62
-"""Id of the bursts' event; the kernel's ids count from 1."""
+_BURST_ID, _CALL_ID = 1 << 62, (1 << 62) + 1
+"""Ids of our events; the kernel's ids count from 1."""
 RECORDS = SideRecords(BURSTS, _BURST_ID)
 """Makes records of our event."""
 _USER_CONTEXT = (1 << 64) - 512
@@ -64,12 +64,16 @@ def _time_attribute(period: int, chains: bool, more_flags: int = 0, **fields: in
 class RecordWriter:
     """Appends records to ``file`` and keeps none in memory."""
 
-    def __init__(self, file: IO[bytes], select: int, period: int, time_period: int, call_graph: str = "none") -> None:
+    def __init__(
+        self, file: IO[bytes], select: int, period: int, time_period: int, call_graph: str = "none", *,
+        calls: bool = False,
+    ) -> None:  # fmt: skip
         """``select``: PERF_SAMPLE_BRANCH_* of the bursts. ``period``: CPU time between bursts, of the time samples
-        ``time_period``, in ns. ``call_graph`` ``dwarf``: bursts have call chains, ``fp``: time samples."""
+        ``time_period``, in ns. ``call_graph`` ``dwarf``: bursts have call chains, ``fp``: time samples. ``calls``:
+        system calls have records, too."""
         self.write, self.flush = file.write, file.flush
         self.write(pipe_begin())
-        self._chains = call_graph == "dwarf"
+        self._chains, self._calls = call_graph == "dwarf", calls
         fields = BURSTS | SAMPLE.CALLCHAIN if self._chains else BURSTS
         self._time_attr = _time_attribute(time_period, call_graph == "fp")
         self._burst_attr = _attribute(sample_period=period, sample_type=fields, branch_sample_type=select)
@@ -78,21 +82,24 @@ class RecordWriter:
         """What must precede samples: the two events, with the ids of the kernel's one, and the machine."""
         self.write(pipe_event(Described("cpu-clock", self._time_attr, time_ids)))
         self.write(pipe_event(Described("software-lbr", self._burst_attr, (_BURST_ID,))))
+        if self._calls:
+            self.write(pipe_event(Described("system-calls", self._burst_attr, (_CALL_ID,))))
         system = os.uname()
         for name, body in machine_features(read, system.release, system.machine, command).items():
             self.write(pipe_feature(name, body))
 
     def sample(
         self, when: int, pid: int, tid: int, cpu: int, start: int, end: int, weight: int,
-        stack: Sequence[tuple[int, int, int]], frames: Sequence[int] = (),
+        stack: Sequence[tuple[int, int, int]], frames: Sequence[int] = (), *, call: bool = False,
     ) -> None:  # fmt: skip
         """A burst: ``weight`` ns of CPU time, ``stack`` of (from, to, perf's branch type), newest first. ``frames``:
-        the call stack at its end, innermost first."""
+        the call stack at its end, innermost first. ``call``: it is that of a system call."""
         chain = [_USER_CONTEXT, *frames] if frames else []
         words = [len(chain), *chain] if self._chains else []
         words.append(len(stack))
         words += [word for source, target, kind in stack for word in (source, target, kind << _TYPE_SHIFT | _PRIV_USER)]
-        body = struct.pack(f"=QQiiQQiIQ{len(words)}Q", _BURST_ID, end, pid, tid, when, start, cpu, 0, weight, *words)
+        number = _CALL_ID if call else _BURST_ID
+        body = struct.pack(f"=QQiiQQiIQ{len(words)}Q", number, end, pid, tid, when, start, cpu, 0, weight, *words)
         self.write(record("SAMPLE", body, MISC.USER))
 
 

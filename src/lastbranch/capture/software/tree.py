@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 
 from ..perf_events.syscall import sparing
 from ..procfs import PAGE, Stat, parse_stat, stat_of
+from .bursts import Burst
 from .control_flow import memory_of
 from .instructions import Memory
 from .successors import Successors
 from .unwinder import AddressSpace
 
-__all__ = ["Process", "Thread", "Tree"]
+__all__ = ["Call", "Process", "Thread", "Tree"]
 
 
 @dataclass(eq=False)
@@ -96,6 +97,15 @@ class Tree:
         return thread
 
 
+@dataclass(slots=True)
+class Call:
+    """A system call at which a burst ended."""
+
+    burst: Burst
+    cpu: int
+    entered: bool = False
+
+
 @dataclass(eq=False, slots=True)
 class Thread:
     """One traced thread."""
@@ -130,6 +140,8 @@ class Thread:
     """Whether threads that it creates are traced."""
     timed_out: bool = False
     """A burst missed its deadline; its remains are removed at the next stop."""
+    call: Call | None = None
+    """The system call before which its last burst ended, until it has been recorded, or the thread has left it."""
     mask: int | None = None
     """Its blocked signals before a burst changed them."""
     _stat: int = -1

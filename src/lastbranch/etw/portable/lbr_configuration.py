@@ -4,6 +4,8 @@ The software branch record attaches only to the targets that a session names, at
 (`Info.SOFTWARE_BRANCH_TARGETS_INFO`). Its profile source `SOFTWARE_BRANCHES` counts nanoseconds of a target thread's
 CPU time. After each interval a burst is recorded. It is written as a PMC interrupt (0x0F2F) with a last branch record,
 or, if only that is configured and enabled, as a time sample (0x0F2E): the clock of the thread's CPU time began it.
+Events that the kernel logs anyway have the record of a burst that ended at the system call which they are about: its
+SysCallEnter (0x0F33), or the CSwitch (0x0524) at which the thread waits in it.
 """
 
 from __future__ import annotations
@@ -23,8 +25,8 @@ from ..status import EtwError, Status
 from .session_registry import Registry
 
 __all__ = [
-    "SOFTWARE_BRANCHES", "SOURCE", "active_trigger", "argv", "check_configuration", "check_targets",
-    "has_hardware", "needed", "software_source", "state_triggers", "triggers",
+    "CSWITCH_HOOK", "SOFTWARE_BRANCHES", "SOURCE", "active_call_triggers", "active_trigger", "argv",
+    "check_configuration", "check_targets", "has_hardware", "needed", "software_source", "state_triggers", "triggers",
 ]  # fmt: skip
 
 
@@ -33,6 +35,10 @@ SOFTWARE_BRANCHES = 65
 PMC_HOOK, SAMPLED_HOOK = 0x0F2F, 0x0F2E
 _GROUPS = {PMC_HOOK: GROUPS["PMC_PROFILE"], SAMPLED_HOOK: GROUPS["PROFILE"]}
 """Trigger -> the group that enables it. The first one that is configured and enabled counts."""
+ENTER_HOOK, CSWITCH_HOOK = 0x0F33, 0x0524
+_CALL_GROUPS = {ENTER_HOOK: GROUPS["SYSCALL"], CSWITCH_HOOK: GROUPS["CONTEXT_SWITCH"]}
+_TRACEPOINTS = {ENTER_HOOK: "raw_syscalls/sys_enter", CSWITCH_HOOK: "sched/sched_switch"}
+"""What tells the time of the trigger."""
 SOURCE = ProfileSource(SOFTWARE_BRANCHES, "SoftwareBranches", 1_000_000, 2_147_483_647, 20_000_000)
 
 
@@ -56,11 +62,12 @@ def has_hardware() -> bool:
 
 def triggers() -> tuple[int, ...]:
     """Hooks of the events that branch records can follow: those of a processor are of its counters alone."""
-    return (PMC_HOOK,) if has_hardware() else tuple(_GROUPS)
+    return (PMC_HOOK,) if has_hardware() else (*_GROUPS, *_CALL_GROUPS)
 
 
 def check_configuration(flags: int, hooks: Sequence[int], count: int) -> None:
-    """Whether a session may be configured so; `EtwError` 1292, 87 or 50 if not, in Windows' order.
+    """Whether a session may be configured so; `EtwError` 1292, 87 or 50 if not, in Windows' order, and 1314 for events
+    whose tracepoints may not be read.
 
     ``hooks`` are those of the ``count`` events that a kernel group has. Zero events disable, which is always possible.
     """
@@ -74,6 +81,7 @@ def check_configuration(flags: int, hooks: Sequence[int], count: int) -> None:
             raise EtwError(CONFIGURE_LBR, Status.NOT_SUPPORTED, why)
     if has_hardware():
         return
+    _check_tracepoints(hooks)
     for bit, why in _REFUSED.items():
         if flags & bit:
             raise EtwError(CONFIGURE_LBR, Status.NOT_SUPPORTED, why)
@@ -81,6 +89,18 @@ def check_configuration(flags: int, hooks: Sequence[int], count: int) -> None:
         convert(flags | LBR_EXCLUDE_KERNEL, "etw", "msr")
     except LastbranchError as error:
         raise EtwError(CONFIGURE_LBR, Status.INVALID_PARAMETER, str(error)) from error
+
+
+def _check_tracepoints(hooks: Sequence[int]) -> None:
+    wanted = [_TRACEPOINTS[hook] for hook in hooks if hook in _TRACEPOINTS]
+    if not wanted:
+        return
+    from ...capture.perf_events.linux_kernel import Kernel
+    from .sources.kinds import read_tracepoint
+
+    kernel = Kernel()
+    for name in wanted:
+        read_tracepoint(kernel, name, CONFIGURE_LBR)
 
 
 def check_targets(targets: Sequence[int]) -> None:
@@ -117,6 +137,13 @@ def active_trigger(hooks: Sequence[int], masks: Sequence[int], sources: Sequence
         if hook in hooks and masks[group.word] & group.bits and counts:
             return hook
     return 0
+
+
+def active_call_triggers(hooks: Sequence[int], masks: Sequence[int]) -> tuple[int, ...]:
+    """The triggers of the kernel's own events whose records software makes now: those that are configured and
+    enabled."""
+    groups = {} if has_hardware() else _CALL_GROUPS
+    return tuple(hook for hook, group in groups.items() if hook in hooks and masks[group.word] & group.bits)
 
 
 def argv(socket: str) -> list[str]:

@@ -114,6 +114,12 @@ class Geometry(NamedTuple):
         """Bytes of events that fit into a buffer."""
         return self.buffer_size - BUFFER_HEADER_SIZE
 
+    @property
+    def is_possible(self) -> bool:
+        """Whether the sizes agree with each other."""
+        fits = 0 < self.slots <= MOST_SLOTS and 0 <= self.kept * self.slots <= self.buffers
+        return fits and self.buffer_size % 1024 == 0 < self.capacity
+
     def pack(self) -> bytes:
         return _GEOMETRY.pack(_MAGIC, *self)
 
@@ -129,8 +135,7 @@ class Geometry(NamedTuple):
             if len(head) == _GEOMETRY.size and _has_seals(fd, _CONSTANT):
                 magic, *fields = _GEOMETRY.unpack(head)
                 found = cls(*fields)
-                fits = found.slots <= MOST_SLOTS and found.kept * found.slots <= found.buffers
-                if magic == _MAGIC and fits and found.buffer_size % 1024 == 0 < found.capacity:
+                if magic == _MAGIC and found.is_possible:
                     return found
         raise EtwError("attach", Status.INVALID_DATA, "not the geometry of a session's pools")
 

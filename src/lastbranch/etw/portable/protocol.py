@@ -112,6 +112,7 @@ class Kind(IntEnum):
     FAILED = 34  # source -> daemon, no answer: status and reason; the configuration is not applied
     CONFIGURE = 35  # daemon -> source: SourceConfiguration, answered by READY or FAILED
     SOURCE_STOP = 36  # daemon -> source, no answer: write what is left and the end rundown; hang up; exit
+    BRANCHES = 37  # branch source -> daemon -> kernel source, no answer: CallRecords in a form of their own
     START = 48  # spawn -> daemon: Order; Started
     COMMIT = 49  # spawn -> daemon, no answer: the daemon owns the entry and runs on its own
 

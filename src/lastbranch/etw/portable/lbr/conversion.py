@@ -11,10 +11,12 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ....formats.etl.kernel import kernel_names
 from ....formats.etl.profile.lifecycle_events import LifecycleEvents
 from ....formats.etl.profile.sample_events import PeriodEncoder, PeriodEncoding, Trigger
 from ....formats.etl.profile.session_events import SessionEvents
@@ -45,11 +47,16 @@ class Scope:
 
     ``whole``: everything, as a log of the recording alone needs it. Otherwise only the bursts, whose records carry
     ``flags`` (EVNTRACE_LBR_FLAGS): the session's other sources write the rest. ``sampled``: the bursts are samples of
-    the timer, each of one of its intervals, and no interrupts of a source of their own.
+    the timer, each of one of its intervals, and no interrupts of a source of their own. ``call_hooks``: the recording
+    has records of system calls, too, which these events trigger. Without ``bursts`` it is those alone.
     """
 
-    def __init__(self, *, whole: bool = True, flags: int = 0, name: str = "", sampled: bool = False) -> None:
+    def __init__(
+        self, *, whole: bool = True, flags: int = 0, name: str = "", sampled: bool = False, bursts: bool = True,
+        call_hooks: tuple[int, ...] = (),
+    ) -> None:  # fmt: skip
         self.whole, self.flags, self.name, self.sampled = whole, flags, name, sampled
+        self.bursts, self.call_hooks = bursts, call_hooks
 
 
 class Conversion:
@@ -63,6 +70,10 @@ class Conversion:
         self._before = self._floor = self._modules = 0
         self.lost = 0
         """Records that the kernel dropped so far."""
+        self.calls: list[SampleBatch] = []
+        """Records of system calls that nobody has taken yet, the ends of calls among them: samples without branches."""
+        self.until = 0
+        """ns: all records before this are in events, or in `calls`."""
 
     @property
     def begun(self) -> bool:
@@ -106,15 +117,18 @@ class Conversion:
     def _open(self, profile: Profile) -> None:
         self._profile = profile
         profile.recorder = "lastbranch software LBR"
+        self._bursts = len(profile.events) - 1 - bool(self._scope.call_hooks)
         if self._scope.name:
-            profile.events[-1].name = self._scope.name
+            profile.events[self._bursts].name = self._scope.name
         self._session = SessionEvents(profile)
         triggers = self._triggers = self._session.triggers
-        triggers[-1] = replace(triggers[-1], source=SOFTWARE_BRANCHES)
+        triggers[self._bursts] = replace(triggers[self._bursts], source=SOFTWARE_BRANCHES)
         if not self._scope.whole:
             source = TIMER if self._scope.sampled else SOFTWARE_BRANCHES
-            triggers[:] = [*[Trigger()] * (len(triggers) - 1), Trigger(source, options=self._scope.flags)]
-        self._periods, self._measured = PeriodEncoder(self._session.intervals), Measured()
+            triggers[:] = [Trigger()] * len(triggers)
+            triggers[self._bursts] = Trigger(source, options=self._scope.flags)
+        self._periods = PeriodEncoder(self._session.intervals)
+        self._measured, self._called = Measured(), Measured()
 
     # -- events
 
@@ -128,12 +142,14 @@ class Conversion:
         records = ~of_perf & (time < until)
         if not records.any():
             self._keep(block, ~of_perf)
+            self.until = until
             return Events.joined([])
         parts = [self._first(int(time[records].min()))] if self._lives is None else []
         parts.append(self._life(block, records & ~is_sample))
         for number, at, event in self._reader.by_layout(block, block.at[records & is_sample]):
             parts += self._samples(self._reader.layouts[number].layout.decode(block, at, event, None))
         self._keep(block, ~(of_perf | records))
+        self.until = until
         self._floor = self._ticks.of(until)
         return Events.joined(parts)
 
@@ -149,11 +165,18 @@ class Conversion:
         self._lives = LifecycleEvents(self._profile, session.begin, session.pointer)
         if self._scope.whole:
             return encoded(session.configuration(), 0)
-        if self._scope.sampled:
-            return Events.joined([])
-        said = event_fields(self._profile.events[-1], self._triggers[-1])
-        event = supplement_event("Event", session.begin, said)
-        return encoded([event, *session.interval_events(session.intervals, begin=True, time=session.begin)], 0)
+        first = [supplement_event("Event", session.begin, self._said_of(hook)) for hook in self._scope.call_hooks]
+        if self._scope.bursts and not self._scope.sampled:
+            said = event_fields(self._profile.events[self._bursts], self._triggers[self._bursts])
+            first.append(supplement_event("Event", session.begin, said))
+            first += session.interval_events(session.intervals, begin=True, time=session.begin)
+        return encoded(first, 0)
+
+    def _said_of(self, hook: int) -> dict[str, Any]:
+        """The fields of the Event of a kernel event whose records software makes."""
+        name = kernel_names((hook >> 8, hook & 0xFF))[1]
+        event = replace(self._profile.events[self._bursts], name=name, period=0, frequency=0, has_period=False)
+        return event_fields(event, Trigger(hook=hook))
 
     def _life(self, block: Block, rows: NDArray[np.bool_]) -> Events:
         """Processes, threads and images."""
@@ -173,6 +196,13 @@ class Conversion:
         """Interrupts and branch records; before them the threads that no record announced."""
         if not (self._scope.whole or BRANCH in batch.offsets):
             return
+        if self._scope.call_hooks:
+            called = batch.select(batch.event > self._bursts)
+            self.calls.append(called)
+            self._called.add(called)
+            batch = batch.select((batch.event <= self._bursts) & self._scope.bursts)
+            if not len(batch):
+                return
         batch = batch.select(np.argsort(batch.time, kind="stable"))
         time = np.maximum(self._ticks(batch.time), self._floor)
         if self._scope.whole:
@@ -202,6 +232,8 @@ class Conversion:
             return Events.joined([])
         end = self._ticks.of(now)
         last = self._measured.events(self._triggers, end)
+        for hook in self._scope.call_hooks:
+            last += self._called.events([Trigger(hook=hook)] * len(self._triggers), end)
         if self._scope.whole:
             describe(self._profile)
             intervals = self._session.interval_events(self._periods.now, begin=False, time=end)

@@ -56,11 +56,14 @@ class Rounds:
 class Follower:
     """Follows a collector: it gets `file`, and `rounds` as its progress callback; call `start` when it runs.
 
-    ``begun`` is set when the collector is attached, or has ended.
+    ``begun`` is set when the collector is attached, or has ended. ``converted`` is called in the thread whenever
+    records were converted.
     """
 
-    def __init__(self, conversion: Conversion, output: Output) -> None:
-        self._conversion, self._output = conversion, output
+    def __init__(
+        self, conversion: Conversion, output: Output, converted: Callable[[], None] = lambda: None
+    ) -> None:  # fmt: skip
+        self._conversion, self._output, self._converted = conversion, output, converted
         self.reads, writes = os.pipe()
         with suppress(OSError):  # a user's pipes are limited
             fcntl.fcntl(writes, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
@@ -85,6 +88,7 @@ class Follower:
                 continue  # the collector must not wait for us
             try:
                 self._output.put(self._conversion.feed(data))
+                self._converted()
                 self._output.lost(self._conversion.lost - lost)
                 lost = self._conversion.lost
             except Exception as error:  # raised by `finish`
@@ -100,3 +104,4 @@ class Follower:
         if self.failure is not None:
             raise self.failure
         self._output.put(self._conversion.finish(time.monotonic_ns(), describe))
+        self._converted()

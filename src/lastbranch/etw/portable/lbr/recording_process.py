@@ -13,23 +13,26 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Iterable
 from contextlib import closing, suppress
 from functools import partial
 from typing import Any
 
-from ....capture.options import Options, Targets
+from ....capture.options import Calls, Options, Targets
 from ....capture.recording import collect
 from ....errors import FormatError, LastbranchError
 from ....formats.etl.profile.supplement_events import supplement_event
 from ....lbr import convert
+from ....model import counted
 from ...flags import LBR_EXCLUDE_KERNEL
 from ...information import CONFIGURE_LBR
 from ...status import EtwError, Status
-from ..lbr_configuration import SAMPLED_HOOK, SOFTWARE_BRANCHES, SOURCE
+from ..lbr_configuration import CSWITCH_HOOK, SAMPLED_HOOK, SOFTWARE_BRANCHES, SOURCE
 from ..protocol import Connection, Kind, unpack
+from ..sources.call_branches import CallRecords, records_of
 from ..sources.configuration import SourceConfiguration
 from ..sources.event_words import encoded
-from ..sources.perf_records import Ticks
+from ..sources.perf_records import FOREVER, Ticks
 from ..sources.process import Output, serve
 from .conversion import Conversion, Scope
 from .follower import PATIENCE, Follower
@@ -52,9 +55,12 @@ def options_of(configuration: SourceConfiguration) -> Options:
     except LastbranchError as error:
         raise EtwError(CONFIGURE_LBR, Status.INVALID_PARAMETER, str(error)) from error
     period = configuration.intervals.get(SOFTWARE_BRANCHES, 0)
+    hooks = configuration.call_hooks
+    calls = Calls.LEFT if CSWITCH_HOOK in hooks else Calls.ENTERED if hooks else Calls.NONE
     return Options(
-        depth=DEPTH, ring=ring, select=chosen, period=period, time_period=_NO_TIME_SAMPLES, call_graph="none"
-    )
+        depth=DEPTH, ring=ring, select=chosen, period=period, time_period=_NO_TIME_SAMPLES, call_graph="none",
+        calls=calls,
+    )  # fmt: skip
 
 
 def targets_of(configuration: SourceConfiguration) -> Targets:
@@ -66,18 +72,47 @@ def targets_of(configuration: SourceConfiguration) -> Targets:
 def _recorded_as(configuration: SourceConfiguration) -> tuple[object, ...]:
     """Equal where two configurations are recorded alike."""
     own = (configuration.lbr_flags, configuration.targets, configuration.clock, configuration.branch_hook)
-    return options_of(configuration), *own
+    return options_of(configuration), configuration.call_hooks, *own
+
+
+class _Calls:
+    """Sends records of system calls to the process that records the events which trigger them."""
+
+    def __init__(self, path: str, conversion: Conversion, options: int) -> None:
+        self._connection, self._conversion, self._options = Connection.open(path), conversion, options
+
+    def send(self) -> None:
+        """Send what there is. A daemon that has ended needs none of it."""
+        batches, self._conversion.calls = self._conversion.calls, []
+        self._post(records_of(batches, self._conversion.until, self._options))
+
+    def end(self) -> None:
+        """No more follow."""
+        self.send()
+        self._post([CallRecords(FOREVER)])
+        self._connection.close()
+
+    def _post(self, messages: Iterable[CallRecords]) -> None:
+        with suppress(OSError):
+            for message in messages:
+                self._connection.send(Kind.BRANCHES, message.encode())
 
 
 class _Recording:
     """One recording, until it is stopped or configured anew."""
 
-    def __init__(self, connection: Connection, output: Output, configuration: SourceConfiguration) -> None:
+    def __init__(
+        self, path: str, connection: Connection, output: Output, configuration: SourceConfiguration
+    ) -> None:  # fmt: skip
         self._connection, self._output, self._configuration = connection, output, configuration
         sampled = configuration.branch_hook == SAMPLED_HOOK
-        scope = Scope(whole=False, flags=configuration.lbr_flags, name=SOURCE.name, sampled=sampled)
+        scope = Scope(
+            whole=False, flags=configuration.lbr_flags, name=SOURCE.name, sampled=sampled,
+            bursts=bool(configuration.branch_hook), call_hooks=configuration.call_hooks,
+        )  # fmt: skip
         self._conversion = Conversion(scope, configuration.clock)
-        self._follower = Follower(self._conversion, output)
+        self._calls = _Calls(path, self._conversion, configuration.lbr_flags) if configuration.call_hooks else None
+        self._follower = Follower(self._conversion, output, self._calls.send if self._calls else lambda: None)
         self._over = threading.Event()
         self._listeners: list[threading.Thread] = []
         self.next: SourceConfiguration | None = configuration
@@ -96,9 +131,13 @@ class _Recording:
         for listener in self._listeners:
             listener.join()
         self._follower.finish()
+        if self._calls is not None:
+            self._calls.end()
+            said = f"{counted(summary.calls, 'record')} of branches before them, in {counted(summary.bursts, 'burst')}"
+            self._log("Header", Name="system calls", Value=said)
         for number, note in enumerate(summary.notes, 1):
             self._log("Header", Name=f"recording note {number}", Value=note)
-        if summary.bursts:
+        if summary.bursts and self._configuration.branch_hook:
             ended = ", ".join(f"{why} {count}" for why, count in sorted(summary.ended.items()))
             self._log("Bursts", Depth=DEPTH, Records=summary.bursts, Full=summary.full, EndedBy=ended)
         if failure is not None and not self._conversion.begun:
@@ -158,7 +197,7 @@ def _record(path: str, connection: Connection, configuration: SourceConfiguratio
     """Record for the session, one configuration after the other, until the daemon ends it."""
     with closing(Output(path, patience=PATIENCE)) as output:
         while configuration is not None:
-            recording = _Recording(connection, output, configuration)
+            recording = _Recording(path, connection, output, configuration)
             recording.run()
             recording.wait()
             configuration = recording.next

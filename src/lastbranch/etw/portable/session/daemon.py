@@ -36,6 +36,7 @@ from ..request import updated
 from ..session_registry import Notice, Registry, notify, process_key, remove
 from .logger import Logger
 from .loop import Condition, Loop, Steps, Tasks, expected
+from .remains import Keeper
 from .settings import Settings
 from .source_processes import SOURCE_TIMEOUT, SourceProcesses
 from .spawn import Order, Started
@@ -46,6 +47,8 @@ __all__ = ["Commands", "main"]
 # -- what the daemon does on each message
 
 
+_KERNEL, _BRANCH = "kernel", "branch"
+"""Roles of `Settings.commands`. The second one has branch records for the first until it ends."""
 WRITERS_TIMEOUT = 2.0
 """Seconds in which writers must detach when a session stops. What they write later is lost."""
 
@@ -62,6 +65,12 @@ class Commands:
         remove(folder, f"{order.key}.sock")
         self.settings = Settings(order.request, order.targets, registry)
         self.logger = Logger(order.request, order.handle, header_events=self.settings.header_events)
+        self._keeper: Keeper | None = None
+        if order.request.mode & LogFileMode.BUFFERING_MODE:
+            self._keeper = Keeper(
+                registry, order.key, order.request, order.handle, self.logger.begun, self.settings.header_events
+            )
+            self.logger.tell_changes(self._keeper.changed)
         self._sources = SourceProcesses(daemon.loop.post, daemon.loop.watch, daemon.loop.forget, (folder,))
         self._slots: dict[Connection, set[int]] = {}
         self._stopping = self._changing = False
@@ -70,6 +79,9 @@ class Commands:
         """The body of the answer, steps that return it, or ``None`` without an answer."""
         if message.kind in (Kind.READY, Kind.FAILED):
             self._sources.answered(connection, message)
+            return None
+        if message.kind == Kind.BRANCHES:
+            self._sources.forward(_KERNEL, message, peer_of(connection.stream).pid)
             return None
         if message.kind not in _HANDLERS:
             raise EtwError("session", Status.NOT_SUPPORTED, f"a session does not handle {message.kind.name}")
@@ -105,6 +117,8 @@ class Commands:
     def _stop(self) -> Steps:
         with suppress(LastbranchError, OSError):
             self._disable_providers()
+        self._sources.stop(_BRANCH)
+        yield lambda: not self._sources.runs(_BRANCH), SOURCE_TIMEOUT
         self._sources.stop()
         yield lambda: self._sources.gone, SOURCE_TIMEOUT
         self._sources.kill()
@@ -135,6 +149,8 @@ class Commands:
 
     def _leave(self) -> None:
         self._daemon.ended = True
+        if self._keeper is not None:
+            self._keeper.end()
         with suppress(LastbranchError, OSError), self._registry.locked() as held:
             held.drop(self._order.key, process_key())
 

@@ -7,14 +7,15 @@ left is copied, as far as it is among the newest of the session.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from ....formats.etl.layout import BUFFER_HEADER_SIZE
-from ..pool import COMMIT_AT, EVENT, RING, Geometry, Mapping, read_barrier
+from ..pool import BELL_AT, COMMIT_AT, EVENT, RING, Attached, Geometry, Mapping, read_barrier
 from ..pool import DONE as DONE_AT
 from .writers import LEAST_EVENT, MOST_LOST, SPARE, Piece, Slot, Writers
 
-__all__ = ["FlightRecorder"]
+__all__ = ["Changed", "Copies", "FlightRecorder", "RecorderSlot", "newest", "with_times"]
 
 _MOST_ROUNDS = 16
 """Copies of a writer that goes on fast: what is newer than the last of them is missing."""
@@ -22,17 +23,25 @@ _NEVER = (1 << 62) - 1
 """Finished buffers at which a writer would ring the doorbell: nobody waits for it."""
 
 
-class _Slot(Slot):
-    """A writer with buffers of its own."""
+Copies = list[tuple[int, Piece]]
+"""Copies of buffers with the time of the last event in each."""
 
-    def __init__(self, pool: Mapping, number: int, cpu: int, pid: int) -> None:
-        super().__init__(pool, number, cpu, pid)
+
+class RecorderSlot(Slot):
+    """A writer with buffers of its own. Not ``fresh``: it wrote into the pool of a session that has ended."""
+
+    def __init__(self, pool: Mapping, number: int, cpu: int, pid: int, *, fresh: bool = True) -> None:
+        super().__init__(pool, number, cpu, pid, fresh=fresh)
         self._first = number * pool.geometry.kept
         self._kept = pool.geometry.kept - SPARE
         """The newest buffers that can always be copied."""
-        pool.words[self._commit_word(0)] = 0
-        self._store(RING, 1)
-        self.ask_bell(_NEVER)
+        if fresh:
+            pool.words[self._commit_word(0)] = 0
+            self._store(RING, 1)
+            self.ask_bell(_NEVER)
+        else:
+            self._stored[RING - BELL_AT] = 1
+            self._stored[0] = self._words[self._at + BELL_AT]
 
     def _commit_word(self, number: int) -> int:
         return (self._start(number) + COMMIT_AT) // 8
@@ -130,15 +139,28 @@ class _Slot(Slot):
 class FlightRecorder(Writers):
     """The writers of a session in buffering mode."""
 
-    slots: dict[int, _Slot]  # type: ignore[assignment]  # narrower: all of them are made here
+    slots: dict[int, RecorderSlot]  # type: ignore[assignment]  # narrower: all of them are made here
 
     def __init__(self, geometry: Geometry, processors: int) -> None:
         super().__init__(geometry, geometry.kept - SPARE, processors)
-        self._left: list[tuple[int, Piece]] = []
-        """Copies of what writers had when they left, by the time of the last event in each."""
+        self.changed: Changed | None = None
+        """Called when writers have come or gone, and before the buffers of one are used again."""
+        self._left: Copies = []
+        """What writers had when they left."""
 
     def _slot(self, pool: Mapping, number: int, cpu: int, pid: int) -> Slot:
-        return _Slot(pool, number, cpu, pid)
+        return RecorderSlot(pool, number, cpu, pid)
+
+    def attach(self, pid: int, processor: int) -> tuple[Attached, list[int]]:
+        made = super().attach(pid, processor)
+        self._tell(None)
+        return made
+
+    def _tell(self, left: Copies | None, without: int = -1) -> None:
+        if self.changed is not None:
+            slots = [slot for slot in self.slots.values() if slot.number != without]
+            fds = {process.pool: process.fd for process in self.processes.values()}
+            self.changed(self.geometry, slots, fds, left, (self._lost, self._buffers_lost))
 
     @property
     def busy(self) -> int:
@@ -147,26 +169,38 @@ class FlightRecorder(Writers):
     def detach(self, number: int) -> None:
         slot = self.slots[number]
         copies = slot.copies()
+        if copies:
+            self._left = self._newest([*self._left, *with_times(copies)])
+            self._tell(self._left, without=number)
         slot.forget()
         super().detach(number)
-        if copies:
-            self._left = self._newest([*self._left, *_with_times(copies)])
+        self._tell(None)
 
     def in_memory(self) -> list[Piece]:
         """Copies of the newest buffers, those of each processor in the order of time."""
         for process in self.processes.values():
             self._check(process)
         copies = [copy for slot in list(self.slots.values()) for copy in slot.copies()]
-        return [copy for _, copy in self._newest([*self._left, *_with_times(copies)])]
+        return [copy for _, copy in self._newest([*self._left, *with_times(copies)])]
 
-    def _newest(self, copies: list[tuple[int, Piece]]) -> list[tuple[int, Piece]]:
-        return sorted(copies, key=lambda copy: copy[0])[-self.maximum :]
+    def _newest(self, copies: Copies) -> Copies:
+        return newest(copies, self.maximum)
 
     def _give(self) -> bool:
         return True
 
 
-def _with_times(copies: list[Piece]) -> list[tuple[int, Piece]]:
+Changed = Callable[[Geometry, Sequence[RecorderSlot], dict[Mapping, int], Copies | None, tuple[int, int]], None]
+"""(layout, writers, their pools with descriptors, what others left or ``None`` if that is as before, events and buffers
+that those lost)."""
+
+
+def newest(copies: Copies, most: int) -> Copies:
+    """The ``most`` newest, in the order of time."""
+    return sorted(copies, key=lambda copy: copy[0])[-most:]
+
+
+def with_times(copies: list[Piece]) -> Copies:
     """Each copy with the time of its last event; 0 where its events do not chain."""
     from .delivery import Staging, times  # NumPy, which the start of a session does not wait for
 

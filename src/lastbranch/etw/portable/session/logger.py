@@ -30,7 +30,7 @@ from ..pool import ANY_PROCESSOR
 from ..protocol import pack
 from ..provider.targets import admitted
 from ..request import flush_seconds, real_flush_timer
-from .flight_recorder import FlightRecorder
+from .flight_recorder import Changed, FlightRecorder
 from .log_file import Disk
 from .sinks import FileSink, HeaderEvents
 from .writers import Writers, geometry_for
@@ -66,7 +66,8 @@ class Logger:
         self.request, self.handle = request, handle
         self._clock = clock or Clock.of(request.clock)
         self._disk, self._monotonic = disk or Disk(), monotonic
-        self._begun = self._clock.now(), self._clock.filetime()
+        self.begun = self._clock.now(), self._clock.filetime()
+        """Ticks and FILETIME at the start."""
         self._header_events = header_events
         self._processors = os.cpu_count() or 1
         file = FileSink(request, self._disk) if request.file and not self._in_memory else None
@@ -86,6 +87,11 @@ class Logger:
         return bool(self.request.mode & LogFileMode.BUFFERING_MODE)
 
     # -- writers
+
+    def tell_changes(self, changed: Changed) -> None:
+        """In buffering mode, call ``changed`` when writers come and go."""
+        if self._recorder is not None:
+            self._recorder.changed = changed
 
     @property
     def attached(self) -> int:
@@ -144,7 +150,7 @@ class Logger:
 
             self._delivery = Delivery(
                 self.request, self.handle, self._clock, self._writers.geometry, self._file, self._processors,
-                self._begun, self._header_events,
+                self.begun, self._header_events,
             )  # fmt: skip
         return self._delivery
 

@@ -133,6 +133,7 @@ class Settings:
 
         profile = source_settings(self.registry)
         trigger = lbr.active_trigger(self._hooks, self.masks, profile.sources)
+        calls = lbr.active_call_triggers(self._hooks, self.masks)
         return pack(
             SourceConfiguration(
                 masks=self.masks,
@@ -145,8 +146,9 @@ class Settings:
                 pmc_counters=tuple(self.information.get(Info.PMC_COUNTER_LIST_INFO, ())),
                 lbr_flags=self.information.get(Info.LBR_CONFIGURATION_INFO, 0),
                 lbr_hooks=self._hooks if lbr.has_hardware() else (),  # else interrupts of counters trigger nothing
-                targets=self.targets if trigger else (),
+                targets=self.targets if trigger or calls else (),
                 branch_hook=trigger,
+                call_hooks=calls,
                 intervals=profile.intervals,
             )
         )

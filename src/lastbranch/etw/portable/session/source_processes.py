@@ -120,16 +120,30 @@ class SourceProcesses:
                 if message.kind == Kind.FAILED:
                     source.error = EtwError("source", *unpack(tuple[int, str], message.body))
 
+    def forward(self, role: str, message: Message, pid: int) -> None:
+        """Pass a message of process ``pid`` on to the source of ``role``, if there is one. Raises `EtwError` 5 for a
+        process that is no source."""
+        if pid not in {source.process.pid for source in self._running.values()}:
+            raise EtwError("source", Status.ACCESS_DENIED, f"process {pid} is no source of this session")
+        source = self._running.get(role)
+        if source is not None and source.connection is not None and not source.stopping:
+            self._post(source.connection, message.kind, message.body)
+
     def hung_up(self, connection: Connection) -> None:
         """Handle a hang-up: the source is about to end."""
         for source in self._running.values():
             if source.connection is connection:
                 source.connection, source.stopping = None, True
 
-    def stop(self) -> None:
-        """Ask all to write what is left and end; see `gone`."""
-        for source in self._running.values():
-            self._stop(source)
+    def stop(self, *roles: str) -> None:
+        """Ask those of ``roles``, or all, to write what is left and end; see `gone`."""
+        for role, source in self._running.items():
+            if not roles or role in roles:
+                self._stop(source)
+
+    def runs(self, role: str) -> bool:
+        """Whether there is a source of ``role``."""
+        return role in self._running
 
     def _stop(self, source: _Source) -> None:
         source.stopping = True

@@ -90,7 +90,7 @@ class Piece:
 class Slot:
     """A writer of process ``pid``. Its buffers are in ``pool`` and have ProcessorIndex ``cpu``."""
 
-    def __init__(self, pool: Mapping, number: int, cpu: int, pid: int) -> None:
+    def __init__(self, pool: Mapping, number: int, cpu: int, pid: int, *, fresh: bool = True) -> None:
         self.pool, self.number, self.cpu, self.pid = pool, number, cpu, pid
         self.broken = self.hungry = False
         """``hungry``: the writer used up half of its buffers between two looks."""
@@ -104,7 +104,8 @@ class Slot:
         self._bytes = bytearray(8 * (_SLOT_WORDS - BELL_AT))
         self._stored = memoryview(self._bytes).cast("Q")
         """The daemon's words as it stored them, from `BELL_AT` to the end of the page."""
-        pool.words[self._at : self._at + _SLOT_WORDS] = memoryview(bytes(8 * _SLOT_WORDS)).cast("Q")
+        if fresh:
+            pool.words[self._at : self._at + _SLOT_WORDS] = memoryview(bytes(8 * _SLOT_WORDS)).cast("Q")
 
     def _store(self, word: int, value: int) -> None:
         self._stored[word - BELL_AT] = self._words[self._at + word] = value

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import select
 import sys
+import time
 from contextlib import closing, suppress
 from functools import partial
 
@@ -58,6 +59,10 @@ def _loop(connection: Connection, recorder: Recorder, output: Output) -> None:
                 if message.kind == Kind.SOURCE_STOP:
                     recorder.end()
                     return
+                if message.kind == Kind.BRANCHES:
+                    with suppress(FormatError):
+                        recorder.call_branches.take(message.body, time.monotonic_ns())
+                    continue
                 _answer(connection, recorder, message)
         output.wait_for_room(_RUNNING)
         busy = recorder.round() > _MANY

@@ -33,6 +33,8 @@ class SourceConfiguration:
     targets: tuple[int, ...] = ()
     """What the software LBR traces, as `information.TARGETS` counts; none while its triggers are off."""
     branch_hook: int = 0
-    """The event as which bursts of the software LBR are written."""
+    """The event as which bursts of the software LBR are written, 0: they are not."""
+    call_hooks: tuple[int, ...] = ()
+    """Events that trigger records of the software LBR because of system calls (`call_branches`)."""
     intervals: dict[int, int] = field(default_factory=dict)
     """Profile source -> interval, of those that were set."""

@@ -17,12 +17,13 @@ from ....closing import on_failure
 from ....formats.etl.kernel import PERF_INFO, SESSION, kernel_event
 from ....formats.etl.profile.session_events import SessionEvents
 from ....formats.etl.single_event import Event
-from ....model import Clock, Machine, Profile
+from ....model import Clock, Machine, Profile, SampleBatch
 from ...status import EtwError
 from ..clock import Clock as SessionClock
 from ..enable_map import WORDS, kinds_of
+from .call_branches import CSWITCH, CallBranches
 from .configuration import SourceConfiguration
-from .event_words import Events, encoded
+from .event_words import Events, Ints, encoded
 from .joint_events import Feed, Follower
 from .kinds import Raw
 from .perf_records import FOREVER, Ticks
@@ -122,6 +123,7 @@ class Recorder:
         self._tasks: Tasks | None = None
         self._processes: ProcessCounters | None = None
         self._followers: dict[type[Follower], Follower] = {}
+        self.call_branches = CallBranches()
         self._counters = Counters((), self._kernel, self._host)
         self._names: dict[int, str] = {}
         self._intervals: Mapping[int, int] = {}
@@ -168,7 +170,7 @@ class Recorder:
         gone = [self._streams[key] for key in self._streams.keys() - {one.key for one in wanted}]
         for open_ in gone:
             open_.stream.disable()
-        self.round()
+        self.round(self._ticks.now())
         for open_ in gone:
             self._output.lost(open_.stream.unreported_losses())
             open_.stream.close()
@@ -182,6 +184,7 @@ class Recorder:
         self._set_intervals(wanted)
         self._streams |= opened
         self._use_followers(configuration, wanted)
+        self.call_branches.use(configuration.call_hooks)
         if configuration.masks != self._configuration.masks:
             self._write_events([mask_event(configuration.masks, self._moment())])
         self._configuration = configuration
@@ -250,9 +253,10 @@ class Recorder:
         self._intervals = intervals
 
     def round(self, until: int | None = None) -> int:
-        """Write what happened until now, or ``until`` (ns). Returns how many events that was."""
+        """Write what happened until now, or ``until`` (ns). Returns how many events that was. Without ``until``, events
+        wait for the branch records that they may trigger."""
         now = self._ticks.now()
-        until = now if until is None else until
+        until = self.call_branches.limit(now) if until is None else until
         parts: list[Events] = []
         lost = self._counters.gaps()
         if self._tasks is not None:
@@ -269,9 +273,11 @@ class Recorder:
             lost += took.lost
             if len(took.samples):
                 batch = took.samples
-                batch.columns["time"] = ticks = np.maximum(self._ticks(batch.time), self._floor)
+                ns = batch.time
+                batch.columns["time"] = ticks = np.maximum(self._ticks(ns), self._floor)
                 if one.wanted.follower is None:
-                    parts.append(one.wanted.convert(batch, ticks))
+                    triggered = self._triggered(one.wanted, batch, ns, ticks)
+                    parts += [one.wanted.convert(batch, ticks), triggered]
                 else:
                     feed = Feed(one.wanted.tracepoint, batch, ticks, Raw(batch, one.wanted.fields))
                     feeds.setdefault(one.wanted.follower, []).append(feed)
@@ -283,6 +289,15 @@ class Recorder:
         if lost:
             self._output.lost(lost)
         return len(events)
+
+    def _triggered(self, stream: StreamPlan, batch: SampleBatch, ns: Ints, ticks: Ints) -> Events:
+        """The branch records that samples of ``stream`` at ``ns`` trigger."""
+        if stream.hook not in self.call_branches.hooks or (
+            stream.hook == CSWITCH and "prev_state" not in stream.fields
+        ):
+            return Events.joined([])
+        state = Raw(batch, stream.fields)["prev_state"] if stream.hook == CSWITCH else None
+        return self.call_branches.following(stream.hook, batch, ns, ticks, state)
 
     def end(self) -> None:
         """Stop, write the rest and the lists of what still exists, and close."""

@@ -1,0 +1,150 @@
+"""Sessions in buffering mode whose daemon is killed: what they had is saved, exactly."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from command_line import run_cli
+from lastbranch.etw.flags import Control, LogFileMode
+from lastbranch.etw.portable.kernel import PortableKernel
+from lastbranch.etw.portable.protocol import address_in
+from lastbranch.etw.portable.provider.writer import Writer, connect_writer
+from lastbranch.etw.portable.session.remains import left_sessions, rescue
+from lastbranch.etw.portable.session_registry import Registry, process_key
+from lastbranch.etw.properties import SessionRequest
+from lastbranch.etw.status import EtwError, Status
+from private_registry import registry_at
+from session_rig import event, read
+from waiting import until
+
+KEPT = 4
+EACH = 3
+"""Events that fill a buffer of 4 KB: each of 1,200 bytes."""
+
+
+@pytest.fixture
+def kernel(tmp_path: Path) -> Iterator[PortableKernel]:
+    with registry_at(tmp_path / "etw"):
+        made = PortableKernel()
+        yield made
+        for state in made.sessions():
+            made.control(Control.STOP, state.handle, None)
+        with made.registry.folder("remains") as folder:
+            for name in os.listdir(folder):
+                with suppress(OSError, ValueError):
+                    os.kill(
+                        json.loads((made.registry.root / "remains" / name).read_text())["keeper"][0], signal.SIGKILL
+                    )
+
+
+def start(kernel: PortableKernel) -> Registry:
+    request = SessionRequest("flight", mode=LogFileMode.BUFFERING_MODE, buffer_size=4, minimum_buffers=KEPT)
+    kernel.start(request, ())
+    return kernel.registry
+
+
+def writer_of(registry: Registry) -> Writer:
+    entry = registry.find("flight")
+    assert entry is not None
+    with registry.folder("sessions") as folder:
+        return connect_writer(address_in(folder, entry.socket))
+
+
+def kill(registry: Registry) -> None:
+    entry = registry.find("flight")
+    assert entry is not None
+    os.kill(entry.owner.pid, signal.SIGKILL)
+    until(lambda: not entry.owner.alive)
+
+
+def write(writer: Writer, numbers: range) -> None:
+    for number in numbers:
+        assert writer.write(event(number, writer.clock.now(), 1100))
+
+
+def remains(registry: Registry) -> Path:
+    (path,) = (registry.root / "remains").iterdir()
+    return path
+
+
+def test_the_newest_buffers_are_saved_exactly(kernel: PortableKernel, tmp_path: Path) -> None:
+    """Those of a writer that had left, of one that goes on, and of one that is gone, too."""
+    registry = start(kernel)
+    left, goes_on, gone = (writer_of(registry) for _ in range(3))
+    write(left, range(EACH))  # one buffer, and the oldest: too old in the end
+    left.close()
+    write(goes_on, range(100, 100 + 2 * EACH))
+    write(gone, range(200, 200 + EACH))
+    gone.close()
+    write(goes_on, range(300, 300 + EACH))
+    kill(registry)
+    write(goes_on, range(400, 401))  # it has not noticed
+    assert left_sessions(registry) == ["flight"]
+    made = run_cli("session", "rescue", "FLIGHT", "-o", tmp_path / "saved.etl")
+    assert (made.code, made.err.split(" of ")[0]) == (0, "10 events in 4 buffers")
+    expected = [*range(100 + EACH, 100 + 2 * EACH), *range(200, 200 + EACH), *range(300, 300 + EACH), 400]
+    assert sorted(read(tmp_path / "saved.etl").numbers) == expected
+    assert left_sessions(registry) == []
+    assert not list((registry.root / "remains").iterdir())
+    goes_on.close()
+    again = run_cli("session", "rescue", "flight", "-o", tmp_path / "again.etl")
+    assert (again.code, "there are: none" in again.err) == (5, True)
+
+
+def test_a_session_that_ends_in_order_leaves_nothing(kernel: PortableKernel, tmp_path: Path) -> None:
+    registry = start(kernel)
+    keeper = json.loads(remains_of(registry))["keeper"]
+    with pytest.raises(EtwError) as caught:
+        rescue("flight", str(tmp_path / "a.etl"))
+    assert caught.value.status == Status.ALREADY_EXISTS
+    kernel.control(Control.STOP, kernel.sessions()[0].handle, None)
+    assert not list((registry.root / "remains").iterdir())
+    until(lambda: process_key(keeper[0]).start != keeper[1])
+
+
+def remains_of(registry: Registry) -> bytes:
+    with writer_of(registry):
+        return remains(registry).read_bytes()
+
+
+def test_a_new_session_takes_the_place_of_what_was_left(kernel: PortableKernel) -> None:
+    registry = start(kernel)
+    writer = writer_of(registry)
+    kill(registry)
+    keeper = json.loads(remains(registry).read_bytes())["keeper"]
+    start(kernel)
+    until(lambda: process_key(keeper[0]).start != keeper[1])
+    assert left_sessions(registry) == []
+    writer.close()
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "said"),
+    [
+        ("version", 2, "version 2 of the pool"),
+        ("geometry", [1, 2, 3, 4, 5, 6, 7], "no layout of pools"),
+        ("slots", "none", "damaged, not the state of a session"),
+    ],
+)
+def test_damaged_remains_are_named(
+    kernel: PortableKernel, tmp_path: Path, field: str, value: object, said: str
+) -> None:
+    registry = start(kernel)
+    with writer_of(registry) as writer:
+        write(writer, range(2))
+        kill(registry)
+        state = json.loads(remains(registry).read_bytes())
+        remains(registry).write_text(json.dumps(state | {field: value}))
+        made = run_cli("session", "rescue", "flight", "-o", tmp_path / "a.etl")
+        assert (made.code, said in made.err) == (5, True)
+        remains(registry).write_text(json.dumps(state))
+        writer.words[writer._slot] = 1 << 60  # a count of buffers that cannot be
+        made = run_cli("session", "rescue", "flight", "-o", tmp_path / "a.etl")
+        assert (made.code, "its counters or buffers are damaged" in made.err) == (1, True)
