@@ -18,7 +18,6 @@ from document_statements import DOCUMENTS, FILES, STATEMENTS, Statement, counts
 __all__ = ["document_reference"]
 
 _COLUMNS = ("stated", "works", "in part", "refused, with the reason", "not run here")
-_OF_SESSIONS = ("properties", "query")
 
 
 def _rows() -> Iterator[tuple[str, int, int, int, int, int]]:
@@ -35,13 +34,12 @@ def document_reference() -> str:
         "it, or the reason why it is not as stated. `python docs/document_reference.py` prints the counts.", "",
         f"| document | {' | '.join(_COLUMNS)} |", f"|{'---|' * (len(_COLUMNS) + 1)}",
         *(f"| {' | '.join(map(str, row))} |" for row in _rows()), "",
-        "Those of the first two documents are in [Trace sessions](etw.md#what-the-documents-say).",
-        "Tests are functions of files of `tests/`.",
+        "Tests are functions and classes of files of `tests/`; those of `tools/etw_cases_*` are run by",
+        "`etw/test_sentences.py`, on real sessions of the portable kernel.",
     ]  # fmt: skip
     for key, title in DOCUMENTS.items():
-        if key not in _OF_SESSIONS:
-            lines += ["", f"## {title}", "", "| | place | says | proof |", "|---|---|---|---|"]
-            lines += [_line(statement) for statement in STATEMENTS if statement.document == key]
+        lines += ["", f"## {title}", "", "| | place | says | proof |", "|---|---|---|---|"]
+        lines += [_line(statement) for statement in STATEMENTS if statement.document == key]
     return "\n".join([*lines, ""])
 
 

@@ -11,12 +11,12 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "tools"))
 
 from etw_codes import CODES
 from etw_modes import MODES
-from etw_sentences import DOCUMENTS, SENTENCES
 from lastbranch import etw
 from lastbranch.etw.flags import ClientContext, Control, EnableProvider, Info, V2Option, WnodeFlag
 from lastbranch.etw.information import QUERIES, SETS, Setting
 from lastbranch.etw.portable.enable_map import ROWS
 from lastbranch.etw.portable.request import RULES, RequestTrait
+from lastbranch.etw.portable.sources.plan import COUNTERS, FOLLOWERS
 from lastbranch.etw.structures import LAYOUTS, UNPROVEN, layout_of
 from lastbranch.etw.windows.libraries import FUNCTIONS
 from lastbranch.lbr import NOTATIONS
@@ -62,7 +62,7 @@ _LBR = {
 
 def etw_reference() -> str:
     """The page, as Markdown."""
-    parts = (_head, _functions, _controls, _classes, _modes, _flags, _branches, _other, _structures, _codes, _sentences)
+    parts = (_head, _functions, _controls, _classes, _modes, _flags, _branches, _other, _structures, _codes)
     return "\n".join(line for part in parts for line in (*part(), ""))
 
 
@@ -87,7 +87,7 @@ def _head() -> list[str]:
         "*Windows* the system's own. Nothing of the latter was executed on Windows: what each call rests on instead",
         "is in [Trace sessions on Windows](etw-windows.md). Tests are files of `tests/`, or a case of",
         "`etw/test_sentences.py`, which runs on real sessions of the portable kernel. Codes that no document states",
-        "are *our choice*.",
+        "are *our choice*. What each document states, with its proof: [What the documents say](documents.md).",
     ]  # fmt: skip
 
 
@@ -181,7 +181,9 @@ def _flags() -> Iterator[str]:
     yield from _table("word", "bit", "name", "portable", "test")
     for row in ROWS:
         how = f"yes: {row.linux}" if row.linux else f"50: {row.why}" if row.why else "taken; enables no event"
-        test = "etw/portable/sources/test_linux.py" if row.linux else "etw/portable/sources/test_map.py"
+        joint = {kind for follower in FOLLOWERS for kind in follower.needs} | {COUNTERS}
+        file = "test_joint_events.py" if joint & set(row.kinds) else "test_linux.py" if row.linux else "test_map.py"
+        test = f"etw/portable/sources/{file}"
         yield _row(row.word, f"`{row.bits:#x}`", row.name, how, f"`{test}`")
 
 
@@ -228,15 +230,3 @@ def _codes() -> Iterator[str]:
     yield from _table("call", "code", "name", "for", "stated by", "test")
     for row in CODES:
         yield _row(row.call, int(row.status), row.status.name, row.why, row.source, f"`{row.test}`")
-
-
-def _sentences() -> Iterator[str]:
-    yield "## What the documents say"
-    for key, title in DOCUMENTS.items():
-        yield ""
-        yield f"### {title}"
-        yield ""
-        yield from _table("section", "says", "case")
-        for row in SENTENCES:
-            if row.document == key:
-                yield _row(row.section, row.says, row.case)

@@ -10,15 +10,14 @@ from types import ModuleType
 
 import pytest
 
-from etw_sentences import DOCUMENTS, SENTENCES
+from document_statements import FILES, STATEMENTS
 from etw_world import World
 from etw_world import world as world
 
-_FILES = {
-    "etw_cases_properties": "properties", "etw_cases_files": "properties", "etw_cases_query": "query",
-    "etw_cases_lbr": "lbr",
-}  # fmt: skip
-_MODULES = [(document, import_module(name)) for name, document in _FILES.items()]
+_MODULES = [
+    (short, import_module(file.removeprefix("tools/")))
+    for short, file in FILES.items() if file.startswith("tools/etw_cases_")
+]  # fmt: skip
 
 
 def _cases(module: ModuleType) -> dict[str, Callable[[World], None]]:
@@ -29,17 +28,18 @@ def _cases(module: ModuleType) -> dict[str, Callable[[World], None]]:
     }
 
 
-CASES = {(document, name): case for document, m in _MODULES for name, case in _cases(m).items()}
+CASES = {(short, name): case for short, module in _MODULES for name, case in _cases(module).items()}
 
 
 def test_each_statement_has_a_case_and_each_case_a_statement() -> None:
-    assert {(s.document, s.case) for s in SENTENCES} == set(CASES)
-    assert {s.document for s in SENTENCES} == set(DOCUMENTS)
-    assert len({(s.document, s.section, s.says) for s in SENTENCES}) == len(SENTENCES)
+    files = {short for short, _ in _MODULES}
+    assert {test for s in STATEMENTS for test in s.tests() if test[0] in files} == set(CASES)
+    said = [(s.document, s.place, s.says) for s in STATEMENTS if s.document in ("properties", "query", "lbr")]
+    assert len(set(said)) == len(said)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the portable kernel runs on Linux")
-@pytest.mark.parametrize(("document", "case"), sorted(CASES), ids=lambda value: str(value))
-def test_case(document: str, case: str, world: World) -> None:
+@pytest.mark.parametrize(("file", "case"), sorted(CASES), ids=lambda value: str(value))
+def test_case(file: str, case: str, world: World) -> None:
     """Each case asserts its statements."""
-    CASES[document, case](world)
+    CASES[file, case](world)

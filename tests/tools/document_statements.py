@@ -1,10 +1,9 @@
-"""What the TBRW guide, the description of the LBR facility and the page of TraceConfigureLastBranchRecord state, in our
-words, and what proves each statement.
+"""What the vendors' five documents state, in our words, and what proves each statement.
 
 A line of tests/data/statements_*.txt is ``place | statement | proof``. A proof is the tests that run it (`FILES` has
 the short names of their files), or a reason: ``refused: why`` for what the library declines, ``not here: why`` for what
-cannot run on the machines of the tests. Numbers go by order, so a new statement belongs at the end. The other two
-documents of trace sessions are in `etw_sentences`, where each statement has a case of its own.
+cannot run on the machines of the tests. Numbers go by order, so a new statement belongs at the end. Cases of
+`etw/test_sentences` are the functions of etw_cases_*.py; each of them proves a statement.
 """
 
 from __future__ import annotations
@@ -12,8 +11,6 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
-
-import etw_sentences
 
 __all__ = ["DOCUMENTS", "FILES", "STATEMENTS", "Statement", "counts"]
 
@@ -26,6 +23,9 @@ FILES = {
     "truth": "capture/test_truth", "explain": "cli/test_lbr", "session": "etw/portable/test_lbr_session",
     "config": "etw/portable/test_lbr", "case": "tools/etw_cases_lbr", "names": "etw/test_names",
     "layouts": "etw/test_layouts", "calls": "etw/test_api", "recipe": "lbr/test_recipe",
+    "prop": "tools/etw_cases_properties", "disk": "tools/etw_cases_files", "ask": "tools/etw_cases_query",
+    "live": "etw/portable/sources/test_linux", "joint": "etw/portable/sources/test_joint_events",
+    "bytes": "etw/portable/sources/test_sources",
 }  # fmt: skip
 
 
@@ -56,21 +56,20 @@ def _statements(document: str) -> list[Statement]:
 
 
 DOCUMENTS = {
-    **etw_sentences.DOCUMENTS,
+    "properties": "EVENT_TRACE_PROPERTIES_V2",
+    "query": "TraceQueryInformation",
+    "lbr": "TraceConfigureLastBranchRecord",
     "facility": "Call stacks and the LBR facility (Intel SDM 3B, 17.9)",
     "tbrw": "TBRW User Guide 2.3",
 }
 """Documents by key, in the order of the counts."""
 
-STATEMENTS = [*_statements("lbr"), *_statements("facility"), *_statements("tbrw")]
+STATEMENTS = [statement for document in DOCUMENTS for statement in _statements(document)]
 
 
 def counts() -> dict[str, Counter[str]]:
     """Of each document: how many statements ``work``, are ``refused``, are ``not here``."""
     found = {key: Counter[str]() for key in DOCUMENTS}
-    numbered = {statement.document for statement in STATEMENTS}
-    for sentence in etw_sentences.SENTENCES:
-        found[sentence.document]["works"] += sentence.document not in numbered
     for statement in STATEMENTS:
         found[statement.document][statement.kind] += 1
     return found

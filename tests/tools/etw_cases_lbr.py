@@ -1,4 +1,4 @@
-"""The cases of TraceConfigureLastBranchRecord: what each statement of etw_sentences.py looks like with software LBR."""
+"""The cases of TraceConfigureLastBranchRecord: what each statement of its table looks like with software LBR."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The cases of EVENT_TRACE_PROPERTIES_V2: what each statement of etw_sentences.py looks like on the portable kernel."""
+"""The cases of EVENT_TRACE_PROPERTIES_V2: what each statement of its table looks like on the portable kernel."""
 
 from __future__ import annotations
 

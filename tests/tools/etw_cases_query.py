@@ -1,4 +1,4 @@
-"""The cases of TraceQueryInformation: what each statement of etw_sentences.py looks like on the portable kernel."""
+"""The cases of TraceQueryInformation: what each statement of its table looks like on the portable kernel."""
 
 from __future__ import annotations
 

@@ -272,7 +272,15 @@ CODES: tuple[Code, ...] = (
     Code(
         "TraceConfigureLastBranchRecord",
         S.NOT_SUPPORTED,
-        "events that no branch record can follow; no system logger; by software: user left out, SAMPLED, no engine",
+        "events that no branch record can follow; no system logger; by software: user left out, SAMPLED, no engine; "
+        "system calls and waits without tracepoints",
+        OURS,
+        "etw/portable/test_lbr.py",
+    ),
+    Code(
+        "TraceConfigureLastBranchRecord",
+        S.PRIVILEGE_NOT_HELD,
+        "by software: system calls and waits whose tracepoints may not be read",
         OURS,
         "etw/portable/test_lbr.py",
     ),

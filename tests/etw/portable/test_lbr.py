@@ -13,6 +13,7 @@ import pytest
 
 from command_line import run_cli
 from lastbranch.capture.options import Targets
+from lastbranch.capture.perf_events import linux_kernel
 from lastbranch.capture.software import RECORDS
 from lastbranch.capture.software.collector import kinds_recorded
 from lastbranch.etw.flags import LBR_PROVIDER, PERFINFO_PROVIDER, Info, LogFileMode, hook_ids
@@ -84,6 +85,31 @@ def test_what_a_session_may_be_configured_with(
         with pytest.raises(EtwError) as caught:
             lbr.check_configuration(flags, hook_ids(events), len(events))
         assert (caught.value.status, caught.value.call) == (status, "TraceConfigureLastBranchRecord")
+
+
+CALLS, WAITS = (PERFINFO_PROVIDER, 0x33), (UUID("3d6fa8d1-fe05-11d0-9dda-00c04fd7ba7c"), 0x24)
+
+
+@pytest.mark.parametrize(
+    ("folders", "status"), [({"/sys/kernel": ["tracing"]}, Status.PRIVILEGE_NOT_HELD), ({}, Status.NOT_SUPPORTED)]
+)
+def test_system_calls_need_tracepoints(
+    monkeypatch: pytest.MonkeyPatch, folders: dict[str, list[str]], status: Status
+) -> None:
+    monkeypatch.setattr(lbr, "has_hardware", lambda: False)
+    monkeypatch.setattr(linux_kernel.Kernel, "names", lambda self, path: folders.get(path, []))
+    monkeypatch.setattr(linux_kernel.Kernel, "private_tracefs", lambda self: None)
+    for trigger in (CALLS, WAITS):
+        with pytest.raises(EtwError) as caught:
+            lbr.check_configuration(0, hook_ids([trigger]), 1)
+        assert (caught.value.status, caught.value.call) == (status, "TraceConfigureLastBranchRecord")
+
+
+def test_which_call_triggers_are_on() -> None:
+    hooks, both = (0x0F2F, 0x0F33, 0x0524), (0, 0x4, 0x40, 0, 0, 0, 0, 0)
+    assert lbr.active_call_triggers(hooks, both) == (0x0F33, 0x0524)
+    assert lbr.active_call_triggers(hooks, (0x90, 0, 0, 0, 0, 0, 0, 0)) == ()
+    assert lbr.active_call_triggers(hooks[:2], both) == (0x0F33,)
 
 
 def test_hardware_takes_its_own_flags(monkeypatch: pytest.MonkeyPatch) -> None:
