@@ -25,6 +25,7 @@ from lastbranch.etw.portable.profile_sources import SourceSettings
 from lastbranch.etw.portable.protocol import unpack
 from lastbranch.etw.portable.session.settings import Settings
 from lastbranch.etw.portable.session_registry import Registry, write_state
+from lastbranch.etw.portable.sources.call_branches import check_tracepoints
 from lastbranch.etw.portable.sources.configuration import SourceConfiguration
 from lastbranch.etw.portable.sources.event_words import Events
 from lastbranch.etw.portable.sources.perf_records import Ticks
@@ -96,12 +97,11 @@ CALLS, WAITS = (PERFINFO_PROVIDER, 0x33), (UUID("3d6fa8d1-fe05-11d0-9dda-00c04fd
 def test_system_calls_need_tracepoints(
     monkeypatch: pytest.MonkeyPatch, folders: dict[str, list[str]], status: Status
 ) -> None:
-    monkeypatch.setattr(lbr, "has_hardware", lambda: False)
     monkeypatch.setattr(linux_kernel.Kernel, "names", lambda self, path: folders.get(path, []))
     monkeypatch.setattr(linux_kernel.Kernel, "private_tracefs", lambda self: None)
     for trigger in (CALLS, WAITS):
         with pytest.raises(EtwError) as caught:
-            lbr.check_configuration(0, hook_ids([trigger]), 1)
+            check_tracepoints(hook_ids([trigger]), "TraceConfigureLastBranchRecord")
         assert (caught.value.status, caught.value.call) == (status, "TraceConfigureLastBranchRecord")
 
 

@@ -26,7 +26,8 @@ from .session_registry import Registry
 
 __all__ = [
     "CSWITCH_HOOK", "SOFTWARE_BRANCHES", "SOURCE", "active_call_triggers", "active_trigger", "argv",
-    "check_configuration", "check_targets", "has_hardware", "needed", "software_source", "state_triggers", "triggers",
+    "check_configuration", "check_targets", "has_hardware", "needed", "needs_tracepoints",
+    "software_source", "state_triggers", "triggers",
 ]  # fmt: skip
 
 
@@ -37,8 +38,6 @@ _GROUPS = {PMC_HOOK: GROUPS["PMC_PROFILE"], SAMPLED_HOOK: GROUPS["PROFILE"]}
 """Trigger -> the group that enables it. The first one that is configured and enabled counts."""
 ENTER_HOOK, CSWITCH_HOOK = 0x0F33, 0x0524
 _CALL_GROUPS = {ENTER_HOOK: GROUPS["SYSCALL"], CSWITCH_HOOK: GROUPS["CONTEXT_SWITCH"]}
-_TRACEPOINTS = {ENTER_HOOK: "raw_syscalls/sys_enter", CSWITCH_HOOK: "sched/sched_switch"}
-"""What tells the time of the trigger."""
 SOURCE = ProfileSource(SOFTWARE_BRANCHES, "SoftwareBranches", 1_000_000, 2_147_483_647, 20_000_000)
 
 
@@ -66,8 +65,7 @@ def triggers() -> tuple[int, ...]:
 
 
 def check_configuration(flags: int, hooks: Sequence[int], count: int) -> None:
-    """Whether a session may be configured so; `EtwError` 1292, 87 or 50 if not, in Windows' order, and 1314 for events
-    whose tracepoints may not be read.
+    """Whether a session may be configured so; `EtwError` 1292, 87 or 50 if not, in Windows' order.
 
     ``hooks`` are those of the ``count`` events that a kernel group has. Zero events disable, which is always possible.
     """
@@ -81,7 +79,6 @@ def check_configuration(flags: int, hooks: Sequence[int], count: int) -> None:
             raise EtwError(CONFIGURE_LBR, Status.NOT_SUPPORTED, why)
     if has_hardware():
         return
-    _check_tracepoints(hooks)
     for bit, why in _REFUSED.items():
         if flags & bit:
             raise EtwError(CONFIGURE_LBR, Status.NOT_SUPPORTED, why)
@@ -89,18 +86,6 @@ def check_configuration(flags: int, hooks: Sequence[int], count: int) -> None:
         convert(flags | LBR_EXCLUDE_KERNEL, "etw", "msr")
     except LastbranchError as error:
         raise EtwError(CONFIGURE_LBR, Status.INVALID_PARAMETER, str(error)) from error
-
-
-def _check_tracepoints(hooks: Sequence[int]) -> None:
-    wanted = [_TRACEPOINTS[hook] for hook in hooks if hook in _TRACEPOINTS]
-    if not wanted:
-        return
-    from ...capture.perf_events.linux_kernel import Kernel
-    from .sources.kinds import read_tracepoint
-
-    kernel = Kernel()
-    for name in wanted:
-        read_tracepoint(kernel, name, CONFIGURE_LBR)
 
 
 def check_targets(targets: Sequence[int]) -> None:
@@ -137,6 +122,11 @@ def active_trigger(hooks: Sequence[int], masks: Sequence[int], sources: Sequence
         if hook in hooks and masks[group.word] & group.bits and counts:
             return hook
     return 0
+
+
+def needs_tracepoints(hooks: Sequence[int]) -> bool:
+    """Whether the time of a trigger comes from a tracepoint: `call_branches.check_tracepoints` tries these."""
+    return not has_hardware() and any(hook in _CALL_GROUPS for hook in hooks)
 
 
 def active_call_triggers(hooks: Sequence[int], masks: Sequence[int]) -> tuple[int, ...]:

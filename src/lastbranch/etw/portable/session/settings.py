@@ -77,9 +77,13 @@ class Settings:
         return replace(self, information={**self.information, **made})
 
     def _check_lbr(self, flags: int, hooks: Sequence[int], count: int | None = None) -> None:
-        from ..lbr_configuration import check_configuration
+        from ..lbr_configuration import check_configuration, needs_tracepoints
 
         check_configuration(flags, hooks, len(hooks) if count is None else count)
+        if needs_tracepoints(hooks):
+            from ..sources.call_branches import check_tracepoints
+
+            check_tracepoints(hooks, CONFIGURE_LBR)
         if hooks and not self.request.system:
             raise EtwError(CONFIGURE_LBR, Status.NOT_SUPPORTED, "only system loggers have events that trigger here")
 

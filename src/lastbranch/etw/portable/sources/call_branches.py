@@ -20,13 +20,15 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ....arrays import offsets_of
+from ....capture.perf_events.linux_kernel import Kernel
 from ....errors import FormatError
 from ....formats.etl.profile.sample_events import PeriodEncoding, Trigger
 from ....model import BRANCH, Array, SampleBatch
 from .event_words import Events, Ints, Words, of_samples
+from .kinds import KINDS, read_tracepoint
 from .perf_records import FOREVER
 
-__all__ = ["MOST_ROWS", "CallBranches", "CallRecords", "records_of"]
+__all__ = ["MOST_ROWS", "CallBranches", "CallRecords", "check_tracepoints", "records_of"]
 
 
 ENTER, CSWITCH = 0x0F33, 0x0524
@@ -38,6 +40,15 @@ _HEAD = struct.Struct("<qII")
 _ROW = np.dtype([("time", "<i8"), ("pid", "<i4"), ("tid", "<i4"), ("depth", "<u4"), ("unused", "<u4")])
 _WAITS = 0x03
 """Bits of prev_state of sched_switch: interruptible, uninterruptible. A thread that a tracer stops has others."""
+
+
+def check_tracepoints(hooks: Sequence[int], call: str) -> None:
+    """Whether the times of the events of ``hooks`` that records are joined to can be known here. `EtwError` 50 or 1314
+    for a tracepoint that is not there, or may not be read."""
+    kernel = Kernel()
+    for kind in (KINDS["enter"], KINDS["switch"]):
+        if kind.hook in hooks:
+            read_tracepoint(kernel, kind.tracepoint, call)
 
 
 @dataclass(slots=True)
