@@ -119,7 +119,7 @@ def test_the_page_shows_what_changed(run: Callable[..., Ran], browser: Browser, 
         assert page.locator(".file").inner_text() == "before.data \N{RIGHTWARDS ARROW} capture.perf.data"
         page.get_by_role("button", name="Flame").click()
         page.get_by_role("application", name="Flame graph").press("ArrowDown")
-        assert "points" in page.locator(".tip").inner_text()
+        page.locator(".tip", has_text="points").wait_for()
         page.goto(f"{at}#/function?name=dispatch&beside=graph")
         settled(page)
         page.locator(".graph .changed").first.wait_for(state="attached")

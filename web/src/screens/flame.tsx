@@ -180,11 +180,11 @@ export function Picture({ shown, onZoom, onOpen }: PictureProps): ComponentChild
   const { tree, at, names, modules, whole, zoomed } = shown;
   const canvas = useRef<HTMLCanvasElement>(null);
   const scroller = useRef<HTMLDivElement>(null);
-  const [chosen, setChosen] = useState(-1);
+  const [chosen, setNode] = useState({ of: at, node: -1 });
+  const setChosen = (next: number): void => setNode({ of: at, node: next });
   const [byMouse, setByMouse] = useState(false);
-  const node = chosen < at.depth.length ? chosen : -1; // of an answer before
+  const node = chosen.of === at ? chosen.node : -1; // else of an answer before
   const [from, width] = windowOf(shown);
-  useEffect(() => setChosen(-1), [at]);
   useEffect(() => {
     const element = canvas.current;
     if (!element) return undefined;
