@@ -249,6 +249,20 @@ CODES: tuple[Code, ...] = (
         "etw/portable/sources/test_linux.py",
     ),
     Code(
+        "EventSetInformation",
+        S.NOT_SUPPORTED,
+        "classes 0, 1 and 3, which do nothing here; class 2, traits, is in each event from then on",
+        OURS,
+        "etw/portable/test_registration.py::test_information_of_a_provider",
+    ),
+    Code(
+        "EventSetInformation",
+        S.INVALID_PARAMETER,
+        "another class; traits whose first 16 bits are not their size, or without a name",
+        OURS,
+        "etw/portable/test_registration.py::test_information_of_a_provider",
+    ),
+    Code(
         "TraceConfigureLastBranchRecord",
         S.IMPLEMENTATION_LIMIT,
         "more than four events; checked first",

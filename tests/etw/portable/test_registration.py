@@ -105,6 +105,26 @@ def test_what_sessions_want_with_each_event(sessions: Sessions, provider: Any) -
     assert first.payload == second.payload == b"data"
 
 
+def test_information_of_a_provider(sessions: Sessions, provider: Any) -> None:
+    """Traits are in each event from then on; what else there is does nothing here, and is refused."""
+    handle = started(sessions, "traits")
+    enable(sessions, handle)
+    traits = b"\x06\0abc\0"
+    assert provider.write(PLAIN, b"before") == 0
+    provider.set_information(2, traits)
+    assert provider.write(PLAIN, b"after") == 0
+    for kind, data, status in (
+        (0, b"", 50), (1, b"", 50), (3, b"\1", 50), (4, b"", 87), (2, b"", 87), (2, b"\x07\0abc\0", 87),
+        (2, b"\x05\0abc", 87),
+    ):  # fmt: skip
+        with pytest.raises(EtwError) as caught:
+            provider.set_information(kind, data)
+        assert caught.value.status == status
+    sessions.stop("traits")
+    found = logged(sessions.file("traits.etl"))
+    assert [(event.payload, event.extended) for event in found] == [(b"before", []), (b"after", [(12, traits)])]
+
+
 def test_events_that_are_too_large(sessions: Sessions, provider: Any) -> None:
     handle = started(sessions, "large", buffer_size=4)
     enable(sessions, handle)

@@ -317,7 +317,11 @@ def _encoded(items: list[Item]) -> bytes:
     return encode_items(items)
 
 
-_RELATED = 1  # EVENT_HEADER_EXT_TYPE_RELATED_ACTIVITYID
+_RELATED, _TRAITS = 1, 12  # EVENT_HEADER_EXT_TYPE_RELATED_ACTIVITYID, _PROV_TRAITS
+_SET_TRAITS = 2  # EVENT_INFO_CLASS
+_UNUSED_CLASSES = {
+    0: "programs are not tracked by their binaries", 1: "it is reserved", 3: "the type of a data descriptor is unused",
+}  # fmt: skip
 _MOST_KEPT = 1024
 _GUID = 16
 _registered: weakref.WeakSet[Registration] = weakref.WeakSet()
@@ -342,7 +346,7 @@ class Registration:
         self.provider = provider
         self.enabled = False
         self.level = self.keywords = 0
-        self.information: dict[int, bytes] = {}
+        self._traits: tuple[Item, ...] = ()
         self._registry, self._callback = registry, callback
         self._targets: dict[SessionKey, Target] = {}
         self._table = _Table()
@@ -383,7 +387,7 @@ class Registration:
         return put
 
     def _route(self, descriptor: EventDescriptor, *more: tuple[int, bytes]) -> Put:
-        return route(self._registry, self.provider, self._targets, descriptor, more)
+        return route(self._registry, self.provider, self._targets, descriptor, (*self._traits, *more))
 
     def _write_related(self, descriptor: EventDescriptor, data: bytes, activity: bytes, related: bytes) -> int:
         tail = bytes(8) + (activity or bytes(_GUID))
@@ -396,8 +400,17 @@ class Registration:
         return any(target.takes(level, keyword) for target in self._targets.values())
 
     def set_information(self, kind: int, data: bytes) -> None:
-        """Store what EventSetInformation passes."""
-        self.information[kind] = data
+        """Have each event carry the provider's traits (class 2). `EtwError` 87 for traits that are none and for an
+        unknown class, 50 for classes that do nothing here."""
+        call = "EventSetInformation"
+        if kind in _UNUSED_CLASSES:
+            raise EtwError(call, Status.NOT_SUPPORTED, f"class {kind} is not supported: {_UNUSED_CLASSES[kind]}")
+        if kind != _SET_TRAITS:
+            raise EtwError(call, Status.INVALID_PARAMETER, f"no class {kind}")
+        if len(data) < 3 or int.from_bytes(data[:2], "little") != len(data) or b"\0" not in data[2:]:
+            raise EtwError(call, Status.INVALID_PARAMETER, "traits are their size, the provider's name, and more")
+        self._traits = ((_TRAITS, data),)
+        self._table = _Table()
 
     # -- sessions
 
