@@ -46,6 +46,13 @@ def target(program: Path) -> Iterator[subprocess.Popen[bytes]]:
         process.kill()
 
 
+@pytest.fixture
+def sleeper() -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen(["sleep", "1000"]) as process:
+        yield process
+        process.kill()
+
+
 def rows(verb: str, file: Path, *words: str) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = json.loads(run_cli(verb, file, "--format", "json", "--limit", "0", *words).out)
     return found
@@ -124,20 +131,21 @@ def test_a_process_is_looked_at_and_left_as_it_was(target: subprocess.Popen[byte
 
 
 @needs_ptrace
-def test_what_it_launched_runs_on_after_it(program: Path, tmp_path: Path) -> None:
+def test_what_it_launched_runs_on_after_it(tmp_path: Path) -> None:
     done = run_cli("top", "--once", "--engine", "software", "--duration", "0.3", "--program-output", tmp_path / "said",
-                   "sh", "-c", f"echo $$; exec {program} 100000000", alone=True)  # fmt: skip
+                   "sh", "-c", "echo $$; exec sleep 1000", alone=True)  # fmt: skip
     assert done.code == 0, done.err
     pid = int((tmp_path / "said").read_text())
     try:
-        until(lambda: state(pid)[0] == "R" and state(pid)[1] == "0")
+        until(lambda: state(pid)[:2] == ("S", "0"))
         assert os.readlink(f"/proc/{pid}/fd/0") == os.devnull
     finally:
         os.kill(pid, 9)
 
 
+@pytest.mark.thorough
 @needs_ptrace
-def test_it_ends_with_the_program(program: Path) -> None:
+def test_it_ends_with_the_program() -> None:
     done = run_cli("top", "--once", "--engine", "software", "--duration", "600", "true", alone=True)
     assert done.code == 0, done.err
 
@@ -258,15 +266,15 @@ def test_keys_of_the_screen(tmp_path: Path) -> None:
 
 @needs_ptrace
 @needs_textual
-def test_q_leaves_the_terminal_and_the_process_as_they_were(target: subprocess.Popen[bytes]) -> None:
+def test_q_leaves_the_terminal_and_the_process_as_they_were(sleeper: subprocess.Popen[bytes]) -> None:
     import pty
     import termios
 
-    until(lambda: ticks(target.pid) > 0)
-    before = state(target.pid)
+    until(lambda: state(sleeper.pid)[0] == "S")
+    before = state(sleeper.pid)
     main, side = pty.openpty()
     modes = termios.tcgetattr(side)
-    words = [sys.executable, "-m", "lastbranch", "top", "--engine", "software", "-p", str(target.pid)]
+    words = [sys.executable, "-m", "lastbranch", "top", "--engine", "software", "-p", str(sleeper.pid)]
     env = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "120", "LINES": "40"}
     with subprocess.Popen(words, stdin=side, stdout=side, stderr=side, env=env, start_new_session=True) as top:
         got = b""
@@ -287,6 +295,6 @@ def test_q_leaves_the_terminal_and_the_process_as_they_were(target: subprocess.P
         until(lambda: has(b"") and top.poll() is not None)
         assert top.returncode == 0
     assert termios.tcgetattr(side) == modes
-    until(lambda: state(target.pid) == before)
+    until(lambda: state(sleeper.pid) == before)
     os.close(main)
     os.close(side)
