@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -185,7 +186,8 @@ def on_screen(file: GrowingFile, play: Callable[[Any, Any], Any], output: str | 
                 await play(app, pilot)
             assert app.return_value is None
 
-    asyncio.run(run())
+    with ThreadPoolExecutor(1) as thread:  # this one may have an event loop, of Playwright
+        thread.submit(asyncio.run, run()).result()
 
 
 async def settled(app: Any, pilot: Any) -> None:
