@@ -52,6 +52,10 @@ _OPTIONS = {
     V2Option.EXCLUDE_KERNEL_STACK: "kernel frames are left out",
     V2Option.LARGE_MDL_PAGES: "50: buffers have no memory descriptor lists (our choice)",
 }
+_OPTION_TESTS = {
+    V2Option.EXCLUDE_KERNEL_STACK: "etw/portable/sources/test_sources.py",
+    V2Option.LARGE_MDL_PAGES: "options_are_bit_fields",
+}
 _LBR = {
     "KERNEL": ("yes: software sees none anyway", "a_record_for_each_trigger"),
     "USER": ("50 with the software record, which sees nothing else", "flags_of_other_processors"),
@@ -183,6 +187,7 @@ def _flags() -> Iterator[str]:
         how = f"yes: {row.linux}" if row.linux else f"50: {row.why}" if row.why else "taken; enables no event"
         joint = {kind for follower in FOLLOWERS for kind in follower.needs} | {COUNTERS}
         file = "test_joint_events.py" if joint & set(row.kinds) else "test_linux.py" if row.linux else "test_map.py"
+        file = "test_sources.py" if "ready" in row.kinds else file
         test = f"etw/portable/sources/{file}"
         yield _row(row.word, f"`{row.bits:#x}`", row.name, how, f"`{test}`")
 
@@ -210,7 +215,8 @@ def _other() -> Iterator[str]:
     for option in V2Option:
         how = _OPTIONS.get(option, "kept and reported: the page calls it unused")
         if option:
-            yield _row("V2Options", f"`{int(option):#x}`", option.name, how, "passed on", _case("options_are_kept"))
+            test = _case(_OPTION_TESTS.get(option, "options_are_kept"))
+            yield _row("V2Options", f"`{int(option):#x}`", option.name, how, "passed on", test)
 
 
 def _structures() -> Iterator[str]:

@@ -94,6 +94,7 @@ def test_the_architectural_register_has_the_same_rules() -> None:
         (0x3C7, "msr", "at most one of CPL_EQ_0 and CPL_NEQ_0 set"),
         (0x3C7, "etw", "at most one of KERNEL and USER set"),
         (0x5400, "msr", "bit 10, bit 12, bit 14"),
+        (1 << 63, "msr", "bit 63"),
         (0x38000D | 1 << 16, "arch", "JCC clear"),
         (0x280009 | 2, "arch", "NEAR_IND_CALL set"),
         (0x380009, "arch", "at least one of OS and USR set"),

@@ -110,6 +110,10 @@ def test_the_top_of_stack_goes_round_and_back() -> None:
         tops.append(ring.tos)
     assert tops == [0, 1, 2, 3, 0, 1]
     assert [r.source for r in ring.read()] == [5, 4, 3, 2]
+    haswell = Ring(16)
+    for i in range(18):
+        haswell.record(i, i, KIND["cond"])
+        assert haswell.tos == i % 16
 
     stack = Ring(4, CALL_STACK)
     moves = []

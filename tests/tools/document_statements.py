@@ -25,7 +25,7 @@ FILES = {
     "layouts": "etw/test_layouts", "calls": "etw/test_api", "recipe": "lbr/test_recipe",
     "prop": "tools/etw_cases_properties", "disk": "tools/etw_cases_files", "ask": "tools/etw_cases_query",
     "live": "etw/portable/sources/test_linux", "joint": "etw/portable/sources/test_joint_events",
-    "bytes": "etw/portable/sources/test_sources",
+    "bytes": "etw/portable/sources/test_sources", "map": "etw/portable/sources/test_map",
 }  # fmt: skip
 
 

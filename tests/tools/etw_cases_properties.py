@@ -81,6 +81,32 @@ def start_copies_the_name(world: World) -> None:
     assert text.startswith("a name\0")
 
 
+def the_page_s_own_lines(world: World) -> None:
+    """The page's example, line by line: the file's name is copied to its place, the session's is not."""
+
+    class EventTracePropertyData2(ctypes.Structure):
+        _fields_ = (
+            ("Props", etw.EVENT_TRACE_PROPERTIES_V2), ("LoggerName", ctypes.c_uint16 * 128),
+            ("LogFileName", ctypes.c_uint16 * 1024),
+        )  # fmt: skip
+
+    data = EventTracePropertyData2()
+    data.Props.Wnode.BufferSize = ctypes.sizeof(data)
+    data.Props.Wnode.Flags = etw.WNODE_FLAG_TRACED_GUID | etw.WNODE_FLAG_VERSIONED_PROPERTIES
+    data.Props.LogFileNameOffset = EventTracePropertyData2.LogFileName.offset
+    data.Props.LoggerNameOffset = EventTracePropertyData2.LoggerName.offset
+
+    name = world.file().encode("utf-16-le")
+    ctypes.memmove(data.LogFileName, name, len(name))
+    status, handle = etw.StartTrace("a name", data)
+    assert (status, handle > 0) == (0, True)
+    assert bytes(data.LoggerName).decode("utf-16-le").rstrip("\0") == "a name"
+    assert bytes(data.LogFileName)[: len(name)] == name
+    assert (data.Props.BufferSize > 0, data.Props.LogFileMode) == (True, etw.EVENT_TRACE_FILE_MODE_SEQUENTIAL)
+    assert etw.ControlTrace(handle, None, data, etw.EVENT_TRACE_CONTROL_STOP) == 0
+    assert world.read() == []
+
+
 def room_for_the_name(world: World) -> None:
     assert etw.StartTrace("x" * 64, properties(room=64, file="f"))[0] == 24
     _, handle, _ = world.start(name="a long name")

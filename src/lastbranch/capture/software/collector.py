@@ -317,9 +317,13 @@ class Collector:
     def _lost(self) -> None:
         """The stop that is over now took time that new threads may cost: our CPU time. Where others run before us, they
         would run before the program, too."""
-        took = time.process_time() - self._worked + self._report_time
+        took = self._own_time()
         self._following.spend(took)
         self.duty.lost(took)
+
+    def _own_time(self) -> float:
+        """Our CPU time since the present stop, and what its report took, in seconds."""
+        return time.process_time() - self._worked + self._report_time
 
     def _limit_following(self, parent: Thread) -> None:
         """Do not follow what ``parent``, which is stopped, creates next if that costs too much already."""
@@ -431,6 +435,7 @@ class Collector:
                     self._resume(thread, burst, cpu_number)
             ended = time.perf_counter()  # from here on others may run before us
         took, self._stopped_at = ended - self._stopped_at + self._report_time, ended
+        self._worked = time.process_time()
         waited = max(queued("self") + queued(thread.tid) - waited, 0)
         self.summary.in_bursts += self.duty.spent(took, cpu, waited / 1e9)
         if cpu_number >= 0:
@@ -460,6 +465,7 @@ class Collector:
         enters = call is not None and not call.entered
         if not enters:
             self._leave_call(thread)
+        self.duty.lost(self._own_time())
         if call is not None and enters and self.options.calls == Calls.LEFT:
             call.entered = True
             ptrace.cont_to_call(thread.tid)
@@ -468,7 +474,6 @@ class Collector:
             ptrace.cont(thread.tid)
         if call is not None and enters:
             self._write_call(thread, call, when)
-        self.duty.lost(time.perf_counter() - self._stopped_at + self._report_time)
 
     def _leave_call(self, thread: Thread) -> None:
         """It is not in a recorded system call any more, or stopped in it for another reason."""

@@ -15,7 +15,7 @@ import pytest
 
 from fake_kernel import VM, FakeKernel
 from lastbranch.capture.perf_events.linux_kernel import Kernel
-from lastbranch.etw.portable.enable_map import normalised_masks
+from lastbranch.etw.portable.enable_map import kinds_of, normalised_masks
 from lastbranch.etw.portable.sources import check
 from lastbranch.etw.portable.sources.block_io import BlockIo, operation
 from lastbranch.etw.portable.sources.configuration import SourceConfiguration
@@ -139,6 +139,74 @@ def test_memory_that_calls_returned() -> None:
     assert [(hook & 0xFF, f["BaseAddr"], f["Length"], int(f["Flags"])) for hook, _, f in events] == [
         (98, 0x5000, 0x4000, 0x1000), (99, 0x6000, 0x3000, 0x4000), (98, 0x10000, 0x2000, 0x3000),
         (99, 0x10000, 0x2000, 0x8000)]  # fmt: skip
+
+
+class Named(FakeKernel):
+    def link(self, path: str) -> str | None:
+        return "/a/file"
+
+
+SENT = {"sk": 1, "family": 2, "protocol": 6, "ret": 99, "flags": 0}
+EVERYTHING: dict[type[Follower], list[Row]] = {
+    BlockIo: [
+        block("split", 1, sector=100, new_sector=108), block("rq_issue", 2, sector=100, bytes=512, rwbs=b"R"),
+        block("rq_issue", 3, sector=108, bytes=512, rwbs=b"W"), block("rq_issue", 4, sector=0, bytes=0, rwbs=b"FF"),
+        block("rq_complete", 5, sector=100, rwbs=b"R"), block("rq_complete", 6, sector=108, rwbs=b"W"),
+        block("rq_complete", 7, sector=0, rwbs=b"FF"),
+    ],
+    Sockets: [
+        state(1, 7, 2, 5000, 80, 50, 1), state(1, 2, 1, 5000, 80, 50, 2), state(2, 3, 1, 80, 5000, 0, 3),
+        Row("sock/sock_send_length", 4, 0, 50, 50, SENT, []), Row("sock/sock_recv_length", 5, 0, 50, 50, SENT, []),
+        state(1, 1, 7, 5000, 80, 50, 6),
+    ],
+    Interrupts: [
+        Row(f"irq/{name}", time, 0, 0, 0, values, []) for time, (name, values) in enumerate([
+            ("irq_handler_entry", {"irq": 36}), ("irq_handler_exit", {"irq": 36, "ret": 1}),
+            ("softirq_entry", {"vec": 3}), ("softirq_exit", {"vec": 3}), ("softirq_entry", {"vec": 1}),
+            ("softirq_exit", {"vec": 1}),
+        ])
+    ],
+    SystemCalls: [
+        *call("openat", 1, 9, 0, 0, os.O_RDWR), *call("write", 3, 5, 9, 0, 5), *call("read", 5, 5, 9, 0, 5),
+        *call("fsync", 7, 0, 9), *call("fstat", 9, 0, 9), *call("ftruncate", 11, 0, 9, 4),
+        *call("getdents64", 13, 0, 9, 0, 4), *call("mmap", 15, 0x10000, 0, 4096, 1, 1, 9),
+        *call("munmap", 17, 0, 0x10000, 4096), *call("mmap", 19, 0x20000, 0, 4096, 3, 0x22),
+        *call("munmap", 21, 0, 0x20000, 4096), *call("unlink", 23, 0), *call("rename", 25, 0), *call("close", 27, 0, 10),
+    ],
+}  # fmt: skip
+
+
+EVENTS: list[tuple[int, type[Follower], set[int]]] = [
+    (0x20, Interrupts, {0x0F44, 0x0F45}), (0x40, Interrupts, {0x0F43}), (0x100, BlockIo, {0x10A, 0x10B, 0x10E}),
+    (0x400, BlockIo, {0x10C, 0x10D, 0x10F}), (0x200000, BlockIo, {0x1B20}),
+    (0x10000, Sockets, {0x60A, 0x60B, 0x60C, 0x60D, 0x60F}), (0x2000000, SystemCalls, {0x44C}),
+    (0x4000000, SystemCalls, set(range(0x440, 0x44B))), (0x200, SystemCalls, {0x420, 0x424}),
+    (0x4000, SystemCalls, {0x262, 0x263}), (0x8000, SystemCalls, {0x425, 0x426}),
+]  # fmt: skip
+"""Flags, and the events of their pages."""
+
+
+@pytest.mark.parametrize(("flag", "kind", "hooks"), EVENTS)
+def test_each_flag_turns_its_own_events_on(
+    flag: int, kind: type[Follower], hooks: set[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of them and no others."""
+    monkeypatch.setattr(kind, "_taken", lambda self: None)  # so that it keeps them
+    one = kind(Named(VM))
+    one.kinds = kinds_of(normalised_masks([flag]))
+    tracepoints = {name for each in one.kinds for name in one.needs[each]}
+    rows = [row for row in EVERYTHING[kind] if row.tracepoint in tracepoints]
+    one.whole_round(rows)
+    for row in rows:
+        one.row(row)
+    one.end_round()
+    one.end(99)
+    assert {event.hook for event in one._events} == hooks
+
+
+def test_stacks_of_system_calls_are_those_of_their_events() -> None:
+    """The set decides whether call stacks are recorded."""
+    assert SystemCalls.hooks == {hook for _, kind, hooks in EVENTS if kind is SystemCalls for hook in hooks}
 
 
 def test_a_thread_that_has_ended_has_no_ids() -> None:

@@ -51,6 +51,14 @@ class TestTable:
         assert normalised_masks(words) == words
         assert kinds_of([flag]) == kinds_of(normalised_masks([flag]))
 
+    @pytest.mark.parametrize(
+        ("flag", "hooks"),
+        [(0x10, {0x0524}), (0x80, {0x0F33, 0x0F34}), (0x800, {0x0532}), (0x1000, {0x020A, 0x020E}), (0x2000, {0x0220}),
+         (0x1000000, {0x0F2E})],
+    )  # fmt: skip
+    def test_a_flag_has_the_events_of_its_page(self, flag: int, hooks: set[int]) -> None:
+        assert {KINDS[kind].hook for kind in kinds_of([flag])} == hooks
+
     def test_bits_without_a_name_are_refused_by_their_number(self) -> None:
         (row,) = unmapped([0, 0, 0, 0x8000])
         assert row.name == "bit 0x8000 of mask 3"

@@ -101,7 +101,7 @@ class SystemCalls(Follower):
     needs: ClassVar = dict.fromkeys(_OF_KIND, ("raw_syscalls/sys_enter", "raw_syscalls/sys_exit"))
     fields: ClassVar = {"raw_syscalls/sys_enter": ("id", "*args"), "raw_syscalls/sys_exit": ("id", "ret")}
     hooks: ClassVar = frozenset(
-        {FILE_IO << 8 | n for n in (*range(_CREATE, _END + 1), _FILE_CREATE, _RUNDOWN, _MAP, _UNMAP)}
+        {FILE_IO << 8 | n for n in (*range(_CREATE, _QUERY + 1), _END, _FILE_CREATE, _RUNDOWN, _MAP, _UNMAP)}
         | {PAGE_FAULT << 8 | n for n in (_ALLOC, _FREE)}
     )
 
