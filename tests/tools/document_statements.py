@@ -26,6 +26,7 @@ FILES = {
     "prop": "tools/etw_cases_properties", "disk": "tools/etw_cases_files", "ask": "tools/etw_cases_query",
     "live": "etw/portable/sources/test_linux", "joint": "etw/portable/sources/test_joint_events",
     "bytes": "etw/portable/sources/test_sources", "map": "etw/portable/sources/test_map",
+    "flight": "etw/portable/test_flight_recorder",
 }  # fmt: skip
 
 

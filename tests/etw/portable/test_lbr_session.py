@@ -8,7 +8,7 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Set
 from contextlib import contextmanager
 from pathlib import Path
 from uuid import UUID
@@ -34,6 +34,7 @@ from waiting import until
 
 pytestmark = needs_ptrace
 PMC = (PERFINFO_PROVIDER, 0x2F)
+RECORD = 0x0C20
 ON = [0, 0x400, 0, 0, 0, 0, 0, 0]
 PATIENCE = 90
 kernel = PortableKernel()
@@ -49,9 +50,14 @@ def registry(tmp_path: Path) -> Iterator[None]:
             kernel.control(Control.STOP, state.handle, None)
 
 
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(tmp_path_factory.mktemp("programs"), "branches", *FREESTANDING)
+
+
 @pytest.fixture
-def target(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
-    with subprocess.Popen([build(tmp_path, "branches", *FREESTANDING), "1000000000"]) as process:
+def target(program: Path) -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen([program, "1000000000"]) as process:
         try:
             yield process
         finally:
@@ -68,17 +74,33 @@ def session(path: Path, *targets: int) -> Iterator[SessionState]:
         kernel.control(Control.STOP, state.handle, None)
 
 
-def wait_for_records(path: Path, handle: int, options: int = 0) -> None:
-    """Until a record with these flags is in the file."""
-    end = time.monotonic() + PATIENCE
-    while time.monotonic() < end:
+def records(path: Path) -> list[Event]:
+    """The branch records in a log."""
+    blocks = TraceLog(BytesSource(path.read_bytes())).blocks()
+    return [one for block in blocks for one in events_of(block.take(np.flatnonzero(block.hook == RECORD)))]
+
+
+def flags_of(record: Event) -> int:
+    return int.from_bytes(record.payload[16:20], "little")
+
+
+def pid_of(record: Event) -> int:
+    return int.from_bytes(record.payload[8:12], "little")
+
+
+def wait_for_records(
+    path: Path, handle: int, value: Callable[[Event], int] = flags_of, wanted: Set[int] = frozenset({0})
+) -> None:
+    """Until there are records with each of these values in the file."""
+
+    def found() -> bool:
         kernel.control(Control.FLUSH, handle, None)
-        log = TraceLog(BytesSource(path.read_bytes()))
-        found = {int.from_bytes(e.payload[16:20], "little") for e in log.events() if e.hook == 0x0C20}
-        if options in found:
-            return
-        time.sleep(0.2)
-    raise AssertionError("no more records came")
+        if wanted <= {value(record) for record in records(path)}:
+            return True
+        time.sleep(0.1)
+        return False
+
+    until(found, PATIENCE)
 
 
 def test_the_source_is_listed() -> None:
@@ -97,7 +119,7 @@ def test_branches_of_a_target(tmp_path: Path, target: subprocess.Popen[bytes]) -
         kernel.set_information(state.handle, Info.SYSTEM_TRACE_ENABLE_FLAGS_INFO, ON)
         wait_for_records(path, state.handle)
         kernel.configure_lbr(state.handle, 0xC, [PMC])
-        wait_for_records(path, state.handle, 0xC)
+        wait_for_records(path, state.handle, wanted={0xC})
         kernel.configure_lbr(state.handle, 0, [])
     assert target.poll() is None
     assert "TracerPid:\t0" in Path(f"/proc/{target.pid}/status").read_text()
@@ -105,9 +127,8 @@ def test_branches_of_a_target(tmp_path: Path, target: subprocess.Popen[bytes]) -
     assert [event.name for event in profile.events] == ["SoftwareBranches"]
     assert {int(pid) for batch in profile.batches() for pid in batch.pid} == {target.pid}
     lengths: dict[int, list[int]] = {0: [], 0xC: []}
-    for event in TraceLog(BytesSource(path.read_bytes())).events():
-        if event.hook == 0x0C20:
-            lengths[int.from_bytes(event.payload[16:20], "little")].append((len(event.payload) - 24) // 24)
+    for record in records(path):
+        lengths[flags_of(record)].append((len(record.payload) - 24) // 24)
     for found in lengths.values():
         assert max(found) == 32, "filtered branches leave no room empty"
         assert sum(length == 32 for length in found) > len(found) / 2
@@ -134,25 +155,14 @@ def pids_of(path: Path) -> set[int]:
     return {int(pid) for batch in open_profile(path).batches() for pid in batch.pid}
 
 
-def until_recorded(path: Path, handle: int, pids: set[int]) -> None:
-    end = time.monotonic() + PATIENCE
-    while time.monotonic() < end:
-        kernel.control(Control.FLUSH, handle, None)
-        events = TraceLog(BytesSource(path.read_bytes())).events()
-        found = {int.from_bytes(event.payload[8:12], "little") for event in events if event.hook == 0x0C20}
-        if pids <= found:
-            return
-        time.sleep(0.2)
-    raise AssertionError(f"only {found} of {pids}")
-
-
-def test_targets_are_named_at_any_time(tmp_path: Path, target: subprocess.Popen[bytes]) -> None:
-    """All of them are recorded, and what descends from a process, before it is named and later."""
-    path, program = tmp_path / "it.etl", os.readlink(f"/proc/{target.pid}/exe")
+def test_targets_are_named_at_any_time(tmp_path: Path, program: Path, target: subprocess.Popen[bytes]) -> None:
+    """All of them are recorded, and what descends from a process, before it is named and later. The session goes on
+    when one ends."""
+    path = tmp_path / "it.etl"
     forks = f"import subprocess, sys\nfor line in sys.stdin: subprocess.Popen([{str(program)!r}, '1000000000'])"
     with (
         session(path) as state, subprocess.Popen([program, "1000000000"]) as second,
-        subprocess.Popen([sys.executable, "-c", forks], stdin=subprocess.PIPE, bufsize=0) as parent,
+        subprocess.Popen([sys.executable, "-S", "-c", forks], stdin=subprocess.PIPE, bufsize=0) as parent,
     ):  # fmt: skip
         assert parent.stdin is not None
         children: set[int] = set()
@@ -162,11 +172,14 @@ def test_targets_are_named_at_any_time(tmp_path: Path, target: subprocess.Popen[
             kernel.set_information(state.handle, Info.SYSTEM_TRACE_ENABLE_FLAGS_INFO, ON)
             children = children_of(parent.pid, 1)
             name_targets(state.handle, target.pid, second.pid, -parent.pid)
-            until_recorded(path, state.handle, {target.pid, second.pid, *children})
+            wait_for_records(path, state.handle, pid_of, {target.pid, second.pid, *children})
+            second.kill()
+            second.wait()
             parent.stdin.write(b"second\n")
             children |= children_of(parent.pid, 2)
-            until_recorded(path, state.handle, children)
+            wait_for_records(path, state.handle, pid_of, children)
             name_targets(state.handle)
+            assert [s.request.name for s in kernel.sessions()] == ["branches"]
         finally:
             second.kill()
             for child in children:
@@ -213,7 +226,12 @@ def test_time_samples_as_triggers(tmp_path: Path, target: subprocess.Popen[bytes
     assert hooks[0x0F2E] >= hooks[0x0C20] > 0 == hooks[0x0F2F]
 
 
-def test_targets_that_cannot_be_named(tmp_path: Path, target: subprocess.Popen[bytes]) -> None:
+def test_what_cannot_be_named_and_configured(tmp_path: Path, target: subprocess.Popen[bytes]) -> None:
+    def refused(handle: int, flags: int, events: int = 1) -> Status | int:
+        with pytest.raises(EtwError) as caught:
+            kernel.configure_lbr(handle, flags, [PMC] * events)
+        return caught.value.status
+
     with subprocess.Popen(["true"]) as gone:
         pass
     with session(tmp_path / "it.etl") as state:
@@ -223,22 +241,12 @@ def test_targets_that_cannot_be_named(tmp_path: Path, target: subprocess.Popen[b
             assert caught.value.status == Status.INVALID_PARAMETER
         kernel.configure_lbr(state.handle, 0, [PMC])
         kernel.set_information(state.handle, Info.SYSTEM_TRACE_ENABLE_FLAGS_INFO, ON)
-    assert "no targets" in {finding.name for finding in check(str(tmp_path / "it.etl"))}
-
-
-def test_what_cannot_be_recorded_is_refused(tmp_path: Path, target: subprocess.Popen[bytes]) -> None:
-    def refused(handle: int, flags: int, events: int = 1) -> Status | int:
-        with pytest.raises(EtwError) as caught:
-            kernel.configure_lbr(handle, flags, [PMC] * events)
-        return caught.value.status
-
-    with session(tmp_path / "it.etl") as state:
-        kernel.set_information(state.handle, Info.SYSTEM_TRACE_ENABLE_FLAGS_INFO, ON)
         assert refused(state.handle, 0x2) == Status.NOT_SUPPORTED
         assert refused(state.handle, 0x200) == Status.INVALID_PARAMETER
         assert refused(state.handle, 0x400) == Status.NOT_SUPPORTED
         assert refused(state.handle, 0x3) == Status.INVALID_PARAMETER
         assert refused(state.handle, 0, 5) == Status.IMPLEMENTATION_LIMIT
+    assert "no targets" in {finding.name for finding in check(str(tmp_path / "it.etl"))}
 
 
 def test_a_target_that_is_gone(tmp_path: Path) -> None:
@@ -250,21 +258,8 @@ def test_a_target_that_is_gone(tmp_path: Path) -> None:
     assert not open_profile(tmp_path / "it.etl").damage
 
 
-def test_a_target_that_ends_does_not_end_the_session(tmp_path: Path, target: subprocess.Popen[bytes]) -> None:
-    path = tmp_path / "it.etl"
-    with session(path, target.pid) as state:
-        kernel.configure_lbr(state.handle, 0, [PMC])
-        kernel.set_information(state.handle, Info.SYSTEM_TRACE_ENABLE_FLAGS_INFO, ON)
-        wait_for_records(path, state.handle)
-        target.kill()
-        target.wait()
-        kernel.configure_lbr(state.handle, 0, [])
-        assert [s.request.name for s in kernel.sessions()] == ["branches"]
-    assert open_profile(path).entries
-
-
 CALLS, WAITS = (PERFINFO_PROVIDER, 0x33), (UUID("3d6fa8d1-fe05-11d0-9dda-00c04fd7ba7c"), 0x24)
-ENTER, SWITCH, RECORD = 0x0F33, 0x0524, 0x0C20
+ENTER, SWITCH = 0x0F33, 0x0524
 GETPPID, NANOSLEEP = 110, 35
 
 

@@ -171,7 +171,8 @@ EVERYTHING: dict[type[Follower], list[Row]] = {
         *call("fsync", 7, 0, 9), *call("fstat", 9, 0, 9), *call("ftruncate", 11, 0, 9, 4),
         *call("getdents64", 13, 0, 9, 0, 4), *call("mmap", 15, 0x10000, 0, 4096, 1, 1, 9),
         *call("munmap", 17, 0, 0x10000, 4096), *call("mmap", 19, 0x20000, 0, 4096, 3, 0x22),
-        *call("munmap", 21, 0, 0x20000, 4096), *call("unlink", 23, 0), *call("rename", 25, 0), *call("close", 27, 0, 10),
+        *call("munmap", 21, 0, 0x20000, 4096), *call("unlink", 23, 0), *call("rename", 25, 0),
+        *call("close", 27, 0, 10),
     ],
 }  # fmt: skip
 
