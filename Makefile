@@ -16,6 +16,9 @@ TEST_TOOLS := binutils bolt-19 chromium-headless-shell clang-19 file fish g++ g+
 NUMPY_TESTS := tests/test_arrays.py tests/analysis tests/bind tests/lbr tests/formats/perfdata \
   $(addprefix tests/formats/etl/test_,batches.py chains.py compressed.py damage.py peers.py sample_forms.py walk.py)
 
+# Modules are kept compiled, also where the environment asks otherwise: hundreds of tests start the program anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 # One more than there are processors: a quarter of the time, tests wait for what they have started.
 WORKERS ?= $(shell $(PYTHON) -c 'import os; print(len(os.sched_getaffinity(0)) + 1)' 2>/dev/null || echo auto)
 
