@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import struct
 from pathlib import Path
 
 import pytest
@@ -26,11 +27,17 @@ def capture(program: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def profile(run, program: Path, capture: Path, out: Path, *options: str) -> tuple[str, str]:
-    """(the profile, what is said of it)."""
+def export(run, program: Path, capture: Path, out: Path, *options: str) -> str:
+    """What is said of the profile."""
     done = run("export", "--to", "sampleprof", "--no-symbol-cache", *options, "--binary", program, "-o", out, capture)
     assert done.code == 0, done.err
-    return out.read_text(), done.err
+    return done.err
+
+
+def profile(run, program: Path, capture: Path, out: Path, *options: str) -> tuple[str, str]:
+    """(the profile, what is said of it)."""
+    said = export(run, program, capture, out, *options)
+    return out.read_text(), said
 
 
 def profgen(program: Path, out: Path, *options: str) -> str:
@@ -97,8 +104,9 @@ def test_by_context_it_is_llvm_profgens_where_tail_calls_leave_no_frame(run, tmp
     assert re.search(r"^ \d+: last:\d+\n(?:  .*\n)*?  \d+: (hot|cold):", ours, re.M)
 
 
-def test_clang_inlines_a_hot_context(run, program: Path, capture: Path, tmp_path: Path) -> None:
-    profile(run, program, capture, tmp_path / "p.prof", "--context")
+@pytest.mark.parametrize("form", [(), ("--extbinary",)])
+def test_clang_inlines_a_hot_context(run, program: Path, capture: Path, tmp_path: Path, form: tuple[str, ...]) -> None:
+    export(run, program, capture, tmp_path / "p.prof", "--context", *form)
     told = ran(
         tool("clang-19"), "-O2", "-g", "-fpseudo-probe-for-profiling", f"-fprofile-sample-use={tmp_path / 'p.prof'}",
         "-DAPART=", "-Rpass=sample-profile-inline", "-c", SOURCE, "-o", tmp_path / "out.o",
@@ -147,6 +155,43 @@ def test_how_much_fits_a_binary_that_was_built_again(run, program: Path, capture
     assert f"{deep} counts are of 1 function that the binary does not have: deep" in done.err
     assert f"{cold} counts are of 1 function whose control flow changed: cold" in done.err
     assert rows["profile"][2] - rows["profile"][3] == cold + deep > 0
+
+    # What fits can be written, and is whole.
+    written = tmp_path / "fits.prof"
+    done = run("export", "--check", tmp_path / "p.prof", "--binary", again, "-o", written)
+    assert done.code == 0, done.err
+    text = written.read_text()
+    assert not counts_of("cold", text) + counts_of("deep", text)
+    for name in ("hot", "main", "last"):
+        assert counts_of(name, text) == counts_of(name, (tmp_path / "p.prof").read_text()) > 0
+    done = run("export", "--check", written, "--binary", again, *options)
+    assert done.code == 0, done.err
+    (left,) = (line.split(",") for line in done.out.splitlines() if line.startswith("profile,"))
+    assert float(left[3]) == float(left[4]) == rows["profile"][3]
+    assert ran(tool("llvm-profdata-19"), "merge", "--sample", "--text", "-o", "-", written) == text
+    done = run("export", "--check", tmp_path / "p.prof", "--binary", again, "-o", written)
+    assert (done.code, "exists; --force replaces it" in done.err) == (2, True)
+
+
+@pytest.mark.parametrize("options", [(), ("--context",)])
+def test_llvm_reads_the_binary_form_as_the_text(
+    run, program: Path, capture: Path, tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    text, packed = tmp_path / "text", tmp_path / "packed"
+    ours, _ = profile(run, program, capture, text, *options)
+    export(run, program, capture, packed, *options, "--extbinary")
+    merge = (tool("llvm-profdata-19"), "merge", "--sample", "--text", "-o")
+    ran(*merge, tmp_path / "of_text", text)
+    ran(*merge, tmp_path / "of_packed", packed)
+    assert (tmp_path / "of_packed").read_text() == (tmp_path / "of_text").read_text() == ours
+    # What llvm-profdata writes itself: the same bytes, up to the hashes by function, which it has in no order.
+    ran(*merge[:-2], "--extbinary", "-o", tmp_path / "theirs", text)
+    theirs, mine = (tmp_path / "theirs").read_bytes(), packed.read_bytes()
+    *_, kind, _, metadata, _ = struct.unpack_from("<28Q", mine, 18)
+    assert kind == 5
+    assert mine[242:metadata] == theirs[242:metadata]
+    checks = (run("export", "--check", path, "--binary", program, "--format", "csv").out for path in (text, packed))
+    assert len(set(checks)) == 1
 
 
 def counts_of(name: str, text: str) -> int:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ..errors import NotRecordedError
+from ..errors import NotRecordedError, UnavailableError
 from ..export import (
     BY_MODULE,
     COUNTED,
@@ -38,10 +38,12 @@ from .output import EXCEEDED, Cell, print_notes, print_rows, share
 from .symbols import brief, symbol_options
 
 if TYPE_CHECKING:
+    from ..export.sample_tree import SampleTree
     from ..model import Profile
     from ..symbols import SymbolOptions
 
 _BINARY = ("pprof", "gcov", "gopgo")
+_EXTBINARY = ("sampleprof", "mispredictions")
 
 output_options = stacked(
     click.option("--binary", metavar="NAME|PATH", help="Only this module; a PATH also locates its binary."),
@@ -58,11 +60,15 @@ output_options = stacked(
         help="propeller: version of the list; clang 17 and older read 0 alone.",
     ),
     click.option(
+        "--extbinary", is_flag=True,
+        help="sampleprof and mispredictions: write LLVM's extensible binary form, and not text.",
+    ),
+    click.option(
         "--fail-empty", is_flag=True,
         help="Exit with code 4 if the output is empty or covers less than half of what was recorded.",
     ),
 )  # fmt: skip
-"""--binary, --output, --force, those of propeller and --fail-empty."""
+"""--binary, --output, --force, those of propeller, --extbinary and --fail-empty."""
 
 
 @click.command()
@@ -73,7 +79,7 @@ output_options = stacked(
 @output_options
 @click.option(
     "--check", metavar="PROFILE", is_eager=True, shell_complete=complete_file,
-    help="Write nothing, but say how much of this profile fits the file --binary.",
+    help="Say how much of this profile fits the file --binary.",
 )  # fmt: skip
 @click.option(
     "--fail-under", type=click.FloatRange(0, 100), metavar="PCT",
@@ -87,8 +93,8 @@ output_options = stacked(
 @estimate_option
 def command(
     capture: Capture, make_filter: FilterMaker, name: str | None, binary: str | None, output: str | None, force: bool,
-    symbol_order: str | None, list_version: str, fail_empty: bool, symbols: SymbolOptions, check: str | None,
-    fail_under: float | None, form: str, contexts: bool, counts: EstimateChoice,
+    symbol_order: str | None, list_version: str, extbinary: bool, fail_empty: bool, symbols: SymbolOptions,
+    check: str | None, fail_under: float | None, form: str, contexts: bool, counts: EstimateChoice,
 ) -> int:  # fmt: skip
     """Write a capture for compilers, viewers and other tools.
 
@@ -112,10 +118,13 @@ def command(
     says which they are.
 
     --check PROFILE --binary PATH says how much of such a file, or of an .fdata file of perf2bolt, fits a binary: ranges
-    and branches that its code can run, or functions and lines that it has.
+    and branches that its code can run, or functions and lines that it has. With -o it also writes what fits of a sample
+    profile by pseudo probe: the functions whose control flow has not changed.
     """
     if check is not None:
-        return _check(check, binary, symbols, form, fail_under, bool(capture.paths or name or output))
+        if capture.paths or name or binary is None or symbol_order is not None:
+            raise click.UsageError("--check PROFILE goes with --binary PATH, and without FILE and --to.")
+        return _check(check, binary, symbols, form, fail_under, output, force, extbinary)
     if name is None:
         raise click.MissingParameter(param_type="option", param_hint="'--to'")
     if fail_under is not None:
@@ -126,14 +135,15 @@ def command(
         raise click.UsageError("--context goes with --to sampleprof.")
     if contexts and counts.executions:
         raise click.UsageError("--context counts samples; --estimate executions is for counts without context.")
-    check_output(name, binary, output, force, symbol_order)
+    check_output(name, binary, output, force, symbol_order, extbinary)
     wanted = counting_for(name)
     profile = capture.open(make_filter.early(**wanted) if wanted else None)
     chosen = make_filter(profile)
     estimate = counts.of(capture, profile, chosen)
     options = ExportOptions(
-        chosen, binary, symbols, estimate=estimate, list_version=int(list_version), contexts=contexts
-    )
+        chosen, binary, symbols, estimate=estimate, list_version=int(list_version), contexts=contexts,
+        extbinary=extbinary,
+    )  # fmt: skip
     with capture.reading(profile, printing=output is None):
         done = write(profile, name, output, options, symbol_order)
     notes = [estimate.note] if name in COUNTED and done.unit != "samples" else counts.notes(estimate)
@@ -142,15 +152,18 @@ def command(
 
 
 def check_output(
-    name: str, binary: str | None, output: str | None, force: bool, symbol_order: str | None = None
-) -> None:
+    name: str, binary: str | None, output: str | None, force: bool, symbol_order: str | None = None,
+    extbinary: bool = False,
+) -> None:  # fmt: skip
     """Raise `click.UsageError` where the format ``name`` cannot be written to ``output`` (``None``: standard output),
-    with a second file ``symbol_order``."""
+    with a second file ``symbol_order``, or in the form ``extbinary``."""
+    if extbinary and name not in _EXTBINARY:
+        raise click.UsageError(f"--extbinary goes with --to {' and '.join(_EXTBINARY)}.")
     if symbol_order is not None:
         if name != "propeller" or binary is None:
             raise click.UsageError("--symbol-order goes with --to propeller and --binary.")
         check_new(symbol_order, force, "--symbol-order")
-    if output is None and name in _BINARY and sys.stdout.isatty():
+    if output is None and (name in _BINARY or extbinary) and sys.stdout.isatty():
         raise click.UsageError(f"--to {name} is binary, and standard output a terminal: give -o FILE, or redirect it")
     each = "table" if name in FOLDERS else "module" if name in BY_MODULE and binary is None else ""
     if output is not None:
@@ -176,20 +189,42 @@ def write(
     return done
 
 
-def _check(path: str, binary: str | None, symbols: SymbolOptions, form: str, least: float | None, exports: bool) -> int:
-    """Print how much of the profile at ``path`` fits ``binary``."""
+def _check(
+    path: str, binary: str, symbols: SymbolOptions, form: str, least: float | None, output: str | None, force: bool,
+    extbinary: bool,
+) -> int:  # fmt: skip
+    """Print how much of the profile at ``path`` fits ``binary``, and write what fits as ``output``."""
     from ..export.fit import fit
 
-    if binary is None or exports:
-        raise click.UsageError("--check PROFILE goes with --binary PATH, and without FILE, --to and --output.")
+    if output is not None:
+        check_new(output, force, "--output")
+    elif extbinary:
+        raise click.UsageError("--extbinary goes with -o OUT.")
     found = fit(path, binary, symbols)
+    if output is not None and found.fitting is None:
+        raise UnavailableError(
+            "what fits can be written of a sample profile by pseudo probe alone: others have no hash of the code",
+            hint="leave out -o, or build with clang -fpseudo-probe-for-profiling",
+        )
     rows: list[list[Cell]] = [
         [r.what, r.things, r.fitting, r.counts, r.fitting_counts, share(r.fitting_counts, r.counts)] for r in found.rows
     ]
     print_rows(["what", "number", "fit", "counts", "counts that fit", "fit %"], rows, form)
     print_notes(found.notes)
+    if output is not None and found.fitting is not None:
+        _write_tree(found.fitting, output, extbinary)
     if least is not None and 100 * found.share < least:
         fitting = int(10_000 * found.share) / 100  # never rounded up to the limit
         click.echo(f"error: {fitting:g} % of the counts fit, less than {least:g} %", err=True)
         return EXCEEDED
     return 0
+
+
+def _write_tree(tree: SampleTree, output: str, extbinary: bool) -> None:
+    from ..export.sampleprof import write_tree
+    from ..model.atomic_output import writing_file
+
+    if not tree.functions:
+        raise NotRecordedError(f"nothing fits, so {output} was not written")
+    with writing_file(output) as out:
+        write_tree(tree, out, ExportOptions(extbinary=extbinary))

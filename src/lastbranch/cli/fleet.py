@@ -269,7 +269,8 @@ def query(store: str, sql: str, selection: Selection, form: str, limit: int) -> 
 @output_options
 def export(
     store: str, selection: Selection, symfs: str | None, symbols: SymbolOptions, name: str, binary: str | None,
-    output: str | None, force: bool, symbol_order: str | None, list_version: str, fail_empty: bool,
+    output: str | None, force: bool, symbol_order: str | None, list_version: str, extbinary: bool,
+    fail_empty: bool,
 ) -> int:  # fmt: skip
     """Write what is selected of STORE for compilers, as `lastbranch export` does of one capture.
 
@@ -287,9 +288,11 @@ def export(
         modules = counts.profile.modules
         if binary is None and selection.modules and len(modules) == 1:
             binary = modules[0].name
-        check_output(name, binary, output, force, symbol_order)
+        check_output(name, binary, output, force, symbol_order, extbinary)
         notes = counts.find_binaries(symfs, symbols)
-        options = ExportOptions(binary=binary, symbols=symbols, counted=counts.counted, list_version=int(list_version))
+        options = ExportOptions(
+            binary=binary, symbols=symbols, counted=counts.counted, list_version=int(list_version), extbinary=extbinary
+        )
         done = write(counts.profile, name, output, options, symbol_order)
     missing = [f"{m.name}: binary {m.missing} ({m.identity or 'no build id'})" for m in modules if m.missing]
     more = [f"{len(missing) - _LISTED} more binaries are missing"] if len(missing) > _LISTED else []

@@ -331,10 +331,8 @@ class _Node:
             if self.samples is not None:
                 self.samples.inlined.setdefault(child.site, {})[child.name] = child.samples
                 self.samples.total += child.samples.total - self._not_called(child)
-            elif child.name in tree.functions:
-                tree.functions[child.name].add(child.samples)
             else:
-                tree.functions[child.name] = child.samples
+                tree.stand(child.name, child.samples)
 
     def _not_called(self, child: _Node) -> int:
         """Take the calls of what is inlined from the counts; returns how many these were."""

@@ -29,6 +29,7 @@ from ..opening import code_of, image_at, open_source, use_binary
 from ..symbols import FunctionTable, Symbolizer, SymbolOptions
 from .line_samples import source_lines
 from .modules import first_code
+from .sample_tree import SampleTree
 from .written import OUTSIDE, Counts, End, Places, Written, read_written
 
 __all__ = ["Fit", "Row", "fit"]
@@ -52,6 +53,8 @@ class Fit:
     rows: list[Row] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     """For the user: why the rest does not."""
+    fitting: SampleTree | None = None
+    """Of a profile by pseudo probe: the functions that the binary has with the same control flow."""
 
     @property
     def share(self) -> float:
@@ -335,6 +338,8 @@ def _fit_probes(out: Fit, written: Written, module: Module) -> None:
     for (name, checksum, _), n in written.probes.items():
         functions[name, checksum] += n
     fitting = {probe for probe in written.probes if probe[:2] in known}
+    if written.tree is not None:
+        out.fitting = written.tree.where(lambda name, samples: (name, samples.checksum) in known)
     rows = [_of("functions", functions.items(), known), _of("probes", written.probes.items(), fitting)]
     last = rows[-1]
     out.rows += [*rows, Row("profile", last.things, last.fitting, last.counts, last.fitting_counts)]

@@ -63,7 +63,7 @@ def _string(name: str) -> bytes:
 
 def _function(name: str, samples: FunctionSamples, names: dict[str, int]) -> bytes:
     """Lines with the targets of their calls, and what is inlined."""
-    inlined = [(where, n, s) for where, callees in sorted(samples.inlined.items()) for n, s in sorted(callees.items())]
+    inlined = list(samples.callees())
     parts = [struct.pack("<3I", names[source_name(name)], len(samples.lines), len(inlined))]
     for where, count in sorted(samples.lines.items()):
         targets = samples.calls.get(where, {})

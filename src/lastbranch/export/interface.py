@@ -33,6 +33,8 @@ class ExportOptions:
     """Of the list of clusters that ``propeller`` writes: 0 or 1."""
     contexts: bool = False
     """In `sampleprof`: count by calling context."""
+    extbinary: bool = False
+    """In `sampleprof` and `mispredictions`: LLVM's extensible binary form, and not text."""
 
 
 class Exported(NamedTuple):

@@ -24,6 +24,7 @@ from ..model import Array, Event, Profile, SampleFilter, visible
 from .interface import Exported, ExportOptions
 from .line_samples import tree_of
 from .modules import ModuleCounts, ModuleFormat
+from .sampleprof import write_tree
 
 __all__ = ["FORMAT"]
 
@@ -31,7 +32,7 @@ __all__ = ["FORMAT"]
 def write(counts: ModuleCounts, out: IO[bytes], options: ExportOptions) -> Exported:
     """Write the mispredictions of a module, which are in the place of its ranges. Raises as `line_samples.tree_of`."""
     tree, done = tree_of(counts, options)
-    out.writelines(line.encode("utf-8", "surrogateescape") for line in tree.text())
+    write_tree(tree, out, options)
     events = _events(counts.profile, options)
     if not events:
         return done._replace(unit="mispredictions", why="the rest is in code without line numbers or functions")

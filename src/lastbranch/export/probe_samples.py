@@ -5,8 +5,6 @@ first probe; a branch to the entry of a function is a call of the probe of the c
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 
 from ..analysis.executed import row_of
@@ -19,7 +17,7 @@ from ..symbols import FunctionTable, Symbolizer
 from .interface import Exported, ExportOptions
 from .line_samples import PART, Instructions, chains_of, entry_names
 from .modules import ModuleCounts
-from .sample_tree import FunctionSamples, Location, SampleTree, canonical
+from .sample_tree import Location, SampleTree, canonical
 
 __all__ = ["PlacedProbes", "callee_names", "probed_binary", "stamp", "tree_of"]
 
@@ -169,14 +167,7 @@ def tree_of(counts: ModuleCounts, options: ExportOptions, binary: Binary) -> tup
 def stamp(tree: SampleTree, placed: PlacedProbes) -> None:
     """Give every function of ``tree`` the hash of its control flow."""
     checksums = placed.checksums()
-
-    def each(functions: dict[str, FunctionSamples]) -> Iterator[tuple[str, FunctionSamples]]:
-        for name, samples in functions.items():
-            yield name, samples
-            for callees in samples.inlined.values():
-                yield from each(callees)
-
-    for name, samples in each(tree.functions):
+    for name, samples in tree.each():
         samples.checksum = checksums.get(name, 0)
 
 

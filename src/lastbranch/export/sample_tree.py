@@ -8,14 +8,22 @@ the index of a probe, and each function ends with ``!CFGChecksum: hash``, and ``
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
-__all__ = ["FunctionSamples", "Location", "SampleTree", "base_discriminator", "canonical", "duplication", "source_name"]
+__all__ = [
+    "DEEPEST", "ENTRY", "FunctionSamples", "Location", "SampleTree", "base_discriminator", "canonical", "duplication",
+    "source_name",
+]  # fmt: skip
 
 
 Location = tuple[int, int]
 """(lines from the start of the function, modulo 2**16; base discriminator)."""
+
+DEEPEST = 400
+"""How deep functions of a profile can be inlined: no compiler comes near it."""
+ENTRY: Location = (1, 0)
+"""The first probe of a function."""
 
 _SUFFIXES = (".llvm.", ".part.")
 _AMBIGUOUS = ("__cxx_global_var_init", "__tls_init")
@@ -101,17 +109,31 @@ class FunctionSamples:
                 mine = self.inlined.setdefault(where, {})
                 mine.setdefault(name, FunctionSamples(attributes=samples.attributes)).add(samples)
 
+    def targets(self, where: Location) -> list[tuple[str, int]]:
+        """The callees of a line with their counts, the largest first."""
+        return sorted(self.calls.get(where, {}).items(), key=lambda t: (-t[1], t[0]))
+
+    def callees(self) -> Iterator[tuple[Location, str, FunctionSamples]]:
+        """What is inlined in it, by place and name."""
+        for where in sorted(self.inlined):
+            for name, samples in sorted(self.inlined[where].items()):
+                yield where, name, samples
+
+    def each(self, name: str) -> Iterator[tuple[str, FunctionSamples]]:
+        """This function, called ``name``, and all that is inlined in it."""
+        yield name, self
+        for _, callee, samples in self.callees():
+            yield from samples.each(callee)
+
     def text(self, depth: int = 1) -> Iterator[str]:
         """Its lines, ``depth`` columns in."""
         blanks = " " * depth
         for where in sorted(self.lines):
-            targets = sorted(self.calls.get(where, {}).items(), key=lambda t: (-t[1], t[0]))
-            calls = "".join(f" {name}:{count}" for name, count in targets)
+            calls = "".join(f" {name}:{count}" for name, count in self.targets(where))
             yield f"{blanks}{_location(where)}: {self.lines[where]}{calls}\n"
-        for where in sorted(self.inlined):
-            for name, samples in sorted(self.inlined[where].items()):
-                yield f"{blanks}{_location(where)}: {name}:{samples.total}\n"
-                yield from samples.text(depth + 1)
+        for where, name, samples in self.callees():
+            yield f"{blanks}{_location(where)}: {name}:{samples.total}\n"
+            yield from samples.text(depth + 1)
         if self.checksum:
             yield f"{blanks}!CFGChecksum: {self.checksum}\n"
         if self.attributes:
@@ -157,9 +179,58 @@ class SampleTree:
             for where, targets in samples.calls.items() if calls_count else ():
                 samples.raise_to(where, sum(targets.values()))
 
+    def each(self) -> Iterator[tuple[str, FunctionSamples]]:
+        """All functions, and all that is inlined in them."""
+        for name, samples in self.ordered():
+            yield from samples.each(name)
+
+    def where(self, fits: Callable[[str, FunctionSamples], bool]) -> SampleTree:
+        """The functions that ``fits`` is true of, with their counts of probes. What was inlined in one that is left out
+        counts for the function by itself."""
+        tree = SampleTree()
+        for name, samples in self.ordered():
+            kept = tree._take(name, samples, fits)
+            if kept is not None:
+                tree.stand(name, kept)
+        return tree
+
+    def stand(self, name: str, samples: FunctionSamples) -> None:
+        """Take in the counts of a function by itself."""
+        if name in self.functions:
+            self.functions[name].add(samples)
+        else:
+            self.functions[name] = samples
+
+    def _take(
+        self, name: str, samples: FunctionSamples, fits: Callable[[str, FunctionSamples], bool]
+    ) -> FunctionSamples | None:
+        """The part of a function that fits, or ``None``: then its callees have become functions of this tree."""
+        good = fits(name, samples)
+        kept = FunctionSamples(
+            samples.total, samples.head, dict(samples.lines), {w: dict(t) for w, t in samples.calls.items()},
+            checksum=samples.checksum, attributes=samples.attributes,
+        )  # fmt: skip
+        for where, callee, inner in samples.callees():
+            kept.total -= inner.total
+            inlined = self._take(callee, inner, fits)
+            if inlined is None:
+                continue
+            if good:
+                kept.inlined.setdefault(where, {})[callee] = inlined
+                kept.total += inlined.total
+            else:
+                inlined.head, inlined.attributes = inlined.lines.get(ENTRY, 0), 0
+                self.stand(callee, inlined)
+        kept.total = max(kept.total, 0)
+        return kept if good else None
+
+    def ordered(self) -> list[tuple[str, FunctionSamples]]:
+        """The functions, the largest first."""
+        return sorted(self.functions.items(), key=lambda item: (-item[1].total, item[0]))
+
     def text(self) -> Iterator[str]:
-        """The whole profile, the largest function first."""
-        for name, samples in sorted(self.functions.items(), key=lambda item: (-item[1].total, item[0])):
+        """The whole profile."""
+        for name, samples in self.ordered():
             yield f"{name}:{samples.total}:{samples.head}\n"
             yield from samples.text()
 

@@ -1,4 +1,4 @@
-"""``--to sampleprof``: LLVM's text sample profile, for ``clang -fprofile-sample-use``.
+"""``--to sampleprof``: LLVM's sample profile, for ``clang -fprofile-sample-use``, as text or in its binary form.
 
 Of a binary with pseudo probes (``clang -fpseudo-probe-for-profiling``) it counts these (`probe_samples`), of others
 source lines (`line_samples`). The same counts give the text that llvm-profgen makes of them.
@@ -11,10 +11,12 @@ from typing import IO
 from ..errors import UnavailableError
 from ..model import word
 from . import context_samples, line_samples, probe_samples
+from .extbinary import as_extbinary
 from .interface import Exported, ExportOptions
 from .modules import ModuleCounts, ModuleFormat
+from .sample_tree import SampleTree
 
-__all__ = ["FORMAT"]
+__all__ = ["FORMAT", "write_tree"]
 
 
 def write(counts: ModuleCounts, out: IO[bytes], options: ExportOptions) -> Exported:
@@ -31,8 +33,16 @@ def write(counts: ModuleCounts, out: IO[bytes], options: ExportOptions) -> Expor
         tree, exported = line_samples.tree_of(counts, options)
     else:
         tree, exported = probe_samples.tree_of(counts, options, probed)
-    out.writelines(line.encode("utf-8", "surrogateescape") for line in tree.text())
+    write_tree(tree, out, options)
     return exported
+
+
+def write_tree(tree: SampleTree, out: IO[bytes], options: ExportOptions) -> None:
+    """Write a profile as text, or in the binary form where the user asks for that."""
+    if options.extbinary:
+        out.write(as_extbinary(tree))
+    else:
+        out.writelines(line.encode("utf-8", "surrogateescape") for line in tree.text())
 
 
 FORMAT = ModuleFormat("prof", write)

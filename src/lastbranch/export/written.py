@@ -14,8 +14,10 @@ import numpy as np
 
 from ..errors import FormatError, SelectionError
 from ..model import Array, Source, read_at
+from .extbinary import MAGIC as EXTBINARY
+from .extbinary import read_extbinary
 from .gcov import FUNCTIONS, MAGIC, NAMES
-from .sample_tree import Location
+from .sample_tree import DEEPEST, FunctionSamples, Location, SampleTree
 
 __all__ = ["OUTSIDE", "Counts", "End", "Places", "Written", "read_written"]
 
@@ -53,7 +55,7 @@ End = tuple[str, int] | None
 class Written:
     """A profile for a compiler: ``places``; or by function: counts of ``branches`` between offsets in functions; or by
     source line: counts of ``lines`` of functions, in whichever they were inlined. Where these lines are pseudo probes,
-    ``probes`` has them by function, hash of its control flow, and line.
+    ``probes`` has them by function, hash of its control flow, and line. ``tree`` is the whole of a sample profile.
 
     ``plain``: discriminators are numbers, as in `line_samples.tree_of`. ``build_id`` is that of the binary it was made
     of (empty where the profile does not say it), as perf pads it.
@@ -64,6 +66,7 @@ class Written:
     branches: Counter[tuple[End, End]] | None = None
     lines: Counter[tuple[str, Location]] = field(default_factory=Counter)
     probes: Counter[tuple[str, int, Location]] = field(default_factory=Counter)
+    tree: SampleTree | None = None
     plain: bool = False
     build_id: bytes = b""
 
@@ -80,7 +83,7 @@ def read_written(source: Source, is_binary: Callable[[bytes], bool] | None = Non
             return read(_Lines(data, source.name, form, is_binary))
     raise FormatError(
         "not a profile for compilers", file=source.name, offset=0, value=data[:16] or None,
-        hint="there are: counts, autofdo, gcov, profgen, bolt (pre-aggregated or .fdata), sampleprof (text)",
+        hint="there are: counts, autofdo, gcov, profgen, bolt (pre-aggregated or .fdata), sampleprof",
     )  # fmt: skip
 
 
@@ -252,63 +255,68 @@ def _end(is_symbol: bytes, name: bytes, offset: bytes) -> End:
 _HEAD = re.compile(rb"(.+):(\d{1,20}):(\d{1,20})")
 _AT = re.compile(rb"( *)(\d{1,9})(?:\.(\d{1,9}))?: (.*)")
 _BODY = re.compile(rb"(\d{1,20})((?: .+:\d{1,20})*)")
+_CALLEE = re.compile(rb" (.+?):(\d{1,20})(?= |$)")
 _INLINED = re.compile(rb"(.+):(\d{1,20})")
-
-
-_CHECKSUM = re.compile(rb"( *)!CFGChecksum: (\d{1,20})")
-
-
-@dataclass(slots=True)
-class _Part:
-    """A function of a sample profile, or an inlined copy of one."""
-
-    name: str
-    lines: Counter[Location] = field(default_factory=Counter)
-    checksum: int = 0
+_SAID = re.compile(rb"( *)!(CFGChecksum|Attributes): (\d{1,20})")
+_BITS = {b"CFGChecksum": 64, b"Attributes": 32}
 
 
 def _read_sampleprof(lines: _Lines) -> Written:
-    parts, outer = list[_Part](), list[_Part]()  # all, and the one that is read with those it is inlined in
-
-    def begin(name: bytes) -> None:
-        parts.append(_Part(_text(name)))
-        outer.append(parts[-1])
-
+    tree, outer = SampleTree(), list[FunctionSamples]()  # outer: what is read now, after what it is inlined in
     for line in lines:
         if not line or line.lstrip().startswith(b"#"):
             continue
         if line.startswith(b"["):
             raise SelectionError(f"{lines.file}: a profile with a section for each calling context cannot be held "
                                  "against a binary", hint="write it with nested functions")  # fmt: skip
-        if checksum := _CHECKSUM.fullmatch(line):
-            if not 1 <= len(checksum[1]) <= len(outer):
+        if said := _SAID.fullmatch(line):
+            value = int(said[3])
+            if not 1 <= len(said[1]) <= len(outer) or value >> _BITS[said[2]]:
                 raise lines.wrong("line", line[:60])
-            outer[len(checksum[1]) - 1].checksum = int(checksum[2])
+            samples = outer[len(said[1]) - 1]
+            if said[2] == b"CFGChecksum":
+                samples.checksum = value
+            else:
+                samples.attributes = value
             continue
         if line.lstrip().startswith(b"!"):
             continue
         if not line.startswith(b" "):
             if not (head := _HEAD.fullmatch(line)):
                 raise lines.wrong("function", line[:60])
-            outer.clear()
-            begin(head[1])
+            outer[:] = [tree.top(_text(head[1]))]
+            outer[0].total += lines.number(head[2])
+            outer[0].head += lines.number(head[3])
             continue
         if not (at := _AT.fullmatch(line)) or not 1 <= len(at[1]) <= len(outer):
             raise lines.wrong("line", line[:60])
         del outer[len(at[1]) :]
+        samples, where = outer[-1], (int(at[2]) & 0xFFFF, int(at[3] or b"0"))
         if body := _BODY.fullmatch(at[4]):
-            where = int(at[2]) & 0xFFFF, int(at[3] or b"0")
-            outer[-1].lines[where] += lines.number(body[1])
-        elif inlined := _INLINED.fullmatch(at[4]):
-            begin(inlined[1])
+            samples.lines[where] = samples.lines.get(where, 0) + lines.number(body[1])
+            for callee, n in _CALLEE.findall(body[2]):
+                samples.called(where, _text(callee), lines.number(n))
+        elif (inlined := _INLINED.fullmatch(at[4])) and len(outer) < DEEPEST:
+            inner = samples.inlined.setdefault(where, {}).setdefault(_text(inlined[1]), FunctionSamples())
+            inner.total += lines.number(inlined[2])
+            outer.append(inner)
         else:
             raise lines.wrong("line", line[:60])
-    found = Written("sampleprof")
-    for part in parts:
-        for where, n in part.lines.items():
-            found.lines[part.name, where] += n
-            found.probes[part.name, part.checksum, where] += n
-    if not any(part.checksum for part in parts):
+    return _of_tree(tree)
+
+
+def _read_extbinary(lines: _Lines) -> Written:
+    return _of_tree(read_extbinary(lines.data, lines.file))
+
+
+def _of_tree(tree: SampleTree) -> Written:
+    found, by_probe = Written("sampleprof", tree=tree), False
+    for name, samples in tree.each():
+        by_probe = by_probe or samples.checksum != 0
+        for where, n in samples.lines.items():
+            found.lines[name, where] += n
+            found.probes[name, samples.checksum, where] += n
+    if not by_probe:
         found.probes.clear()
     return found
 
@@ -374,6 +382,7 @@ _FORMS: tuple[tuple[str, bytes, Callable[[_Lines], Written]], ...] = (
     ("bolt", rb"[BFf] [0-9a-f]+ [0-9a-f]+ \d+\s", _read_bolt),
     ("fdata", rb"(boltedcollection\n)?([01] \S.* [0-9a-f]+ [01] \S.* [0-9a-f]+ \d+ \d+\s|no_lbr\b)", _read_fdata),
     ("autofdo or profgen", rb"\d+\r?\n", _read_sections),
+    ("sampleprof", re.escape(EXTBINARY), _read_extbinary),
     ("sampleprof", rb"(#.*\n)*\S.*:\d+(:\d+)?\r?\n", _read_sampleprof),
 )
 """(what it is called, how it begins, what reads it)."""
