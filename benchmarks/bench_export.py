@@ -6,7 +6,10 @@ For each consumer the tool that reads perf.data by itself stands beside lastbran
 remaining step (`sh -c "export && consumer"`), and the export alone. Whole processes, page cache warm, one capture as
 `generate.py` makes it. Of one process by default, since llvm-profgen counts only one; with more, its row is of a part.
 
-`same` compares the two artefacts: equal files, or for those that are not, how many lines differ.
+`same` compares the two artefacts: equal files, or for those that are not, how many lines differ. Profiles by probe are
+of a capture of the same program, built by clang with probes. llvm-profgen reads no mispredictions of a capture: it gets
+their sums, which the generator knows, so its row is of the work on lines alone. No other tool makes `propeller` and
+`gopgo` of a capture here.
 """
 
 from __future__ import annotations
@@ -38,10 +41,19 @@ class Chain:
     alone: str
     """Command of the tool on the capture, writing {out}."""
     rest: str
-    """Command of its remaining step on the exported {text}, writing {out}."""
+    """Command of its remaining step on the exported {text}, writing {out}; empty where the export is what it makes."""
+    compiler: tuple[str, ...] = ("gcc",)
+    """What compiles the program of the capture."""
 
 
 _BOLT = "/usr/lib/llvm-19/bin/perf2bolt"  # under another name it would rewrite the binary
+_PROBED = (
+    "clang-19",
+    "-fpseudo-probe-for-profiling",
+    "-fdebug-info-for-profiling",
+    "-Wno-unknown-attributes",
+    "-Wno-parentheses-equality",
+)
 _CHAINS = (
     Chain(
         "create_gcov", "autofdo", ("create_gcov",),
@@ -60,18 +72,29 @@ _CHAINS = (
     ),
     Chain("llvm-profgen (sampleprof)", "sampleprof", ("llvm-profgen-19", "perf"), "", ""),
     Chain(
+        "llvm-profgen (probes)", "sampleprof", ("llvm-profgen-19", "perf", "clang-19"),
+        "llvm-profgen-19 --binary={binary} --perfdata={data} --format=text --output={out}", "", _PROBED,
+    ),
+    Chain(
+        "llvm-profgen (mispredictions)", "mispredictions", ("llvm-profgen-19",),
+        "llvm-profgen-19 --binary={binary} --unsymbolized-profile={sites} --use-offset=0 --format=text --output={out}",
+        "",
+    ),
+    Chain(
         "perf2bolt", "bolt", (_BOLT, "perf"),
         _BOLT + " -p {data} -o {out} {binary}",
         _BOLT + " -pa -p {text} -o {out} {binary}",
     ),
-    Chain("perf2bolt (YAML)", "boltyaml", (_BOLT, "perf"), "", ""),
+    Chain(
+        "perf2bolt (YAML)", "boltyaml", (_BOLT, "perf"), _BOLT + " -p {data} -o {out}.fdata -w {out} {binary}", "",
+    ),
 )  # fmt: skip
 
 
 def _export(capture: Capture, form: str, text: Path) -> str:
     words = [sys.executable, "-m", "lastbranch", "export", capture.perf_data, "--to", form, "--no-progress"]
     words += ["--binary", capture.binary, "--force", "-o", str(text)] + (
-        ["--no-symbol-cache"] if form == "sampleprof" else []
+        ["--no-symbol-cache"] if form in ("sampleprof", "mispredictions") else []
     )
     return shlex.join(words)
 
@@ -86,9 +109,23 @@ def _with_dwarf4(capture: Capture, directory: Path) -> str:
     return str(binary)
 
 
+def _sites(capture: Capture, path: Path) -> Path:
+    """The generator's truth for llvm-profgen: a range of one instruction for each branch that was mispredicted."""
+    missed = Counter[str]()
+    for line in Path(capture.truth).read_text().splitlines():
+        if line.startswith("B "):
+            _, _, source, _, _, _, n = line.split()
+            missed[source] += int(n)
+    rows = sorted(f"{source}-{source}:{n}" for source, n in missed.items() if n)
+    path.write_text("\n".join([str(len(rows)), *rows, "0", ""]))
+    return path
+
+
 def _commands(chain: Chain, capture: Capture, directory: Path) -> list[Command]:
     binary = _with_dwarf4(capture, directory) if chain.export == "autofdo" else capture.binary
     names = {"binary": shlex.quote(binary), "data": shlex.quote(capture.perf_data)}
+    if "{sites}" in chain.alone:
+        names["sites"] = shlex.quote(str(_sites(capture, directory / "sites.txt")))
     text = directory / f"{chain.name}.{chain.export}.txt"
     peer, ours = directory / f"{chain.name}.peer", directory / f"{chain.name}.ours"
     for path in (text, peer, ours):
@@ -98,6 +135,7 @@ def _commands(chain: Chain, capture: Capture, directory: Path) -> list[Command]:
     if chain.alone:
         line = chain.alone.format(**names, out=shlex.quote(str(peer)))
         commands.append(Command(chain.name, shlex.split(line), directory / f"{chain.name}.log"))
+    if chain.rest:
         rest = chain.rest.format(**names, text=shlex.quote(str(text)), out=shlex.quote(str(ours)))
         both = f"{export} && {rest}"
         name = f"lastbranch {chain.export} + {chain.name}"
@@ -120,14 +158,16 @@ def _same(one: Path, other: Path) -> str:
 
 def _status(chain: Chain, command: Command, directory: Path) -> str:
     peer, ours = directory / f"{chain.name}.peer", directory / f"{chain.name}.ours"
+    if command.name == chain.name:
+        return f"{peer.stat().st_size} bytes" if peer.exists() else ""
     if chain.export == "boltyaml":
         return "its counts equal those of perf2bolt -w (tests/export/test_boltyaml.py), whose hashes it lacks"
+    if chain.alone and not chain.rest:
+        return _same(peer, directory / f"{chain.name}.{chain.export}.txt")
     if chain.export == "sampleprof":
         made = directory / f"{chain.name}.sampleprof.txt"
         return _same(directory / "llvm-profgen.ours", made) + " (against llvm-profgen on the same counts)"
-    if "+" in command.name:
-        return _same(peer, ours)
-    return f"{peer.stat().st_size} bytes" if command.name == chain.name and peer.exists() else ""
+    return _same(peer, ours) if "+" in command.name else ""
 
 
 def _rows(chain: Chain, capture: Capture, directory: Path, rounds: int) -> list[Row]:
@@ -162,9 +202,12 @@ def main() -> None:
     print(f"{os.path.getsize(capture.perf_data) / 1e6:.0f} MB, {capture.samples} samples, {capture.branches} entries")
     rows: list[Row] = []
     for chain in chains:
-        found = _rows(chain, capture, directory, arguments.rounds)
+        of = capture
+        if chain.compiler == _PROBED and all(map(shutil.which, chain.tools)):
+            of = generate(directory / "probed", arguments.size, arguments.processes, chain.compiler)
+        found = _rows(chain, of, directory, arguments.rounds)
         rows += found
-        print(table(found, reference=found[1].name if len(found) > 2 else found[0].name), flush=True)
+        print(table(found, reference=found[min(len(found), 2) - 1].name), flush=True)
     if arguments.json:
         write_json(arguments.json, about, rows)
 

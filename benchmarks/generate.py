@@ -181,14 +181,17 @@ def _truth(path: Path, walks: list[Words], starts: list[NDArray[np.int64]]) -> t
     return len(branches), len(ranges)
 
 
-def generate(directory: Path, size: int, processes: int = 3) -> Capture:
-    """The capture of about `size` bytes in `directory`: made now, or found there from before."""
+def generate(directory: Path, size: int, processes: int = 3, compiler: tuple[str, ...] = ("gcc",)) -> Capture:
+    """The capture of about `size` bytes in `directory`: made now, or found there from before.
+
+    Captures of programs of another `compiler` need another `directory`.
+    """
     if not 1 <= processes <= len(_PROCESSES):
         raise ValueError(f"processes must be 1 to {len(_PROCESSES)}, not {processes}")
     directory.mkdir(parents=True, exist_ok=True)
     symfs = directory / "symfs"
     binary = symfs / MODULE.lstrip("/")
-    build(directory, binary)
+    build(directory, binary, compiler)
     name, samples = f"{size}-{processes}p", max(size // SAMPLE_BYTES, 2 * _FIRST_SAMPLES + 1)
     data, truth, about = (directory / f"{name}.{suffix}" for suffix in ("perf.data", "truth.txt", "json"))
     if about.exists() and data.exists() and data.stat().st_mtime >= binary.stat().st_mtime:

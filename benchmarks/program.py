@@ -1,4 +1,4 @@
-"""The benchmark's program: generated C, compiled by gcc, its control flow read back from the linked ELF.
+"""The benchmark's program: generated C, compiled by gcc or clang, its control flow read back from the linked ELF.
 
 The program is never run. What matters is that its code is real: a position-independent executable with more than
 20,000 basic blocks in 1,000 functions, whose conditional branches, unconditional branches, direct calls and returns
@@ -107,7 +107,7 @@ def source() -> str:
     return "".join(parts)
 
 
-def build(directory: Path, binary: Path) -> None:
+def build(directory: Path, binary: Path, compiler: tuple[str, ...] = ("gcc",)) -> None:
     """Write the source into `directory` and compile it to `binary`, unless that was done from the same source."""
     text, path = source(), directory / "program.c"
     if binary.exists() and path.exists() and path.read_text() == text:
@@ -115,7 +115,7 @@ def build(directory: Path, binary: Path) -> None:
     binary.parent.mkdir(parents=True, exist_ok=True)
     binary.unlink(missing_ok=True)
     path.write_text(text)
-    subprocess.run(["gcc", *CFLAGS, "-o", str(binary), path.name], cwd=directory, check=True)
+    subprocess.run([*compiler, *CFLAGS, "-o", str(binary), path.name], cwd=directory, check=True)
 
 
 def _kind(mnemonic: str, direct: bool) -> Kind | None:
