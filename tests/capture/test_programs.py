@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import shutil
+import struct
 import subprocess
 import sys
 from collections.abc import Callable
@@ -48,6 +49,23 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("name", ["timer"])
 def test_however_it_is_linked(name: str, flags: tuple[str, ...], folder: Path, both: Both) -> None:
     both(build(folder, name, *flags), least=5)
+
+
+def test_a_build_id_that_no_note_segment_has(folder: Path, tmp_path: Path) -> None:
+    """As in Go's programs, where the kernel does not find it."""
+    whole = build(folder, "timer", "-Wl,--build-id=sha1", "-no-pie")
+    data, changed = bytearray(whole.read_bytes()), tmp_path / "program"
+    (offset,), size, number = struct.unpack_from("<Q", data, 0x20), *struct.unpack_from("<HH", data, 0x36)
+    for header in range(offset, offset + size * number, size):
+        if struct.unpack_from("<I", data, header) == (4,):  # PT_NOTE
+            struct.pack_into("<I", data, header, 0)
+    changed.write_bytes(data)
+    changed.chmod(0o755)
+    notes = subprocess.run(["readelf", "-n", whole], capture_output=True, text=True, check=True).stdout
+    build_id = notes.split("Build ID: ")[1].split()[0]
+    found = {m.name: m.build_id.hex() for m in record(tmp_path / "it.data", *DENSE, "--", changed).profile().modules}
+    assert found[str(changed)] == build_id
+    assert all(len(found[name]) == 40 for name in found if "/libc" in name)
 
 
 def test_threads_have_bursts_of_their_own(folder: Path, both: Both) -> None:

@@ -12,7 +12,7 @@ import struct
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 from ...closing import on_failure
 from ...errors import UnavailableError
@@ -24,6 +24,9 @@ from ..perf_events.synthesis import build_id_of, machine_features, mapping_recor
 from ..perf_events.syscall import CLOCK, CPU_CLOCK, FLAG, Ring
 from ..procfs import Mapping, mappings, read, stat_of
 from .tree import Thread
+
+if TYPE_CHECKING:
+    from ..perf_events.linux_kernel import Kernel
 
 __all__ = ["RECORDS", "RecordWriter", "Sideband", "now", "open_sideband"]
 
@@ -164,6 +167,8 @@ class KernelSideband(Sideband):
         """By thread and processor."""
         self._rings: dict[int, Ring] = {}
         """By processor."""
+        self._kernel: Kernel | None = None
+        self._build_ids: dict[object, bytes] = {}
         with on_failure(self.close):
             for cpu in sorted(os.sched_getaffinity(0)):
                 for tid in tids:
@@ -182,12 +187,35 @@ class KernelSideband(Sideband):
 
     def drain(self, out: RecordWriter) -> None:
         def take(records: bytes) -> None:
-            out.write(records)
-            for pid in _mapping(records):
-                self.on_mapping(pid)
+            places = list(_mappings(records))
+            out.write(self._identified(records, places) if places else records)
+            for at in places:
+                self.on_mapping(_PID.unpack_from(records, at)[0])
 
         for ring in self._rings.values():
             ring.drain(take)
+
+    def _identified(self, records: bytes, places: Sequence[int]) -> bytes:
+        """``records`` with the build ids of binaries in which the kernel finds none: it looks into the first note
+        segment alone, and that of Go's programs has another note."""
+        out = bytearray(records)
+        for at in places:
+            kind, misc, size = _HEAD.unpack_from(records, at)
+            name = os.fsdecode(records[at + _NAME : at + size].partition(b"\0")[0])
+            if misc & MISC.MMAP_BUILD_ID or not name.startswith("/") or name.startswith("//"):
+                continue
+            (pid,), (major, minor, inode) = _PID.unpack_from(records, at), _FILE.unpack_from(records, at)
+            if self._kernel is None:
+                from ..perf_events.linux_kernel import Kernel  # loads readers of binaries, which few recordings need
+
+                self._kernel = Kernel()
+            build_id = build_id_of(
+                self._kernel, pid, Mapping(0, 0, 0, 0, 0, major, minor, inode, name), self._build_ids
+            )
+            if build_id:
+                _HEAD.pack_into(out, at, kind, misc | MISC.MMAP_BUILD_ID, size)
+                _IDENTITY.pack_into(out, at + 40, min(len(build_id), 20), build_id[:20])
+        return bytes(out)
 
     @contextmanager
     def paused(self, thread: Thread, cpu: int) -> Iterator[None]:
@@ -211,14 +239,20 @@ class KernelSideband(Sideband):
         self._rings, self._fds = {}, {}
 
 
-def _mapping(records: bytes) -> Iterator[int]:
-    """The process of each MMAP2 record."""
+_HEAD, _PID, _FILE = struct.Struct("=IHH"), struct.Struct("=8xi"), struct.Struct("=40xIIQ")
+_IDENTITY, _NAME = struct.Struct("=B3x20s"), 72
+"""Of an MMAP2 record: its header, process and file; the build id that can take the place of the file at `_FILE`, and
+where the name begins."""
+
+
+def _mappings(records: bytes) -> Iterator[int]:
+    """The offset of each MMAP2 record."""
     at = 0
-    while at + 12 <= len(records):
-        kind, _, size, pid = struct.unpack_from("=IHHi", records, at)
-        if kind == RECORD["MMAP2"]:
-            yield pid
-        at += max(size, 8)
+    while at + _HEAD.size <= len(records):
+        kind, _, size = _HEAD.unpack_from(records, at)
+        if kind == RECORD["MMAP2"] and size > _NAME:
+            yield at
+        at += max(size, _HEAD.size)
 
 
 class TracerSideband(Sideband):
@@ -228,7 +262,7 @@ class TracerSideband(Sideband):
     name = "ptrace and /proc"
 
     def __init__(self) -> None:
-        from ..perf_events.linux_kernel import Kernel  # loads the readers of binaries, which few recordings need
+        from ..perf_events.linux_kernel import Kernel  # loads readers of binaries, which few recordings need
 
         super().__init__()
         self._kernel = Kernel()
