@@ -25,7 +25,6 @@ from lastbranch.etw.portable.profile_sources import SourceSettings
 from lastbranch.etw.portable.protocol import unpack
 from lastbranch.etw.portable.session.settings import Settings
 from lastbranch.etw.portable.session_registry import Registry, write_state
-from lastbranch.etw.portable.sources.call_branches import check_tracepoints
 from lastbranch.etw.portable.sources.configuration import SourceConfiguration
 from lastbranch.etw.portable.sources.event_words import Events
 from lastbranch.etw.portable.sources.perf_records import Ticks
@@ -95,13 +94,16 @@ CALLS, WAITS = (PERFINFO_PROVIDER, 0x33), (UUID("3d6fa8d1-fe05-11d0-9dda-00c04fd
     ("folders", "status"), [({"/sys/kernel": ["tracing"]}, Status.PRIVILEGE_NOT_HELD), ({}, Status.NOT_SUPPORTED)]
 )
 def test_system_calls_need_tracepoints(
-    monkeypatch: pytest.MonkeyPatch, folders: dict[str, list[str]], status: Status
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, folders: dict[str, list[str]], status: Status
 ) -> None:
+    monkeypatch.setattr(lbr, "has_hardware", lambda: False)
     monkeypatch.setattr(linux_kernel.Kernel, "names", lambda self, path: folders.get(path, []))
     monkeypatch.setattr(linux_kernel.Kernel, "private_tracefs", lambda self: None)
+    session = Settings(SessionRequest("s", mode=LogFileMode.SYSTEM_LOGGER_MODE), (), Registry(tmp_path))
+    assert session.with_lbr(0, [PMC])
     for trigger in (CALLS, WAITS):
         with pytest.raises(EtwError) as caught:
-            check_tracepoints(hook_ids([trigger]), "TraceConfigureLastBranchRecord")
+            session.with_lbr(0, [trigger])
         assert (caught.value.status, caught.value.call) == (status, "TraceConfigureLastBranchRecord")
 
 

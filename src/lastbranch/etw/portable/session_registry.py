@@ -37,7 +37,7 @@ from .protocol import address_in, pack, unpack
 
 __all__ = [
     "EnableState", "Entry", "MAX_SESSIONS", "MAX_SYSTEM_LOGGERS", "Notice", "ProcessKey", "Registry", "notify",
-    "process_key", "read_state", "remove", "root_path", "session_key", "write_state",
+    "UNFINISHED", "process_key", "read_state", "remove", "root_path", "session_key", "write_state",
 ]  # fmt: skip
 
 
@@ -123,10 +123,14 @@ MOST = 1 << 20
 """Bytes of the largest file that is read."""
 
 
+UNFINISHED = ".new"
+"""Ends the name of a file that `write_state` has not written whole: its process was killed meanwhile."""
+
+
 def write_state(folder: int, name: str, value: Any) -> None:
     """Replace file ``name`` in the directory of descriptor ``folder`` by ``value``, with mode 0600."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-    new = f"{name}.new"
+    new = f"{name}{UNFINISHED}"
     with open(os.open(new, flags, 0o600, dir_fd=folder), "wb") as file:
         file.write(pack(value))
     os.rename(new, name, src_dir_fd=folder, dst_dir_fd=folder)
@@ -311,7 +315,7 @@ class LockedRegistry:
             remove(self._enable, name)
 
     def _remove(self, key: str) -> None:
-        remove(self._sessions, *(f"{key}.{end}" for end in ("state", "state.new", "sock", "log")))
+        remove(self._sessions, *(f"{key}.{end}" for end in ("state", f"state{UNFINISHED}", "sock", "log")))
 
 
 def session_key(name: str) -> str:

@@ -25,7 +25,16 @@ from ...properties import SessionRequest
 from ...status import EtwError, Status
 from ..clock import Clock
 from ..pool import Geometry, Mapping
-from ..session_registry import ProcessKey, Registry, process_key, read_state, remove, session_key, write_state
+from ..session_registry import (
+    UNFINISHED,
+    ProcessKey,
+    Registry,
+    process_key,
+    read_state,
+    remove,
+    session_key,
+    write_state,
+)
 from .writers import SPARE, Piece
 
 if TYPE_CHECKING:
@@ -201,7 +210,8 @@ def left_sessions(registry: Registry | None = None) -> list[str]:
     """The names of the sessions whose daemons were killed, of which something is left."""
     registry = registry or Registry()
     with registry.folder(_FOLDER) as folder:
-        found = [read_state(folder, key, _Remains) for key in sorted(os.listdir(folder))]
+        keys = sorted(key for key in os.listdir(folder) if not key.endswith(UNFINISHED))
+        found = [read_state(folder, key, _Remains) for key in keys]
     return [one.request.name for one in found if one and not one.daemon.alive and one.keeper.alive]
 
 
@@ -345,7 +355,7 @@ def _end_remains(registry: Registry, key: str) -> None:
     """Let go what a killed daemon left, if it left something."""
     with registry.folder(_FOLDER) as folder:
         found: _Remains | None = read_state(folder, key, _Remains)
-        remove(folder, key)
+        remove(folder, key, key + UNFINISHED)
     if found is not None and not found.daemon.alive and found.keeper.alive:
         with suppress(OSError):
             os.kill(found.keeper.pid, signal.SIGKILL)
