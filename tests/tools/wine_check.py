@@ -20,7 +20,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from lastbranch.etw.flags import SE_SYSTEM_PROFILE_NAME
+from lastbranch.etw.flags import SE_SYSTEM_PROFILE_NAME, LogFileMode
 from lastbranch.etw.properties import SessionRequest
 from lastbranch.etw.status import Status
 from lastbranch.etw.structures import LAYOUTS, UNPROVEN, layout_of
@@ -75,7 +75,8 @@ def _bytes(data: bytes) -> str:
 
 def calls_program() -> str:
     """Prints ``what number`` for each call; properties and privileges are the package's bytes."""
-    properties = Properties("StartTrace", SessionRequest("wine", file="C:\\wine.etl", mode=1))  # type: ignore[arg-type]
+    request = SessionRequest("wine", file="C:\\wine.etl", mode=LogFileMode.FILE_MODE_SEQUENTIAL)
+    properties = Properties("StartTrace", request)
     asked = privilege.TokenPrivileges(1, privilege._Luid(), privilege._ENABLED)
     rights, luid_at = privilege._QUERY | privilege._ADJUST, privilege.TokenPrivileges.Luid.offset
     names = [(library, name) for name, f in FUNCTIONS.items() if f.libraries is not MERGE for library in f.libraries]
