@@ -16,7 +16,7 @@ from ..properties import SessionRequest, SessionState
 from ..status import EtwError
 from .kernel import PortableKernel
 from .lbr.conversion import Conversion, Scope
-from .lbr.follower import PATIENCE, Follower
+from .lbr.follower import PATIENCE, RecordingFollower
 from .protocol import address_in
 from .sources.process import Output
 
@@ -43,7 +43,7 @@ def record_session(
         session = _Session(request)  # its daemon does not inherit the blocked signals
         with held_signals(), session:
             conversion = Conversion(Scope())
-            follower = Follower(conversion, session.output)
+            follower = RecordingFollower(conversion, session.output)
 
             rounds = follower.rounds(progress)
             summary, failure = collect(target, options, follower.file, command, say, rounds, follower.start)

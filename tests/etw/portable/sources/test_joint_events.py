@@ -20,7 +20,7 @@ from lastbranch.etw.portable.sources import check
 from lastbranch.etw.portable.sources.block_io import BlockIo, operation
 from lastbranch.etw.portable.sources.configuration import SourceConfiguration
 from lastbranch.etw.portable.sources.interrupts import Interrupts
-from lastbranch.etw.portable.sources.joint_events import Feed, Follower, Row
+from lastbranch.etw.portable.sources.joint_events import Feed, Row, TracepointFollower
 from lastbranch.etw.portable.sources.kinds import Place, Raw
 from lastbranch.etw.portable.sources.sockets import Sockets
 from lastbranch.etw.portable.sources.system_calls import CALLS, SystemCalls
@@ -37,7 +37,7 @@ ALL = 0x8 | 0x20 | 0x40 | 0x100 | 0x200 | 0x400 | 0x4000 | 0x8000 | 0x10000 | 0x
 # -- by hand
 
 
-def made(follower: Follower, *rows: Row) -> list[tuple[int, int, dict[str, Any]]]:
+def made(follower: TracepointFollower, *rows: Row) -> list[tuple[int, int, dict[str, Any]]]:
     """(hook, time, fields) of the events of a round."""
     follower.whole_round(rows)
     for row in rows:
@@ -48,7 +48,7 @@ def made(follower: Follower, *rows: Row) -> list[tuple[int, int, dict[str, Any]]
     return [(event.hook, event.time, decode(event).fields) for event in events]
 
 
-def follower(kind: type[Follower], *kinds: str) -> Any:
+def follower(kind: type[TracepointFollower], *kinds: str) -> Any:
     one = kind(FakeKernel(VM))
     one.kinds = frozenset(kinds)
     return one

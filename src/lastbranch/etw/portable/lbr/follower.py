@@ -21,7 +21,7 @@ from ....model import Profile
 from ..sources.process import Output
 from .conversion import FINISHED_ROUND, Conversion
 
-__all__ = ["Follower", "PATIENCE"]
+__all__ = ["PATIENCE", "RecordingFollower"]
 
 
 _ROUND = 0.1
@@ -53,8 +53,8 @@ class Rounds:
         self._progress(summary)
 
 
-class Follower:
-    """Follows a collector: it gets `file`, and `rounds` as its progress callback; call `start` when it runs.
+class RecordingFollower:
+    """Follows a recording: the collector gets `file`, and `rounds` as its progress callback; call `start` when it runs.
 
     ``begun`` is set when the collector is attached, or has ended. ``converted`` is called in the thread whenever
     records were converted.

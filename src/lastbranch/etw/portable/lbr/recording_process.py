@@ -35,7 +35,7 @@ from ..sources.event_words import encoded
 from ..sources.perf_records import FOREVER, Ticks
 from ..sources.process import Output, serve
 from .conversion import Conversion, Scope
-from .follower import PATIENCE, Follower
+from .follower import PATIENCE, RecordingFollower
 
 __all__ = ["options_of", "targets_of"]
 
@@ -112,7 +112,7 @@ class _Recording:
         )  # fmt: skip
         self._conversion = Conversion(scope, configuration.clock)
         self._calls = _Calls(path, self._conversion, configuration.lbr_flags) if configuration.call_hooks else None
-        self._follower = Follower(self._conversion, output, self._calls.send if self._calls else lambda: None)
+        self._follower = RecordingFollower(self._conversion, output, self._calls.send if self._calls else lambda: None)
         self._over = threading.Event()
         self._listeners: list[threading.Thread] = []
         self.next: SourceConfiguration | None = configuration

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from ....capture.perf_events.linux_kernel import Kernel
 from ....formats.etl.kernel import DISK_IO, SPLIT_IO
-from .joint_events import Follower, Row
+from .joint_events import Row, TracepointFollower
 
 __all__ = ["BlockIo"]
 
@@ -27,7 +27,7 @@ def operation(rwbs: bytes) -> int:
     return _READ if b"R" in letters else _WRITE if b"W" in letters else _FLUSH if b"F" in letters else 0
 
 
-class BlockIo(Follower):
+class BlockIo(TracepointFollower):
     needs: ClassVar = {
         "disk": (_ISSUE, _COMPLETE), "disk init": (_ISSUE,), "split": (_SPLIT,),
     }  # fmt: skip

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from ....capture.perf_events.linux_kernel import Kernel
 from ....formats.etl.kernel import PERF_INFO
-from .joint_events import Follower, Row
+from .joint_events import Row, TracepointFollower
 
 __all__ = ["Interrupts"]
 
@@ -22,7 +22,7 @@ _ROUTINES: dict[int, tuple[str, ...]] = {
 _TIMERS = (1, 8)
 
 
-class Interrupts(Follower):
+class Interrupts(TracepointFollower):
     needs: ClassVar = {"isr": (_IRQ_ENTRY, _IRQ_EXIT), "dpc": (_SOFT_ENTRY, _SOFT_EXIT)}
     fields: ClassVar = {
         _IRQ_ENTRY: ("irq",), _IRQ_EXIT: ("irq", "ret"), _SOFT_ENTRY: ("vec",), _SOFT_EXIT: ("vec",),

@@ -1,7 +1,7 @@
 """Kernel events that several tracepoints make together: begin and end of a request, or the addresses of a socket.
 
-A `Follower` gets the samples of its tracepoints row by row in the order of time, remembers what it needs between them,
-and logs events. It sees all rows of a round before the events of that round are written.
+A `TracepointFollower` gets the samples of its tracepoints row by row in the order of time, remembers what it needs
+between them, and logs events. It sees all rows of a round before the events of that round are written.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ....model import SampleBatch
 from .event_words import Events, Ints, encoded
 from .kinds import Raw
 
-__all__ = ["Feed", "Follower", "Row", "signed"]
+__all__ = ["Feed", "Row", "TracepointFollower", "signed"]
 
 _POINTER = 8
 _STACK = 0x20
@@ -49,7 +49,7 @@ class Row(NamedTuple):
     frames: list[int]
 
 
-class Follower:
+class TracepointFollower:
     """Makes the events of ``kinds`` (`enable_map`); those of ``stack_hooks`` have call stacks."""
 
     needs: ClassVar[dict[str, tuple[str, ...]]]

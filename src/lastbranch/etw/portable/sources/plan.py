@@ -23,7 +23,7 @@ from .block_io import BlockIo
 from .configuration import SourceConfiguration
 from .event_words import Events, Ints, of_samples, with_values
 from .interrupts import Interrupts
-from .joint_events import Follower
+from .joint_events import TracepointFollower
 from .kinds import KINDS, PMC, RECORDS, Kind, Place, Raw, has_tracefs, read_tracepoint
 from .ring_stream import ALL, refusal, sampling, tracking, values_of
 from .sockets import Sockets
@@ -35,7 +35,7 @@ __all__ = ["COUNTERS", "FOLLOWERS", "TASKS", "StreamPlan", "names_of", "try_mask
 TASKS = frozenset({"process", "thread", "image"})
 COUNTERS = "process counters"
 """The kind of `ProcessCounters`."""
-FOLLOWERS: tuple[type[Follower], ...] = (SystemCalls, BlockIo, Sockets, Interrupts)
+FOLLOWERS: tuple[type[TracepointFollower], ...] = (SystemCalls, BlockIo, Sockets, Interrupts)
 """What makes events of several tracepoints."""
 _TIMER_NS = 100
 """The unit of the timer's interval."""
@@ -58,7 +58,7 @@ class StreamPlan:
     """Flags of the branch records that its samples carry, ``None``: none."""
     counters: tuple[int, ...] = ()
     """Profile sources whose counts its samples carry."""
-    follower: type[Follower] | None = None
+    follower: type[TracepointFollower] | None = None
     """What its samples go to, with those of other tracepoints, instead of `convert`."""
     filter: str = ""
 
@@ -124,7 +124,7 @@ def plan_streams(configuration: SourceConfiguration, kernel: Kernel, host: Host)
 
 
 def _followed(
-    follower: type[Follower], kinds: frozenset[str], configuration: SourceConfiguration, kernel: Kernel
+    follower: type[TracepointFollower], kinds: frozenset[str], configuration: SourceConfiguration, kernel: Kernel
 ) -> Iterator[StreamPlan]:
     """The tracepoints of ``follower`` for those of ``kinds`` that are its own."""
     wanted = kinds & follower.needs.keys()

@@ -24,7 +24,7 @@ from ..enable_map import WORDS, kinds_of
 from .call_branches import CSWITCH, CallBranches
 from .configuration import SourceConfiguration
 from .event_words import Events, Ints, encoded
-from .joint_events import Feed, Follower
+from .joint_events import Feed, TracepointFollower
 from .kinds import Raw
 from .perf_records import FOREVER, Ticks
 from .plan import COUNTERS, FOLLOWERS, TASKS, StreamPlan, names_of, plan_streams
@@ -122,7 +122,7 @@ class Recorder:
         self._streams: dict[tuple[object, ...], _Open] = {}
         self._tasks: Tasks | None = None
         self._processes: ProcessCounters | None = None
-        self._followers: dict[type[Follower], Follower] = {}
+        self._followers: dict[type[TracepointFollower], TracepointFollower] = {}
         self.call_branches = CallBranches()
         self._counters = Counters((), self._kernel, self._host)
         self._names: dict[int, str] = {}
@@ -267,7 +267,7 @@ class Recorder:
             took = self._processes.stream.round(until)
             lost += took.lost
             parts.append(self._processes.of(took, self._floor))
-        feeds: dict[type[Follower], list[Feed]] = {}
+        feeds: dict[type[TracepointFollower], list[Feed]] = {}
         for one in self._streams.values():
             took = one.stream.round(until)
             lost += took.lost

@@ -12,7 +12,7 @@ from typing import ClassVar
 
 from ....capture.perf_events.linux_kernel import Kernel
 from ....formats.etl.kernel import TCP_IP, UDP_IP
-from .joint_events import Follower, Row
+from .joint_events import Row, TracepointFollower
 
 __all__ = ["Sockets"]
 
@@ -37,7 +37,7 @@ class _Socket:
     connected: bool = False
 
 
-class Sockets(Follower):
+class Sockets(TracepointFollower):
     needs: ClassVar = {"tcp": (_STATE, _SENT, _RECEIVED)}
     fields: ClassVar = {
         _STATE: ("skaddr", "oldstate", "newstate", "sport", "dport", "family", "protocol", "*saddr", "*daddr",

@@ -18,7 +18,7 @@ from ....capture.perf_events.linux_kernel import Kernel
 from ....formats.etl.kernel import FILE_IO, PAGE_FAULT
 from ...status import EtwError, Status
 from .event_words import Events
-from .joint_events import Follower, Row, signed
+from .joint_events import Row, TracepointFollower, signed
 
 __all__ = ["CALLS", "SystemCalls"]
 
@@ -97,7 +97,7 @@ class _Call:
     file: _File | None = None
 
 
-class SystemCalls(Follower):
+class SystemCalls(TracepointFollower):
     needs: ClassVar = dict.fromkeys(_OF_KIND, ("raw_syscalls/sys_enter", "raw_syscalls/sys_exit"))
     fields: ClassVar = {"raw_syscalls/sys_enter": ("id", "*args"), "raw_syscalls/sys_exit": ("id", "ret")}
     hooks: ClassVar = frozenset(
