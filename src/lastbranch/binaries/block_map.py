@@ -16,7 +16,7 @@ import numpy as np
 from ..arrays import Ints, distinct, offsets_of, ranges
 from ..errors import FormatError
 from ..model import Array, Source, counted
-from .files import Space
+from .files import Space, uleb
 from .image import SegmentFlags
 from .sections import Binary
 
@@ -124,13 +124,10 @@ class _Walk:
 
     def number(self, name: str) -> int:
         """A LEB128 number of at most 64 bits."""
-        at, value, shift = self.at, 0, 0
-        while True:
-            byte = self.fixed(1, name)
-            value |= (byte & 0x7F) << shift
-            shift += 7
-            if byte < 0x80:
-                break
+        at = self.at
+        value, self.at = uleb(self.space.raw, at, self.space.size)
+        if self.at > self.space.size:
+            raise self.bad(self.space.size, "ends within an entry", name, self.space.size)
         if value >> 64:
             raise self.bad(at, "a number of more than 64 bits", name, value)
         return value
@@ -201,16 +198,10 @@ class _Walk:
         """uint64: the LEB128 numbers that end at ``ends[index]``. Raises `FormatError` for one of more than 64 bits."""
         end = self.ends[index]
         size = end - np.where(index > 0, self.ends[index - 1], -1)
-        longest = int(size.max(initial=0))
-        if longest > 10:
+        if size.max(initial=0) > 10:
             row = int(np.argmax(size))
             raise self.bad(int(end[row]), "a number of more than 64 bits", "block", int(size[row]))
-        value = np.zeros(len(index), np.uint64)
-        for k in range(longest):
-            more = size > k
-            byte = self.space.data[end[more] - size[more] + 1 + k].astype(np.uint64)
-            value[more] |= (byte & np.uint64(0x7F)) << np.uint64(7 * k)
-        return value
+        return self.space.uleb(end - size + 1)[0]
 
 
 def _sorted(walk: _Walk, binary: Binary) -> BlockMap:

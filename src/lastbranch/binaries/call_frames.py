@@ -11,7 +11,7 @@ caller's stack pointer) is computed, and a rule for each register of the caller.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from enum import IntEnum
 from struct import Struct
@@ -20,6 +20,7 @@ from typing import NamedTuple
 from ..errors import FormatError
 from ..model import Source, read_at
 from . import Image, Section, read_image
+from .files import sleb, uleb
 
 __all__ = ["CallFrames", "Cie", "Fde", "FrameSection", "Row", "Rule", "RuleKind", "frame_sections", "landing_pads"]
 
@@ -136,30 +137,20 @@ class Bytes:
         return self.section.data[self.need(1, field)]
 
     def uleb(self, field: str) -> int:
-        """An unsigned LEB128 number; bits past the 64th must be 0."""
-        data, at, value, shift = self.section.data, self.at, 0, 0
-        while True:
-            byte = data[self.need(1, field)]
-            value |= (byte & 0x7F) << shift
-            shift += 7
-            if byte < 0x80:
-                break
-        if value > _ADDRESSES:
-            raise self.section.bad("a number of more than 64 bits", at, field, hex(value))
-        return value
+        """An unsigned LEB128 number of 64 bits."""
+        return self._leb(uleb, 0, field)
 
     def sleb(self, field: str) -> int:
         """A signed LEB128 number of 64 bits."""
+        return self._leb(sleb, -1 << 63, field)
+
+    def _leb(self, read: Callable[[bytes, int, int], tuple[int, int]], least: int, field: str) -> int:
         begin = self.at
-        value = shift = 0
-        while True:
-            byte = self.section.data[self.need(1, field)]
-            value |= (byte & 0x7F) << shift
-            shift += 7
-            if byte < 0x80:
-                break
-        value -= (byte & 0x40) << shift - 6
-        if not -1 << 63 <= value < 1 << 64:
+        value, self.at = read(self.section.data, begin, self.end)
+        if self.at > self.end:
+            self.at = max(begin, self.end)
+            self.need(1, field)
+        if not least <= value <= _ADDRESSES:
             raise self.section.bad("a number of more than 64 bits", begin, field, hex(value))
         return value
 

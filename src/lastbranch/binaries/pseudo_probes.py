@@ -25,7 +25,7 @@ import numpy as np
 from ..arrays import Array, Table
 from ..errors import FormatError, LastbranchError
 from ..model import counted
-from .files import Space
+from .files import TOO_LONG, Space, sleb, uleb
 from .sections import Binary
 
 __all__ = [
@@ -169,23 +169,19 @@ class _Bytes:
         return int.from_bytes(self.raw[at:past], "little")
 
     def uleb(self, what: str) -> int:
-        raw, at = self.raw, self.at
-        value = shift = 0
-        while True:
-            byte = raw[at] if at < self.end else -1
-            if byte < 0 or shift > 63:
-                reason = "ends in the middle" if byte < 0 else "a number of more than 64 bits"
-                raise self.bad(reason, self.at, what, value)
-            value |= (byte & 0x7F) << shift
-            at, shift = at + 1, shift + 7
-            if byte < 0x80:
-                self.at = at
-                return value
+        return self._checked(uleb(self.raw, self.at, self.end), what)
 
     def sleb(self, what: str) -> int:
-        begin = self.at
-        value = self.uleb(what)
-        return value - (1 << 7 * (self.at - begin)) if self.raw[self.at - 1] & 0x40 else value
+        return self._checked(sleb(self.raw, self.at, self.end), what)
+
+    def _checked(self, read: tuple[int, int], what: str) -> int:
+        value, after = read
+        if after > self.end:
+            raise self.bad("ends in the middle", self.at, what, value)
+        if value >= TOO_LONG >> 1:
+            raise self.bad("a number of more than 64 bits", self.at, what, value % (TOO_LONG >> 1))
+        self.at = after
+        return value
 
     def count(self, what: str, least: int) -> int:
         """A number of things of at least ``least`` bytes each."""

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ....arrays import Ints, offsets_of
-from ....binaries.files import Space, Words, strings_at
+from ....binaries.files import Space, Words, strings_at, uleb
 from ....errors import FormatError
 from .units import (
     BLOCK,
@@ -30,7 +30,6 @@ from .units import (
     Info,
     Shape,
     size_of,
-    uleb,
 )
 
 __all__ = ["Column", "Kind", "Tree", "read_attributes", "texts", "walk"]

@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ....arrays import Ints, bisect_within
-from ....binaries.files import Space, Words
+from ....binaries.files import Space, Words, uleb
 from .bytecode import instruction_starts, state_table
-from .units import BLOCK, FORM, LEB, OFFSET, SIZES, Cursor, uleb
+from .units import BLOCK, FORM, LEB, OFFSET, SIZES, Cursor
 
 __all__ = ["LineHeader", "read_header", "read_lines"]
 

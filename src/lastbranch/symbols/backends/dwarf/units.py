@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from ....arrays import Ints, distinct, interval_of
-from ....binaries.files import Space
+from ....binaries.files import Space, sleb, uleb
 from ....errors import FormatError
 
 __all__ = [
@@ -232,31 +232,6 @@ def size_of(kind: int, form: Format) -> int | None:
     if size == OFFSET:
         return form.address_size if kind == FORM.REF_ADDR and form.version == 2 else form.offset_size
     return form.address_size if size == ADDRESS else size
-
-
-def uleb(raw: bytes | bytearray, at: int) -> tuple[int, int]:
-    """(the unsigned LEB128 number at ``at``, the offset after it). The padding of a `Space` ends every number."""
-    value = raw[at]
-    at += 1
-    if value < 0x80:
-        return value, at
-    value &= 0x7F
-    shift = 7
-    while shift < 70:
-        byte = raw[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            break
-        shift += 7
-    return value, at
-
-
-def sleb(raw: bytes | bytearray, at: int) -> tuple[int, int]:
-    """The same, signed."""
-    value, end = uleb(raw, at)
-    bits = 7 * (end - at)
-    return (value - (1 << bits) if value >> (bits - 1) & 1 else value), end
 
 
 class Cursor:
