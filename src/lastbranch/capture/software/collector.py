@@ -571,30 +571,14 @@ def record_software(
         summary.call_graph = graph = _call_graph(options.call_graph, select)
         period = options.burst_period or _FIRST_PERIOD
         out = RecordWriter(file, options.select, period, options.time_period, graph, calls=bool(options.calls))
-        tree, child, since = Tree(), None, now()
-        watched, root = None, 0
-        if isinstance(target, Targets):
-            watched = Watched(target)
-        elif isinstance(target, int):
-            root = target
-            attach(root, tree)
-        else:
-            child = _launch(target, unblocked, tree)
-            root = child.pid
-        with suppress(OSError, ValueError):  # the whole system's limit may be lower
-            more_files()  # each thread takes a few; what was launched keeps the limit that it has
-        sideband = Sideband()
-        if watched is None:
-            sideband = open_sideband(list(tree.threads), options.time_period, at_exec=launched, chains=graph == "fp")
-        summary.sideband, bursts.sideband = sideband.name, sideband
-        if sideband.lacks:
-            summary.notes += (sideband.lacks,)
+        traced = _Traced(target, unblocked)
+        bursts.sideband = sideband = traced.sideband(options.time_period, graph, summary)
         out.begin(sideband.ids, command)
         collector = Collector(
-            tree, root, options, select, bursts, lengths, trigger, sideband, out, summary, kills=launched,
-            report_time=report_time(), watched=watched,
+            traced.tree, traced.root, options, select, bursts, lengths, trigger, sideband, out, summary, kills=launched,
+            report_time=report_time(), watched=traced.watched,
         )  # fmt: skip
-        signals = Interruptions(root if launched else None)
+        signals = Interruptions(traced.root if launched else None)
 
         def tick(summary: Summary) -> None:
             if signals.enough() or stop():
@@ -607,24 +591,70 @@ def record_software(
 
         collector.on_tick, collector.on_exec = tick, warn
         try:
-            if child:
-                child.release()
-            elif watched is None:
-                _describe_running(root, since, out)
-                collector.arm_running(tree.threads)
-                if not quiet_signal(tree.threads[root].seen) and handled_signal(tree.threads[root].seen):
-                    say(_HANDLED)
-            collector.run()
+            traced.run(collector, out, say)
         finally:
             sideband.close()
             out.flush()
-        if child:
-            if collector.root_status is not None:
-                summary.exit_code = exit_code(collector.root_status)
-            elif signals.last:
-                summary.exit_code = 128 + signals.last
-            if error := child.failed():
-                raise describe_exec(child.command[0], error)
+        traced.check_end(collector.root_status, signals.last, summary)
+
+
+class _Traced:
+    """What a recording traces, from when it is attached or launched: it waits until `run`.
+
+    A command is ``child``, a process that runs already has none, and `Targets` are ``watched`` for as they begin. The
+    collector's ``root`` is 0 for these.
+    """
+
+    def __init__(self, target: Sequence[str] | int | Targets, unblocked: Iterable[int]) -> None:
+        self.tree, self._since = Tree(), now()
+        self.child: Launched | None = None
+        self.watched: Watched | None = None
+        self.root = 0
+        if isinstance(target, Targets):
+            self.watched = Watched(target)
+        elif isinstance(target, int):
+            self.root = target
+            attach(target, self.tree)
+        else:
+            self.child = _launch(target, unblocked, self.tree)
+            self.root = self.child.pid
+
+    def sideband(self, time_period: int, graph: str, summary: Summary) -> Sideband:
+        """The perf events of its threads; ``summary`` says which there are."""
+        with suppress(OSError, ValueError):  # the whole system's limit may be lower
+            more_files()  # each thread takes a few; what was launched keeps the limit that it has
+        opened = Sideband()
+        if self.watched is None:
+            at_exec = self.child is not None
+            opened = open_sideband(list(self.tree.threads), time_period, at_exec=at_exec, chains=graph == "fp")
+        summary.sideband = opened.name
+        if opened.lacks:
+            summary.notes += (opened.lacks,)
+        return opened
+
+    def run(self, collector: Collector, out: RecordWriter, say: Callable[[str], None]) -> None:
+        """Let it run under ``collector`` until that ends."""
+        if self.child:
+            self.child.release()
+        elif self.watched is None:
+            _describe_running(self.root, self._since, out)
+            collector.arm_running(self.tree.threads)
+            signals = self.tree.threads[self.root].seen
+            if not quiet_signal(signals) and handled_signal(signals):
+                say(_HANDLED)
+        collector.run()
+
+    def check_end(self, status: int | None, interrupted: int, summary: Summary) -> None:
+        """Put the exit code of a command that ended with ``status``, or by the signal ``interrupted``, into
+        ``summary``. Raises `RunError` where it could not be executed."""
+        if self.child is None:
+            return
+        if status is not None:
+            summary.exit_code = exit_code(status)
+        elif interrupted:
+            summary.exit_code = 128 + interrupted
+        if error := self.child.failed():
+            raise describe_exec(self.child.command[0], error)
 
 
 def _engine(launched: bool, allow_risk: bool, summary: Summary) -> Engine:
