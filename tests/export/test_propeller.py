@@ -102,6 +102,18 @@ def test_clang_and_lld_take_both_files(run, program: Path) -> None:
     assert sorted(in_file, key=at.__getitem__) == in_file
 
 
+def test_a_store_has_the_same_layout(run, program: Path, tmp_path: Path) -> None:
+    stacks = program.parent / "stacks.txt"
+    assert run("fleet", "add", tmp_path / "store", stacks).code == 0
+    made = []
+    for words in (("export", stacks), ("fleet", "export", tmp_path / "store")):
+        done = run(*words, "--to", "propeller", "--binary", program, "--symbol-order", tmp_path / "order", "--force")
+        assert done.code == 0, done.err
+        made.append((done.out, (tmp_path / "order").read_text()))
+    assert made[0] == made[1]
+    assert "mix" in made[0][1].split()
+
+
 def laid_out(path: Path, names: dict[str, list[int]]) -> dict[str, list[int]]:
     """The ids of the blocks in the first range of each of the functions, as the rebuilt program has them."""
     said = ran(tool("llvm-readobj-19"), "--bb-addr-map", path)

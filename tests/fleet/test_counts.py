@@ -19,6 +19,7 @@ from captures import REAL, Data
 from command_line import Ran
 from export_tools import BINARIES, binary_of, tool
 from lastbranch.analysis.sample_sums import BranchSums
+from lastbranch.export import COUNTED
 from lastbranch.opening import open_source, read_profile
 from perfdata_writer import Builder
 from small_captures import build
@@ -384,7 +385,7 @@ def apart_and_merged(run: Run, data: Data, tmp_path_factory: pytest.TempPathFact
     return captures, [folder / "apart", folder / "one"]
 
 
-@pytest.mark.parametrize("form", ["counts", *BY_MODULE])
+@pytest.mark.parametrize("form", [form for form in COUNTED if form != "propeller"])  # which needs a block map
 def test_merged_exports_are_those_of_the_captures_together(
     run: Run, apart_and_merged: tuple[list[Path], list[Path]], symfs, form: str
 ) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, cast
 import click
 
 from ..errors import NotRecordedError
+from ..export import COUNTED
 from .differences import difference_options, exceeded, print_difference, verdict
 from .export import check_output, output_options, write
 from .group import Group
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from ..symbols import SymbolOptions
 
 _BY = ("capture", "module", "service", "version", "host", "event", "day")
-_COUNTED = ("counts", "autofdo", "gcov", "profgen", "bolt", "sampleprof", "mispredictions")
 _LISTED = 20
 """Missing binaries that are named."""
 
@@ -265,7 +265,7 @@ def query(store: str, sql: str, selection: Selection, form: str, limit: int) -> 
 @selection_options
 @symfs_option
 @symbol_options
-@click.option("--to", "name", required=True, type=click.Choice(_COUNTED), help="What to write.")
+@click.option("--to", "name", required=True, type=click.Choice(COUNTED), help="What to write.")
 @output_options
 def export(
     store: str, selection: Selection, symfs: str | None, symbols: SymbolOptions, name: str, binary: str | None,
