@@ -131,8 +131,8 @@ def lastbranch(*words: str | Path) -> None:
 
 
 def alike(ours: Path, theirs: Path) -> bool:
-    """Whether all but one in 500 lines are equal, in any order. The others have the name of a symbol where llvm-profgen
-    takes that of the debugging information (``__x64_sys_fork`` for ``__do_sys_fork``), or a count of 0."""
+    """Whether all but one in 500 lines are equal, in any order. The others have a count of 0, or the name of a symbol
+    where llvm-profgen takes one of the debugging information that no symbol of the address has."""
     mine, other = (Counter(path.read_text().splitlines()) for path in (ours, theirs))
     differ = max((mine - other).total(), (other - mine).total())
     print(f"{theirs.name}: {differ} of {other.total()} lines differ")

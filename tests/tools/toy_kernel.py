@@ -28,7 +28,10 @@ __attribute__((noinline)) int schedule(int n) {
   return idle;
 }
 static inline __attribute__((always_inline)) int twice(int n) { return n > 9 ? 2 * n : ticks; }
-__attribute__((noinline)) int tick(int n) { return twice(n) + schedule(n + 1); }
+static long __do_sys_rest(int n);
+long __x64_sys_rest(int n) __attribute__((alias("__do_sys_rest")));
+__attribute__((noinline)) static long __do_sys_rest(int n) { return n > 5 ? (idle = n) : ticks; }
+__attribute__((noinline)) int tick(int n) { return twice(n) + schedule(n + 1) + (int)__x64_sys_rest(n); }
 void start(void) { for (;;) tick(ticks); }
 """
 MODULE_SOURCE = """\
@@ -125,11 +128,11 @@ def built(folder: Path) -> Toy:
 def runs_of(program: Path) -> list[tuple[int, int, int]]:
     """Straight lines of its functions: first and last instruction, and a number of times."""
     listing = ran(tool("nm"), "-S", "--defined-only", program)
-    functions = sorted(
+    functions = sorted({  # some have two names
         (int(w[0], 16), int(w[1], 16))
         for w in map(str.split, listing.splitlines())
         if len(w) == 4 and w[2] in "tT" and w[3] != "toy_init"  # which is gone when the module runs
-    )
+    })  # fmt: skip
     jumps, found = leaving_branches(program), []
     for start, size in functions:
         ends = [(at, behind) for at, behind in jumps if start <= at < start + size]

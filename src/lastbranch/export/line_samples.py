@@ -150,16 +150,20 @@ def _executed(counts: ModuleCounts, table: FunctionTable) -> list[int]:
 
 
 def _compiled_names(names: Names, table: FunctionTable) -> list[str]:
-    """What compilers call the functions of ``names``: of a constructor or destructor whose two forms (C1, D1: of the
-    complete object; C2, D2: as a base) are one code, the second one was compiled, and the first is another name of it.
+    """What compilers call the functions of ``names``. Where an address has several symbols, one of them is what DWARF
+    calls the function (``__do_sys_fork``) and the others are aliases (``__x64_sys_fork``). Where DWARF's name is not
+    known: of a constructor or destructor whose two forms (C1, D1: of the complete object; C2, D2: as a base) are one
+    code, the second one was compiled, and the first is another name of it.
     """
     rows = table.at(np.array([f.start for f in names.functions], np.uint64)).tolist()
     found = []
     for function, row in zip(names.functions, rows, strict=True):
         others = table.aliases.get(row, ()) if function.start else ()
         called = function.name
-        second = {f"{called[: m.end() - 1]}2{called[m.end() :]}" for m in _WHOLE.finditer(called) if others}
-        name = next((other for other in others if other in second), called)
+        wanted = {f"{called[: m.end() - 1]}2{called[m.end() :]}" for m in _WHOLE.finditer(called) if others}
+        if function.compiled in others:
+            wanted = {function.compiled}
+        name = next((other for other in others if other in wanted), called)
         found.append(visible(canonical(_COPY.sub("", name))))  # a line break in it would begin a line of the profile
     return found
 

@@ -25,7 +25,7 @@ from .table_bytes import Columns, pack, pack_functions, pack_names, unpack, unpa
 
 __all__ = ["Cache", "CacheRefused", "open_cache"]
 
-_VERSION = 3
+_VERSION = 4
 """Increased when the answers of the in-tree readers or the form of the files change."""
 
 LIMIT = 1 << 30

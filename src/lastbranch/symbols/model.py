@@ -52,6 +52,8 @@ class Function(NamedTuple):
     """Place of its declaration (``StartLine`` of llvm-symbolizer); 0 unknown."""
     described: bool = False
     """Whether DWARF has an entry for it. If so, ``line`` 0 means that it has no line, as lambdas of g++."""
+    compiled: str = ""
+    """The linkage name that DWARF has for it, where that is not ``name``: it can be another symbol of the address."""
 
 
 class Frame(NamedTuple):

@@ -147,20 +147,21 @@ _FUNCTION_NUMBERS: dict[str, type[np.generic]] = {
     "function_start": np.uint64, "function_size": np.uint64, "function_file": np.int32, "function_line": np.uint32,
     "function_described": np.uint8,
 }  # fmt: skip
-_FUNCTION_COLUMNS = ("name", "shown", *_FUNCTION_NUMBERS, "function_files")
+_FUNCTION_COLUMNS = ("name", "shown", "compiled", *_FUNCTION_NUMBERS, "function_files")
 
 
 def _function_columns(functions: Sequence[Function]) -> Columns:
     if isinstance(functions, PackedFunctions):
         return functions.columns
     columns = zip(*functions, strict=True) if functions else ((),) * len(Function._fields)
-    name, shown, start, size, file, line, described = columns
+    name, shown, start, size, file, line, described, compiled = columns
     files: dict[str, int] = {}
     rows = [files.setdefault(f, len(files)) for f in file]
     numbers = zip(_FUNCTION_NUMBERS.items(), (start, size, rows, line, described), strict=True)
     return {
         "name": texts_column(name),
         "shown": texts_column(["" if s == n else s for s, n in zip(shown, name, strict=True)]),  # equal: written once
+        "compiled": texts_column(compiled),
         **{column: np.array(values, dtype) for (column, dtype), values in numbers},
         "function_files": texts_column(list(files)),
     }
@@ -175,10 +176,10 @@ class PackedFunctions(Sequence[Function]):
     def __init__(self, columns: Columns) -> None:
         self.columns = {name: columns[name] for name in _FUNCTION_COLUMNS if name in columns}
         """Those of `pack_names` and `pack_functions`."""
-        self._name, self._shown = _Texts(columns, "name"), _Texts(columns, "shown")
+        self._name, self._shown, self._compiled = (_Texts(columns, name) for name in ("name", "shown", "compiled"))
         self._numbers = [_column(columns, name, dtype) for name, dtype in _FUNCTION_NUMBERS.items()]
         self._files = texts_of(columns, "function_files")
-        if len({len(self._name), len(self._shown), *map(len, self._numbers)}) != 1:
+        if len({len(self._name), len(self._shown), len(self._compiled), *map(len, self._numbers)}) != 1:
             raise ValueError("the columns of functions differ in length")
         rows = self._numbers[2]
         if len(rows) and not 0 <= rows.min() <= rows.max() < len(self._files):
@@ -201,7 +202,8 @@ class PackedFunctions(Sequence[Function]):
         at %= len(self)
         name = self._name.at(at)
         start, size, file, line, described = (int(n[at]) for n in self._numbers)
-        return Function(name, self._shown.at(at) or name, start, size, self._files[file], line, bool(described))
+        shown, compiled = self._shown.at(at) or name, self._compiled.at(at)
+        return Function(name, shown, start, size, self._files[file], line, bool(described), compiled)
 
     def __iter__(self) -> Iterator[Function]:
         return iter(self._all())
@@ -217,7 +219,8 @@ class PackedFunctions(Sequence[Function]):
             shown = [s or n for s, n in zip(self._shown.all(), names, strict=True)]
             start, size, row, line = (n.tolist() for n in self._numbers[:4])
             described = (self._numbers[4] != 0).tolist()
-            rows = zip(names, shown, start, size, [self._files[r] for r in row], line, described, strict=True)
+            files, compiled = [self._files[r] for r in row], self._compiled.all()
+            rows = zip(names, shown, start, size, files, line, described, compiled, strict=True)
             self._made = list(map(tuple.__new__, repeat(Function), rows))  # as Function._make, many times
         return self._made
 

@@ -259,13 +259,16 @@ def _functions(
     known = [*files.known, ""]
     there = np.flatnonzero(at >= 0)
     called = [names[i] if i >= 0 else "" for i in of.tolist()]
+    compiled = [""] * len(called)
     for i, name in zip(there.tolist(), symbols.names(at[there]), strict=True):
-        called[i] = name
+        if called[i] != name:
+            called[i], compiled[i] = name, called[i]
     start, size = (
         np.where(at >= 0, np.append(c, np.uint64(0))[at], np.uint64(0)).tolist() for c in (symbols.start, symbols.size)
     )
     lines = np.where(of >= 0, line[of], 0).tolist()
-    given = zip(called, called, start, size, [known[d] for d in declared], lines, (of >= 0).tolist(), strict=True)
+    files_of, described = [known[d] for d in declared], (of >= 0).tolist()
+    given = zip(called, called, start, size, files_of, lines, described, compiled, strict=True)
     return list(map(Function._make, given)), row
 
 
