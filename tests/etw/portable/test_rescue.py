@@ -100,52 +100,50 @@ def test_the_newest_buffers_are_saved_exactly(kernel: PortableKernel, tmp_path: 
     assert (again.code, "there are: none" in again.err) == (5, True)
 
 
-def test_a_session_that_ends_in_order_leaves_nothing(kernel: PortableKernel, tmp_path: Path) -> None:
+def remains_of(registry: Registry) -> bytes:
+    with writer_of(registry):
+        return remains(registry).read_bytes()
+
+
+def gone(keeper: list[int]) -> bool:
+    """Whether the process that kept the buffers of a session has ended: (its id, when it began)."""
+    return process_key(keeper[0]).start != keeper[1]
+
+
+def test_a_session_takes_the_place_of_what_was_left_and_in_order_leaves_nothing(
+    kernel: PortableKernel, tmp_path: Path
+) -> None:
     registry = start(kernel)
+    writer = writer_of(registry)
+    kill(registry)
+    left = json.loads(remains(registry).read_bytes())["keeper"]
+    start(kernel)
+    until(lambda: gone(left))
+    assert left_sessions(registry) == []
+    writer.close()
     keeper = json.loads(remains_of(registry))["keeper"]
     with pytest.raises(EtwError) as caught:
         rescue("flight", str(tmp_path / "a.etl"))
     assert caught.value.status == Status.ALREADY_EXISTS
     kernel.control(Control.STOP, kernel.sessions()[0].handle, None)
     assert not list((registry.root / "remains").iterdir())
-    until(lambda: process_key(keeper[0]).start != keeper[1])
+    until(lambda: gone(keeper))
 
 
-def remains_of(registry: Registry) -> bytes:
-    with writer_of(registry):
-        return remains(registry).read_bytes()
+DAMAGES = (("version", 2, "version 2 of the pool"), ("geometry", [1, 2, 3, 4, 5, 6, 7], "no layout of pools"),
+           ("slots", "none", "damaged, not the state of a session"))  # fmt: skip
 
 
-def test_a_new_session_takes_the_place_of_what_was_left(kernel: PortableKernel) -> None:
-    registry = start(kernel)
-    writer = writer_of(registry)
-    kill(registry)
-    keeper = json.loads(remains(registry).read_bytes())["keeper"]
-    start(kernel)
-    until(lambda: process_key(keeper[0]).start != keeper[1])
-    assert left_sessions(registry) == []
-    writer.close()
-
-
-@pytest.mark.parametrize(
-    ("field", "value", "said"),
-    [
-        ("version", 2, "version 2 of the pool"),
-        ("geometry", [1, 2, 3, 4, 5, 6, 7], "no layout of pools"),
-        ("slots", "none", "damaged, not the state of a session"),
-    ],
-)
-def test_damaged_remains_are_named(
-    kernel: PortableKernel, tmp_path: Path, field: str, value: object, said: str
-) -> None:
+def test_damaged_remains_are_named(kernel: PortableKernel, tmp_path: Path) -> None:
     registry = start(kernel)
     with writer_of(registry) as writer:
         write(writer, range(2))
         kill(registry)
         state = json.loads(remains(registry).read_bytes())
-        remains(registry).write_text(json.dumps(state | {field: value}))
-        made = run_cli("session", "rescue", "flight", "-o", tmp_path / "a.etl")
-        assert (made.code, said in made.err) == (5, True)
+        for field, value, said in DAMAGES:
+            remains(registry).write_text(json.dumps(state | {field: value}))
+            made = run_cli("session", "rescue", "flight", "-o", tmp_path / "a.etl")
+            assert (made.code, said in made.err) == (5, True), field
         remains(registry).write_text(json.dumps(state))
         writer.words[writer._slot] = 1 << 60  # a count of buffers that cannot be
         made = run_cli("session", "rescue", "flight", "-o", tmp_path / "a.etl")
