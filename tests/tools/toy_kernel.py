@@ -28,10 +28,15 @@ __attribute__((noinline)) int schedule(int n) {
   return idle;
 }
 static inline __attribute__((always_inline)) int twice(int n) { return n > 9 ? 2 * n : ticks; }
-static long __do_sys_rest(int n);
-long __x64_sys_rest(int n) __attribute__((alias("__do_sys_rest")));
-__attribute__((noinline)) static long __do_sys_rest(int n) { return n > 5 ? (idle = n) : ticks; }
-__attribute__((noinline)) int tick(int n) { return twice(n) + schedule(n + 1) + (int)__x64_sys_rest(n); }
+static int __do_sys_rest(int n);
+__attribute__((used)) static int __do_sys_wake(int n);
+int __x64_sys_rest(int n) __attribute__((alias("__do_sys_rest")));
+int __x64_sys_wake(int n) __attribute__((alias("__do_sys_wake")));
+__attribute__((noinline)) static int __do_sys_rest(int n) { return n > 5 ? (idle = n) : ticks; }
+__attribute__((noinline)) static int __do_sys_wake(int n) { return n > 7 ? (ticks = n) : idle; }
+__attribute__((noinline)) int tick(int n) {
+  return twice(n) + schedule(n + 1) + __x64_sys_rest(n) + __x64_sys_wake(n);
+}
 void start(void) { for (;;) tick(ticks); }
 """
 MODULE_SOURCE = """\

@@ -15,7 +15,7 @@ from ..errors import UnavailableError
 from ..isa import Decoder
 from ..model import Array, Module, Profile, counted, visible, word
 from ..opening import code_of
-from ..symbols import FunctionTable, Names, Symbolizer, SymbolOptions
+from ..symbols import Function, FunctionTable, Names, Symbolizer, SymbolOptions
 from .interface import Exported, ExportOptions
 from .modules import ModuleCounts
 from .sample_tree import Location, SampleTree, base_discriminator, canonical, duplication, source_name
@@ -150,22 +150,35 @@ def _executed(counts: ModuleCounts, table: FunctionTable) -> list[int]:
 
 
 def _compiled_names(names: Names, table: FunctionTable) -> list[str]:
-    """What compilers call the functions of ``names``. Where an address has several symbols, one of them is what DWARF
-    calls the function (``__do_sys_fork``) and the others are aliases (``__x64_sys_fork``). Where DWARF's name is not
-    known: of a constructor or destructor whose two forms (C1, D1: of the complete object; C2, D2: as a base) are one
-    code, the second one was compiled, and the first is another name of it.
+    """What compilers call the functions of ``names``.
+
+    A function with an alias (``__x64_sys_fork`` of ``__do_sys_fork``) has the name that DWARF gives it. That is one of
+    several symbols of the address or no symbol at all: clang drops that of a local function that has an alias. DWARF's
+    short name of a mangled symbol does not count, nor that of a function with a symbol elsewhere: then this one is a
+    label in it. Where DWARF's name is not known: of a constructor or destructor whose two forms (C1, D1: of the
+    complete object; C2, D2: as a base) are one code, the second one was compiled, and the first is another name of it.
     """
     rows = table.at(np.array([f.start for f in names.functions], np.uint64)).tolist()
+    symbols = set[str]()
+    if any(map(_renamed, names.functions)):
+        symbols = {f.name for f in table.functions}.union(*table.aliases.values())
     found = []
     for function, row in zip(names.functions, rows, strict=True):
         others = table.aliases.get(row, ()) if function.start else ()
-        called = function.name
-        wanted = {f"{called[: m.end() - 1]}2{called[m.end() :]}" for m in _WHOLE.finditer(called) if others}
-        if function.compiled in others:
-            wanted = {function.compiled}
-        name = next((other for other in others if other in wanted), called)
+        called, compiled = function.name, function.compiled
+        if compiled in others or (_renamed(function) and compiled not in symbols):
+            name = compiled
+        else:
+            second = {f"{called[: m.end() - 1]}2{called[m.end() :]}" for m in _WHOLE.finditer(called) if others}
+            name = next((other for other in others if other in second), called)
         found.append(visible(canonical(_COPY.sub("", name))))  # a line break in it would begin a line of the profile
     return found
+
+
+def _renamed(function: Function) -> bool:
+    """Whether DWARF has another name for a symbol that is neither mangled nor a copy or part (``f.isra.0``)."""
+    plain = function.shown == function.name
+    return bool(function.compiled) and plain and not function.name.startswith(f"{function.compiled}.")
 
 
 def chains_of(
