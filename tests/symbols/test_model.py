@@ -33,6 +33,8 @@ functions = st.builds(
     st.integers(0, 2**64 - 1),
     texts,
     st.integers(0, 2**32 - 1),
+    st.booleans(),
+    texts,
 )
 chains = st.lists(st.lists(st.tuples(functions, texts, st.integers(0, 2**32 - 1)), max_size=3), max_size=6)
 
