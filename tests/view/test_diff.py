@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -26,7 +26,7 @@ from lastbranch.view.single_file import single_file
 from viewer import cells, loaded, looking_at, node_modules, serving, settled
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser
+    from playwright.sync_api import Browser, Page
 
 QUICK = ("--symfs", demo.symfs(), "--no-symbol-cache", "--symbol-backend", "tables")
 
@@ -108,22 +108,33 @@ def test_filters_hold_on_both_sides_and_one_capture_alone_says_so(compared: Load
     assert set(rows.columns["module"]) == {compared.profile.modules[0].short}
 
 
-def test_the_page_shows_what_changed(run: Callable[..., Ran], browser: Browser, before: Path, compared: Loaded) -> None:
+@pytest.fixture(scope="module")
+def page(browser: Browser, compared: Loaded) -> Iterator[Page]:
+    """One page for all tests that go to screens of the viewer."""
+    with serving(compared) as at, looking_at(browser, f"{at}#/diff", width=1300) as shown:
+        yield shown
+
+
+def go(page: Page, screen: str) -> None:
+    page.goto(f"{page.url.partition('#')[0]}#/{screen}")
+    settled(page)
+
+
+def test_the_page_shows_what_changed(run: Callable[..., Ran], before: Path, compared: Loaded, page: Page) -> None:
     functions = {row["function"]: row for row in of_verb(run, before, "function")}
-    with serving(compared) as at, looking_at(browser, f"{at}#/diff", width=1300) as page:
-        for cell in cells(page, "Differences"):
-            row = functions[cell["name"]]
-            for mine, theirs in (("before", "A_percent"), ("share", "B_percent"), ("change", "change")):
-                assert float(cell[mine]) == pytest.approx(row[theirs], abs=0.0051)
-            assert cell["significant"] == ("yes" if row["significant"] else "no")
-        assert page.locator(".file").inner_text() == "before.data \N{RIGHTWARDS ARROW} capture.perf.data"
-        page.get_by_role("button", name="Flame").click()
-        page.get_by_role("application", name="Flame graph").press("ArrowDown")
-        page.locator(".tip", has_text="points").wait_for()
-        page.goto(f"{at}#/function?name=dispatch&beside=graph")
-        settled(page)
-        page.locator(".graph .changed").first.wait_for(state="attached")
-        shown = page.locator(".graph .changed").evaluate_all(CHANGES)
+    go(page, "diff")
+    for cell in cells(page, "Differences"):
+        row = functions[cell["name"]]
+        for mine, theirs in (("before", "A_percent"), ("share", "B_percent"), ("change", "change")):
+            assert float(cell[mine]) == pytest.approx(row[theirs], abs=0.0051)
+        assert cell["significant"] == ("yes" if row["significant"] else "no")
+    assert page.locator(".file").inner_text() == "before.data \N{RIGHTWARDS ARROW} capture.perf.data"
+    page.get_by_role("button", name="Flame").click()
+    page.get_by_role("application", name="Flame graph").press("ArrowDown")
+    page.locator(".tip", has_text="points").wait_for()
+    go(page, "function?name=dispatch&beside=graph")
+    page.locator(".graph .changed").first.wait_for(state="attached")
+    shown = page.locator(".graph .changed").evaluate_all(CHANGES)
     start = int(ask(compared, "function", {"name": "dispatch"}).header["start"], 16)
     blocks = {row["block"]: row for row in of_verb(run, before, "block")}
     known = 0
@@ -137,16 +148,14 @@ def test_the_page_shows_what_changed(run: Callable[..., Ran], browser: Browser, 
     assert known > 3
 
 
-def test_axe_finds_nothing_in_what_changed(browser: Browser, compared: Loaded) -> None:
-    axe = (node_modules() / "axe-core" / "axe.min.js").read_text()
-    with serving(compared) as at, looking_at(browser, at, width=1000) as page:
-        page.evaluate(axe)
-        for screen in ("diff?by=edge", "diff?by=flame", "function?name=dispatch&beside=graph"):
-            page.goto(f"{at}#/{screen}")
-            settled(page)
-            found = page.evaluate("async () => (await axe.run()).violations")
-            assert [(one["id"], [node["html"][:200] for node in one["nodes"]]) for one in found] == [], screen
-            assert page.evaluate("document.documentElement.scrollWidth") == 1000, screen
+def test_axe_finds_nothing_in_what_changed(page: Page) -> None:
+    page.evaluate((node_modules() / "axe-core" / "axe.min.js").read_text())
+    page.set_viewport_size({"width": 1000, "height": 700})
+    for screen in ("diff?by=edge", "diff?by=flame", "function?name=dispatch&beside=graph"):
+        go(page, screen)
+        found = page.evaluate("async () => (await axe.run()).violations")
+        assert [(one["id"], [node["html"][:200] for node in one["nodes"]]) for one in found] == [], screen
+        assert page.evaluate("document.documentElement.scrollWidth") == 1000, screen
 
 
 def test_a_file_holds_the_comparison(browser: Browser, compared: Loaded, tmp_path: Path) -> None:
