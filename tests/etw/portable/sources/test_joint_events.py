@@ -147,7 +147,7 @@ class Named(FakeKernel):
 
 
 SENT = {"sk": 1, "family": 2, "protocol": 6, "ret": 99, "flags": 0}
-EVERYTHING: dict[type[Follower], list[Row]] = {
+EVERYTHING: dict[type[TracepointFollower], list[Row]] = {
     BlockIo: [
         block("split", 1, sector=100, new_sector=108), block("rq_issue", 2, sector=100, bytes=512, rwbs=b"R"),
         block("rq_issue", 3, sector=108, bytes=512, rwbs=b"W"), block("rq_issue", 4, sector=0, bytes=0, rwbs=b"FF"),
@@ -177,7 +177,7 @@ EVERYTHING: dict[type[Follower], list[Row]] = {
 }  # fmt: skip
 
 
-EVENTS: list[tuple[int, type[Follower], set[int]]] = [
+EVENTS: list[tuple[int, type[TracepointFollower], set[int]]] = [
     (0x20, Interrupts, {0x0F44, 0x0F45}), (0x40, Interrupts, {0x0F43}), (0x100, BlockIo, {0x10A, 0x10B, 0x10E}),
     (0x400, BlockIo, {0x10C, 0x10D, 0x10F}), (0x200000, BlockIo, {0x1B20}),
     (0x10000, Sockets, {0x60A, 0x60B, 0x60C, 0x60D, 0x60F}), (0x2000000, SystemCalls, {0x44C}),
@@ -189,7 +189,7 @@ EVENTS: list[tuple[int, type[Follower], set[int]]] = [
 
 @pytest.mark.parametrize(("flag", "kind", "hooks"), EVENTS)
 def test_each_flag_turns_its_own_events_on(
-    flag: int, kind: type[Follower], hooks: set[int], monkeypatch: pytest.MonkeyPatch
+    flag: int, kind: type[TracepointFollower], hooks: set[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All of them and no others."""
     monkeypatch.setattr(kind, "_taken", lambda self: None)  # so that it keeps them
