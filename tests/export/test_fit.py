@@ -18,6 +18,7 @@ from captures import Data
 from command_line import Ran
 from export_tools import BINARIES, binary_of, exported, made_up_stacks, pe_stacks, tool
 from lastbranch.errors import LastbranchError
+from lastbranch.export.extbinary import as_extbinary
 from lastbranch.export.written import read_written
 from lastbranch.model import BytesSource
 
@@ -260,7 +261,14 @@ def test_binaries_without_symbols_are_decoded_all_the_same(run: Run, data: Data,
 @pytest.fixture(scope="module")
 def profiles(run: Run, data: Data, tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
     folder = tmp_path_factory.mktemp("profiles")
-    return [exported(run, data, "demo_pie", "lbrdemo", form, folder / form).read_bytes() for form in FORMS]
+    found = [exported(run, data, "demo_pie", "lbrdemo", form, folder / form).read_bytes() for form in FORMS]
+    tree = read_written(BytesSource(found[FORMS.index("sampleprof")])).tree
+    assert tree is not None
+    packed = as_extbinary(tree)
+    again = read_written(BytesSource(packed)).tree
+    assert again is not None
+    assert again.functions == tree.functions
+    return [*found, packed]
 
 
 @settings(max_examples=300)

@@ -17,7 +17,7 @@ from ..symbols import FunctionTable, Symbolizer
 from .interface import Exported, ExportOptions
 from .line_samples import PART, Instructions, chains_of, entry_names
 from .modules import ModuleCounts
-from .sample_tree import Location, SampleTree, canonical
+from .sample_tree import FunctionSamples, Location, SampleTree, canonical
 
 __all__ = ["PlacedProbes", "callee_names", "probed_binary", "stamp", "tree_of"]
 
@@ -144,16 +144,23 @@ def tree_of(counts: ModuleCounts, options: ExportOptions, binary: Binary) -> tup
     tree, probes = SampleTree(), placed.probes
     at = row_of(code.address, probes.address)
     executed = np.flatnonzero(at >= 0)
-    for row, times in zip(executed.tolist(), code.times[at[executed]].tolist(), strict=True):
-        chain = placed.chain(row)
-        samples = tree.leaf(chain, times)
-        where = chain[-1][1][0], int(probes.discriminator[row])
+    columns = executed, probes.node[executed], probes.index[executed], probes.discriminator[executed]
+    of_node: dict[int, list[FunctionSamples]] = {}
+    for row, node, index, discriminator, times in zip(
+        *(c.tolist() for c in columns), code.times[at[executed]].tolist(), strict=True
+    ):
+        nested = of_node.get(node)
+        if nested is None:
+            nested = of_node[node] = tree.along(placed.chain(row))
+        for samples in nested:
+            samples.total += times
+        samples, where = nested[-1], (index, discriminator)
         samples.lines[where] = samples.lines.get(where, 0) + times
-        if probes.index[row] == 1:
+        if index == 1:
             samples.head += times
     called = counts.to_here & counts.from_here
-    columns = (counts.source[called], counts.target[called], counts.taken[called])
-    for source, target, taken in zip(*(c.tolist() for c in columns), strict=True):
+    branches = counts.source[called], counts.target[called], counts.taken[called]
+    for source, target, taken in zip(*(c.tolist() for c in branches), strict=True):
         callee, call = entries.get(target), placed.call_at(source)
         if callee is not None and call is not None:
             chain = placed.chain(call)

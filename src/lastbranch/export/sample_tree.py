@@ -129,7 +129,7 @@ class FunctionSamples:
         """Its lines, ``depth`` columns in."""
         blanks = " " * depth
         for where in sorted(self.lines):
-            calls = "".join(f" {name}:{count}" for name, count in self.targets(where))
+            calls = "".join(f" {name}:{count}" for name, count in self.targets(where)) if where in self.calls else ""
             yield f"{blanks}{_location(where)}: {self.lines[where]}{calls}\n"
         for where, name, samples in self.callees():
             yield f"{blanks}{_location(where)}: {name}:{samples.total}\n"
@@ -156,20 +156,31 @@ class SampleTree:
 
     def top(self, name: str) -> FunctionSamples:
         """The function called ``name``, itself and not inlined."""
-        return self.functions.setdefault(name, FunctionSamples())
+        found = self.functions.get(name)
+        if found is None:
+            found = self.functions[name] = FunctionSamples()
+        return found
+
+    def along(self, chain: Iterable[tuple[str, Location]]) -> list[FunctionSamples]:
+        """The functions of ``chain``, outermost first; the place in the last one is not looked at."""
+        found, before = list[FunctionSamples](), (0, 0)
+        for name, where in chain:
+            if not found:
+                found.append(self.top(name))
+            else:
+                callees = found[-1].inlined.setdefault(before, {})
+                if name not in callees:
+                    callees[name] = FunctionSamples()
+                found.append(callees[name])
+            before = where
+        return found
 
     def leaf(self, chain: Iterable[tuple[str, Location]], more: int) -> FunctionSamples:
         """The innermost function of ``chain`` (outermost first), all of which get ``more`` in total."""
-        samples, before = None, (0, 0)
-        for name, where in chain:
-            if samples is None:
-                samples = self.top(name)
-            else:
-                samples = samples.inlined.setdefault(before, {}).setdefault(name, FunctionSamples())
+        found = self.along(chain)
+        for samples in found:
             samples.total += more
-            before = where
-        assert samples is not None
-        return samples
+        return found[-1]
 
     def finish(self, calls_count: bool = True) -> None:
         """At the end: leave out what says nothing, and with ``calls_count`` lines count at least as their calls."""
