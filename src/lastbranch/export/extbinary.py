@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
 
+from ..binaries.files import uleb
 from ..errors import FormatError, SelectionError
 from .sample_tree import DEEPEST, FunctionSamples, Location, SampleTree
 
@@ -184,18 +185,13 @@ class _Cursor:
 
     def number(self, what: str, bits: int = 63) -> int:
         """The next number, of at most so many ``bits``."""
-        number = 0
-        for i in range(10):
-            if self.at + i >= len(self.data):
-                raise self.wrong(what, "end of section")
-            byte = self.data[self.at + i]
-            number |= (byte & 0x7F) << 7 * i
-            if byte < 0x80:
-                if number >> bits:
-                    raise self.wrong(what, number)
-                self.at += i + 1
-                return number
-        raise self.wrong(what, "more than 64 bits")
+        number, after = uleb(self.data, self.at, len(self.data))
+        if after > len(self.data):
+            raise self.wrong(what, "end of section")
+        if number >> bits:
+            raise self.wrong(what, number)
+        self.at = after
+        return number
 
     def name(self, names: list[str]) -> str:
         """The name of which the index is next."""

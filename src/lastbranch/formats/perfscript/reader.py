@@ -179,7 +179,7 @@ class Lines:
             prefix = block.text[begin : int(stacks.entry[i])].tobytes()
             if line in stacks.records:
                 found.dropped.append((first, depth))
-                self._other(block, line, found)
+                self._between(block, line, line + 1, found)
             elif prefix.lstrip()[:1] in _COMMENTS:
                 found.dropped.append((first, depth))
             else:
@@ -245,12 +245,15 @@ class Lines:
         self._header, self._frames = None, []
 
     def _between(self, block: Block, first: int, past: int, found: BlockSamples) -> None:
-        for i in range(first, past):
-            self._other(block, i, found)
+        if first >= past:
+            return
+        starts, ends = block.starts[first:past].tolist(), block.ends[first:past].tolist()
+        text, base = block.text[starts[0] : ends[-1]].tobytes(), starts[0]  # call chains have many short lines
+        for start, end in zip(starts, ends, strict=True):
+            self._other(text[start - base : end - base], block.position(start), found)
 
-    def _other(self, block: Block, i: int, found: BlockSamples) -> None:
+    def _other(self, line: bytes, at: int, found: BlockSamples) -> None:
         """A line without entries of a sample."""
-        line, at = block.line(i), block.position(int(block.starts[i]))
         if not line or line.isspace():
             self._without_stack(found)
         elif (mark := line.find(RECORD)) >= 0:
