@@ -76,14 +76,15 @@ def the_reserve_on_the_disk(world: World) -> None:
     from lastbranch.etw import EtwError
     from lastbranch.etw.portable.session.log_file import Disk, check_room
 
-    def code(free_mb: int, system: bool) -> int:
+    def code(free_mb: int, system: bool, most_mb: int = 100) -> int:
         try:
-            check_room(world.file(), 100 << 20, Disk(lambda _: free_mb << 20, lambda _: system))
+            check_room(world.file(), most_mb << 20, Disk(lambda _: free_mb << 20, lambda _: system))
         except EtwError as error:
             return error.status
         return 0
 
     assert [code(299, True), code(300, True), code(10, False)] == [112, 0, 0]
+    assert [code(199, True, 0), code(200, True, 0)] == [112, 0], "whether or not the file has a limit"
 
 
 # -- where events go
