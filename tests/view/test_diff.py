@@ -28,7 +28,15 @@ from viewer import cells, loaded, looking_at, node_modules, serving, settled
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
-QUICK = ("--symfs", demo.symfs(), "--no-symbol-cache", "--symbol-backend", "tables")
+QUICK = ("--symfs", demo.symfs(), "--symbol-backend", "tables")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def kept_names(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Names that one test has asked for are there for the others: a cache for this file alone."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +55,7 @@ def before(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def compared(before: Path) -> Loaded:
-    names = SymbolOptions(cache=None, backend="tables")  # the quickest
+    names = SymbolOptions(backend="tables")  # the quickest
     sides = (replace(loaded(path, demo.symfs()), symbols=names) for path in (before, demo.capture()))
     earlier, shown = sides
     shown.before = earlier
