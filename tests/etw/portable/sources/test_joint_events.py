@@ -136,6 +136,7 @@ def test_memory_that_calls_returned() -> None:
         *call("mmap", 7, 0x10000, 0, 5000, 3, 0x22), *call("mmap", 9, -12, 0, 5000, 3, 0x22),
         *call("munmap", 11, 0, 0x10000, 5000),
     ])  # fmt: skip
+    assert [time for _, time, _ in events] == [4, 6, 8, 12], "as they return"
     assert [(hook & 0xFF, f["BaseAddr"], f["Length"], int(f["Flags"])) for hook, _, f in events] == [
         (98, 0x5000, 0x4000, 0x1000), (99, 0x6000, 0x3000, 0x4000), (98, 0x10000, 0x2000, 0x3000),
         (99, 0x10000, 0x2000, 0x8000)]  # fmt: skip

@@ -217,6 +217,7 @@ class SystemCalls(TracepointFollower):
         if name in _MEMORY:
             if -4096 < result < 0:
                 return
+            call.row = row  # its time: it may have begun in an earlier round, whose events are written
             _MEMORY_EVENTS[name](self, call, result)
             return
         if name in _OPENS:
