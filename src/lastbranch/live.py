@@ -1,4 +1,5 @@
-"""A recording that is looked at while it runs: its recorder, in a process of its own, and what was counted so far."""
+"""A recording that is looked at while it runs: its recorder or its viewer, in a process of its own, and what was
+counted so far."""
 
 from __future__ import annotations
 
@@ -19,6 +20,8 @@ from .closing import Closing
 from .errors import FormatError, LastbranchError, UnavailableError
 
 if TYPE_CHECKING:
+    import subprocess
+
     from .analysis.annotation import Annotation
     from .analysis.naming import Namer, Place
     from .analysis.running import Snapshot
@@ -26,13 +29,15 @@ if TYPE_CHECKING:
     from .model import OpenFile, Profile
     from .symbols import SymbolOptions
 
-__all__ = ["KEPT", "LiveCapture", "LiveRecorder", "RecorderState"]
+__all__ = ["KEPT", "LiveCapture", "LiveRecorder", "LiveViewer", "RecorderState"]
 
 KEPT = 256 << 20
 """Bytes of records that are kept on disk for `LiveCapture.save`: the newest ones."""
 _TOLD = 0.25
 """Seconds between two messages of a recorder."""
 _MOST_TOLD = 1 << 16
+_ENDING = 10
+"""Seconds that a viewer has to end."""
 
 
 # -- The recorder
@@ -233,6 +238,56 @@ class _Teller:
             self._tell({"engine": "hardware: the processor's branch records", "pid": os.getpid()})
         else:
             self._tell(_facts(software) | {"summary": asdict(software), "pid": os.getpid()})
+
+
+# -- The viewer
+
+
+class LiveViewer(Closing):
+    """The viewer of a recording that runs, in a process of its own; ``name`` is what the recording will be called, and
+    ``browse`` opens the browser. `show` starts it, its address is printed to standard error, `close` ends it. What goes
+    wrong with it is told to ``say``, and the recording goes on.
+
+    It is in a process group of its own, so that Ctrl-C at the terminal is the program's and ours.
+    """
+
+    def __init__(self, name: str, browse: bool, say: Callable[[str], None]) -> None:
+        self._name, self._browse, self._say = name, browse, say
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def show(self, file: IO[bytes]) -> None:
+        """Show the perf.data that is written to ``file``."""
+        import subprocess
+
+        words = [str(file.fileno()), self._name, "browse" if self._browse else ""]
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "lastbranch.view.growing", *words],
+                stdin=subprocess.PIPE, stdout=2, pass_fds=[file.fileno()], process_group=0,
+            )  # fmt: skip
+        except OSError as error:
+            self._say(f"warning: the viewer cannot be started: {error.strerror}")
+
+    def finish(self) -> None:
+        """The recording is complete: show the file of that name, until Ctrl-C, or until the viewer has ended."""
+        if self._process is None or self._process.stdin is None:
+            return
+        with suppress(OSError, KeyboardInterrupt):
+            self._process.stdin.write(json.dumps(self._name).encode() + b"\n")
+            self._process.stdin.flush()
+            self._process.wait()
+
+    def close(self) -> None:
+        if self._process is None or self._process.stdin is None:
+            return
+        import subprocess
+
+        with suppress(OSError):
+            self._process.stdin.close()
+        with suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
+            self._process.wait(_ENDING)
+        self._process.kill()
+        self._process.wait()
 
 
 # -- What was recorded

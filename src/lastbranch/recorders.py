@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 from warnings import warn
 
 from .errors import SelectionError, UnavailableError
@@ -67,6 +67,7 @@ def record_file(
     target: Sequence[str] | int | None, output: str, options: Options, *, engine: str = "auto",
     command_line: Sequence[str] = (), say: Callable[[str], None] = print,
     progress: Callable[[Summary], None] = lambda summary: None,
+    growing: Callable[[IO[bytes]], None] | None = None,
 ) -> Summary | HardwareSummary | SessionSummary:  # fmt: skip
     """Record ``target`` (a command, a process id, or ``None`` for the whole system) into the file ``output``.
 
@@ -74,7 +75,8 @@ def record_file(
     of ``output`` decides the format: .tb5 or no extension, .data (perf.data, on Linux), .etl (by way of a trace
     session). A file of that name becomes ``output.old``. ``command_line`` is stored as the command that recorded.
     ``say`` gets lines for the user, and ``progress`` the state of a software recording twice a second; both may be
-    called in another process. On Windows all processes are recorded, by a trace session of the system.
+    called in another process. ``growing`` is called when the recording begins, with the perf.data that it fills, which
+    others may read; not for trace logs. On Windows all processes are recorded, by a trace session of the system.
 
     Raises `SelectionError` for options that contradict themselves or the engine, `CollectorError` where recording is
     refused or fails, `RunError` where the command cannot be executed.
@@ -90,9 +92,11 @@ def record_file(
         raise SelectionError(f"{output}: a recording is {', '.join(formats)} or {last}, not {ending}")
     if engine not in recorder.engines:
         raise CollectorError(f"the {engine} engine is not for {sys.platform}", hint=recorder.instead)
+    if growing is not None and (ending == ".etl" or sys.platform != "linux"):
+        raise SelectionError("a trace log cannot be read while it is recorded", hint="-o NAME.tb5, or NAME.data")
     check_output(output)
     try:
-        return recorder.record(Wanted(target, output, options, engine, tuple(command_line), say, progress))
+        return recorder.record(Wanted(target, output, options, engine, tuple(command_line), say, progress, growing))
     except UnavailableError as error:
         raise CollectorError(str(error), hint=error.hint) from error
 
@@ -107,17 +111,19 @@ class Wanted(NamedTuple):
     command_line: tuple[str, ...]
     say: Callable[[str], None]
     progress: Callable[[Summary], None]
+    growing: Callable[[IO[bytes]], None] | None
 
 
 # -- Linux: the processor's branch records by perf events, or software ones
 
 
 def _on_linux(wanted: Wanted) -> Summary | HardwareSummary:
-    target, output, options, engine, command_line, say, progress = wanted
+    target, output, options, engine, command_line, say, progress, growing = wanted
+    grows = growing or (lambda file: None)
     return _by_engine(
         target, options, engine, say,
-        lambda: _by_hardware(target, output, options, command_line),
-        lambda: _by_software(target, output, options, command_line, say, progress),
+        lambda: _by_hardware(target, output, options, command_line, grows),
+        lambda: _by_software(target, output, options, command_line, say, progress, grows),
     )  # fmt: skip
 
 
@@ -147,11 +153,13 @@ def _by_engine(
 
 
 def _by_hardware(
-    target: Sequence[str] | int | None, output: str, options: Options, command_line: Sequence[str]
-) -> HardwareSummary:
+    target: Sequence[str] | int | None, output: str, options: Options, command_line: Sequence[str],
+    growing: Callable[[IO[bytes]], None],
+) -> HardwareSummary:  # fmt: skip
     from .capture import record_hardware
 
-    return record_hardware(target, _request(options, command_line), output, duration=options.duration)
+    request = _request(options, command_line)
+    return record_hardware(target, request, output, duration=options.duration, growing=growing)
 
 
 def _request(options: Options, command_line: Sequence[str]) -> Request:
@@ -165,7 +173,7 @@ def _request(options: Options, command_line: Sequence[str]) -> Request:
 
 def _by_software(
     target: Sequence[str] | int | None, output: str, options: Options, command_line: Sequence[str],
-    say: Callable[[str], None], progress: Callable[[Summary], None],
+    say: Callable[[str], None], progress: Callable[[Summary], None], growing: Callable[[IO[bytes]], None],
 ) -> Summary:  # fmt: skip
     from .capture import CollectorError
     from .capture import record as record_file
@@ -177,7 +185,7 @@ def _by_software(
         say(f"warning: {sentence}")
 
     if not output.endswith(".etl"):
-        return record_file(target, options, output, command_line, warn, progress)
+        return record_file(target, options, output, command_line, warn, progress, growing)
     from .etw.portable.software_recording import record_session
     from .etw.status import EtwError
 

@@ -20,6 +20,7 @@ import uvicorn
 
 import lastbranch
 from lastbranch.symbols import SymbolOptions
+from lastbranch.view.growing import GrowingCapture
 from lastbranch.view.kept import KeptAnswers
 from lastbranch.view.loaded import Loaded
 from lastbranch.view.security import new_token
@@ -52,11 +53,14 @@ class _Server(uvicorn.Server):
 
 
 @contextmanager
-def serving(shown: Loaded, kept: KeptAnswers | None = None) -> Iterator[str]:
-    """The address of a viewer of ``shown``, which ends with the ``with`` block; answers come from ``kept``."""
+def serving(
+    shown: Loaded, kept: KeptAnswers | None = None, growing: GrowingCapture | None = None
+) -> Iterator[str]:
+    """The address of a viewer of ``shown``, which ends with the ``with`` block; answers come from ``kept``, newer states
+    from ``growing``."""
     listening, token = listen(), new_token()
     port = listening.getsockname()[1]
-    server = _Server(settings(shown, port, token, kept=kept))
+    server = _Server(settings(shown, port, token, kept=kept, growing=growing))
     listening.listen()
     thread = threading.Thread(target=server.run, args=([listening],))
     thread.start()

@@ -34,6 +34,16 @@ export function isLive(): boolean {
   return provider.live;
 }
 
+const revision = signal(0);
+/** Questions whose answers are not about the capture. */
+const LASTING: readonly string[] = ["doctor"];
+
+/** The capture has grown: components ask again what they show, and show what they have until the answer is there. */
+export function askAgain(): void {
+  for (const key of entries.keys()) if (!LASTING.includes(new URLSearchParams(key).get("question") ?? "")) entries.delete(key);
+  revision.value++;
+}
+
 const underWay = signal(0);
 /** Whether no answer is under way: what is not urgent can be asked now. */
 export const idle: ReadonlySignal<boolean> = computed(() => underWay.value === 0);
@@ -94,16 +104,18 @@ const NOTHING: Kept = { answer: null, refusal: null, pending: true, key: null };
 export function useAnswer(question: string | null, parameters: Parameters): Asked {
   const [asked, setAsked] = useState(NOTHING);
   const key = question === null ? null : keyOf(question, parameters);
+  const of = question !== null && LASTING.includes(question) ? 0 : revision.value;
   useEffect(() => {
     if (question === null) {
       setAsked({ ...NOTHING, pending: false, key });
       return;
     }
     let wanted = true;
-    setAsked((before) => ({ ...before, pending: true, key }));
+    setAsked((before) => (knows(before, key) ? before : { ...before, pending: true, key }));
     const entry = entryOf(question, parameters);
     const show = (): void => {
-      if (wanted && entry.part) setAsked({ answer: entry.part, refusal: null, pending: true, key });
+      const { part } = entry;
+      if (wanted && part) setAsked((before) => (knows(before, key) ? before : { answer: part, refusal: null, pending: true, key }));
     };
     entry.waiting.add(show);
     show();
@@ -115,8 +127,13 @@ export function useAnswer(question: string | null, parameters: Parameters): Aske
       wanted = false;
       leave(key ?? "", entry, show);
     };
-  }, [key]);
+  }, [key, of]);
   return asked.key === key ? asked : { ...asked, pending: true }; // before the effect has run
+}
+
+/** Whether all of an answer to that is shown already, about less of a recording that grows. */
+function knows(shown: Kept, key: string | null): boolean {
+  return shown.key === key && shown.answer !== null && !shown.answer.header["part"];
 }
 
 function asRefusal(error: unknown): Refusal {

@@ -24,6 +24,8 @@ interface GridProps {
   readonly padding?: number;
   /** The place of the chosen row in the order; -1: none is chosen. */
   readonly active: number;
+  /** The place to which the chosen row went by itself: what is in view stays. */
+  readonly moved?: number;
   /** The place that comes into view where no row is chosen. */
   readonly start?: number;
   /** Of the ids of rows, where a screen has several grids. */
@@ -43,7 +45,7 @@ interface GridProps {
 }
 
 export function Grid(props: GridProps): ComponentChild {
-  const { label, columns, order, rowHeight, padding = 16, active, start = 0, prefix = "", onChoose, onOpen, onPoint, classOf } = props;
+  const { label, columns, order, rowHeight, padding = 16, active, moved = -1, start = 0, prefix = "", onChoose, onOpen, onPoint, classOf } = props;
   const [view, setView] = useState<View>({ top: 0, height: 800 });
   const scroller = useRef<HTMLDivElement>(null);
 
@@ -61,7 +63,9 @@ export function Grid(props: GridProps): ComponentChild {
     };
   }, []);
   const shown = active < 0 ? start : active;
-  useLayoutEffect(() => reveal(scroller.current, shown, rowHeight), [shown]);
+  useLayoutEffect(() => {
+    if (shown !== moved) reveal(scroller.current, shown, rowHeight);
+  }, [shown]);
 
   const page = Math.max(1, Math.floor(view.height / rowHeight) - 2);
   const step = active < 0 ? 0 : 1; // the first one chooses what is in view

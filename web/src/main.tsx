@@ -8,6 +8,7 @@ import { EmbeddedProvider } from "./embedded.ts";
 import { FilterBar } from "./filters.tsx";
 import { HttpProvider } from "./http.ts";
 import type { Provider } from "./provider.ts";
+import { follow, recording, WORDS } from "./recording.ts";
 import { SCREENS, type Screen } from "./screens/index.ts";
 import { fixFilters, go, linkTo, state } from "./state.ts";
 
@@ -23,6 +24,9 @@ function App(): ComponentChild {
   const file = overview ? String(overview.header["file"]) : "";
   const warnings = overview?.list("warnings") ?? [];
   const short = shortName(file);
+  const grows = overview?.header["recording"] === "live";
+  const word = WORDS[recording.value || String(overview?.header["recording"] ?? "")];
+  useEffect(() => (grows ? follow() : undefined), [grows]);
   useEffect(() => {
     document.title = [screen?.title, short, "lastbranch"].filter(Boolean).join(" · ");
   }, [screen, short]);
@@ -38,6 +42,7 @@ function App(): ComponentChild {
         <nav aria-label="Screens">
           {screens.map((one, i) => <Tab key={one.name} screen={one} number={i + 1} chosen={one === screen} />)}
         </nav>
+        <span class={`recording ${recording.value}`} role="status">{word}</span>
         <span class="file" title={before ? `${file}, compared with ${before}` : file}>{before ? `${shortName(before)} → ${short}` : short}</span>
       </header>
       <FilterBar live={provider.live} />

@@ -1,7 +1,7 @@
 // A table of any length: sorted by its columns and searched by its texts. Both are in the address of the page.
 
 import type { ComponentChild } from "preact";
-import { useMemo, useState } from "preact/hooks";
+import { useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 import { isKnown, WHY, type Column } from "./columns.tsx";
 import { count, counted } from "./format.ts";
 import { Grid } from "./grid.tsx";
@@ -31,6 +31,8 @@ export function Table({ label, columns: given, rows, sort, prefix = "", onOpen, 
   const columns = useMemo(() => given.filter(isKnown), [given]);
   const unknown = given.filter((column) => !columns.includes(column));
   const order = useMemo(() => ordered(columns, rows, asked, find), [columns, rows, asked, find]);
+  const at = Math.min(active, order.length - 1);
+  const moved = useFollowing(columns, order, at, setActive);
   const onSort = (column: Column): void => {
     const descending = asked === column.key ? true : asked === `-${column.key}` ? false : column.numeric;
     change({ [`${prefix}sort`]: `${descending ? "-" : ""}${column.key}` }, true);
@@ -61,7 +63,8 @@ export function Table({ label, columns: given, rows, sort, prefix = "", onOpen, 
         columns={columns}
         order={order}
         rowHeight={ROW}
-        active={Math.min(active, order.length - 1)}
+        active={at}
+        moved={moved}
         prefix={prefix}
         sorted={asked}
         onSort={onSort}
@@ -70,6 +73,30 @@ export function Table({ label, columns: given, rows, sort, prefix = "", onOpen, 
       />
     </section>
   );
+}
+
+/** Keeps the row chosen that was, where an answer about more of a recording has it at another place. Returns the place
+ * to which it went, -1 where it is still where the user chose it. */
+function useFollowing(columns: readonly Column[], order: Uint32Array, at: number, setActive: (place: number) => void): number {
+  const before = useRef({ columns, at, name: "" });
+  const moved = useRef(-1);
+  useLayoutEffect(() => {
+    const texts = columns.flatMap(({ searched, values }) => (searched ? [values as readonly string[]] : []));
+    const nameOf = (place: number): string => texts.map((names) => names[order[place] ?? -1] ?? "").join("\0");
+    const name = nameOf(at);
+    const { current: last } = before;
+    before.current = { columns, at, name };
+    if (last.at !== at) {
+      if (moved.current !== at) moved.current = -1;
+    } else if (last.columns !== columns && last.name !== name && at > 0) {
+      const now = order.findIndex((_, place) => nameOf(place) === last.name);
+      if (now < 0) return;
+      before.current = { columns, at: now, name: last.name };
+      moved.current = now;
+      setActive(now);
+    }
+  }, [columns, order, at]);
+  return moved.current;
 }
 
 /** The rows that the search leaves, in the order that is asked for. */

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from typing import IO
 
 from ..closing import Closing, on_failure
 from ..errors import UnavailableError
@@ -216,18 +217,21 @@ _TICK = 0.1
 
 def record_hardware(
     target: Sequence[str] | int | None, wanted: Request, output: str, *, duration: float | None = None,
-    kernel: Kernel | None = None,
+    kernel: Kernel | None = None, growing: Callable[[IO[bytes]], None] = lambda file: None,
 ) -> HardwareSummary:  # fmt: skip
     """Record ``target``, a command, a process id or ``None`` for the whole system, into ``output``.
 
     ``wanted`` says what; its target is filled in here. The recording ends with the command or the process, after
     ``duration`` seconds, or by a signal: for a command the second one, as the first is the program's.
+    ``growing`` is called when it begins, with the perf.data that it fills.
 
     Raises `UnavailableError` where the kernel refuses (nothing has been executed then), `SelectionError` for an event
     or a selection that makes no sense, `RunError` where the command cannot be executed.
     """
     with held_signals(), PartFile(output) as spill:
-        summary = collect_hardware(target, wanted, spill.path, duration=duration, kernel=kernel)
+        summary = collect_hardware(
+            target, wanted, spill.path, duration=duration, kernel=kernel, began=lambda pid: growing(spill.file)
+        )
         save(spill, output, lambda profile: describe_hardware(profile, summary))
         return summary
 

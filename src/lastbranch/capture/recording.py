@@ -41,19 +41,22 @@ _FULL = (errno.EFBIG, errno.ENOSPC, errno.EDQUOT)
 
 def record(
     target: Sequence[str] | int, options: Options, output: str, command: Sequence[str], say: Say,
-    progress: Callable[[Summary], None] = lambda summary: None,
+    progress: Callable[[Summary], None] = lambda summary: None, growing: Callable[[IO[bytes]], None] = lambda file: None,
 ) -> Summary:  # fmt: skip
     """Record ``target``, a command or a process id, into the file ``output``; an existing one becomes ``output.old``.
 
     The name decides the format: .data is perf.data (pipe form), .etl a trace log, any other TB5. ``say`` gets sentences
     about what tracing changes, ``progress`` the state twice a second; both are called in the collector's process.
+    ``growing`` is called in this process when the recording begins, with the perf.data that it fills.
 
     Raises `UnavailableError` where recording is impossible, `RunError` where the command cannot be executed,
     `CollectorError` where the collector crashed; what it had recorded is written nevertheless.
     """
     with held_signals(), PartFile(output) as spill:
         with open(os.dup(spill.file.fileno()), "r+b") as file:
-            summary, failure = collect(target, options, file, command, say, progress)
+            summary, failure = collect(
+                target, options, file, command, say, progress, running=lambda pid: growing(spill.file)
+            )
         if failure is None or os.fstat(spill.file.fileno()).st_size > _EMPTY:
             save(spill, output, lambda profile: describe(profile, options, summary))
         if failure is not None:

@@ -85,14 +85,18 @@ class _Record(click.Command):
 @click.option(
     "--view", is_flag=True, help="Look at the recording in the browser when it is done, as `lastbranch view`."
 )
+@click.option(
+    "--live", is_flag=True, help="Look at the recording in the browser while it grows. Ctrl-C ends that when it is done."
+)
+@click.option("--no-open", is_flag=True, help="With --live or --view: print the address instead of opening the browser.")
 @no_progress_option
 @click.option("-a", "--all", "everything", is_flag=True, help="Record the whole system (hardware only).")
 @click.option("-p", "--pid", type=click.IntRange(min=1), metavar="PID", help="A running process.")
 @click.argument("command_words", nargs=-1, type=click.UNPROCESSED, metavar="[--] [COMMAND [ARG]...]",
                 shell_complete=complete_file)  # fmt: skip
 def command(
-    output: str, engine: str, filters: str, duty: float, view: bool, no_progress: bool, everything: bool,
-    pid: int | None, command_words: tuple[str, ...], **options: Any,
+    output: str, engine: str, filters: str, duty: float, view: bool, live: bool, no_open: bool, no_progress: bool,
+    everything: bool, pid: int | None, command_words: tuple[str, ...], **options: Any,
 ) -> int:  # fmt: skip
     """Record the taken branches of a program, new or running (-p).
 
@@ -109,27 +113,40 @@ def command(
     The recording follows threads, forks and execs. Ctrl-C goes to the program; a second Ctrl-C ends the recording and
     lets the program run on. With -p the first one does that.
 
+    --live serves the viewer while it records, to this user on this machine only, as `lastbranch view` does. The screens
+    are at most 2 s behind as long as the recording is small. They show the complete file when the program has ended;
+    the exit code comes after the Ctrl-C that ends the viewer.
+
     The exit code is that of the program, or 128+n if signal n killed it; 125 if recording fails, 126 if the command
     cannot be executed, 127 if it is not found.
     """
     if (bool(command_words) + everything + (pid is not None)) != 1:
         raise click.UsageError("give one of: COMMAND, -p PID, -a")
     check_trigger(options)
+    if live and view:
+        raise click.UsageError("--live goes on when the recording is done: --view is not needed")
+    if no_open and not (live or view):
+        raise click.BadParameter("opens nothing: add --live or --view", param_hint="--no-open")
     from ..capture import Options
+    from ..live import LiveViewer
     from ..recorders import branch_select, record_file
 
     select = branch_select(filters, options["call_graph"] == "lbr")
-    done = record_file(
-        None if everything else pid if pid is not None else command_words, output,
-        Options(select=select, duty=duty / 100, **options), engine=engine,
-        command_line=("lastbranch", *sys.argv[1:]), say=_say,
-        progress=_Line() if not no_progress and sys.stderr.isatty() else lambda summary: None,
-    )  # fmt: skip
-    _say(f"{done} written to {output}")
-    for note in done.notes:
-        _say(f"note: {note}")
+    with LiveViewer(output, not no_open, _say) as viewer:
+        done = record_file(
+            None if everything else pid if pid is not None else command_words, output,
+            Options(select=select, duty=duty / 100, **options), engine=engine,
+            command_line=("lastbranch", *sys.argv[1:]), say=_say, growing=viewer.show if live else None,
+            progress=_Line() if not no_progress and sys.stderr.isatty() else lambda summary: None,
+        )  # fmt: skip
+        _say(f"{done} written to {output}")
+        for note in done.notes:
+            _say(f"note: {note}")
+        if live:
+            _say("the viewer goes on; Ctrl-C ends it")
+            viewer.finish()
     if view:
-        _look_at(output, not no_progress)
+        _look_at(output, not no_progress, not no_open)
     return done.exit_code or 0
 
 
@@ -139,14 +156,14 @@ def check_trigger(options: dict[str, Any]) -> None:
         raise click.UsageError("give --period or --frequency, not both")
 
 
-def _look_at(output: str, progress: bool) -> None:
+def _look_at(output: str, progress: bool, browse: bool) -> None:
     """Open the viewer on the recording, until Ctrl-C."""
     from ..symbols import SymbolOptions
     from .options import Capture
     from .view import show
 
     capture = Capture((output,), None, progress)
-    show(capture, capture.open(), SymbolOptions(), ())
+    show(capture, capture.open(), SymbolOptions(), (), browse=browse)
 
 
 def _say(line: str) -> None:

@@ -111,6 +111,11 @@ class Symbolizer(Closing):
             names = Names.join([names, more]).take(row)
         return names
 
+    @property
+    def asked_of_jit(self) -> bool:
+        """Whether names of memory without a file were asked of, which a JIT may have more of later."""
+        return bool(self._jit)
+
     def used(self) -> list[list[Any]] | None:
         """(row of the module, `state_of` it) of all modules that names were asked of, for JSON; ``None`` where names
         came from a JIT."""

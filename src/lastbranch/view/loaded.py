@@ -72,6 +72,8 @@ class Loaded:
     """How a trace log is read, where it has to be said."""
     before: Loaded | None = None
     """The capture that this one is compared with."""
+    recording: str = ""
+    """``live`` while it is recorded, ``ended`` after that, empty for what was a file from the beginning."""
     _kept: OrderedDict[Hashable, object] = field(init=False, default_factory=OrderedDict)
     _counted: dict[tuple[Place, SampleFilter | None, bool], Callable[[Place], Annotation]] = field(
         init=False, default_factory=dict

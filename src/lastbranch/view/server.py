@@ -31,6 +31,7 @@ from ..errors import LastbranchError, UnavailableError
 from ..model import visible
 from . import page, wire
 from .answers import ask
+from .growing import GrowingCapture
 from .kept import KeptAnswers
 from .loaded import Loaded, Parameters
 from .partial import FirstLook
@@ -41,6 +42,11 @@ __all__ = ["application", "listen", "open_browser", "serve", "settings"]
 _OPENED = "The viewer is open in the browser, and at this address; Ctrl-C ends it."
 _SERVING = "The viewer is at this address; Ctrl-C ends it."
 _NO_BROWSER = "No browser was found. Open this address; Ctrl-C ends the viewer."
+_GROWING = " when the recording has ended."
+_LOOK = 0.1
+"""Seconds between two looks at whether a recording has grown."""
+_SILENT = 5
+"""Seconds after which a page hears from the server, also without news: so a lost connection is noticed."""
 _KEPT = 64 << 20
 """Bytes of answers that are kept."""
 _FRAME = frozenset(["overview", "timeline"])
@@ -59,16 +65,22 @@ _UNFORESEEN = "the viewer failed here, which is a bug in lastbranch: {}: {}"
 
 
 def application(
-    loaded: Loaded, port: int, token: str, opened: Callable[[], None] = lambda: None, kept: KeptAnswers | None = None
-) -> Guard:
+    loaded: Loaded, port: int, token: str, opened: Callable[[], None] = lambda: None, kept: KeptAnswers | None = None,
+    growing: GrowingCapture | None = None,
+) -> Guard:  # fmt: skip
     """The ASGI application: the files of the page, ``ask/QUESTION?PARAMETERS``, and the same below ``watch/``, whose
     response is a row of `_framed` parts: an answer about a part of the samples first, where all of them take long.
-    ``opened`` is called when the page is served; answers come from ``kept``, and go there."""
-    line, first, answers = _OneByOne(), FirstLook(loaded), _Answers(loaded, kept)
-    for side in (loaded, loaded.before):
-        for stream in side.profile.streams if side else ():
-            stream.progress = line.go_on
+    ``opened`` is called when the page is served; answers come from ``kept``, and go there. Answers are about what
+    ``growing`` has, if there is such a capture, and ``events`` are server-sent ones of its states."""
+    line = _OneByOne()
+    shown = _shown(loaded, kept, line)
     keeping = set[asyncio.Task[bytes]]()
+
+    def newest() -> _Shown:
+        nonlocal shown
+        if growing is not None and growing.loaded is not shown.loaded:
+            shown = _shown(growing.loaded, None, line)
+        return shown
 
     async def file(request: Request) -> Response:
         name = request.path_params.get("name", "index.html")
@@ -78,7 +90,7 @@ def application(
             opened()
         return Response(page.asset(name), headers={"content-type": page.FILES[name]})
 
-    async def answered(question: str, parameters: Parameters) -> bytes | _Failure:
+    async def answered(answers: _Answers, question: str, parameters: Parameters) -> bytes | _Failure:
         try:
             done = await line.do(lambda: answers.get((question, parameters)), _WHOLE + (question in _FRAME))
             if answers.unkept:
@@ -94,30 +106,38 @@ def application(
             return _Failure(500, visible(_UNFORESEEN.format(type(error).__name__, error)), None)
 
     async def answer(request: Request) -> Response:
-        done = await answered(request.path_params["question"], dict(request.query_params))
+        done = await answered(newest().answers, request.path_params["question"], dict(request.query_params))
         if isinstance(done, _Failure):
             return Response(done.text, done.status, media_type="application/json")
         return Response(done, media_type="application/octet-stream")
 
     async def watch(request: Request) -> Response:
         question, parameters = request.path_params["question"], dict(request.query_params)
+        loaded, first, answers = newest()
 
         async def frames() -> AsyncIterator[bytes]:
             if first.is_large and (question in _FRAME or not first.is_for(question)):
                 await asyncio.sleep(_GRACE)
-            if first.is_for(question) and (question, parameters) not in answers:
+            # Of a recording that grows, the page has an answer already: that about less of it.
+            if first.is_for(question) and (question, parameters) not in answers and loaded.recording != "live":
                 with suppress(Exception):  # whatever it is, the answer about all samples will say it
                     part = await line.do(
                         lambda: wire.encode(first.ask(question, parameters)), _PART + (question in _FRAME)
                     )
                     yield _framed(b"PART", part)
-            done = await answered(question, parameters)
+            done = await answered(answers, question, parameters)
             yield _framed(b"FAIL", done.text) if isinstance(done, _Failure) else _framed(b"DONE", done)
 
         return StreamingResponse(frames(), media_type="application/octet-stream")
 
+    async def events(_request: Request) -> Response:
+        if growing is None:
+            return Response(status_code=204)  # there will be none: do not ask again
+        return StreamingResponse(_states(growing), media_type="text/event-stream")
+
     routes = [
         Route("/", file),
+        Route("/events", events),
         Route("/ask/{question}", answer),
         Route("/watch/{question}", watch),
         Route("/{name}", file),
@@ -125,6 +145,22 @@ def application(
     app = Starlette(routes=routes)
     app.router.redirect_slashes = False
     return Guard(app, port, token)
+
+
+async def _states(growing: GrowingCapture) -> AsyncIterator[str]:
+    """Events that say how often the capture was another one and whether it still grows: now, and at each change."""
+    said, silent = "", 0.0
+    with growing.watched():
+        while not growing.closed:
+            state = json.dumps({"revision": growing.revision, "recording": growing.recording})
+            if state != said:
+                yield f"data: {state}\n\n"
+                said, silent = state, 0.0
+            elif silent > _SILENT:
+                yield ":\n\n"
+                silent = 0.0
+            await asyncio.sleep(_LOOK)
+            silent += _LOOK
 
 
 class _Connection(H11Protocol):
@@ -158,6 +194,21 @@ class _Failure(NamedTuple):
 def _framed(kind: bytes, data: bytes) -> bytes:
     """A part of a response: four letters, uint32 size, the data (web/src/http.ts reads it)."""
     return struct.pack("<4sI", kind, len(data)) + data
+
+
+class _Shown(NamedTuple):
+    """One state of a capture, and the answers about it."""
+
+    loaded: Loaded
+    first: FirstLook
+    answers: _Answers
+
+
+def _shown(loaded: Loaded, kept: KeptAnswers | None, line: _OneByOne) -> _Shown:
+    for side in (loaded, loaded.before):
+        for stream in side.profile.streams if side else ():
+            stream.progress = line.go_on
+    return _Shown(loaded, FirstLook(loaded), _Answers(loaded, kept))
 
 
 class _Answers:
@@ -270,21 +321,22 @@ def listen(port: int = 0) -> socket.socket:
 
 
 def settings(
-    loaded: Loaded, port: int, token: str, opened: Callable[[], None] = lambda: None, kept: KeptAnswers | None = None
-) -> uvicorn.Config:
+    loaded: Loaded, port: int, token: str, opened: Callable[[], None] = lambda: None, kept: KeptAnswers | None = None,
+    growing: GrowingCapture | None = None,
+) -> uvicorn.Config:  # fmt: skip
     """How `application` is served."""
     return uvicorn.Config(
-        application(loaded, port, token, opened, kept), http=_Connection, log_level="critical", access_log=False,
+        application(loaded, port, token, opened, kept, growing), http=_Connection, log_level="critical", access_log=False,
         lifespan="off", ws="none", server_header=False, date_header=False, timeout_graceful_shutdown=_LONGEST_WAIT,
     )  # fmt: skip
 
 
 def serve(
     loaded: Loaded, listening: socket.socket, start: str, say: Callable[[str], None], browse: bool,
-    kept: KeptAnswers | None = None,
+    kept: KeptAnswers | None = None, growing: GrowingCapture | None = None,
 ) -> None:  # fmt: skip
     """Serve until Ctrl-C. ``start`` is the fragment of the first page, ``say`` gets lines for the user; ``browse``
-    opens the browser; ``kept`` has answers."""
+    opens the browser; ``kept`` has answers; ``growing`` has newer states of ``loaded``."""
     port, token = listening.getsockname()[1], new_token()
     address = f"http://127.0.0.1:{port}/{token}/{start}"
     redirect: Path | None = None
@@ -293,12 +345,13 @@ def serve(
         if redirect is not None:
             redirect.unlink(missing_ok=True)
 
-    server = uvicorn.Server(settings(loaded, port, token, opened, kept))
+    server = uvicorn.Server(settings(loaded, port, token, opened, kept, growing))
     listening.listen()  # before the browser comes
     try:
         with suppress(KeyboardInterrupt):  # from here on it is how the user ends the viewer
             redirect = open_browser(address) if browse else None
-            say(f"{_OPENED if redirect else _NO_BROWSER if browse else _SERVING}\n{address}")
+            words = _OPENED if redirect else _NO_BROWSER if browse else _SERVING
+            say(f"{words[:-1] + _GROWING if growing else words}\n{address}")
             server.run(sockets=[listening])
     finally:
         opened()

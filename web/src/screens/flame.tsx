@@ -7,6 +7,7 @@ import { numberColumn, textColumn, Unknown, type Column } from "../columns.tsx";
 import { flipped, layout, matched, nodeAt, treeOf, type Layout, type Tree } from "../flame.ts";
 import { count, counted, percent } from "../format.ts";
 import { Answered } from "../parts.tsx";
+import { recording } from "../recording.ts";
 import { change, filters, go, state } from "../state.ts";
 import { Table } from "../table.tsx";
 import type { Answer } from "../wire.ts";
@@ -38,6 +39,8 @@ export interface Shown {
   readonly zoomed: number;
   /** Shares that rest on fewer samples are grey. */
   readonly enough: number;
+  /** Equal in pictures of the same stacks, of a recording that grows. */
+  readonly same?: string;
   /** The colour of each node, where it is not that of its name. */
   readonly fill?: readonly string[];
   /** What else is said of a node. */
@@ -61,7 +64,7 @@ function Stacks({ answer }: { answer: Answer }): ComponentChild {
   }, [answer, find]);
   const zoomed = useMemo(() => (zoom ? at.hash.indexOf(parseInt(zoom, 16)) : -1), [at, zoom]);
   const whole = Number(answer.header["samples"]) || 1;
-  const shown: Shown = { tree, at, names, modules, colours: legend.of, found, searched: find !== "", whole, zoomed, enough: Number(answer.header["enough"]) };
+  const shown: Shown = { tree, at, names, modules, colours: legend.of, found, searched: find !== "", whole, zoomed, enough: Number(answer.header["enough"]), ...(recording.value ? { same: `${callers} ${inline}` } : {}) };
   const zoomTo = (node: number): void => change({ zoom: node < 0 ? "" : (at.hash[node] ?? 0).toString(16) });
   const open = (node: number): void => {
     const name = tree.name[node] ?? 0;
@@ -180,10 +183,11 @@ export function Picture({ shown, onZoom, onOpen }: PictureProps): ComponentChild
   const { tree, at, names, modules, whole, zoomed } = shown;
   const canvas = useRef<HTMLCanvasElement>(null);
   const scroller = useRef<HTMLDivElement>(null);
-  const [chosen, setNode] = useState({ of: at, node: -1 });
-  const setChosen = (next: number): void => setNode({ of: at, node: next });
+  const [chosen, setNode] = useState({ of: at, node: -1, hash: 0, same: shown.same });
+  const setChosen = (next: number): void => setNode({ of: at, node: next, hash: at.hash[next] ?? 0, same: shown.same });
   const [byMouse, setByMouse] = useState(false);
-  const node = chosen.of === at ? chosen.node : -1; // else of an answer before
+  const grown = chosen.node >= 0 && shown.same !== undefined && shown.same === chosen.same;
+  const node = chosen.of === at ? chosen.node : grown ? at.hash.indexOf(chosen.hash) : -1; // else of an answer before
   const [from, width] = windowOf(shown);
   useEffect(() => {
     const element = canvas.current;

@@ -21,12 +21,12 @@ _LISTED = 1000
 def overview(loaded: Loaded, _parameters: Parameters) -> Answer:
     """Columns ``processes.`` pid (int64), name, samples; ``modules.`` row, name, samples; ``events.`` name, samples,
     branches (bool). Header: ``warnings``, of what makes every screen show less than it could, and ``before``: the name
-    of the capture that this one is compared with, if there is one."""
+    of the capture that this one is compared with, if there is one; ``recording`` is that of `Loaded`."""
     profile = loaded.profile
     answer = Answer({
         "file": texts([profile.name])[0], "format": profile.format, "version": __version__,
         "samples": profile.samples, "entries": profile.entries, "time": _time(profile),
-        "before": texts([loaded.before.profile.name])[0] if loaded.before else "",
+        "before": texts([loaded.before.profile.name])[0] if loaded.before else "", "recording": loaded.recording,
     })  # fmt: skip
     processes, modules = loaded.weights()
     by_pid: dict[int, list[str]] = {}

@@ -1,0 +1,248 @@
+"""A recording that the viewer shows while it grows: opened anew, as far as it has come, again and again.
+
+All answers are those to questions about a complete capture of the same bytes. `lastbranch record --live` starts this
+module as a process of its own, so that the recorder does nothing more than without it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+
+from ..bind import bind
+from ..closing import Closing
+from ..errors import FormatError, LastbranchError
+from ..formats.registry import format_of
+from ..model import OpenFile, Profile, Source
+from ..opening import FileSource, attach_binaries, open_profile
+from ..symbols import SymbolOptions
+from .loaded import Loaded
+
+__all__ = ["ENDED", "LIVE", "LONGEST_PAUSE", "PAUSE", "SHARE", "GrowingCapture", "main", "pause"]
+
+LIVE, ENDED = "live", "ended"
+"""What `Loaded.recording` says of a recording."""
+PAUSE = 1.0
+"""Seconds from one opening to the next, at least."""
+SHARE = 0.05
+"""Of one CPU: what opening the file anew, and answering the pages that look, may take on average."""
+LONGEST_PAUSE = 60.0
+"""Seconds, however long an opening takes."""
+_TICK = 0.05
+_NICE = 5
+"""Where processors are short, the program and its recorder go first."""
+
+
+def pause(cpu: float) -> float:
+    """Seconds until the next look at the file, where the last one and the answers since took ``cpu`` seconds."""
+    return min(max(PAUSE, cpu / SHARE), LONGEST_PAUSE)
+
+
+class GrowingCapture(Closing):
+    """The perf.data in ``source``, whose end moves: `loaded` is its newest state, and shows it as the file ``name``.
+    Binaries are looked for under ``symfs``, as `open_profile` does.
+
+    Raises `FormatError` where its header is not there yet.
+    """
+
+    def __init__(self, source: OpenFile, name: str, symbols: SymbolOptions, symfs: str | None = None) -> None:
+        self._source, self._name, self._symbols, self._symfs = source, name, symbols, symfs
+        self._watching = 0
+        self._end = threading.Event()
+        self._thread: threading.Thread | None = None
+        self.revision = 0
+        """How often `loaded` was another one."""
+        self.closed = False
+        self._size = 0
+        self.loaded = self._opened()
+
+    @property
+    def recording(self) -> str:
+        """`LIVE` or `ENDED`."""
+        return self.loaded.recording
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether any page looks."""
+        return self._watching > 0
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """For the time that a page looks."""
+        self._watching += 1
+        try:
+            yield
+        finally:
+            self._watching -= 1
+
+    def refresh(self) -> bool:
+        """Open the file anew if it has grown. Where it cannot be read as far as it is, that waits for more of it."""
+        if self._source.size == self._size or self.recording == ENDED:
+            return False
+        try:
+            self._show(self._opened(self.loaded))
+        except (LastbranchError, OSError):
+            return False
+        return True
+
+    def finish(self, path: str | None) -> None:
+        """The recording has ended: show the complete file at ``path``. Where there is none, or it cannot be opened, what
+        was recorded until now stays."""
+        self._stop()
+        done = self.loaded
+        try:
+            done = Loaded(open_profile(path, symfs=self._symfs), self._symbols, (path,), self._symfs) if path else self._opened()
+        except (LastbranchError, OSError):
+            with suppress(LastbranchError, OSError):
+                done = self._opened()
+        done.recording = ENDED
+        self._show(done)
+
+    def follow(self) -> None:
+        """`refresh` in a thread of its own while pages look, at intervals of `pause`, until `finish` or `close`."""
+        self._thread = threading.Thread(target=self._follow, name="growing capture", daemon=True)
+        self._thread.start()
+
+    def _follow(self) -> None:
+        began, before = -LONGEST_PAUSE, time.process_time()
+        while not self._end.wait(_TICK):
+            # What the answers to the pages take comes after the refresh, and counts as well.
+            if self.is_watched and time.monotonic() - began >= pause(time.process_time() - before):
+                began, before = time.monotonic(), time.process_time()
+                self.refresh()
+
+    def close(self) -> None:
+        self.closed = True
+        self._stop()
+
+    def _stop(self) -> None:
+        self._end.set()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+
+    def _show(self, loaded: Loaded) -> None:
+        self.loaded = loaded
+        self.revision += 1
+
+    def _opened(self, before: Loaded | None = None) -> Loaded:
+        """All that is there now, with the names of ``before`` where they are the same."""
+        self._size = self._source.size
+        profile = _profile(_Beginning(self._source, self._size, self._name), self._symfs)
+        made = Loaded(profile, self._symbols, symfs=self._symfs, recording=LIVE)
+        if before is not None and _same_names(before, profile):
+            made.symbolizer = before.symbolizer
+        return made
+
+
+def _profile(source: Source, symfs: str | None) -> Profile:
+    profile = format_of(source).open(source, None, None, None)
+    profile.damage.clear()  # that the recorder has not finished the file, and that its last record is not whole yet
+    if not profile.machine.os_release:
+        profile.machine.os_release = os.uname().release  # complete files say it at their end
+    attach_binaries(profile.modules, profile.machine.os_release, symfs)
+    return bind(profile)
+
+
+def _same_names(before: Loaded, now: Profile) -> bool:
+    """Whether names that were found for ``before`` are those of ``now``: starting to look for them takes longest."""
+    old = before.profile
+    pids = [[process.pid for process in one.processes] for one in (old, now)]
+    return pids[0] == pids[1] and [*old.modules] == [*now.modules] and not before.symbolizer.asked_of_jit
+
+
+class _Beginning:
+    """The first ``size`` bytes of a file that grows."""
+
+    def __init__(self, source: OpenFile, size: int, name: str) -> None:
+        self._source, self.size, self.name, self.limits = source, size, name, source.limits
+
+    def readinto(self, offset: int, buffer: memoryview) -> int:
+        return self._source.readinto(offset, buffer[: max(0, self.size - offset)])
+
+    def expect(self, offset: int, length: int) -> None:
+        self._source.expect(offset, length)
+
+
+# -- The process of `lastbranch record --live`
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Serve the recording in the descriptor that is first of ``arguments``, which becomes the file that is second; the
+    third is ``browse``, or empty. The recorder says on standard input what the complete file is, as JSON in a line (or
+    ``null``: there is none); the end of standard input ends the process."""
+    descriptor, name, browse = int(arguments[0]), arguments[1], arguments[2] == "browse"
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the recorder holds its signals back
+    os.nice(_NICE)
+    try:
+        _serve(FileSource(f"/proc/self/fd/{descriptor}", name), name, browse)
+    except KeyboardInterrupt:
+        pass
+    except (LastbranchError, OSError) as error:
+        sys.stderr.write(f"warning: the viewer cannot show the recording: {error}\n")
+        return 1
+    return 0
+
+
+def _serve(source: OpenFile, name: str, browse: bool) -> None:
+    from .server import listen, serve
+
+    recorder, symbols, growing, over = _Recorder(), SymbolOptions(), None, False
+    while growing is None and not over:
+        over = recorder.ended.wait(_TICK)
+        with suppress(FormatError):  # there is no header yet
+            growing = GrowingCapture(source, name, symbols)
+    if growing is None and recorder.path is None:
+        return
+    if growing is None:
+        loaded = Loaded(open_profile(name), symbols, (name,), recording=ENDED)
+    else:
+        loaded = growing.loaded
+        growing.follow()
+    recorder.tell(growing)
+
+    def say(line: str) -> None:
+        sys.stderr.write(f"{line}\n")
+        sys.stderr.flush()
+
+    serve(loaded, listen(), "", say, browse, growing=growing)
+
+
+class _Recorder:
+    """What the recorder's process says on standard input, read in a thread."""
+
+    def __init__(self) -> None:
+        self.path: str | None = None
+        self.ended = threading.Event()
+        self._growing: GrowingCapture | None = None
+        self._told = threading.Event()
+        threading.Thread(target=self._read, name="recorder", daemon=True).start()
+
+    def tell(self, growing: GrowingCapture | None) -> None:
+        """Have ``growing`` know what was said, and what will be."""
+        self._growing = growing
+        self._told.set()
+
+    def _read(self) -> None:
+        if line := sys.stdin.readline():
+            self.path = json.loads(line)
+        self.ended.set()
+        if line:
+            self._told.wait()
+            if self._growing is not None:
+                self._growing.finish(self.path)
+            sys.stdin.read()
+        if self._growing is not None:
+            self._growing.close()
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)  # as Ctrl-C ends `lastbranch view`
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

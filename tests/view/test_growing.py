@@ -1,0 +1,313 @@
+"""The viewer of a recording that grows: what it shows at each moment, who hears of it, and how `record --live` ends."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import signal
+import subprocess
+import sys
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import numpy as np
+import pytest
+
+import lastbranch
+from capture_tools import FREESTANDING, build, needs_ptrace
+from command_line import run_cli
+from growing_files import GrowingFile
+from lastbranch import demo
+from lastbranch.opening import FileSource
+from lastbranch.symbols import SymbolOptions
+from lastbranch.view import wire
+from lastbranch.view.answers import ask
+from lastbranch.view.growing import LONGEST_PAUSE, PAUSE, SHARE, GrowingCapture, pause
+from lastbranch.view.loaded import Loaded
+from viewer import cells, loaded, looking_at, serving, settled
+from waiting import until
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+ADDRESS = r"http://127\.0\.0\.1:\d+/[\w-]{20,}/(?=\n)"
+HALF = 0.4
+"""Of the records: a first part that has most functions, and ends within a record."""
+
+
+Open = Callable[[Path], AbstractContextManager[GrowingCapture]]
+
+
+@pytest.fixture(scope="module")
+def symbols(tmp_path_factory: pytest.TempPathFactory) -> SymbolOptions:
+    """Names that are looked for once."""
+    return SymbolOptions(cache=tmp_path_factory.mktemp("names"))
+
+
+@pytest.fixture
+def opened(symbols: SymbolOptions) -> Open:
+    """Opens what is there of a growing file."""
+
+    @contextmanager
+    def begin(path: Path) -> Iterator[GrowingCapture]:
+        with closing(FileSource(str(path))) as source:
+            with GrowingCapture(source, "run.tb5", symbols, demo.symfs()) as growing:
+                yield growing
+
+    return begin
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> GrowingFile:
+    """The demo's capture, a part of it."""
+    growing = GrowingFile(demo.capture(), tmp_path / "growing.data")
+    growing.add(int(len(growing.records) * HALF) | 1)
+    return growing
+
+
+def same(one: Loaded, other: Loaded, question: str) -> None:
+    """Two captures have the same answer."""
+    first, second = (ask(each, question, {}) for each in (one, other))
+    assert first.columns.keys() == second.columns.keys()
+    for name, values in first.columns.items():
+        np.testing.assert_array_equal(np.asarray(values), np.asarray(second.columns[name]), name)
+
+
+def test_answers_are_those_about_the_same_bytes(file: GrowingFile, opened: Open, symbols: SymbolOptions) -> None:
+    def whole(path: str | Path) -> Loaded:
+        return Loaded(lastbranch.open(path, symfs=demo.symfs()), symbols)
+
+    with opened(file.path) as growing:
+        first = growing.loaded
+        assert ask(first, "overview", {}).header["recording"] == "live"
+        assert ask(first, "overview", {}).header["warnings"] == []  # a record that is not whole is no damage
+        assert not growing.refresh()
+        file.add()
+        assert growing.refresh()
+        assert growing.loaded is not first
+        written = whole(file.path)
+        assert 0 < first.profile.samples < growing.loaded.profile.samples == written.profile.samples
+        for question in ("hot", "branches", "flame", "overview"):
+            same(growing.loaded, written, question)
+        growing.finish(demo.capture())
+        assert (growing.recording, growing.revision) == ("ended", 2)
+        same(growing.loaded, whole(demo.capture()), "hot")
+        file.append(bytes(8))
+        assert not growing.refresh()
+
+
+def test_what_was_seen_stays_where_there_is_no_complete_file(file: GrowingFile, opened: Open, tmp_path: Path) -> None:
+    with opened(file.path) as growing:
+        samples = growing.loaded.profile.samples
+        growing.finish(str(tmp_path / "missing.tb5"))
+        assert (growing.recording, growing.loaded.profile.samples) == ("ended", samples)
+
+
+def test_opening_anew_takes_a_share_of_a_cpu() -> None:
+    assert pause(0) == PAUSE
+    assert pause(0.08) == pytest.approx(0.08 / SHARE)
+    assert pause(1e6) == LONGEST_PAUSE
+
+
+# -- Server-sent events
+
+
+class Listener(threading.Thread):
+    """Reads the events of a viewer until they end."""
+
+    def __init__(self, address: str) -> None:
+        super().__init__()
+        at = urlsplit(address)
+        self.connection = http.client.HTTPConnection("127.0.0.1", at.port, timeout=60)
+        self.connection.request("GET", f"{at.path}events")
+        self.response = self.connection.getresponse()
+        self.states: list[dict[str, Any]] = []
+        self.start()
+
+    def run(self) -> None:
+        while line := self.response.readline():
+            if line.startswith(b"data: "):
+                self.states.append(json.loads(line[6:]))
+        self.connection.close()
+
+
+def overview(address: str) -> dict[str, Any]:
+    with urllib.request.urlopen(f"{address}ask/overview", timeout=60) as answer:
+        return wire.decode(answer.read()).header
+
+
+def samples(address: str) -> int:
+    number: int = overview(address)["samples"]
+    return number
+
+
+def test_pages_hear_of_more_and_of_the_end(file: GrowingFile, opened: Open) -> None:
+    with opened(file.path) as growing:
+        with serving(growing.loaded, growing=growing) as address:
+            listener = Listener(address)
+            assert listener.response.headers["content-type"].startswith("text/event-stream")
+            assert listener.response.headers["cache-control"] == "no-store"
+            until(lambda: listener.states)
+            assert growing.is_watched
+            before = samples(address)
+            file.add()
+            growing.refresh()
+            until(lambda: len(listener.states) == 2)
+            assert before < samples(address) == loaded(demo.capture()).profile.samples
+            growing.finish(demo.capture())
+            until(lambda: len(listener.states) == 3)
+            growing.close()
+            listener.join(60)
+            assert not listener.is_alive()
+            until(lambda: not growing.is_watched)
+    assert listener.states == [
+        {"revision": 0, "recording": "live"}, {"revision": 1, "recording": "live"}, {"revision": 2, "recording": "ended"}
+    ]  # fmt: skip
+
+
+def test_strangers_hear_nothing(file: GrowingFile, opened: Open, address: str) -> None:
+    with opened(file.path) as growing, serving(growing.loaded, growing=growing) as at:
+        root = re.sub(r"/[^/]+/$", "/", at)
+        for path, headers, status in (
+            (f"{root}events", {}, 404),
+            (f"{at}events", {"Sec-Fetch-Site": "cross-site"}, 403),
+            (f"{at}events", {"Origin": "http://evil.example"}, 403),
+            (f"{at}events", {"Host": "localhost"}, 421),
+        ):
+            with pytest.raises(urllib.error.HTTPError) as refused:
+                urllib.request.urlopen(urllib.request.Request(path, headers=headers), timeout=60)
+            assert refused.value.code == status
+        assert not growing.is_watched
+    with urllib.request.urlopen(f"{address}events", timeout=60) as none:  # of a file there are none
+        assert none.status == 204
+
+
+# -- In a browser
+
+
+def test_the_screen_grows_and_what_is_chosen_stays(file: GrowingFile, opened: Open, browser: Browser) -> None:
+    with opened(file.path) as growing:
+        growing.follow()
+        with serving(growing.loaded, growing=growing) as address:
+            with looking_at(browser, address) as page:
+                before = cells(page, "Functions")
+                page.get_by_text("Live", exact=True).wait_for()
+                grid = page.get_by_role("grid", name="Functions")
+                grid.focus()
+                for _ in range(3):
+                    page.keyboard.press("ArrowDown")
+                chosen = page.locator("[role=row][aria-selected=true]")
+                name = chosen.locator("[data-column=function]").inner_text()
+                assert name == before[3]["function"]
+                was = {row["function"]: int(row["samples"].replace(",", "")) for row in before}
+                file.add()
+                page.wait_for_function(
+                    "before => { const row = document.querySelector('[role=grid] .body [role=row] [data-column=samples]');"
+                    " return row && row.innerText !== before; }",
+                    arg=before[0]["samples"],
+                )  # fmt: skip
+                settled(page)
+                now = {row["function"]: int(row["samples"].replace(",", "")) for row in cells(page, "Functions")}
+                assert all(now[one] >= was[one] for one in was.keys() & now.keys())
+                assert sum(now.values()) > sum(was.values())
+                assert chosen.locator("[data-column=function]").inner_text() == name
+                growing.finish(demo.capture())
+                page.get_by_text("Recording ended", exact=True).wait_for()
+            growing.close()
+
+
+# -- The recorder
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(tmp_path_factory.mktemp("live"), "branches", *FREESTANDING)
+
+
+@pytest.fixture
+def target(program: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """It computes until it is killed, and lets others go first."""
+    with subprocess.Popen(["nice", "-n", "19", program, str(10**15)], stdout=subprocess.DEVNULL) as process:
+        yield process
+        process.kill()
+
+
+@needs_ptrace
+def test_record_live_serves_while_it_records_and_until_ctrl_c(
+    target: subprocess.Popen[bytes], tmp_path: Path
+) -> None:
+    out, said = tmp_path / "run.tb5", list[str]()
+    words = ["--live", "--no-open", "--no-progress", "--engine", "software", "-o", str(out), "-p", str(target.pid)]
+    with recording(*words, said=said) as recorder:
+        address = until(lambda: re.search(ADDRESS, "".join(said)))[0]
+        listener = Listener(address)
+        until(lambda: listener.states and samples(address) > 0)
+        assert listener.states[-1]["recording"] == "live"
+        recorder.send_signal(signal.SIGINT)  # ends the recording: the program is not ours
+        until(lambda: listener.states[-1]["recording"] == "ended")
+        assert target.poll() is None
+        target.kill()
+        shown = samples(address)
+        recorder.send_signal(signal.SIGINT)
+        assert recorder.wait(60) == 0
+        listener.join(60)
+    assert 0 < shown == loaded(out).profile.samples
+    with pytest.raises(OSError, match="refused"):
+        samples(address)
+    assert [path.name for path in tmp_path.iterdir()] == ["run.tb5"]
+
+
+@needs_ptrace
+def test_a_recording_that_ends_by_itself_is_served_until_the_recorder_goes(tmp_path: Path) -> None:
+    out, said = tmp_path / "run.data", list[str]()
+    words = ["--live", "--no-open", "--no-progress", "--engine", "software", "-o", str(out), "--duration", "0.1"]
+    with recording(*words, "--", "sh", "-c", "exec 2>/dev/null; exec sleep 2", said=said) as recorder:
+        until(lambda: "the viewer goes on; Ctrl-C ends it\n" in said)
+        address = until(lambda: re.search(ADDRESS, "".join(said)))[0]
+        until(lambda: overview(address)["recording"] == "ended")
+        assert overview(address)["file"] == str(out)
+        recorder.kill()  # nothing stays behind of it
+        until(lambda: is_gone(address))
+
+
+@contextmanager
+def recording(*words: str, said: list[str]) -> Iterator[subprocess.Popen[str]]:
+    """`lastbranch record` in a process of its own; ``said`` gets the lines that it prints."""
+    command = [sys.executable, "-m", "lastbranch", "record", *words]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True) as recorder:
+        assert recorder.stderr is not None
+        reader = threading.Thread(target=said.extend, args=(iter(recorder.stderr.readline, ""),))
+        reader.start()
+        try:
+            yield recorder
+        finally:
+            recorder.kill()
+            reader.join(60)
+    assert "Traceback" not in "".join(said)
+
+
+def is_gone(address: str) -> bool:
+    try:
+        overview(address)
+    except OSError:
+        return True
+    return False
+
+
+@pytest.mark.parametrize(("words", "code", "message"), [
+    (("--live", "--view", "ls"), 2, "--view is not needed"), (("--no-open", "ls"), 2, "add --live or --view"),
+    (("--live", "-o", "x.etl", "ls"), 2, "cannot be read while"),
+    (("--live", "--no-open", "no-such-program"), 127, "no-such-program: not found in PATH"),
+])  # fmt: skip
+def test_what_cannot_be_recorded_live(words: tuple[str, ...], code: int, message: str) -> None:
+    done = run_cli("record", *words)
+    assert done.code == code
+    assert message in done.err
+    assert "Traceback" not in done.err
