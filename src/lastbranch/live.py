@@ -262,7 +262,7 @@ class LiveViewer(Closing):
         words = [str(file.fileno()), self._name, "browse" if self._browse else ""]
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "lastbranch.view.growing", *words],
+                [sys.executable, "-P", "-m", "lastbranch.view.live_process", *words],
                 stdin=subprocess.PIPE, stdout=2, pass_fds=[file.fileno()], process_group=0,
             )  # fmt: skip
         except OSError as error:

@@ -53,11 +53,9 @@ class _Server(uvicorn.Server):
 
 
 @contextmanager
-def serving(
-    shown: Loaded, kept: KeptAnswers | None = None, growing: GrowingCapture | None = None
-) -> Iterator[str]:
-    """The address of a viewer of ``shown``, which ends with the ``with`` block; answers come from ``kept``, newer states
-    from ``growing``."""
+def serving(shown: Loaded, kept: KeptAnswers | None = None, growing: GrowingCapture | None = None) -> Iterator[str]:
+    """The address of a viewer of ``shown``, which ends with the ``with`` block; answers come from ``kept``,
+    newer states from ``growing``."""
     listening, token = listen(), new_token()
     port = listening.getsockname()[1]
     server = _Server(settings(shown, port, token, kept=kept, growing=growing))

@@ -57,9 +57,11 @@ def opened(symbols: SymbolOptions) -> Open:
 
     @contextmanager
     def begin(path: Path) -> Iterator[GrowingCapture]:
-        with closing(FileSource(str(path))) as source:
-            with GrowingCapture(source, "run.tb5", symbols, demo.symfs()) as growing:
-                yield growing
+        with (
+            closing(FileSource(str(path))) as source,
+            GrowingCapture(source, "run.tb5", symbols, demo.symfs()) as growing,
+        ):
+            yield growing
 
     return begin
 
@@ -149,26 +151,26 @@ def samples(address: str) -> int:
 
 
 def test_pages_hear_of_more_and_of_the_end(file: GrowingFile, opened: Open) -> None:
-    with opened(file.path) as growing:
-        with serving(growing.loaded, growing=growing) as address:
-            listener = Listener(address)
-            assert listener.response.headers["content-type"].startswith("text/event-stream")
-            assert listener.response.headers["cache-control"] == "no-store"
-            until(lambda: listener.states)
-            assert growing.is_watched
-            before = samples(address)
-            file.add()
-            growing.refresh()
-            until(lambda: len(listener.states) == 2)
-            assert before < samples(address) == loaded(demo.capture()).profile.samples
-            growing.finish(demo.capture())
-            until(lambda: len(listener.states) == 3)
-            growing.close()
-            listener.join(60)
-            assert not listener.is_alive()
-            until(lambda: not growing.is_watched)
+    with opened(file.path) as growing, serving(growing.loaded, growing=growing) as address:
+        listener = Listener(address)
+        assert listener.response.headers["content-type"].startswith("text/event-stream")
+        assert listener.response.headers["cache-control"] == "no-store"
+        until(lambda: listener.states)
+        assert growing.is_watched
+        before = samples(address)
+        file.add()
+        growing.refresh()
+        until(lambda: len(listener.states) == 2)
+        assert before < samples(address) == loaded(demo.capture()).profile.samples
+        growing.finish(demo.capture())
+        until(lambda: len(listener.states) == 3)
+        growing.close()
+        listener.join(60)
+        assert not listener.is_alive()
+        until(lambda: not growing.is_watched)
     assert listener.states == [
-        {"revision": 0, "recording": "live"}, {"revision": 1, "recording": "live"}, {"revision": 2, "recording": "ended"}
+        {"revision": 0, "recording": "live"}, {"revision": 1, "recording": "live"},
+        {"revision": 2, "recording": "ended"},
     ]  # fmt: skip
 
 
@@ -209,7 +211,7 @@ def test_the_screen_grows_and_what_is_chosen_stays(file: GrowingFile, opened: Op
                 was = {row["function"]: int(row["samples"].replace(",", "")) for row in before}
                 file.add()
                 page.wait_for_function(
-                    "before => { const row = document.querySelector('[role=grid] .body [role=row] [data-column=samples]');"
+                    "before => { const row = document.querySelector('.body [role=row] [data-column=samples]');"
                     " return row && row.innerText !== before; }",
                     arg=before[0]["samples"],
                 )  # fmt: skip
@@ -240,9 +242,7 @@ def target(program: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 
 @needs_ptrace
-def test_record_live_serves_while_it_records_and_until_ctrl_c(
-    target: subprocess.Popen[bytes], tmp_path: Path
-) -> None:
+def test_record_live_serves_while_it_records_and_until_ctrl_c(target: subprocess.Popen[bytes], tmp_path: Path) -> None:
     out, said = tmp_path / "run.tb5", list[str]()
     words = ["--live", "--no-open", "--no-progress", "--engine", "software", "-o", str(out), "-p", str(target.pid)]
     with recording(*words, said=said) as recorder:

@@ -41,7 +41,8 @@ _FULL = (errno.EFBIG, errno.ENOSPC, errno.EDQUOT)
 
 def record(
     target: Sequence[str] | int, options: Options, output: str, command: Sequence[str], say: Say,
-    progress: Callable[[Summary], None] = lambda summary: None, growing: Callable[[IO[bytes]], None] = lambda file: None,
+    progress: Callable[[Summary], None] = lambda summary: None,
+    growing: Callable[[IO[bytes]], None] = lambda file: None,
 ) -> Summary:  # fmt: skip
     """Record ``target``, a command or a process id, into the file ``output``; an existing one becomes ``output.old``.
 

@@ -86,9 +86,13 @@ class _Record(click.Command):
     "--view", is_flag=True, help="Look at the recording in the browser when it is done, as `lastbranch view`."
 )
 @click.option(
-    "--live", is_flag=True, help="Look at the recording in the browser while it grows. Ctrl-C ends that when it is done."
+    "--live",
+    is_flag=True,
+    help="Look at the recording in the browser while it grows. Ctrl-C ends that when it is done.",
 )
-@click.option("--no-open", is_flag=True, help="With --live or --view: print the address instead of opening the browser.")
+@click.option(
+    "--no-open", is_flag=True, help="With --live or --view: print the address instead of opening the browser."
+)
 @no_progress_option
 @click.option("-a", "--all", "everything", is_flag=True, help="Record the whole system (hardware only).")
 @click.option("-p", "--pid", type=click.IntRange(min=1), metavar="PID", help="A running process.")

@@ -1,30 +1,26 @@
 """A recording that the viewer shows while it grows: opened anew, as far as it has come, again and again.
 
-All answers are those to questions about a complete capture of the same bytes. `lastbranch record --live` starts this
-module as a process of its own, so that the recorder does nothing more than without it.
+All answers are those to questions about a complete capture of the same bytes.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import signal
-import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from ..bind import bind
 from ..closing import Closing
-from ..errors import FormatError, LastbranchError
+from ..errors import LastbranchError
 from ..formats.registry import format_of
 from ..model import OpenFile, Profile, Source
-from ..opening import FileSource, attach_binaries, open_profile
+from ..opening import attach_binaries, open_profile
 from ..symbols import SymbolOptions
 from .loaded import Loaded
 
-__all__ = ["ENDED", "LIVE", "LONGEST_PAUSE", "PAUSE", "SHARE", "GrowingCapture", "main", "pause"]
+__all__ = ["ENDED", "LIVE", "LONGEST_PAUSE", "PAUSE", "SHARE", "GrowingCapture", "pause"]
 
 LIVE, ENDED = "live", "ended"
 """What `Loaded.recording` says of a recording."""
@@ -35,8 +31,6 @@ SHARE = 0.05
 LONGEST_PAUSE = 60.0
 """Seconds, however long an opening takes."""
 _TICK = 0.05
-_NICE = 5
-"""Where processors are short, the program and its recorder go first."""
 
 
 def pause(cpu: float) -> float:
@@ -92,12 +86,16 @@ class GrowingCapture(Closing):
         return True
 
     def finish(self, path: str | None) -> None:
-        """The recording has ended: show the complete file at ``path``. Where there is none, or it cannot be opened, what
-        was recorded until now stays."""
+        """The recording has ended: show the complete file at ``path``. Where there is none, or it cannot be opened,
+        what was recorded until now stays."""
         self._stop()
         done = self.loaded
         try:
-            done = Loaded(open_profile(path, symfs=self._symfs), self._symbols, (path,), self._symfs) if path else self._opened()
+            done = (
+                Loaded(open_profile(path, symfs=self._symfs), self._symbols, (path,), self._symfs)
+                if path
+                else self._opened()
+            )
         except (LastbranchError, OSError):
             with suppress(LastbranchError, OSError):
                 done = self._opened()
@@ -168,81 +166,3 @@ class _Beginning:
 
     def expect(self, offset: int, length: int) -> None:
         self._source.expect(offset, length)
-
-
-# -- The process of `lastbranch record --live`
-
-
-def main(arguments: Sequence[str]) -> int:
-    """Serve the recording in the descriptor that is first of ``arguments``, which becomes the file that is second; the
-    third is ``browse``, or empty. The recorder says on standard input what the complete file is, as JSON in a line (or
-    ``null``: there is none); the end of standard input ends the process."""
-    descriptor, name, browse = int(arguments[0]), arguments[1], arguments[2] == "browse"
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the recorder holds its signals back
-    os.nice(_NICE)
-    try:
-        _serve(FileSource(f"/proc/self/fd/{descriptor}", name), name, browse)
-    except KeyboardInterrupt:
-        pass
-    except (LastbranchError, OSError) as error:
-        sys.stderr.write(f"warning: the viewer cannot show the recording: {error}\n")
-        return 1
-    return 0
-
-
-def _serve(source: OpenFile, name: str, browse: bool) -> None:
-    from .server import listen, serve
-
-    recorder, symbols, growing, over = _Recorder(), SymbolOptions(), None, False
-    while growing is None and not over:
-        over = recorder.ended.wait(_TICK)
-        with suppress(FormatError):  # there is no header yet
-            growing = GrowingCapture(source, name, symbols)
-    if growing is None and recorder.path is None:
-        return
-    if growing is None:
-        loaded = Loaded(open_profile(name), symbols, (name,), recording=ENDED)
-    else:
-        loaded = growing.loaded
-        growing.follow()
-    recorder.tell(growing)
-
-    def say(line: str) -> None:
-        sys.stderr.write(f"{line}\n")
-        sys.stderr.flush()
-
-    serve(loaded, listen(), "", say, browse, growing=growing)
-
-
-class _Recorder:
-    """What the recorder's process says on standard input, read in a thread."""
-
-    def __init__(self) -> None:
-        self.path: str | None = None
-        self.ended = threading.Event()
-        self._growing: GrowingCapture | None = None
-        self._told = threading.Event()
-        threading.Thread(target=self._read, name="recorder", daemon=True).start()
-
-    def tell(self, growing: GrowingCapture | None) -> None:
-        """Have ``growing`` know what was said, and what will be."""
-        self._growing = growing
-        self._told.set()
-
-    def _read(self) -> None:
-        if line := sys.stdin.readline():
-            self.path = json.loads(line)
-        self.ended.set()
-        if line:
-            self._told.wait()
-            if self._growing is not None:
-                self._growing.finish(self.path)
-            sys.stdin.read()
-        if self._growing is not None:
-            self._growing.close()
-        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)  # as Ctrl-C ends `lastbranch view`
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

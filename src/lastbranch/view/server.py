@@ -326,8 +326,9 @@ def settings(
 ) -> uvicorn.Config:  # fmt: skip
     """How `application` is served."""
     return uvicorn.Config(
-        application(loaded, port, token, opened, kept, growing), http=_Connection, log_level="critical", access_log=False,
-        lifespan="off", ws="none", server_header=False, date_header=False, timeout_graceful_shutdown=_LONGEST_WAIT,
+        application(loaded, port, token, opened, kept, growing), http=_Connection, log_level="critical",
+        access_log=False, lifespan="off", ws="none", server_header=False, date_header=False,
+        timeout_graceful_shutdown=_LONGEST_WAIT,
     )  # fmt: skip
 
 

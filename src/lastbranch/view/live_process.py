@@ -1,0 +1,99 @@
+"""The process of `lastbranch record --live` that serves the viewer: the recorder does nothing more than without it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+
+from ..errors import FormatError, LastbranchError
+from ..model import OpenFile
+from ..opening import FileSource, open_profile
+from ..symbols import SymbolOptions
+from .growing import ENDED, GrowingCapture
+from .loaded import Loaded
+from .server import listen, serve
+
+__all__ = ["main"]
+
+_NICE = 5
+"""Where processors are short, the program and its recorder go first."""
+_TICK = 0.05
+"""Seconds between two looks at whether the recording has begun."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Serve the recording in the descriptor that is first of ``arguments``, which becomes the file that is second; the
+    third is ``browse``, or empty. The recorder says on standard input what the complete file is, as JSON in a line (or
+    ``null``: there is none); the end of standard input ends the process."""
+    descriptor, name, browse = int(arguments[0]), arguments[1], arguments[2] == "browse"
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the recorder holds its signals back
+    os.nice(_NICE)
+    try:
+        _serve(FileSource(f"/proc/self/fd/{descriptor}", name), name, browse)
+    except KeyboardInterrupt:
+        pass
+    except (LastbranchError, OSError) as error:
+        sys.stderr.write(f"warning: the viewer cannot show the recording: {error}\n")
+        return 1
+    return 0
+
+
+def _serve(source: OpenFile, name: str, browse: bool) -> None:
+    recorder, symbols, growing, over = _Recorder(), SymbolOptions(), None, False
+    while growing is None and not over:
+        over = recorder.ended.wait(_TICK)
+        with suppress(FormatError):  # there is no header yet
+            growing = GrowingCapture(source, name, symbols)
+    if growing is None and recorder.path is None:
+        return
+    if growing is None:
+        loaded = Loaded(open_profile(name), symbols, (name,), recording=ENDED)
+    else:
+        loaded = growing.loaded
+        growing.follow()
+    recorder.tell(growing)
+
+    def say(line: str) -> None:
+        sys.stderr.write(f"{line}\n")
+        sys.stderr.flush()
+
+    serve(loaded, listen(), "", say, browse, growing=growing)
+
+
+class _Recorder:
+    """What the recorder's process says on standard input, read in a thread."""
+
+    def __init__(self) -> None:
+        self.path: str | None = None
+        self.ended = threading.Event()
+        self._growing: GrowingCapture | None = None
+        self._told = threading.Event()
+        threading.Thread(target=self._read, name="recorder", daemon=True).start()
+
+    def tell(self, growing: GrowingCapture | None) -> None:
+        """Have ``growing`` know what was said, and what will be."""
+        self._growing = growing
+        self._told.set()
+
+    def _read(self) -> None:
+        if line := sys.stdin.readline():
+            self.path = json.loads(line)
+        self.ended.set()
+        if line:
+            self._told.wait()
+            if self._growing is not None:
+                self._growing.finish(self.path)
+            sys.stdin.read()
+        if self._growing is not None:
+            self._growing.close()
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)  # as Ctrl-C ends `lastbranch view`
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
