@@ -167,6 +167,7 @@ def test_module_addresses(module: Module, start: int, end: int, offset: int, add
     assert (address - bias) % (1 << 64) == want
 
 
+@pytest.mark.thorough
 def test_more_spaces_than_fit_a_key() -> None:
     """70 thousand processes, each with its own mapping at the same place."""
     t, n = Timeline(), 70_000

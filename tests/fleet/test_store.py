@@ -328,6 +328,7 @@ def _answers(store: str) -> list[tuple[object, ...]]:
 # -- sudden ends
 
 
+@pytest.mark.thorough
 def test_a_killed_writer_is_finished_by_the_same_call(data: Data, tmp_path: Path) -> None:
     """Killed after any file, it leaves a store as it was; run again, the parts have the bytes of a run in peace."""
     files = [*captures(tmp_path, 20), str(data.path("demo_pie")), str(data.path("skx_6154_32deep_pie"))]

@@ -116,6 +116,7 @@ def test_each_stage_shows_how_far_it_is(files: list[str], small_batches: None, t
 
 
 @pytest.mark.parametrize("when", ["half", "after"])
+@pytest.mark.thorough
 def test_killed_processes_change_no_byte(files: list[str], peace, tmp_path: Path, when: str, monkeypatch) -> None:
     (temporary := tmp_path / "tmp").mkdir()
     monkeypatch.setenv("TMPDIR", str(temporary))
@@ -194,6 +195,7 @@ def test_a_full_disk_leaves_the_store_as_it_was(run: Run, files: list[str], peac
     assert parts_of(store) == peace[0]
 
 
+@pytest.mark.thorough
 def test_two_drivers_at_once(files: list[str], peace, tmp_path: Path) -> None:
     store, log = str(tmp_path / "store"), str(tmp_path / "log")
     said = {"tools": str(fleet_faults.TOOLS), "log": log, "store": store, "kills": "", "files": files[:9]}
@@ -235,6 +237,7 @@ def test_a_cluster_that_is_none_or_of_others(dask: fleet_faults.Cluster, tmp_pat
         Cluster(dask.address.replace("tls:", "tcp:"))
 
 
+@pytest.mark.thorough
 def test_a_cluster_that_loses_workers_and_then_its_scheduler(
     run: Run, files: list[str], peace, dask: fleet_faults.Cluster, tmp_path: Path
 ) -> None:

@@ -134,6 +134,7 @@ def test_odd_compilers(
 
 
 @needs_compiler
+@pytest.mark.thorough
 def test_empty_variables_are_none(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("CC", "CFLAGS", "LASTBRANCH_NATIVE_BUILD"):
         monkeypatch.setenv(name, "")

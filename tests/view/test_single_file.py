@@ -89,6 +89,7 @@ def test_the_file_has_what_the_questions_are_answered_with() -> None:
     assert functions(found) > 1
 
 
+@pytest.mark.thorough
 def test_a_file_that_is_too_small_keeps_the_heaviest_and_sums_the_rest() -> None:
     shown = loaded(demo.capture(), demo.symfs())
     whole = ask(shown, "hot", {})

@@ -135,6 +135,7 @@ def test_baseline_kernel_counts(name):
     assert {n: c for n, c in ours.items() if c} == printed
 
 
+@pytest.mark.thorough
 def test_baseline_response_times():
     """The one derived field that shows whether the ticks are right: response time in ms of disk reads and writes."""
     name, checked = "net.4.5.2.x64", 0

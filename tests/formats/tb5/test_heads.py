@@ -134,6 +134,7 @@ def test_heads_that_are_not_those_of_the_records(
     assert [says in reason for reason in found] == ([True] if says else [])
 
 
+@pytest.mark.thorough
 def test_the_programs_carry_heads_along(path: Path, tmp_path: Path) -> None:
     names, _ = save(str(path), str(tmp_path / "saved.dat"))
     assert (

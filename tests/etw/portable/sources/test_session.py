@@ -69,6 +69,7 @@ def work() -> int:
     return child.pid
 
 
+@pytest.mark.thorough
 def test_a_small_pool_loses_no_lists(kernel: PortableKernel, tmp_path: Path) -> None:
     path = tmp_path / "x.etl"
     state = kernel.start(replace(request(path, LIVES | CSWITCH), maximum_buffers=1), ())
