@@ -133,7 +133,7 @@ def _find_packets(data: bytes, ring: int) -> tuple[list[int], int, int, int]:
     """(where the packets of whole records begin, but padding; where those end; damaged bytes, the first of them)."""
     at: list[int] = []
     append, lengths, end = at.append, _LENGTHS, len(data)
-    p, damaged, first = 0, 0, -1
+    p, damaged, first, chains = 0, 0, -1, _Chains(data, ring)
     while p < end:
         head = data[p]
         length = lengths[head]
@@ -152,7 +152,7 @@ def _find_packets(data: bytes, ring: int) -> tuple[list[int], int, int, int]:
         whole = _last_close(data, at)
         begin = at[whole] if whole < len(at) else p
         del at[whole:]
-        again = _next_whole(data, p + 1, ring)
+        again = chains.next_whole(p + 1)
         if again is None:  # nothing that follows is whole: what looks like a cut-off record is not one
             return at, end, damaged + end - begin, first if first >= 0 else begin
         damaged += again - begin
@@ -194,23 +194,45 @@ def _last_close(data: bytes, at: list[int]) -> int:
     return whole
 
 
-def _next_whole(data: bytes, p: int, ring: int) -> int | None:
-    """Where the first whole record begins from ``p`` on that follows a closing packet, or what looks like one."""
-    for close in _CLOSING.finditer(data, p):
-        begin = q = close.start() + _LENGTHS[data[close.start()]]
-        named = False
-        while q < min(len(data), begin + LONGEST):
-            head, length = data[q], _LENGTHS[data[q]]
-            if head in (_END, _TIMESTAMP) and q + length <= len(data):
-                if named:
-                    return begin
+class _Chains:
+    """Where packets lead that begin anywhere in ``data``. Each byte is looked at once: any byte of a payload can look
+    like a closing packet, and the packets behind many of them are the same."""
+
+    def __init__(self, data: bytes, ring: int) -> None:
+        self._data, self._ring = data, ring
+        self._ends: dict[int, tuple[int, bool]] = {}
+        """Place -> the closing packet that the packets from there lead to (-1: none), whether one before it is the
+        address of an instruction."""
+
+    def next_whole(self, p: int) -> int | None:
+        """Where the first whole record begins from ``p`` on that follows a closing packet, or what looks like one."""
+        for close in _CLOSING.finditer(self._data, p):
+            begin = close.start() + _LENGTHS[self._data[close.start()]]
+            end, named = self._end(begin)
+            if named and end - begin < LONGEST:
+                return begin
+        return None
+
+    def _end(self, q: int) -> tuple[int, bool]:
+        data, ends, path = self._data, self._ends, []
+        end, named = -1, False
+        while q < len(data):
+            if q in ends:
+                end, named = ends[q]
                 break
-            named |= head == _ADDRESS
-            following = q + length if length else _unusual(data, q, ring, lambda _: None)
+            head, length = data[q], _LENGTHS[data[q]]
+            path.append(q)
+            if head in (_END, _TIMESTAMP) and q + length <= len(data):
+                end = q
+                break
+            following = q + length if length else _unusual(data, q, self._ring, lambda _: None)
             if not following:
                 break
             q = following
-    return None
+        for place in reversed(path):
+            named = end >= 0 and (named or data[place] == _ADDRESS)
+            ends[place] = end, named
+        return end, named
 
 
 def _operations(data: NDArray[np.uint8], at: NDArray[np.int64]) -> tuple[Operations, NDArray[np.bool_]]:
