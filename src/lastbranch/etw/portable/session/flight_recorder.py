@@ -136,20 +136,15 @@ class RecorderSlot(Slot):
             self.pool.forget(self._first + number)
 
 
-class FlightRecorder(Writers):
+class FlightRecorder(Writers[RecorderSlot]):
     """The writers of a session in buffering mode."""
 
-    slots: dict[int, RecorderSlot]  # type: ignore[assignment]  # narrower: all of them are made here
-
     def __init__(self, geometry: Geometry, processors: int) -> None:
-        super().__init__(geometry, geometry.kept - SPARE, processors)
+        super().__init__(geometry, geometry.kept - SPARE, processors, RecorderSlot)
         self.changed: Changed | None = None
         """Called when writers have come or gone, and before the buffers of one are used again."""
         self._left: Copies = []
         """What writers had when they left."""
-
-    def _slot(self, pool: Mapping, number: int, cpu: int, pid: int) -> Slot:
-        return RecorderSlot(pool, number, cpu, pid)
 
     def attach(self, pid: int, processor: int) -> tuple[Attached, list[int]]:
         made = super().attach(pid, processor)

@@ -33,7 +33,7 @@ from ..request import flush_seconds, real_flush_timer
 from .flight_recorder import Changed, FlightRecorder
 from .log_file import Disk
 from .sinks import FileSink, HeaderEvents
-from .writers import Writers, geometry_for
+from .writers import Slot, Writers, geometry_for
 
 if TYPE_CHECKING:
     from .delivery import Delivery
@@ -74,7 +74,7 @@ class Logger:
         with on_failure(file.abandon) if file else nullcontext():
             geometry = geometry_for(request, handle, self._clock.kind)
             self._recorder = FlightRecorder(geometry, self._processors) if self._in_memory else None
-            self._writers = self._recorder or Writers(geometry, request.maximum_buffers, self._processors)
+            self._writers = self._recorder or Writers(geometry, request.maximum_buffers, self._processors, Slot)
         self.doorbell = self._writers.doorbell
         """A descriptor that is readable when `poll` has work."""
         self._file = file

@@ -10,8 +10,9 @@ import contextlib
 import os
 import select
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from ....closing import on_failure
 from ....formats.etl.layout import BUFFER_HEADER_SIZE
@@ -211,6 +212,9 @@ class Slot:
         return indices
 
 
+S = TypeVar("S", bound=Slot)
+
+
 def collect(slots: Iterable[Slot], unfinished: bool) -> list[Piece]:
     """What the writers of ``slots`` have committed since the last time, in the order of each."""
     found = list(slots)
@@ -268,7 +272,7 @@ class Leases:
         """``pool`` is closed: its free buffers have no memory any more."""
         self._free.setdefault(None, []).extend(self._free.pop(pool, []))
 
-    def share(self, slots: list[Slot]) -> bool:
+    def share(self, slots: Sequence[Slot]) -> bool:
         """Fill the writers' rings. False if there are too few buffers."""
         bound = max(self.maximum, LEAST_AHEAD * len(slots))
         calm = max(LEAST_AHEAD, self.maximum // max(CALM, len(slots) + 1))
@@ -345,14 +349,17 @@ class _Process:
         os.close(self.bell)
 
 
-class Writers:
-    """The slots of a session, and its buffers: ``maximum`` of them, or two a writer if that is more.
+class Writers(Generic[S]):
+    """The slots of a session, made by ``slot``, and its buffers: ``maximum`` of them, or two a writer if that is more.
 
     A writer that asks for no processor index gets one from ``processors`` on.
     """
 
-    def __init__(self, geometry: Geometry, maximum: int, processors: int) -> None:
-        self.slots: dict[int, Slot] = {}
+    def __init__(
+        self, geometry: Geometry, maximum: int, processors: int, slot: Callable[[Mapping, int, int, int], S]
+    ) -> None:
+        self._slot = slot
+        self.slots: dict[int, S] = {}
         self.processes: dict[ProcessKey, _Process] = {}
         self.peak = 0
         """Most buffers that held events at a time."""
@@ -414,9 +421,6 @@ class Writers:
         slot.ask_bell(1)
         self._give()
         return Attached(number, processor), [self._described, process.fd, process.bell]
-
-    def _slot(self, pool: Mapping, number: int, cpu: int, pid: int) -> Slot:
-        return Slot(pool, number, cpu, pid)
 
     def _process(self, pid: int) -> _Process:
         key = process_key(pid)
