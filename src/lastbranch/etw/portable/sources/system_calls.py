@@ -12,7 +12,7 @@ import errno
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from ....capture.perf_events.linux_kernel import Kernel
 from ....formats.etl.kernel import FILE_IO, PAGE_FAULT
@@ -66,6 +66,23 @@ _TRANSFERS = {"read": (_READ, -1), "write": (_WRITE, -1), "readv": (_READ, -1), 
               "pread64": (_READ, 3), "pwrite64": (_WRITE, 3), "preadv": (_READ, 3), "pwritev": (_WRITE, 3),
               "preadv2": (_READ, 3), "pwritev2": (_WRITE, 3)}  # fmt: skip
 """Event, and the argument that is the offset."""
+_Fields = Callable[[list[int]], dict[str, Any]]
+
+
+def _nothing(_: list[int]) -> dict[str, Any]:
+    return {}
+
+
+_ON_DESCRIPTORS: dict[str, tuple[tuple[int, _Fields], ...]] = {
+    "fsync": ((_FLUSH, _nothing),), "fdatasync": ((_FLUSH, _nothing),),
+    "close": ((_CLEANUP, _nothing), (_CLOSE, _nothing)),
+    "ftruncate": ((_SET, lambda args: {"ExtraInfo": args[1], "InfoClass": _END_OF_FILE}),),
+    "fstat": ((_QUERY, lambda args: {"ExtraInfo": 0, "InfoClass": _STANDARD}),),
+    "getdents64": ((_DIR, lambda args: {
+        "Length": args[2] & 0xFFFFFFFF, "InfoClass": _NAMES, "FileIndex": 0, "FileName": "",
+    }),),
+}  # fmt: skip
+"""Call with a descriptor -> its events, and their fields by the arguments."""
 _VECTORS = {"readv", "writev", "preadv", "pwritev", "preadv2", "pwritev2"}
 _FILES = _OPENS | _TRANSFERS.keys() | {
     "close", "fstat", "lseek", "fsync", "fdatasync", "ftruncate", "getdents64", "unlink", "unlinkat", "rename",
@@ -189,7 +206,7 @@ class SystemCalls(TracepointFollower):
             path = self._found.get((call.row.tid, call.row.time), "")
             file = call.file = _File(0, self._key(path, call.row), path, 0)
             kind, info = (_DELETE, _DISPOSITION) if name.startswith("unlink") else (_RENAME, _RENAMED)
-            self._log_info(kind, call, file, info, 0)
+            self._log_file(kind, call, file, {"ExtraInfo": 0, "InfoClass": info})
             return
         file_ = call.file = self._file(call.row.pid, signed(args[0]), call.row)
         if file_ is None:
@@ -199,18 +216,8 @@ class SystemCalls(TracepointFollower):
             at = file_.position if offset < 0 else args[offset]
             size = 0 if name in _VECTORS else args[2]
             self._log_file(kind, call, file_, {"Offset": at, "IoSize": min(size, 0xFFFFFFFF), "IoFlags": 0})
-        elif name in ("fsync", "fdatasync"):
-            self._log_file(_FLUSH, call, file_, {})
-        elif name == "ftruncate":
-            self._log_info(_SET, call, file_, _END_OF_FILE, args[1])
-        elif name == "fstat":
-            self._log_info(_QUERY, call, file_, _STANDARD, 0)
-        elif name == "getdents64":
-            fields = {"Length": args[2] & 0xFFFFFFFF, "InfoClass": _NAMES, "FileIndex": 0, "FileName": ""}
-            self._log_file(_DIR, call, file_, fields)
-        elif name == "close":
-            self._log_file(_CLEANUP, call, file_, {})
-            self._log_file(_CLOSE, call, file_, {})
+        for kind, fields in _ON_DESCRIPTORS.get(name, ()):
+            self._log_file(kind, call, file_, fields(args))
 
     def _returned(self, call: _Call, row: Row) -> None:
         result, name = row.values["ret"], call.name
@@ -326,9 +333,6 @@ class SystemCalls(TracepointFollower):
         if "file init" in self.kinds:
             whole = {"IrpPtr": call.irp, "FileObject": file.object, "FileKey": file.key, "TTID": call.row.tid}
             self.log((FILE_IO, kind), call.row, 3, whole | fields)
-
-    def _log_info(self, kind: int, call: _Call, file: _File, info: int, extra: int) -> None:
-        self._log_file(kind, call, file, {"ExtraInfo": extra, "InfoClass": info})
 
     # -- memory
 
