@@ -13,6 +13,7 @@ other modules and of the kernel are not in the file and stay out. (System V gABI
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -87,24 +88,30 @@ def _unpacked(source: Source, unpack: Callable[[bytes, int], bytes]) -> bytes:
     return data
 
 
+class _Decompressor(Protocol):
+    """What lzma's and zlib's decompressors have in common."""
+
+    eof: bool
+
+    def decompress(self, data: bytes, max_length: int, /) -> bytes: ...
+
+
 def _unxz(packed: bytes, most: int) -> bytes:
     import lzma
 
-    unpacker = lzma.LZMADecompressor(memlimit=256 << 20)
-    try:
-        data = unpacker.decompress(packed, most)
-    except lzma.LZMAError as error:
-        raise ValueError(str(error)) from None
-    return _whole(data, unpacker.eof, most)
+    return _decompressed(lzma.LZMADecompressor(memlimit=256 << 20), lzma.LZMAError, packed, most)
 
 
 def _gunzip(packed: bytes, most: int) -> bytes:
     import zlib
 
-    unpacker = zlib.decompressobj(16 + zlib.MAX_WBITS)
+    return _decompressed(zlib.decompressobj(16 + zlib.MAX_WBITS), zlib.error, packed, most)
+
+
+def _decompressed(unpacker: _Decompressor, failure: type[Exception], packed: bytes, most: int) -> bytes:
     try:
         data = unpacker.decompress(packed, most)
-    except zlib.error as error:
+    except failure as error:
         raise ValueError(str(error)) from None
     return _whole(data, unpacker.eof, most)
 

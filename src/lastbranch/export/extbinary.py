@@ -17,6 +17,7 @@ from enum import IntEnum
 
 from ..binaries.files import uleb
 from ..errors import FormatError, SelectionError
+from ..model import Limits
 from .sample_tree import DEEPEST, FunctionSamples, Location, SampleTree
 
 __all__ = ["MAGIC", "as_extbinary", "read_extbinary"]
@@ -246,13 +247,9 @@ def read_extbinary(data: bytes, file: str) -> SampleTree:
     return tree
 
 
-_LONGEST = 1 << 30
-"""The most bytes that a compressed section is unpacked to."""
-
-
 def _unpacked(section: _Cursor) -> _Cursor:
     whole, packed = section.number("bytes"), section.number("packed bytes")
-    if packed > len(section.data) - section.at or whole > _LONGEST:
+    if packed > len(section.data) - section.at or whole > Limits.current().expanded(packed):
         raise section.wrong("bytes", max(packed, whole))
     try:
         data = zlib.decompressobj().decompress(section.data[section.at : section.at + packed], whole)
