@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any, NoReturn
 
@@ -33,9 +33,10 @@ __all__ = ["KEPT", "LiveCapture", "LiveRecorder", "LiveViewer", "RecorderState"]
 
 KEPT = 256 << 20
 """Bytes of records that are kept on disk for `LiveCapture.save`: the newest ones."""
-_TOLD = 0.25
+_INTERVAL = 0.25
 """Seconds between two messages of a recorder."""
-_MOST_TOLD = 1 << 16
+_LONGEST_WAIT = 0.1
+"""Seconds after which a recorder that says nothing is looked at: one that was killed sends no message."""
 _ENDING = 10
 """Seconds that a viewer has to end."""
 
@@ -86,25 +87,27 @@ class LiveRecorder(Closing):
             check_target(target)
         except UnavailableError as error:
             raise CollectorError(str(error), hint=error.hint) from error
-        self.file: IO[bytes] = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 (closed by `close`)
         self.state = RecorderState()
         self._options, self._rest = options, b""
-        out = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
-        self._told, tells = os.pipe()
+        with ExitStack() as opened:
+            self.file: IO[bytes] = opened.enter_context(tempfile.TemporaryFile(buffering=0))
+            out = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+            self._open = opened.pop_all()
+        self._messages, messages = os.pipe()
         ends, self._go_on = os.pipe()
-        os.set_blocking(self._told, False)
+        os.set_blocking(self._messages, False)
         self._pid = os.fork()
         if self._pid == 0:
-            os.close(self._told)
+            os.close(self._messages)
             os.close(self._go_on)
-            _be_recorder(target, self.file.fileno(), options, engine, command_line, out, tells, ends)
-        for fd in (tells, ends, out):
+            _be_recorder(target, self.file.fileno(), options, engine, command_line, out, messages, ends)
+        for fd in (messages, ends, out):
             os.close(fd)
 
     def poll(self) -> RecorderState:
         """The newest state."""
         with suppress(BlockingIOError):
-            while part := os.read(self._told, _MOST_TOLD):
+            while part := os.read(self._messages, 1 << 16):
                 self._rest += part
         *lines, self._rest = self._rest.split(b"\n")
         for line in lines:
@@ -121,13 +124,19 @@ class LiveRecorder(Closing):
                         self.state.ended, self.state.error = True, "the recorder was killed"
         return self.state
 
+    def wait(self, seconds: float) -> RecorderState:
+        """The newest state, after the next message, ``seconds`` or `_LONGEST_WAIT`, whichever comes first."""
+        if not self.state.ended:
+            select.select([self._messages], [], [], min(seconds, _LONGEST_WAIT))
+        return self.poll()
+
     def stop(self) -> RecorderState:
         """End the recording, and wait until all of it is in the file."""
         if self._go_on >= 0:
             os.close(self._go_on)
             self._go_on = -1
-        while not self.poll().ended:
-            select.select([self._told], [], [], 0.1)
+        while not self.wait(_LONGEST_WAIT).ended:
+            pass
         if self._pid:
             with suppress(ChildProcessError):
                 os.waitpid(self._pid, 0)
@@ -156,16 +165,16 @@ class LiveRecorder(Closing):
 
     def close(self) -> None:
         self.stop()
-        os.close(self._told)
-        self.file.close()
+        os.close(self._messages)
+        self._open.close()
 
 
 def _be_recorder(
     target: Sequence[str] | int | None, file: int, options: Options, engine: str, command_line: Sequence[str],
-    out: int, tells: int, ends: int,
+    out: int, messages: int, ends: int,
 ) -> NoReturn:  # fmt: skip
-    """Record, in a process of its own, and tell the pipe ``tells`` what became of it. The end of the pipe ``ends``,
-    which comes with that of the process at its other side, ends the recording."""
+    """Record in this process, which was forked for it, and report to the pipe ``messages``. The recording ends when the
+    other end of the pipe ``ends`` is closed, at the latest when the process that holds it ends."""
     from dataclasses import asdict
 
     last: dict[str, Any] = {"ended": True}
@@ -178,11 +187,11 @@ def _be_recorder(
             signal.signal(number, signal.SIG_DFL)
         from .recorders import record_growing
 
-        os.set_blocking(tells, False)
-        teller = _Teller(tells)
+        os.set_blocking(messages, False)
+        reporter = _Reporter(messages)
         done = record_growing(
-            target, f"/proc/self/fd/{file}", options, engine=engine, command_line=command_line, say=teller.say,
-            began=teller.began, stop=lambda: bool(select.select([ends], [], [], 0)[0]),
+            target, f"/proc/self/fd/{file}", options, engine=engine, command_line=command_line,
+            say=reporter.say, began=reporter.began, stop=lambda: bool(select.select([ends], [], [], 0)[0]),
         )  # fmt: skip
         last |= {"notes": done.notes}
         if (summary := _software(done)) is not None:
@@ -195,8 +204,8 @@ def _be_recorder(
         last |= {"error": f"the recorder failed: {crash_line(error)}", "status": 70}
     finally:
         with suppress(OSError):
-            os.set_blocking(tells, True)
-            os.write(tells, b"\n" + json.dumps(last).encode() + b"\n")
+            os.set_blocking(messages, True)
+            os.write(messages, b"\n" + json.dumps(last).encode() + b"\n")
         os._exit(0)
 
 
@@ -213,31 +222,33 @@ def _facts(summary: Summary) -> dict[str, Any]:
     }  # fmt: skip
 
 
-class _Teller:
-    """Tells a pipe how a recording goes, and loses a message rather than wait."""
+class _Reporter:
+    """Writes the state of a recording to a pipe. A message that finds no room there is lost, so that nothing waits."""
 
     def __init__(self, pipe: int) -> None:
-        self._pipe, self._told = pipe, 0.0
+        self._pipe, self._sent = pipe, 0.0
 
-    def _tell(self, message: dict[str, Any]) -> None:
+    def _send(self, message: dict[str, Any]) -> None:
         with suppress(OSError):
             os.write(self._pipe, json.dumps(message).encode() + b"\n")
 
     def say(self, sentence: str) -> None:
-        why = sentence.partition("using the software engine: ")[2]
-        self._tell({"why": why} if why else {"notes": [sentence]})
+        from .recorders import INSTEAD
+
+        why = sentence.partition(INSTEAD)[2]
+        self._send({"why": why} if why else {"notes": [sentence]})
 
     def began(self, summary: Any, _launched: int | None) -> None:
-        if (now := time.monotonic()) - self._told < _TOLD:
+        if (now := time.monotonic()) - self._sent < _INTERVAL:
             return
-        self._told = now
+        self._sent = now
         from dataclasses import asdict
 
         software = _software(summary)
         if software is None:
-            self._tell({"engine": "hardware: the processor's branch records", "pid": os.getpid()})
+            self._send({"engine": "hardware: the processor's branch records", "pid": os.getpid()})
         else:
-            self._tell(_facts(software) | {"summary": asdict(software), "pid": os.getpid()})
+            self._send(_facts(software) | {"summary": asdict(software), "pid": os.getpid()})
 
 
 # -- The viewer
@@ -245,8 +256,8 @@ class _Teller:
 
 class LiveViewer(Closing):
     """The viewer of a recording that runs, in a process of its own; ``name`` is what the recording will be called, and
-    ``browse`` opens the browser. `show` starts it, its address is printed to standard error, `close` ends it. What goes
-    wrong with it is told to ``say``, and the recording goes on.
+    ``browse`` opens the browser. `show` starts it, its address is printed to standard error, `close` ends it. If it
+    fails, ``say`` gets the reason and the recording goes on.
 
     It is in a process group of its own, so that Ctrl-C at the terminal is the program's and ours.
     """

@@ -19,10 +19,12 @@ if TYPE_CHECKING:
     from .etw.hardware_recording import SessionSummary
     from .model import Profile
 
-__all__ = ["CLASSES", "ENGINES", "RECORDERS", "Recorder", "Wanted", "branch_select", "record", "record_file",
+__all__ = ["CLASSES", "ENGINES", "INSTEAD", "RECORDERS", "Recorder", "Wanted", "branch_select", "record", "record_file",
            "record_growing"]  # fmt: skip
 
 ENGINES = ("auto", "hardware", "software")
+INSTEAD = "using the software engine: "
+"""How the line for the user begins that says why the better engine does not record."""
 
 CLASSES = ("USER", "KERNEL", "ANY", "ANY_CALL", "ANY_RETURN", "IND_CALL", "COND", "CALL_STACK", "IND_JUMP", "CALL")
 """Branch classes that can be recorded, by their names in PERF_SAMPLE_BRANCH_*."""
@@ -141,14 +143,14 @@ def _by_engine(
                 "call stacks by call frame information (dwarf) need the software engine, which stops the program",
                 hint="--call-graph fp or lbr",
             )
-        say("using the software engine: call stacks by call frame information (dwarf) need it")
+        say(f"{INSTEAD}call stacks by call frame information (dwarf) need it")
     elif engine != "software":
         try:
             return by_hardware()
         except UnavailableError as error:
             if engine == "hardware" or target is None:
                 raise
-            say(f"using the software engine: {error}")
+            say(f"{INSTEAD}{error}")
     return by_software()
 
 

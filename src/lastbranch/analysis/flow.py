@@ -226,8 +226,8 @@ def _count_not_taken(flow: Flow, not_taken: Bound) -> None:
     columns = mine.count, mine.mispredicted, mine.predicted
     passed, wrong, right = (_sum(row[row >= 0], column, len(flow))[blocks.last] for column in columns)
     taken = _of_branch(flow, flow.edges.count)[blocks.last]
-    told = (flow.kind[blocks.last] == KIND["cond"]) & (passed + taken > 0)
-    blocks.ended, blocks.through = np.where(told, taken, blocks.ended), np.where(told, passed, blocks.through)
+    counted = (flow.kind[blocks.last] == KIND["cond"]) & (passed + taken > 0)
+    blocks.ended, blocks.through = np.where(counted, taken, blocks.ended), np.where(counted, passed, blocks.through)
     blocks.mispredicted, blocks.predicted = blocks.mispredicted + wrong, blocks.predicted + right
 
 

@@ -51,6 +51,15 @@ duty_option = click.option("--duty", type=click.FloatRange(0.1, 50), default=5, 
               help="Software: the largest share of wall time, in percent, that bursts may take.")  # fmt: skip
 
 
+target_options = stacked(
+    click.option("-a", "--all", "everything", is_flag=True, help="Record the whole system (hardware only)."),
+    click.option("-p", "--pid", type=click.IntRange(min=1), metavar="PID", help="A running process."),
+    click.argument("command_words", nargs=-1, type=click.UNPROCESSED, metavar="[--] [COMMAND [ARG]...]",
+                   shell_complete=complete_file),
+)  # fmt: skip
+"""-a, -p and COMMAND."""
+
+
 class _Record(click.Command):
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         after_command = bool(ctx.params.get("command_words"))  # whose options are not ours
@@ -94,10 +103,7 @@ class _Record(click.Command):
     "--no-open", is_flag=True, help="With --live or --view: print the address instead of opening the browser."
 )
 @no_progress_option
-@click.option("-a", "--all", "everything", is_flag=True, help="Record the whole system (hardware only).")
-@click.option("-p", "--pid", type=click.IntRange(min=1), metavar="PID", help="A running process.")
-@click.argument("command_words", nargs=-1, type=click.UNPROCESSED, metavar="[--] [COMMAND [ARG]...]",
-                shell_complete=complete_file)  # fmt: skip
+@target_options
 def command(
     output: str, engine: str, filters: str, duty: float, view: bool, live: bool, no_open: bool, no_progress: bool,
     everything: bool, pid: int | None, command_words: tuple[str, ...], **options: Any,

@@ -10,16 +10,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .options import Count, complete_file, format_option, symfs_option
-from .record import check_trigger, duty_option, filter_classes_option, trigger_options
+from .record import check_trigger, duty_option, filter_classes_option, target_options, trigger_options
 from .symbols import symbol_options
 
 if TYPE_CHECKING:
     from ..live import RecorderState
     from ..symbols import SymbolOptions
     from .top_tables import Session, View
-
-_SLICE = 0.05
-"""Seconds between two looks at whether the recording has ended."""
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
@@ -44,10 +41,7 @@ _SLICE = 0.05
               help="Look at a perf.data that another recorder is writing.")  # fmt: skip
 @symfs_option
 @symbol_options
-@click.option("-a", "--all", "everything", is_flag=True, help="Look at the whole system (hardware only).")
-@click.option("-p", "--pid", type=click.IntRange(min=1), metavar="PID", help="A running process.")
-@click.argument("command_words", nargs=-1, type=click.UNPROCESSED, metavar="[--] [COMMAND [ARG]...]",
-                shell_complete=complete_file)  # fmt: skip
+@target_options
 def command(
     engine: str, filters: str, duty: float, interval: float, duration: float | None, once: bool, plain: bool, form: str,
     limit: int, output: str | None, keep: int, program_output: str, file: str | None, symfs: str | None,
@@ -133,7 +127,7 @@ def _show(
 def _wait_for_begin(session: Session) -> None:
     """Until it records: before that, what is wrong with the target or the options is an error as any other."""
     while session.recorder is not None and not session.recorder.poll().engine and not session.ended:
-        time.sleep(_SLICE / 5)
+        session.recorder.wait(1)
     if session.recorder is not None:
         _check(session.recorder.state)
 
@@ -150,12 +144,13 @@ def _check(state: RecorderState) -> None:
 def _wait(session: Session, interval: float, end: float | None) -> bool:
     """Wait for the next refresh; whether the recording goes on after it."""
     due = time.monotonic() + interval
-    while not session.ended and (left := due - time.monotonic()) > 0:
-        if end is not None and session.seconds >= end:
+    while not session.ended:
+        left = due - time.monotonic()
+        if end is not None:
+            left = min(left, end - session.seconds)
+        if left <= 0:
             break
-        time.sleep(min(left, _SLICE))
-        if session.recorder is not None:
-            session.recorder.poll()
+        session.wait(left)
     return not session.ended and (end is None or session.seconds < end)
 
 

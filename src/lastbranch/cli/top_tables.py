@@ -81,6 +81,13 @@ class Session:
         if self._began is None and (self.recorder is None or self.recorder.state.engine):
             self._began = self._looked = time.monotonic()
 
+    def wait(self, seconds: float) -> None:
+        """Wait, ``seconds`` at most, for a message of the recorder. Nobody says when another program's file grows."""
+        if self.recorder is not None:
+            self.recorder.wait(seconds)
+        else:
+            time.sleep(seconds)
+
     @property
     def seconds(self) -> float:
         """How long it has been recorded."""

@@ -163,7 +163,7 @@ def _while_running(
         if left <= 0:
             break
         if child is None:
-            time.sleep(left)
+            time.sleep(left)  # all processes are recorded: there is no child to wait for
             continue
         with suppress(subprocess.TimeoutExpired):
             code = child.wait(left)

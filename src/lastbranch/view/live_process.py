@@ -57,7 +57,7 @@ def _serve(source: OpenFile, name: str, browse: bool) -> None:
     else:
         loaded = growing.loaded
         growing.follow()
-    recorder.tell(growing)
+    recorder.finishes(growing)
 
     def say(line: str) -> None:
         sys.stderr.write(f"{line}\n")
@@ -73,20 +73,20 @@ class _Recorder:
         self.path: str | None = None
         self.ended = threading.Event()
         self._growing: GrowingCapture | None = None
-        self._told = threading.Event()
+        self._opened = threading.Event()
         threading.Thread(target=self._read, name="recorder", daemon=True).start()
 
-    def tell(self, growing: GrowingCapture | None) -> None:
-        """Have ``growing`` know what was said, and what will be."""
+    def finishes(self, growing: GrowingCapture | None) -> None:
+        """Finish ``growing`` when the recording is complete, and close it when the recorder's process ends."""
         self._growing = growing
-        self._told.set()
+        self._opened.set()
 
     def _read(self) -> None:
         if line := sys.stdin.readline():
             self.path = json.loads(line)
         self.ended.set()
         if line:
-            self._told.wait()
+            self._opened.wait()
             if self._growing is not None:
                 self._growing.finish(self.path)
             sys.stdin.read()

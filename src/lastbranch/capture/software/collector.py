@@ -187,7 +187,7 @@ class Collector:
             except ptrace.Gone:
                 if self._watched is None:
                     break
-                time.sleep(TICK)  # nothing to wait for, until a watched process begins another
+                time.sleep(TICK)  # there is no thread to wait for until `_tick` finds a watched process
                 continue
             self._stopped_at, self._worked = time.perf_counter(), time.process_time()
             self._handle(tid, status)
