@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -28,13 +29,14 @@ _WHAT: dict[str, Callable[[list[Any]], tuple[str, str]]] = {
 def command(action: str, form: str) -> int:
     """List or remove what lastbranch keeps on disk.
 
-    Kept are names out of symbol files, and the counts of large captures (400,000 samples and more) that `view` has
-    shown, so that the next look at them is quick. Both are known by the contents of the files that they come from;
-    nothing that has changed is taken from here. Each of the two has at most 1 GiB: what was not used for longest goes
-    first.
+    lastbranch keeps names read from symbol files, and the counts of large captures (400,000 samples and more) that
+    `view` has shown, so that these open quickly the next time. Both are found by the contents of the files that they
+    come from, so what has changed is never used. Each kind takes at most 1 GiB: the least recently used files go first.
 
-    list shows the files, the newest first; size the bytes of each folder; path the folders. clear removes all.
+    list shows the files, the most recently used first; size the bytes of each folder; path the folders. clear removes
+    all files.
     """
+    from ..model import counted
     from ..symbols.cache import CacheRefused, open_cache
     from ..symbols.options import default_cache
 
@@ -61,8 +63,9 @@ def command(action: str, form: str) -> int:
         case "clear":
             files = [file for one in caches.values() for file in one.files()]
             for _, _, path in files:
-                os.unlink(path)
-            print_notes([f"{len(files)} files of {sum(size for _, size, _ in files):,} bytes were removed"])
+                with suppress(FileNotFoundError):  # another lastbranch made room
+                    os.unlink(path)
+            print_notes([f"{counted(len(files), 'file')} of {sum(size for _, size, _ in files):,} bytes were removed"])
         case _:
             for one in caches.values():
                 rows += _listed(one)
