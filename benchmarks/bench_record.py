@@ -200,9 +200,14 @@ def _of_program(folder: Path, arguments: argparse.Namespace) -> list[list[Row]]:
         words = [str(program), str(threads), str(_rounds_for(program, threads, arguments.seconds))]
         limit = 1.15 if threads > len(os.sched_getaffinity(0)) else 1.10
         turn = _TURN if threads == 1 else _LONG_TURN
-        case = Case(f"{threads} threads", lambda run, words=words: words, limit, _LEAST_RATE, turn)  # type: ignore[misc]
+        case = Case(f"{threads} threads", _always(words), limit, _LEAST_RATE, turn)
         found.append(_measure(case, arguments.rounds, folder))
     return found
+
+
+def _always(words: list[str]) -> Callable[[str], list[str]]:
+    """`Case.words` of a program that runs with the same words each time."""
+    return lambda run: words
 
 
 def _of_make(folder: Path, arguments: argparse.Namespace) -> list[list[Row]]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import os
 import pty
+import signal
 import subprocess
 import sys
 import tempfile
@@ -27,6 +28,7 @@ from lastbranch.opening import FileSource, open_profile
 
 WARM = 5.0
 STEP = 0.05
+"""Seconds from one write to the next: a recorder writes what a ring collected, not each sample."""
 
 
 def parts_of(path: str) -> tuple[bytes, bytes, list[bytes]]:
@@ -64,6 +66,7 @@ def main() -> None:
         words = [sys.executable, "-m", "lastbranch", "top", *["--plain"] * given.plain, "-i", file.name]
         env = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "140", "LINES": "45"}
         top = subprocess.Popen(words, stdin=side, stdout=side, stderr=side, env=env, start_new_session=True)
+        os.close(side)
 
         def read() -> None:
             while True:
@@ -85,10 +88,11 @@ def main() -> None:
         assert before is not None, "too short"
         cpu, memory = figures(top.pid)
         seconds = now - before[0]
-        os.write(main_side, b"q" if not given.plain else b"\x03")
-        time.sleep(1)
-        top.terminate()
-        top.wait()
+        if given.plain:
+            top.send_signal(signal.SIGINT)
+        else:
+            os.write(main_side, b"q")
+        top.wait(60)
     print(
         f"{given.rate} samples/s of {entries:.0f} branches for {seconds:.0f} s: {(cpu - before[1]) / seconds:.1%} of a "
         f"CPU, memory {before[2] / 1e6:.0f} -> {memory / 1e6:.0f} MB, {len(screen)} bytes to the terminal"

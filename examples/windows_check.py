@@ -195,12 +195,12 @@ def stopped(session: Session) -> Iterator[Session]:
 
 @step("StartTrace, ControlTrace, QueryAllTraces, EnableTraceEx2, events, TraceEvent")
 def a_session(check: Check) -> None:
-    file, told = check.file("session.etl"), threading.Event()
+    file, called = check.file("session.etl"), threading.Event()
     states: list[tuple[int, int]] = []
 
     def enabled(source: UUID, code: int, level: int, match_any: int, *_: Any) -> None:
         states.append((int(code), level))
-        told.set()
+        called.set()
 
     status, provider = etw.EventRegister(PROVIDER, enabled, None)
     check.equal("EventRegister", int(status), 0)
@@ -216,7 +216,7 @@ def a_session(check: Check) -> None:
             check.equal("file after an update", session.request.file == file, True)
             check.equal("flush timer", session.request.flush_timer, 2)
             session.enable(PROVIDER, level=4, keywords=0x3, event_ids=[1, 2], timeout=5)
-            assert told.wait(WAIT), "the provider's callback was not called"
+            assert called.wait(WAIT), "the provider's callback was not called"
             check.equal("callback", states[0], (1, 4))
             _write(check, provider, session)
             session.flush()
@@ -303,7 +303,7 @@ def a_file(check: Check) -> None:
 
     logfile = Logfile(LogFileName=check.log, ProcessTraceMode=EVENT_RECORD, Context=0x1234)
     logfile.EventRecordCallback = came
-    logfile.BufferCallback = lambda told: buffers.update([told is logfile])
+    logfile.BufferCallback = lambda given: buffers.update([given is logfile])
     status, handle = etw.OpenTrace(logfile)
     check.equal("OpenTrace", int(status), 0)
     header = logfile.LogfileHeader
@@ -350,12 +350,19 @@ def refusals(check: Check) -> None:
 @step("a session in real time, read by ProcessTrace")
 def real_time(check: Check) -> None:
     seen: list[bytes] = []
+    came = threading.Event()
+
+    def record(one: Any) -> None:
+        seen.append(bytes(one.EventHeader.ProviderId))
+        if seen[-1] == PROVIDER.bytes_le:
+            came.set()
+
     with stopped(Session(NAME, mode=LogFileMode.REAL_TIME_MODE, flush_timer=1)) as session:
         with etw.Provider(PROVIDER) as provider:
             session.enable(PROVIDER, level=4, timeout=5)
             check.note(enabled=provider.enabled)
             logfile = Logfile(LoggerName=NAME, ProcessTraceMode=REAL_TIME | EVENT_RECORD)
-            logfile.EventRecordCallback = lambda record: seen.append(bytes(record.EventHeader.ProviderId))
+            logfile.EventRecordCallback = record
             status, handle = etw.OpenTrace(logfile)
             check.equal("OpenTrace", int(status), 0)
             check.equal("EventWrite", int(provider.event(7, b"live", level=4)), 0)
@@ -363,9 +370,7 @@ def real_time(check: Check) -> None:
             reading.start()
             with suppress(EtwError):
                 session.flush()
-            end = time.monotonic() + WAIT
-            while PROVIDER.bytes_le not in seen and time.monotonic() < end:
-                time.sleep(0.05)
+            came.wait(WAIT)  # that it did not is found by the count of events
         session.stop()
     reading.join(WAIT)
     check.note(ended=not reading.is_alive(), closed=int(etw.CloseTrace(handle)))
@@ -494,8 +499,8 @@ def _ran(check: Check, name: str, function: Callable[[Check], None]) -> dict[str
         function(check)
     except Skip as reason:
         result, why = "skip", str(reason)
-    except Exception as error:
-        result, why = "FAIL", _told(error, check)
+    except Exception as error:  # whatever a step fails with belongs in the report, and the other steps still run
+        result, why = "FAIL", _described(error, check)
         if isinstance(error, EtwError) and error.status == Status.ACCESS_DENIED and not check.elevated:
             result = "skip"
     print(f"{result}  {name}{f': {why}' if why else ''}", flush=True)
@@ -503,7 +508,7 @@ def _ran(check: Check, name: str, function: Callable[[Check], None]) -> dict[str
     return {"step": name, "result": result, "why": why, "seconds": seconds, **check.found}
 
 
-def _told(error: Exception, check: Check) -> str:
+def _described(error: Exception, check: Check) -> str:
     """The error and where it came from, without the names of folders."""
     frames, at = [], error.__traceback__
     while at is not None:
