@@ -38,7 +38,8 @@ def entry(source: int, target: int, wrong: bool, cycles: int) -> Entry:
 def by_hand(stacks: list[list[Entry]]) -> dict[int, tuple[int, int, int, float]]:
     """Address -> entries, mispredicted, those of them that compare, cycles more than after predicted branches."""
     spent = defaultdict[tuple[int, int, bool], list[tuple[int, int]]](list)
-    counts = defaultdict[int, list[float]](lambda: [0, 0, 0, 0.0])
+    counts = defaultdict[int, list[int]](lambda: [0, 0, 0])
+    lost = defaultdict[int, float](float)
     for stack in stacks:
         for newer, (source, target, flags) in zip([None, *stack], stack, strict=False):
             counts[source - 0x400000][0] += 1
@@ -51,8 +52,8 @@ def by_hand(stacks: list[list[Entry]]) -> dict[int, tuple[int, int, int, float]]
             mean = sum(cycles for _, cycles in usual) / len(usual)
             for source, cycles in found:
                 counts[source][2] += 1
-                counts[source][3] += cycles - mean
-    return {address: tuple(row) for address, row in counts.items()}  # type: ignore[misc]
+                lost[source] += cycles - mean
+    return {address: (entries, wrong, more, lost[address]) for address, (entries, wrong, more) in counts.items()}
 
 
 def test_a_case_by_hand(run, tmp_path: Path) -> None:

@@ -163,14 +163,14 @@ def test_rows_of_debug_frame_are_those_of_readelf(name: str, build: Callable[[st
 @pytest.mark.parametrize("name", ["no-table", "32-bit"])
 def test_what_covers_an_address_is_found_with_and_without_the_table(name: str, build: Callable[[str], Path]) -> None:
     data = build(name).read_bytes()
-    every_address_is_found(data)
+    assert_every_address_is_found(data)
 
 
 def test_what_covers_an_address_of_a_library_is_found() -> None:
-    every_address_is_found(library("libgcc_s.so.1").read_bytes())
+    assert_every_address_is_found(library("libgcc_s.so.1").read_bytes())
 
 
-def every_address_is_found(data: bytes) -> None:
+def assert_every_address_is_found(data: bytes) -> None:
     frames, known = CallFrames(BytesSource(data)), fdes(data, "file")
     for section, fde in known:
         rows = [row for row in section.rows(fde) if row.address < fde.end]

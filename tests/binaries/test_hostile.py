@@ -34,7 +34,7 @@ SEEDS = [
 INTERESTING = [0, 1, 2, 4, 8, 0x7F, 0x80, 0xFF, 0xFFFE, 0xFFFF, 0x7FFFFFFF, 0xFFFFFFFF, (1 << 63) - 1, (1 << 64) - 1]
 
 
-def image_or_error(data):
+def assert_image_or_error(data):
     image, error = None, None
     try:
         image = read_image(BytesSource(data, "fuzzed"))
@@ -71,14 +71,14 @@ def mutations(draw):
 @settings(max_examples=600, deadline=None)
 @given(mutations())
 def test_mutated_files(data):
-    image_or_error(data)
+    assert_image_or_error(data)
 
 
 @settings(max_examples=300, deadline=None)
 @given(st.sampled_from([b"\x7fELF", b"\x7fELF\1\1\1", b"\x7fELF\2\2\1", b"MZ"]), st.binary(max_size=600))
 @example(b"MZ", b"")
 def test_anything_after_the_magic(magic, rest):
-    image_or_error(magic + rest)
+    assert_image_or_error(magic + rest)
 
 
 def test_every_byte_of_the_tables():
@@ -86,7 +86,7 @@ def test_every_byte_of_the_tables():
     for seed in SEEDS[:6]:
         for at in range(4, len(seed)):
             for value in (0xFF, seed[at] ^ 0x80):
-                image_or_error(seed[:at] + bytes([value]) + seed[at + 1 :])
+                assert_image_or_error(seed[:at] + bytes([value]) + seed[at + 1 :])
 
 
 class Sparse:
@@ -146,7 +146,7 @@ def test_endless_strings_do_not_allocate():
 
 def test_all_strings_together_are_limited(monkeypatch):
     monkeypatch.setattr(layout, "STRINGS_LIMIT", 30)
-    image_or_error(typical())
+    assert_image_or_error(typical())
     with pytest.raises(FormatError, match="strings of the file are too long"):
         read_image(BytesSource(make_elf(sections=[(b"a" * 16, 1, 0, 0, b""), (b"b" * 16, 1, 0, 0, b"")])))
 
@@ -171,6 +171,6 @@ def test_real_pe_truncated_and_patched(tmp_path):
     subprocess.run(gcc, cwd=tmp_path, check=True)
     data = (tmp_path / "a.exe").read_bytes()
     for size in [*range(0x600), *range(0x600, len(data), 997)]:
-        image_or_error(data[:size])
+        assert_image_or_error(data[:size])
     for at in range(2, 0x600):
-        image_or_error(data[:at] + bytes([data[at] ^ 0xFF]) + data[at + 1 :])
+        assert_image_or_error(data[:at] + bytes([data[at] ^ 0xFF]) + data[at + 1 :])

@@ -17,12 +17,12 @@ from command_line import run_cli
 
 pytestmark = needs_ptrace
 DENSE = ("--engine", "software", "--duty", "30", "--period", "2000000")
-Both = Callable[..., Recorded]
+Runs = Callable[..., Recorded]
 
 
 @pytest.fixture
-def both(tmp_path: Path) -> Both:
-    """Runs a command alone and recorded, compares what came out, and gives the recording.
+def assert_unchanged(tmp_path: Path) -> Runs:
+    """Runs a command alone and recorded, asserts that output and exit code are the same, and gives the recording.
 
     On a busy machine a short program may see few bursts: it is recorded again, a few times.
     """
@@ -47,8 +47,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("flags", [("-no-pie",), ("-static",), ("-static-pie", "-s")], ids=" ".join)
 @pytest.mark.parametrize("name", ["timer"])
-def test_however_it_is_linked(name: str, flags: tuple[str, ...], folder: Path, both: Both) -> None:
-    both(build(folder, name, *flags), least=5)
+def test_however_it_is_linked(name: str, flags: tuple[str, ...], folder: Path, assert_unchanged: Runs) -> None:
+    assert_unchanged(build(folder, name, *flags), least=5)
 
 
 def test_a_build_id_that_no_note_segment_has(folder: Path, tmp_path: Path) -> None:
@@ -68,24 +68,24 @@ def test_a_build_id_that_no_note_segment_has(folder: Path, tmp_path: Path) -> No
     assert all(len(found[name]) == 40 for name in found if "/libc" in name)
 
 
-def test_threads_have_bursts_of_their_own(folder: Path, both: Both) -> None:
-    profile = both(build(folder, "threads"), least=8).profile()
+def test_threads_have_bursts_of_their_own(folder: Path, assert_unchanged: Runs) -> None:
+    profile = assert_unchanged(build(folder, "threads"), least=8).profile()
     assert len({tid for batch in profile.streams[-1].batches() for tid in batch.tid.tolist()}) >= 2
 
 
-def test_a_program_that_blocks_all_signals(folder: Path, both: Both) -> None:
-    both(build(folder, "blocked"), least=5)
+def test_a_program_that_blocks_all_signals(folder: Path, assert_unchanged: Runs) -> None:
+    assert_unchanged(build(folder, "blocked"), least=5)
 
 
-def test_a_program_that_uses_traps_and_stops(folder: Path, both: Both) -> None:
-    both(build(folder, "traps"), least=5)
+def test_a_program_that_uses_traps_and_stops(folder: Path, assert_unchanged: Runs) -> None:
+    assert_unchanged(build(folder, "traps"), least=5)
 
 
 @pytest.mark.parametrize(
     "words", [["cont", "20"], ["block", "20"], ["urg", "winch", "20"], ["urg", "chld", "20"]], ids=" ".join
 )
-def test_a_program_gets_its_own_signals_and_no_others(words: list[str], folder: Path, both: Both) -> None:
-    both(build(folder, "signals"), *words, least=2)
+def test_a_program_gets_its_own_signals_and_no_others(words: list[str], folder: Path, assert_unchanged: Runs) -> None:
+    assert_unchanged(build(folder, "signals"), *words, least=2)
 
 
 def test_a_program_lives_where_no_more_signals_may_wait(folder: Path, tmp_path: Path) -> None:
@@ -96,8 +96,8 @@ def test_a_program_lives_where_no_more_signals_may_wait(folder: Path, tmp_path: 
     assert (done.returncode, done.stdout) == (0, "0 handled, 0 taken\n"), done.stderr
 
 
-def test_forks_vforks_and_execs_are_followed(folder: Path, both: Both) -> None:
-    profile = both(build(folder, "storm"), least=0, options=(*DENSE[:-1], "200000")).profile()
+def test_forks_vforks_and_execs_are_followed(folder: Path, assert_unchanged: Runs) -> None:
+    profile = assert_unchanged(build(folder, "storm"), least=0, options=(*DENSE[:-1], "200000")).profile()
     assert len(profile.processes) == 151
     assert sum(process.name == "true" for process in profile.processes) == 100
 
@@ -106,16 +106,16 @@ def test_forks_vforks_and_execs_are_followed(folder: Path, both: Both) -> None:
     "script",
     ["exit 3", "kill -SEGV $$", "seq 1 20000 | sort -n | tail -1", "true", "(kill -CONT $PPID); kill -TERM $$"],
 )
-def test_shells(script: str, both: Both) -> None:
-    both("sh", "-c", script, least=0)
+def test_shells(script: str, assert_unchanged: Runs) -> None:
+    assert_unchanged("sh", "-c", script, least=0)
 
 
-def test_a_stopped_program_stays_stopped_until_it_is_continued(both: Both) -> None:
+def test_a_stopped_program_stays_stopped_until_it_is_continued(assert_unchanged: Runs) -> None:
     clock = "$(date +%s%N)"
     script = (
         f"(sleep 0.4; kill -CONT $$) & t={clock}; kill -STOP $$; [ $((({clock} - t) / 1000000)) -ge 300 ] && echo so"
     )
-    assert both("sh", "-c", script, least=0).out == b"so\n"
+    assert assert_unchanged("sh", "-c", script, least=0).out == b"so\n"
 
 
 @pytest.mark.parametrize(
@@ -126,10 +126,10 @@ def test_a_stopped_program_stays_stopped_until_it_is_continued(both: Both) -> No
         ("java", ("-Xcomp", "-XX:TieredStopAtLevel=1", "-version")),
     ],
 )
-def test_interpreters_and_compilers_at_run_time(program: str, words: tuple[str, ...], both: Both) -> None:
+def test_interpreters_and_compilers_at_run_time(program: str, words: tuple[str, ...], assert_unchanged: Runs) -> None:
     if shutil.which(program) is None:
         pytest.skip(f"{program} is not installed")
-    both(program, *words, least=2)
+    assert_unchanged(program, *words, least=2)
 
 
 def test_without_perf_events_the_process_table_and_the_mappings_are_told_by_ptrace(

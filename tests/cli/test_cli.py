@@ -482,7 +482,7 @@ def test_a_stream_without_end_that_is_no_capture(monkeypatch: pytest.MonkeyPatch
 
 
 def test_no_room_for_the_output(capture: Path, tmp_path: Path, run: Run) -> None:
-    """A limit of the file size stands in for a full disk; messages name standard output and OUT as such."""
+    """A file size limit plays the part of a full disk; messages name standard output and OUT."""
     resource = pytest.importorskip("resource")
     big = tmp_path / "out"
     for words, name in ((["-o", str(big)], str(big)), ([], "standard output")):

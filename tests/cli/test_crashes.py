@@ -19,7 +19,7 @@ from lastbranch import open as open_profile
 TOP = (1 << 64) - 1
 
 
-def converted(data: bytes, tmp_path: Path, name: str = "in.data") -> list[str]:
+def assert_converts(data: bytes, tmp_path: Path, name: str = "in.data") -> list[str]:
     """What is said of a capture that is converted to both forms, and of the results."""
     path = tmp_path / name
     path.write_bytes(data)
@@ -45,7 +45,7 @@ def converted(data: bytes, tmp_path: Path, name: str = "in.data") -> list[str]:
 def test_features_that_no_machine_has_are_damage(feature: str, values: dict[str, object], tmp_path: Path) -> None:
     made = extremes.base()
     made.feature(feature, **values)
-    for said in converted(made.build(), tmp_path):
+    for said in assert_converts(made.build(), tmp_path):
         assert f"header feature {feature} is damaged" in said
 
 
@@ -59,7 +59,7 @@ def test_process_ids_that_no_process_has(pid: int, tmp_path: Path) -> None:
     made.mmap2(pid=pid, addr=0x1000, length=0x1000, pgoff=0, name="/bin/it", time=13)
     made.sample(ip=0x1100, pid=pid, tid=pid, time=14, branches=[], callchain=[])
     made.exit(pid=pid, time=15)
-    converted(made.build(), tmp_path)
+    assert_converts(made.build(), tmp_path)
     assert open_profile(tmp_path / "out.etl").samples == 4
 
 
@@ -68,7 +68,7 @@ def test_more_losses_than_can_be_counted(tmp_path: Path) -> None:
     for _ in range(3):
         made.record("LOST", id=101, lost=TOP, time=11)
         made.record("LOST_SAMPLES", lost=TOP, time=11)
-    converted(made.build(), tmp_path)
+    assert_converts(made.build(), tmp_path)
     assert max(open_profile(tmp_path / "out.tb5").lost.values()) == (1 << 63) - 1
 
 
@@ -76,14 +76,14 @@ def test_more_losses_than_can_be_counted(tmp_path: Path) -> None:
 def test_a_log_from_a_year_that_no_clock_shows(start: int, tmp_path: Path) -> None:
     trace = etl_builder.Trace(header={"start": start, "end": start})
     trace.add(0, etl_builder.system(0x0301, 1_000_100, bytes(64)))
-    converted(bytes(trace), tmp_path, "in.etl")
+    assert_converts(bytes(trace), tmp_path, "in.etl")
 
 
 @pytest.mark.thorough
 def test_every_number_may_be_anything(tmp_path: Path) -> None:
     for what, data in extremes.perfdata():
         try:
-            converted(data, tmp_path)
+            assert_converts(data, tmp_path)
         except AssertionError as error:
             raise AssertionError(what) from error
 

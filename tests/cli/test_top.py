@@ -1,4 +1,4 @@
-"""`lastbranch top`: what it shows is what the other verbs say, it ends as it is told to, and leaves all as it was."""
+"""`lastbranch top`: it shows what the other verbs print, ends when asked to, and leaves the program as it was."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ def state(pid: int) -> tuple[str, ...]:
 
 
 def on_screen(file: GrowingFile, play: Callable[[Any, Any], Any], output: str | None = None) -> None:
-    """``play(app, pilot)`` with the screen over ``file``, which refreshes when it is told to."""
+    """``play(app, pilot)`` with the screen over ``file``, which refreshes only when ``play`` asks for it."""
     from lastbranch.cli.top_screen import TopScreen
     from lastbranch.cli.top_tables import Session
     from lastbranch.live import LiveCapture

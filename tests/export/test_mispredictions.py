@@ -8,11 +8,13 @@ import json
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import perfdata_writer as pw
 from export_tools import ran, tool
 from lastbranch.analysis import Estimate
+from lastbranch.analysis.executions import Factors, Places
 from lastbranch.errors import UnavailableError
 from lastbranch.export import ExportOptions, mispredictions
 from lastbranch.opening import open_profile
@@ -131,7 +133,8 @@ def test_samples_of_an_event_that_counts_mispredictions_are_counted_by_their_add
     assert len(re.findall(r": [1-9]\d*$", text, re.M)) == 1
     entries = run("export", "--to", "mispredictions", "--event", "0", "--binary", program, path)
     assert re.search(r"^ 1: 1$", entries.out, re.M)
-    estimate = Estimate("executions", of_branches=object())  # type: ignore[arg-type]
+    none = np.zeros(0)
+    estimate = Estimate("executions", of_branches=Factors(Places(np.ones(1, bool), 0), none, none, none))
     assert mispredictions.FORMAT.count
     with pytest.raises(UnavailableError, match="samples of branch-misses are mispredictions"):
         mispredictions.FORMAT.count(open_profile(path), ExportOptions(estimate=estimate), [0])

@@ -8,9 +8,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from lastbranch.etw.flags import Control
+from lastbranch.etw.portable.kernel import PortableKernel
 from waiting import until
 
-__all__ = ["end_all", "processes_of", "registry_at", "until"]
+__all__ = ["end_all", "private_kernel", "processes_of", "registry_at", "until"]
 
 
 def processes_of(root: Path) -> list[int]:
@@ -37,6 +39,16 @@ def registry_at(root: Path) -> Iterator[None]:
             del os.environ["LASTBRANCH_ETW_DIR"]
         else:
             os.environ["LASTBRANCH_ETW_DIR"] = before
+
+
+@contextmanager
+def private_kernel(root: Path) -> Iterator[PortableKernel]:
+    """A portable kernel with ``root`` as its registry, whose sessions are stopped at the end."""
+    with registry_at(root):
+        made = PortableKernel()
+        yield made
+        for state in made.sessions():
+            made.control(Control.STOP, state.handle, None)
 
 
 def end_all(root: Path) -> None:

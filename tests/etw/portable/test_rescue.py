@@ -20,7 +20,7 @@ from lastbranch.etw.portable.session.remains import left_sessions, rescue
 from lastbranch.etw.portable.session_registry import Registry, process_key
 from lastbranch.etw.properties import SessionRequest
 from lastbranch.etw.status import EtwError, Status
-from private_registry import registry_at
+from private_registry import private_kernel
 from session_rig import event, read
 from waiting import until
 
@@ -31,11 +31,8 @@ EACH = 3
 
 @pytest.fixture
 def kernel(tmp_path: Path) -> Iterator[PortableKernel]:
-    with registry_at(tmp_path / "etw"):
-        made = PortableKernel()
+    with private_kernel(tmp_path / "etw") as made:
         yield made
-        for state in made.sessions():
-            made.control(Control.STOP, state.handle, None)
         with made.registry.folder("remains") as folder:
             for name in os.listdir(folder):
                 with suppress(OSError, ValueError):

@@ -1,4 +1,4 @@
-"""examples/windows_check.py on the fake Windows: it makes every call, and tells what fails, and leaves nothing."""
+"""examples/windows_check.py on the fake Windows: it makes every call, reports what fails, and leaves nothing behind."""
 
 from __future__ import annotations
 

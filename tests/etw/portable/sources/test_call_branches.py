@@ -53,7 +53,7 @@ def joined(made: CallBranches, hook: int, times: list[int], tids: list[int], sta
     return made.following(hook, batch(times, tids), ns, ns + 1000, states)
 
 
-def told(events: Events) -> list[tuple[int, int, int]]:
+def records(events: Events) -> list[tuple[int, int, int]]:
     """(time, thread, address of the newest branch) of each record."""
     ends = np.cumsum(events.size)
     found = []
@@ -69,22 +69,22 @@ def told(events: Events) -> list[tuple[int, int, int]]:
 def test_the_event_of_the_call_is_the_first_of_its_thread() -> None:
     made = waiting((ENTER,), batch([100, 200, 300], [1, 2, 1], [2, 1, 1]))
     events = joined(made, ENTER, [90, 110, 150, 205, 310], [1, 1, 1, 2, 1])
-    assert sorted(told(events)) == [(1110, 1, 16), (1205, 2, 48), (1310, 1, 64)]
+    assert sorted(records(events)) == [(1110, 1, 16), (1205, 2, 48), (1310, 1, 64)]
     assert not len(joined(made, ENTER, [400], [1])), "each has one"
 
 
 def test_a_wait_is_one_in_the_call() -> None:
     """After its begin and before its end, in a state that waits: not preempted, and not stopped by the tracer."""
-    records = batch([100, 150, 200, 250, 300], [1, 1, 1, 1, 1], [1, 0, 1, 0, 1])
-    made = waiting((CSWITCH,), records)
+    calls = batch([100, 150, 200, 250, 300], [1, 1, 1, 1, 1], [1, 0, 1, 0, 1])
+    made = waiting((CSWITCH,), calls)
     times, states = [110, 120, 160, 210, 260], [PREEMPTED, STOPPED, SLEEPS, SLEEPS, SLEEPS]
-    assert told(joined(made, CSWITCH, times, [1] * 5, states)) == [(1210, 1, 32)]
-    assert told(joined(made, CSWITCH, [5000], [1], [SLEEPS])) == [(6000, 1, 48)], "it may begin late"
+    assert records(joined(made, CSWITCH, times, [1] * 5, states)) == [(1210, 1, 32)]
+    assert records(joined(made, CSWITCH, [5000], [1], [SLEEPS])) == [(6000, 1, 48)], "it may begin late"
 
 
 def test_a_call_whose_event_was_lost_gives_its_record_to_no_other() -> None:
     made = waiting((ENTER,), batch([100, 200], [1, 1], [1, 1]))
-    assert told(joined(made, ENTER, [210, 220], [1, 1])) == [(1210, 1, 32)]
+    assert records(joined(made, ENTER, [210, 220], [1, 1])) == [(1210, 1, 32)]
     made = waiting((ENTER,), batch([100], [1], [1]), until=PATIENCE + 200)
     assert not len(joined(made, ENTER, [50], [1]))
     assert not len(joined(made, ENTER, [PATIENCE], [1])), "too late"

@@ -21,7 +21,7 @@ from lastbranch.etw.portable.sources import check
 from lastbranch.etw.properties import SessionRequest, SessionState
 from lastbranch.etw.status import EtwError, Status
 from lastbranch.opening import open_profile
-from private_registry import registry_at
+from private_registry import private_kernel
 
 PERFINFO, THREAD = UUID("ce1dbfb4-137e-4da6-87b0-3f59aa102cbc"), UUID("3d6fa8d1-fe05-11d0-9dda-00c04fd7ba7c")
 LIVES, CSWITCH, REGISTRY, PROFILE = 7, 0x10, 0x20000, 0x1000000
@@ -40,11 +40,8 @@ pytestmark = pytest.mark.skipif(not permitted(), reason="events of the whole sys
 
 @pytest.fixture
 def kernel(tmp_path: Path) -> Iterator[PortableKernel]:
-    with registry_at(tmp_path / "etw"):
-        made = PortableKernel()
+    with private_kernel(tmp_path / "etw") as made:
         yield made
-        for state in made.sessions():
-            made.control(Control.STOP, state.handle, None)
 
 
 def request(path: Path, flags: int, **more: int) -> SessionRequest:

@@ -429,7 +429,12 @@ class TestLives:
             )
             s.kernel.give(*DUMMY, 0, short)
             s.recorder.round(s.now + 9)
+            assert s.events(0x030A) == [], "it is too short for a mapping"
+            mapped = struct.pack("=iiQQQIIQQII", 1, 1, 0x400000, 0x100000, 0x1000, 8, 1, 123, 0, 5, 2) + b"/bin/known\0"
+            s.kernel.give(*DUMMY, 0, side_band(10, mapped, s.now + 10, 0, 2))
+            s.recorder.round(s.now + 19)
             s.recorder.end()
+            assert len(s.events(0x030A)) == 1, "what follows is read"
 
 
 class TestClocks:
