@@ -108,6 +108,80 @@ def test_version_1_numbers_blocks_by_place(tmp_path: Path) -> None:
     assert rows_of(read(made.read_bytes())) == llvm_says(made)
 
 
+CODE = """
+    .text
+    f: nop
+       call g
+    .Lf1: call g
+    .Lf2: nop
+    .Lf3: ret
+    .Lf4:
+    g: nop
+    .Lg1: ret
+    .Lg2:
+    .section .llvm_bb_addr_map,"o",@llvm_bb_addr_map,.text
+"""
+BLOCKS = (("f", ((7, "f", (".Lf1", ".Lf2"), ".Lf3", 8), (300, ".Lf3", (), ".Lf4", 1))),
+          ("g", ((0, "g", (), ".Lg1", 8), (1, ".Lg1", (), ".Lg2", 1))))  # fmt: skip
+"""(function, (id, start, ends of its calls, end, metadata) of its blocks)."""
+CALLS, HASHES, COUNTS, LINKED = 0x20, 0x40, 0x07, 0x80
+
+
+def map_of(version: int, features: int) -> str:
+    """The map of `BLOCKS` as LLVM's documentation describes each version."""
+    lines = []
+    for function, blocks in BLOCKS:
+        lines += [f".byte {version}", f".{'byte' if version < 5 else 'short'} {features}", f".quad {function}"]
+        lines += [f".uleb128 {len(blocks)}"]
+        before = function
+        for number, start, calls, end, metadata in blocks:
+            lines.append(f".uleb128 {number}, {start}-{before}")
+            before = start
+            if features & CALLS:
+                lines.append(f".uleb128 {len(calls)}")
+                for call in calls:
+                    lines.append(f".uleb128 {call}-{before}")
+                    before = call
+            lines.append(f".uleb128 {end}-{before}, {metadata}")
+            lines += [".quad 0x8100ff807f92a5c3"] * bool(features & HASHES)
+            before = end
+        if features & COUNTS:
+            linked = [", 500"] if features & LINKED else [""]
+            lines.append(".uleb128 1000")
+            lines += [f".uleb128 90{linked[0]}, 1, 300, 77{linked[0]}" for _ in blocks]
+    return CODE + "\n".join(lines) + "\n"
+
+
+@pytest.mark.parametrize(
+    ("version", "features"),
+    [(3, 0), (3, CALLS), (4, HASHES), (4, CALLS | HASHES), (5, 0), (5, CALLS | HASHES | COUNTS | LINKED), (4, COUNTS)],
+)
+def test_later_versions_say_the_same(tmp_path: Path, version: int, features: int) -> None:
+    """Version 2 is what llvm-readobj 19 reads; what later ones add is read over."""
+    known = built(tmp_path, source=map_of(2, 0), suffix=".s")
+    want = llvm_says(known)
+    assert [row[2:4] for row in want] == [(7, 8), (300, 1), (0, 8), (1, 1)]
+    assert rows_of(read(known.read_bytes())) == want
+    found = read(built(tmp_path, source=map_of(version, features), suffix=".s").read_bytes())
+    assert rows_of(found) == want
+    assert found is not None
+    assert found.notes == []
+
+
+@pytest.mark.parametrize(("version", "feature"), [(2, CALLS), (3, HASHES), (4, LINKED)])
+def test_a_feature_of_a_later_version_is_refused(tmp_path: Path, version: int, feature: int) -> None:
+    with pytest.raises(FormatError) as error:
+        read(built(tmp_path, source=map_of(version, feature), suffix=".s").read_bytes())
+    assert f"features = {feature:#x}" in str(error.value)
+
+
+def test_functions_without_blocks_have_their_number_alone(tmp_path: Path) -> None:
+    without = "".join(f".byte 2, 0x10\n.quad {f}\n.uleb128 2\n" for f in "fg")
+    found = read(built(tmp_path, source=CODE + without, suffix=".s").read_bytes())
+    assert found is not None
+    assert (len(found), len(found.entry)) == (0, 2)
+
+
 @pytest.fixture(scope="module")
 def image(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, int, int]:
     """A file, and where its map is."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 from pathlib import Path
@@ -74,6 +75,60 @@ def test_it_is_llvm_profgens_for_deep_inlining(run, tmp_path: Path, compiler: st
     assert ours == theirs
     assert ours.count("\n") > 300
     assert any(line.startswith("   ") for line in ours.splitlines())  # three deep
+
+
+FLOW = """
+static unsigned fold(unsigned *d, unsigned n, unsigned k) {
+  unsigned t = 0;
+  for (unsigned i = 0; i < n; i++) t += d[i] % 7 > k ? d[i] ^ t : d[i] * 3 + (t & 1 ? k : i);
+  return t;
+}
+int main(int n, char **a) {
+  unsigned d[64], t = 0;
+  for (unsigned i = 0; i < 64; i++) d[i] = i * 2654435761u + n;
+  for (unsigned k = 0; k < 9; k++) t ^= k % 3 ? fold(d, 64, k) : fold(d, 9, n);
+  return t & 1;
+}
+"""
+
+
+@pytest.mark.parametrize("how", ["lines", "lines in a separate debug file", "probes"])
+def test_flow_sensitive_discriminators_are_whole(run, tmp_path: Path, how: str) -> None:
+    """A variable of the binary says that it has them. llvm-profgen takes all of their bits, and so does clang."""
+    (tmp_path / "p.c").write_text(FLOW)
+    by = "-fpseudo-probe-for-profiling" if how == "probes" else "-fdebug-info-for-profiling"
+    flags = ("-O3", "-g", "-funroll-loops", by, "-mllvm", "-enable-fs-discriminator")
+    ran(tool("clang-19"), *flags, "-o", tmp_path / "program", tmp_path / "p.c")
+    (tmp_path / "capture.txt").write_text(made_up_stacks(tmp_path / "program"))
+    given = tmp_path / "program"
+    if "file" in how:
+        given = tmp_path / "stripped" / "program"
+        given.parent.mkdir()
+        debug = given.parent / "program.debug"
+        ran(tool("llvm-objcopy-19"), "--only-keep-debug", tmp_path / "program", debug)
+        ran("llvm-objcopy-19", "--strip-all", f"--add-gnu-debuglink={debug}", tmp_path / "program", given)
+    made = {}
+    for form, more in (("profgen", ()), ("sampleprof", ()), ("sampleprof", ("--extbinary",))):
+        out = made[form, *more] = tmp_path / f"{form}{''.join(more)}"
+        words = ("--no-symbol-cache", "--binary", given, "-o", out, *more)
+        done = run("export", tmp_path / "capture.txt", "--to", form, *words)
+        assert done.code == 0, done.err
+    for form in ("text", "extbinary"):
+        ran(tool("llvm-profgen-19"), f"--binary={tmp_path / 'program'}", f"--format={form}",
+            f"--unsymbolized-profile={made['profgen',]}", f"--output={tmp_path / form}")  # fmt: skip
+    ours = made["sampleprof",].read_text()
+    assert ours == (tmp_path / "text").read_text()
+    assert {int(n) for n in re.findall(r"^ +\d+\.(\d+): ", ours, re.M)} - set(range(256))
+    shown = [ran(tool("llvm-profdata-19"), "show", "--sample", "--show-sec-info-only", path).replace(str(path), "")
+             for path in (tmp_path / "extbinary", made["sampleprof", "--extbinary"])]  # fmt: skip
+    assert all("fs-discriminator" in one for one in shown), shown
+    if given.parent != tmp_path:
+        return
+    done = run("export", "--check", made["sampleprof",], "--binary", given, "--format", "csv")
+    assert done.out.splitlines()[-1].endswith(",100.0"), done.out
+    said = ran("clang-19", *flags, f"-fprofile-sample-use={made['sampleprof', '--extbinary']}", "-c", "-o", os.devnull,
+               "-Rpass-analysis=sample-profile-impl", tmp_path / "p.c")  # fmt: skip
+    assert re.search(r"Applied [1-9]\d* samples from profile", said)
 
 
 @pytest.mark.parametrize("flags", [(), ("-flto",), ("-flto", "-gdwarf-4")], ids=" ".join)

@@ -1,13 +1,16 @@
 """The map of machine basic blocks that clang writes with ``-fbasic-block-address-map``: ``.llvm_bb_addr_map``.
 
-Versions 1 and 2, those of clang 16 to 20. An entry a function (LLVM's docs/Extensions.rst, "SHT_LLVM_BB_ADDR_MAP"):
-version, features, the number of ranges where the function has several, and for each range its address, the number of
-blocks and the blocks. A block is LEB128 numbers: its id (version 2; else its place), its distance from the end of the
-block before it, its size, and its metadata. What the compiler's own profile adds (counts, probabilities) is read over.
+Versions 1 to 5, those of clang 16 and later. An entry a function (LLVM's docs/Extensions.rst, "SHT_LLVM_BB_ADDR_MAP";
+BBAddrMap.cpp): version, features (a byte, two from version 5 on), the number of ranges where the function has several,
+and for each range its address, the number of blocks and the blocks. A block is LEB128 numbers: its id (from version 2
+on; else its place), its distance from the end of the block before it, its size, and its metadata. From version 3 on the
+ends of its calls can come before the size, which then counts from the last of them, and from version 4 on a hash of
+eight bytes can follow. What the compiler's own profile adds (counts, probabilities) is read over.
 """
 
 from __future__ import annotations
 
+from array import array
 from dataclasses import dataclass, field
 from enum import IntFlag
 
@@ -23,20 +26,30 @@ from .sections import Binary
 __all__ = ["BlockFlags", "BlockMap", "read_block_map"]
 
 SECTION = ".llvm_bb_addr_map"
-VERSIONS = (1, 2)
+VERSIONS = range(1, 6)
 
 
 class Features(IntFlag):
-    """The byte of features of an entry."""
+    """The features of an entry."""
 
     FUNCTION_ENTRY_COUNT = 1
     BLOCK_FREQUENCY = 2
     BRANCH_PROBABILITY = 4
     MULTIPLE_RANGES = 8
     NO_BLOCKS = 16
+    CALLS = 32
+    """Blocks have the ends of their calls (version 3)."""
+    HASHES = 64
+    """Blocks have hashes (version 4)."""
+    LINKED_COUNTS = 128
+    """The compiler's profile has counts of the linked program, too (version 5)."""
 
 
-_KNOWN = sum(Features)
+_SINCE = {Features.CALLS: 3, Features.HASHES: 4, Features.LINKED_COUNTS: 5}
+"""The first version that has a feature; it is 1 for the others."""
+_HASH = 8
+_MOST = 1 << 31
+"""The largest distance or size of a block: the sums of that many stay within 64 bits."""
 
 
 class BlockFlags(IntFlag):
@@ -112,6 +125,9 @@ class _Walk:
         self.entry, self.notes = list[int](), list[str]()
         self.function, self.base, self.first, self.count = list[int](), list[int](), list[int](), list[int]()
         self.width = list[int]()
+        self.varied = array("Q")
+        """Four words of each block with calls or a hash: its id, which number its distance is, how many calls it has,
+        and which number its metadata is."""
 
     def bad(self, at: int, what: str, name: str, value: object) -> FormatError:
         return FormatError(f"{SECTION}: {what}", file=self.space.file, offset=self.offset + at, field=name, value=value)
@@ -153,8 +169,8 @@ class _Walk:
                     else f"{SECTION}: version {version} at {where} is not known"
                 )
                 return
-            features = self.fixed(1, "features")
-            if features & ~_KNOWN:
+            features = self.fixed(1 if version < 5 else 2, "features")
+            if features & ~sum(one for one in Features if version >= _SINCE.get(one, 1)):
                 raise self.bad(begin + 1, "features that are not known", "features", features)
             self.function_entry(version, Features(features))
 
@@ -168,10 +184,10 @@ class _Walk:
             base = self.fixed(self.word, "address")
             if not part:
                 self.entry.append(base)
-            if features & Features.NO_BLOCKS:
-                continue
             at = self.at
             count = self.number("blocks")
+            if features & Features.NO_BLOCKS:
+                continue
             width = 4 if version >= 2 else 3
             if count * width > self.space.size - self.at:
                 raise self.bad(at, "more blocks than there are bytes", "blocks", count)
@@ -179,20 +195,43 @@ class _Walk:
             self.base.append(base)
             self.first.append(int(self.rank[self.at - 1]))
             self.count.append(count)
-            self.width.append(width)
-            self.skip(count * width, "blocks")
+            if features & (Features.CALLS | Features.HASHES):
+                self.width.append(0)
+                self.varied_blocks(count, features)
+            else:
+                self.width.append(width)
+                self.skip(count * width, "blocks")
             blocks += count
         if features & Features.FUNCTION_ENTRY_COUNT:
             self.skip(1, "entry count")
+        linked = bool(features & Features.LINKED_COUNTS)
+        frequencies = bool(features & Features.BLOCK_FREQUENCY) + linked
         if features & Features.BRANCH_PROBABILITY:
             for _ in range(blocks):
-                self.skip(bool(features & Features.BLOCK_FREQUENCY), "frequency")
+                self.skip(frequencies, "frequency")
                 at, successors = self.at, self.number("successors")
-                if 2 * successors > self.space.size - self.at:
+                if (2 + linked) * successors > self.space.size - self.at:
                     raise self.bad(at, "more successors than there are bytes", "successors", successors)
-                self.skip(2 * successors, "probabilities")
+                self.skip((2 + linked) * successors, "probabilities")
         elif features & Features.BLOCK_FREQUENCY:
-            self.skip(blocks, "frequencies")
+            self.skip(blocks * frequencies, "frequencies")
+
+    def varied_blocks(self, count: int, features: Features) -> None:
+        """Blocks of different lengths, one by one."""
+        for _ in range(count):
+            number = self.number("id")  # after a hash, of which any byte can look like the end of a number
+            distance = int(self.rank[self.at - 1])
+            self.skip(1, "offset")
+            calls, last = 0, distance + 2
+            if features & Features.CALLS:
+                at, calls = self.at, self.number("calls")
+                if calls > self.space.size - self.at:
+                    raise self.bad(at, "more calls than there are bytes", "calls", calls)
+                last += 1 + calls
+            self.varied.extend((number, distance, calls, last))
+            self.skip(calls + 2, "blocks")
+            if features & Features.HASHES:
+                self.fixed(_HASH, "hash")
 
     def numbers(self, index: Ints) -> Array:
         """uint64: the LEB128 numbers that end at ``ends[index]``. Raises `FormatError` for one of more than 64 bits."""
@@ -212,11 +251,18 @@ def _sorted(walk: _Walk, binary: Binary) -> BlockMap:
     wide = width[part]
     # Blocks of one range follow each other; of the numbers of a block the last three are always there.
     head = ranges(np.array(walk.first, np.int64), count) + place * (wide - 1)
-    last = head + wide - 1
+    distance, last = head + wide - 3, head + wide - 1
+    varied = np.flatnonzero(wide == 0)
+    ids, distance[varied], calls, last[varied] = np.frombuffer(walk.varied, np.int64).reshape(-1, 4).T
+    head[varied] = distance[varied]
     number = np.where(wide == 4, walk.numbers(head), place.astype(np.uint64)) if len(part) else np.empty(0, np.uint64)
-    gap, size, flags = (walk.numbers(last - k) for k in (2, 1, 0))
+    number[varied] = ids.view(np.uint64)
+    gap, size, flags = (walk.numbers(which) for which in (distance, last - 1, last))
+    ends = walk.numbers(ranges(distance[varied] + 2, calls))
+    until = np.append(np.uint64(0), np.cumsum(np.minimum(ends, np.uint64(_MOST))))
+    size[varied] += np.diff(until[offsets_of(calls)])
     for name, column in (("id", number), ("offset", gap), ("size", size), ("metadata", flags)):
-        most = np.uint64(0xFF if name == "metadata" else 1 << 31)  # the sums of that many stay within 64 bits
+        most = np.uint64(0xFF if name == "metadata" else _MOST)
         if (column > most).any():
             row = int(np.argmax(column > most))
             raise walk.bad(int(walk.ends[head[row]]), "a block that cannot be", name, int(column[row]))

@@ -21,7 +21,7 @@ from ..model import Array, counted
 from ..symbols import FunctionTable, Symbolizer
 from .contexts import CodeMap, Context, Contexts, Pair, count_contexts, without_repeats
 from .interface import Exported, ExportOptions
-from .line_samples import PART, chains_of
+from .line_samples import PART, Discriminators, chains_of, discriminators_of
 from .modules import ModuleCounts
 from .probe_samples import PlacedProbes, callee_names, stamp
 from .sample_tree import FunctionSamples, Location, SampleTree
@@ -43,18 +43,20 @@ def tree_of(counts: ModuleCounts, options: ExportOptions, binary: Binary) -> tup
         raise SelectionError("calling contexts are of samples, which have no weights", hint="leave out --weight")
     with Symbolizer(counts.profile, options.symbols) as symbolizer:
         table = symbolizer.functions(counts.row)
-        chains, _, which = chains_of(symbolizer.names(counts.row, table.start), table, plain=False)
+        chains, _, which = chains_of(symbolizer.names(counts.row, table.start), table)
         described = np.array([bool(chain) for chain in chains], bool)[which]
         code = CodeMap(counts.profile, counts.row, table, described)
         found = count_contexts(counts.profile, counts.row, code, options.sample_filter)
         addresses, targets = _addresses(found)
         placed = PlacedProbes(binary, table, addresses)
         entries = callee_names(symbolizer, counts.row, table, targets, placed)
+        flow = discriminators_of(symbolizer, counts.row) is Discriminators.FLOW
         notes = symbolizer.notes
     profile = _ByContext(placed, code, entries, _TailCalls(table, described, code, found))
     for context in found.ranges.keys() | found.branches.keys():
         profile.add(context, found.ranges.get(context, {}), found.branches.get(context, {}))
     tree = _nested(_without_cold(profile.samples))
+    tree.flow = flow
     stamp(tree, placed)
     tree.finish(calls_count=False)
     return tree, Exported([*notes, *placed.notes, *_said(found)], found.samples, found.recorded)

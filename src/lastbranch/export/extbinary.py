@@ -50,8 +50,9 @@ _COMPRESSED = 1 << 0
 """Flag of any section: it is packed with zlib, after its length and that of the packed bytes."""
 _HASHED, _UNIQUE = 1 << 32, 1 << 34
 """Flags of names: they are MD5 hashes; local functions have unique ones (``-funique-internal-linkage-names``)."""
-_FULL_CONTEXTS, _PREINLINED = 1 << 33, 1 << 36
-"""Flags of the summary: functions are by calling context, and not nested; llvm-profgen's pre-inliner chose some."""
+_FULL_CONTEXTS, _FLOW, _PREINLINED = 1 << 33, 1 << 34, 1 << 36
+"""Flags of the summary: functions are by calling context, and not nested; discriminators are flow-sensitive;
+llvm-profgen's pre-inliner chose some."""
 _BY_PROBE, _ATTRIBUTES = 1 << 32, 1 << 33
 """Flags of the metadata: it has hashes of the control flow; it has attributes."""
 _SHOULD_BE_INLINED = 2
@@ -89,7 +90,7 @@ def as_extbinary(tree: SampleTree) -> bytes:
     unique = any(".__uniq." in name for name in names)
     chosen = any(samples.attributes & _SHOULD_BE_INLINED for _, samples in everything)
     sections = {
-        _Section.SUMMARY: (_PREINLINED * chosen, _summary(tree, everything)),
+        _Section.SUMMARY: (_PREINLINED * chosen | _FLOW * tree.flow, _summary(tree, everything)),
         _Section.NAMES: (_UNIQUE * unique, _uleb(len(names)) + b"".join(map(_encoded, names))),
         _Section.CONTEXTS: (0, _uleb(0)),
         _Section.OFFSETS: (0, bytes(offsets)),
@@ -234,6 +235,8 @@ def read_extbinary(data: bytes, file: str) -> SampleTree:
         if kind == _Section.SUMMARY and flags & _FULL_CONTEXTS:
             raise SelectionError(f"{file}: a profile with a section for each calling context cannot be held against a "
                                  "binary", hint="write it with nested functions")  # fmt: skip
+        if kind == _Section.SUMMARY:
+            tree.flow = bool(flags & _FLOW)
         if kind == _Section.NAMES:
             if flags & _HASHED:
                 raise SelectionError(f"{file} has hashes in the place of names", hint="write it with names")

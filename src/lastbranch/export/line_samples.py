@@ -7,20 +7,33 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence, Set
+from contextlib import suppress
+from enum import Enum, auto
 
 import numpy as np
 
 from ..arrays import covered, distinct_rows, distinct_stacks
-from ..errors import UnavailableError
+from ..binaries.sections import open_binary
+from ..errors import LastbranchError, UnavailableError
 from ..isa import Decoder
 from ..model import Array, Module, Profile, counted, visible, word
 from ..opening import code_of
 from ..symbols import Function, FunctionTable, Names, Symbolizer, SymbolOptions
+from ..symbols.backends.symbol_tables import defines_data
 from .interface import Exported, ExportOptions
 from .modules import ModuleCounts
 from .sample_tree import Location, SampleTree, base_discriminator, canonical, duplication, source_name
 
-__all__ = ["PART", "Instructions", "chains_of", "entry_names", "source_lines", "tree_of"]
+__all__ = [
+    "PART",
+    "Discriminators",
+    "Instructions",
+    "chains_of",
+    "discriminators_of",
+    "entry_names",
+    "source_lines",
+    "tree_of",
+]
 
 
 PART = re.compile(r"\.cold(\.\d+)?$")
@@ -30,7 +43,27 @@ _COPY = re.compile(r"(\.(isra|constprop|lto_priv)\.\d+|\.cold)+$")
 _REMEDY = "build with -g (clang: and -fdebug-info-for-profiling), or give --debug-dir DIR"
 _REMEDY_PE = "build with DWARF: clang -g -gdwarf -fdebug-info-for-profiling, or mingw-w64's gcc -g"
 _WHOLE = re.compile(r"[CD]1(?=E)")
+_FLOW_VARIABLE = b"__llvm_fs_discriminator__"
 _Chain = Sequence[tuple[str, Location]]
+
+
+class Discriminators(Enum):
+    """How a compiler makes the numbers that tell the blocks of a line apart."""
+
+    PARTS = auto()
+    """clang: a block, copies of it, and more, in one number."""
+    FLOW = auto()
+    """clang with ``-enable-fs-discriminator``: passes that copy blocks add bits of their own, and all of them count."""
+    PLAIN = auto()
+    """gcc: a number."""
+
+
+_BLOCK: dict[Discriminators, Callable[[int], int]] = {
+    Discriminators.PARTS: base_discriminator,
+    Discriminators.FLOW: int,
+    Discriminators.PLAIN: lambda discriminator: discriminator & 0xFFFF,
+}
+"""What of a discriminator is in a profile."""
 
 
 def tree_of(counts: ModuleCounts, options: ExportOptions, plain: bool = False) -> tuple[SampleTree, Exported]:
@@ -43,16 +76,17 @@ def tree_of(counts: ModuleCounts, options: ExportOptions, plain: bool = False) -
     counts, notes = counts.straight()
     with Symbolizer(counts.profile, options.symbols) as symbolizer:
         table = symbolizer.functions(counts.row)
+        scheme = discriminators_of(symbolizer, counts.row, plain)
         code = Instructions(counts, table)
         called = counts.to_here & np.isin(counts.target, table.start)
         source = counts.source[called & counts.from_here]
         names = symbolizer.names(counts.row, np.concatenate([code.address, source, table.start]))
         notes += symbolizer.notes
     pe = counts.module.is_pe
-    chains, duplicated, which = chains_of(names, table, plain)
+    chains, duplicated, which = chains_of(names, table, scheme)
     if not any(chains):
         raise _without_lines(counts.module, names, notes)
-    tree = SampleTree()
+    tree = SampleTree(scheme is Discriminators.FLOW)
     of_code = which[: len(code.address)]
     total, most = np.zeros(len(chains), np.int64), np.full(len(chains), -1)
     np.add.at(total, of_code, code.times * code.size)
@@ -89,8 +123,9 @@ def source_lines(
                 if not wanted.isdisjoint(map(called, (f.name, *table.aliases.get(i, ()))))]  # fmt: skip
         address, _, _ = _decoded(profile.modules[module], table, rows)
         names = symbolizer.names(module, address)
+        scheme = discriminators_of(symbolizer, module, plain)
         notes = symbolizer.notes
-    chains, _, _ = chains_of(names, table, plain, called)
+    chains, _, _ = chains_of(names, table, scheme, called)
     if rows and not any(chains):
         raise _without_lines(profile.modules[module], names, notes)
     return {frame for chain in chains for frame in chain}, notes
@@ -181,13 +216,29 @@ def _renamed(function: Function) -> bool:
     return bool(function.compiled) and plain and not function.name.startswith(f"{function.compiled}.")
 
 
+def discriminators_of(symbolizer: Symbolizer, module: int, plain: bool = False) -> Discriminators:
+    """How the discriminators of a module are made. A binary built with ``-enable-fs-discriminator`` has a variable that
+    says so (createFSDiscriminatorVariable in LLVM), which llvm-profgen looks for, too."""
+    if plain:
+        return Discriminators.PLAIN
+    files = symbolizer.files(module)
+    for path in (files.binary, files.debug) if files is not None and files.kind == "elf" else ():
+        with suppress(OSError, LastbranchError):
+            if path and defines_data(open_binary(path), _FLOW_VARIABLE):
+                return Discriminators.FLOW
+    return Discriminators.PARTS
+
+
 def chains_of(
-    names: Names, table: FunctionTable, plain: bool, called: Callable[[str], str] = str
+    names: Names,
+    table: FunctionTable,
+    scheme: Discriminators = Discriminators.PARTS,
+    called: Callable[[str], str] = str,
 ) -> tuple[list[_Chain], Array, Array]:
     """(the different inline chains of addresses, outermost first, empty where no lines are known; int64 how often an
     instruction of each was duplicated; int64 row of the chain of each address).
 
-    ``called`` makes the name that is used of the linkage name of a function. ``plain`` as for `tree_of`.
+    ``called`` makes the name that is used of the linkage name of a function.
     """
     functions = [called(name) for name in _compiled_names(names, table)]
     # A name with a dot in front is a section's: code of an assembler that has no functions.
@@ -199,7 +250,7 @@ def chains_of(
     rows, frame = distinct_rows(*columns)
     function, line, discriminator = (column[rows] for column in columns)
     offset, words = ((line - declared[function]) & 0xFFFF).tolist(), discriminator.tolist()
-    base = {w: w & 0xFFFF if plain else base_discriminator(w) for w in set(words)}
+    base = {w: _BLOCK[scheme](w) for w in set(words)}
     frames = [(functions[f], (o, base[w])) for f, o, w in zip(function.tolist(), offset, words, strict=True)]
     has_lines = [known[f] for f in function.tolist()]  # not padding, which has only the line of what is before it
     first, which = distinct_stacks([], frame, names.offsets)
@@ -208,7 +259,7 @@ def chains_of(
         mine = frame[names.offsets[row] : names.offsets[row + 1]].tolist()
         use = mine and has_lines[mine[-1]]
         chains.append([frames[one] for one in reversed(mine)] if use else ())
-        duplicated[i] = duplication(words[mine[0]]) if use and not plain else 1
+        duplicated[i] = duplication(words[mine[0]]) if use and scheme is Discriminators.PARTS else 1
     return chains, duplicated, which
 
 

@@ -15,7 +15,7 @@ from ..errors import LastbranchError, UnavailableError
 from ..model import Array, Module, counted, visible, word
 from ..symbols import FunctionTable, Symbolizer
 from .interface import Exported, ExportOptions
-from .line_samples import PART, Instructions, chains_of, entry_names
+from .line_samples import PART, Discriminators, Instructions, chains_of, discriminators_of, entry_names
 from .modules import ModuleCounts
 from .sample_tree import FunctionSamples, Location, SampleTree, canonical
 
@@ -118,7 +118,7 @@ def callee_names(
     """The names of functions that a branch goes to (``target`` uint64), by the address of their entry."""
     rows = np.flatnonzero(np.isin(table.start, target)).tolist()
     names = symbolizer.names(row, table.start[rows])
-    chains, _, which = chains_of(names, table, plain=False)
+    chains, _, which = chains_of(names, table)
     found = entry_names(table, rows, [chains[i] for i in which.tolist()])
     for one in rows:  # without debugging information the symbol has to do
         for name in names_of(table, one):
@@ -140,8 +140,9 @@ def tree_of(counts: ModuleCounts, options: ExportOptions, binary: Binary) -> tup
         placed = PlacedProbes(binary, table, np.concatenate([counts.start, left, reached]))
         code = Instructions(counts, table)
         entries = callee_names(symbolizer, counts.row, table, reached, placed)
+        flow = discriminators_of(symbolizer, counts.row) is Discriminators.FLOW
         notes += symbolizer.notes
-    tree, probes = SampleTree(), placed.probes
+    tree, probes = SampleTree(flow), placed.probes
     at = row_of(code.address, probes.address)
     executed = np.flatnonzero(at >= 0)
     columns = executed, probes.node[executed], probes.index[executed], probes.discriminator[executed]

@@ -151,8 +151,10 @@ class FunctionSamples:
 class SampleTree:
     """All functions of a module."""
 
-    def __init__(self) -> None:
+    def __init__(self, flow: bool = False) -> None:
         self.functions: dict[str, FunctionSamples] = {}
+        self.flow = flow
+        """Whether its discriminators are flow-sensitive: numbers whose bits were added by one pass after another."""
 
     def top(self, name: str) -> FunctionSamples:
         """The function called ``name``, itself and not inlined."""
@@ -198,7 +200,7 @@ class SampleTree:
     def where(self, fits: Callable[[str, FunctionSamples], bool]) -> SampleTree:
         """The functions that ``fits`` is true of, with their counts of probes. What was inlined in one that is left out
         counts for the function by itself."""
-        tree = SampleTree()
+        tree = SampleTree(self.flow)
         for name, samples in self.ordered():
             kept = tree._take(name, samples, fits)
             if kept is not None:

@@ -253,7 +253,7 @@ def _end(is_symbol: bytes, name: bytes, offset: bytes) -> End:
 
 
 _HEAD = re.compile(rb"(.+):(\d{1,20}):(\d{1,20})")
-_AT = re.compile(rb"( *)(\d{1,9})(?:\.(\d{1,9}))?: (.*)")
+_AT = re.compile(rb"( *)(\d{1,9})(?:\.(\d{1,10}))?: (.*)")
 _BODY = re.compile(rb"(\d{1,20})((?: .+:\d{1,20})*)")
 _CALLEE = re.compile(rb" (.+?):(\d{1,20})(?= |$)")
 _INLINED = re.compile(rb"(.+):(\d{1,20})")

@@ -15,7 +15,7 @@ from ..closing import Closing
 from ..model import ModuleKind, Profile, visible
 from .cache import Cache, CacheRefused, open_cache
 from .jit import JitSource, find_jit
-from .model import Function, FunctionTable, Names
+from .model import DebugFiles, Function, FunctionTable, Names
 from .options import SymbolOptions
 from .search import AddressMap, Found, Search, file_state, find_files
 from .worker import WorkerClient, WorkerFailed
@@ -87,6 +87,10 @@ class Symbolizer(Closing):
                 table = self._attempt(module, found, table, lambda b: self._list(found, b))
             self._tables[module] = table if found.addresses.identical else _moved_table(table, found.addresses)
         return self._tables[module]
+
+    def files(self, module: int) -> DebugFiles | None:
+        """The files that the names of a module come from; ``None`` where there are none."""
+        return self._found_files(module).files
 
     def names_at(self, process: int, address: Address, time: NDArray[np.int64] | None = None) -> Names:
         """The names of code of a JIT at absolute addresses of the process in row ``process``: its jitdump and perf map.

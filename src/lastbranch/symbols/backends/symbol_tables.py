@@ -18,7 +18,7 @@ from ..model import DebugFiles, FunctionTable, Names
 from .plt import stub_symbols
 from .symbols import Symbols, until_next
 
-__all__ = ["elf_symbols", "functions", "pdb_symbols", "resolve", "symbols_of"]
+__all__ = ["defines_data", "elf_symbols", "functions", "pdb_symbols", "resolve", "symbols_of"]
 
 
 def resolve(files: DebugFiles, address: NDArray[np.uint64]) -> Names:
@@ -70,6 +70,15 @@ def elf_symbols(binary: Binary, debug: Binary | None = None) -> Symbols:
     the stubs of its calls to other modules, which are in no table."""
     found = _elf_tables(binary, debug)
     return Symbols.join([found, stub_symbols(binary, found)])
+
+
+def defines_data(binary: Binary, name: bytes) -> bool:
+    """Whether the symbol table of an ELF file has ``name`` as data that is loaded."""
+    at = binary.section(".strtab").raw.find(b"\0%s\0" % name)
+    if at < 0:
+        return False
+    found = _read_elf(binary, ".symtab", ".strtab")
+    return bool(((found.name == at + 1) & ~found.code).any())
 
 
 def _elf_tables(binary: Binary, debug: Binary | None) -> Symbols:
