@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 import lastbranch
 import perfdata_writer as pw
 from lastbranch.analysis import branches
-from lastbranch.analysis.bursts import bursts_of
+from lastbranch.analysis.bursts import bursts_of, whole_bursts
 from lastbranch.analysis.share_noise import ShareNoise, noise_of_branches
 from lastbranch.model import Clock, Profile, SampleBatch
 
@@ -88,6 +89,33 @@ def test_a_burst_is_records_of_one_thread_and_moment() -> None:
     assert bursts_of(profile, batch).tolist() == [0, 0, 1, 1, 1, 2, 3, 4, 5]
     profile.clock = Clock("file order", 0)  # times only order records there
     assert bursts_of(profile, batch).tolist() == [*range(9)]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_bursts_are_whole_wherever_a_file_cuts_them(seed: int) -> None:
+    """Bursts of three threads in pieces, with records of others between them, and batches that end anywhere."""
+    chance = np.random.default_rng(seed)
+    rows = []
+    for number in range(60):
+        tid, pieces = int(chance.integers(1, 4)), int(chance.integers(1, 6))
+        for piece in range(pieces):
+            rows += [(1, number * 100, int(chance.integers(1, 4)), 1000)] * int(chance.integers(0, 3))
+            rows.append((0, number * 100 + piece, tid, number))
+    # A buffer of another processor, which lies in between, has a burst of another thread.
+    at = next(i for i, row in enumerate(rows) if row[0] == 0 and row == (0, row[1], 1, row[3]) and rows[i][1] > 500)
+    rows[at:at] = [(0, 7_000_000, 9, 500)] * 3
+    cut = sorted({0, len(rows), *chance.integers(0, len(rows), 25).tolist()})
+    batches = (batch_of(*map(list, zip(*rows[a:b], strict=True))) for a, b in pairwise(cut))
+    profile, seen, all_rows = profile_of(RECORDS, "cpu-clock"), [], []
+    for batch in whole_bursts(profile, batches):
+        burst = bursts_of(profile, batch)
+        for which in range(int(burst[-1]) + 1):
+            part = batch.select(burst == which)
+            if part.event[0] == 0:
+                seen.append(set(part.ip.tolist()))
+        all_rows += zip(*(batch[name].tolist() for name in ("event", "time", "tid", "ip")), strict=True)
+    assert sorted(all_rows) == sorted(rows)
+    assert sorted(map(sorted, seen)) == [[number] for number in [*range(60), 500]]
 
 
 def recorded(path: Path, bursts: list[list[int]]) -> Profile:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 from numpy.typing import NDArray
 
-from ..model import Profile, SampleBatch
+from ..model import ENTRY, Array, Profile, SampleBatch, concatenate
 
-__all__ = ["bursts_of", "share_bursts"]
+__all__ = ["WholeBursts", "bursts_of", "share_bursts", "whole_bursts"]
 
 _IN_RECORDS = "software-lbr"
 """The event whose bursts are longer than a record: a burst has several, which follow each other and have one time."""
 _APART = 1
 """Ticks from one to the next in a trace log, where call stacks are found by thread and time: no two may share both."""
+_OPEN = 256
+"""Most bursts that are kept back. One thread at a time is in a burst, so more are in pieces only where buffers of many
+processors follow each other in a file."""
 
 
 def share_bursts(profile: Profile) -> NDArray[np.bool_]:
@@ -22,11 +27,82 @@ def share_bursts(profile: Profile) -> NDArray[np.bool_]:
 
 
 def bursts_of(profile: Profile, batch: SampleBatch) -> NDArray[np.int64]:
-    """int64, a sample: the number of its burst in the batch, from 0 on; samples of other events are one each."""
+    """int64, a sample of a batch of `whole_bursts`: the number of its burst in the batch, ascending from 0; samples of
+    other events are one each."""
     if not len(batch):
         return np.zeros(0, np.int64)
     several = np.append(share_bursts(profile), False)[batch.event[1:]]
-    same = several & (batch.event[1:] == batch.event[:-1])
-    apart = batch.time[1:] - batch.time[:-1]
-    same &= (apart >= 0) & (apart <= _APART) & (batch.tid[1:] == batch.tid[:-1])
-    return np.concatenate([[0], np.cumsum(~same)])
+    return np.concatenate([[0], np.cumsum(~(several & _same(batch.event, batch.tid, batch.time)))])
+
+
+def _same(event: Array, tid: Array, time: Array) -> NDArray[np.bool_]:
+    """bool: each sample but the first is of one burst with the one before."""
+    apart = time[1:] - time[:-1]
+    near = (apart >= 0) & (apart <= _APART)
+    return np.asarray(near & (event[1:] == event[:-1]) & (tid[1:] == tid[:-1]))
+
+
+def whole_bursts(profile: Profile, batches: Iterator[SampleBatch]) -> Iterator[SampleBatch]:
+    """The samples of ``batches``, those of each burst in one batch and next to each other: in a file others may be
+    between them, and a batch may end there."""
+    whole = WholeBursts(profile)
+    for batch in batches:
+        yield from whole.add(batch)
+    yield from whole.rest()
+
+
+class WholeBursts:
+    """`whole_bursts` of batches that come one by one."""
+
+    def __init__(self, profile: Profile) -> None:
+        self._several = np.append(share_bursts(profile), False)
+        self._kept: SampleBatch | None = None
+        """The newest burst of each thread, which may go on in the next batch."""
+
+    def add(self, batch: SampleBatch) -> list[SampleBatch]:
+        """The batches that one more gives."""
+        if not self._several[batch.event].any():
+            return [batch]
+        out, kept = list[SampleBatch](), self._kept
+        if kept is not None:
+            if batch.in_place is not None:
+                batch[ENTRY[0]]  # copied out as columns
+            if _alike(kept, batch):
+                batch = concatenate([kept, batch])
+            else:
+                out.append(kept)
+        rows = np.flatnonzero(self._several[batch.event])
+        rows = rows[np.lexsort((batch.tid[rows], batch.event[rows]))]  # stable: of one thread in their order
+        event, tid = batch.event[rows], batch.tid[rows]
+        burst = np.concatenate([[0], np.cumsum(~_same(event, tid, batch.time[rows]))])
+        last = np.append((event[1:] != event[:-1]) | (tid[1:] != tid[:-1]), True)  # of its thread
+        newest = np.sort(rows[last])[-_OPEN:]
+        still_open = np.zeros(int(burst[-1]) + 1, bool)
+        still_open[burst[np.isin(rows, newest)]] = True
+        place = np.arange(len(batch))
+        place[rows] = rows[np.searchsorted(burst, burst)]  # where the first of its burst is
+        waits = np.zeros(len(batch), bool)
+        waits[rows] = still_open[burst]
+        order = np.argsort(place, kind="stable")
+        waiting = waits[order]
+        kept = batch.select(order[waiting])
+        if kept.in_place is not None:
+            kept[ENTRY[0]]
+            kept.in_place = None
+        self._kept, given = kept, order[~waiting]
+        if len(given):
+            whole = int(given[-1]) == len(given) - 1 and bool((np.diff(given) == 1).all())
+            out.append(batch.slice(0, len(given)) if whole else batch.select(given))
+        return out
+
+    def rest(self) -> list[SampleBatch]:
+        """What is left when there are no more."""
+        kept, self._kept = self._kept, None
+        return [] if kept is None else [kept]
+
+
+def _alike(a: SampleBatch, b: SampleBatch) -> bool:
+    """Whether they are of one capture, and have the same columns."""
+    if a.columns.keys() != b.columns.keys():
+        return False
+    return "capture" not in a or bool(a["capture"][0] == b["capture"][0])

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from ..arrays import distinct, group, ranges
 from ..errors import NotRecordedError
 from ..model import Array, Module, ModuleKind, Profile, SampleBatch, SampleFilter
-from .bursts import bursts_of
+from .bursts import bursts_of, whole_bursts
 from .counting import Bound, count_stacks
 from .naming import Label, Namer
 from .sample_filtering import filtered_batches, period_of, wanted_events
@@ -243,7 +243,8 @@ class _Functions(Counter):
         self.spots = CodeLocations(profile, *_distinct(*_joined_places(found)))
 
     def _batches(self) -> Iterator[SampleBatch]:
-        return filtered_batches(self._profile, self._profile.batches(()), self._only)
+        batches = filtered_batches(self._profile, self._profile.batches(()), self._only)
+        return whole_bursts(self._profile, batches)
 
     def _places(self, batch: SampleBatch) -> tuple[Array, Array, Array]:
         scope = self._binder.scopes(batch)
@@ -310,7 +311,8 @@ class _Edges(Counter):
         for stream in self._profile.streams:
             if "branch_from" in stream.columns:
                 batches = stream.batches(("branch_from", "branch_to"))
-                for batch in filtered_batches(self._profile, batches, self._only, by_address=False):
+                kept = filtered_batches(self._profile, batches, self._only, by_address=False)
+                for batch in whole_bursts(self._profile, kept):
                     if batch.entries:
                         yield batch
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from ..arrays import distinct, distinct_rows, insertion_points
 from ..model import BRANCH, ENTRY, Array, ModuleKind, Profile, SampleBatch, SampleFilter
 from .branch_kinds import CALLS, LONGEST_CALL, BranchKinds, kinds_table
-from .bursts import bursts_of
+from .bursts import bursts_of, whole_bursts
 from .counting import why_no_ranges, why_no_stacks
 from .estimator import Runs, Steps
 from .executions import Estimate, Factors, Places, basis_of_event
@@ -41,7 +41,8 @@ def estimate_executions(profile: Profile, *, sample_filter: SampleFilter | None 
     sample = StackSample(_MOST_ENTRIES)
     for stream in profile.streams:
         if "branch_from" in stream.columns:
-            for batch in filtered_batches(profile, stream.batches(ENTRY), sample_filter, by_address=False):
+            batches = filtered_batches(profile, stream.batches(ENTRY), sample_filter, by_address=False)
+            for batch in whole_bursts(profile, batches):
                 if BRANCH in batch.offsets and batch.entries:
                     _add(sample, profile, batch)
     walks = _walks(profile, sample.result())

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..arrays import Sums, distinct_rows, group
-from ..model import Array, Profile, SampleBatch, SampleFilter
-from .bursts import bursts_of, share_bursts
+from ..model import Array, Profile, SampleBatch, SampleFilter, column
+from .bursts import WholeBursts, bursts_of, share_bursts, whole_bursts
 from .count_tables import Key, rows_of
 from .naming import Namer, View
 from .sample_filtering import any_end_in, filtered_batches
@@ -61,7 +61,7 @@ class ShareNoise:
 
     def __init__(self, profile: Profile, place_of: Callable[[SampleBatch], tuple[Array, ...]], columns: int) -> None:
         self._profile, self._place_of = profile, place_of
-        self._shared = share_bursts(profile)
+        self._shared, self._whole = share_bursts(profile), WholeBursts(profile)
         self._sums = Sums([np.int64, np.int64, *[np.int64] * columns], [np.int64])
         """Samples by event, burst (or `_ALONE`), and place."""
         self._weights = np.zeros((len(profile.events), 3), np.int64)
@@ -78,7 +78,9 @@ class ShareNoise:
         self._first = low if self._first is None else min(low, self._first)
         self._last = max(int(batch.time.max()), self._last)
         if self._shared.any():
-            self._add_bursts(batch)
+            samples = {name: values for name, values in batch.columns.items() if column(name).group == "sample"}
+            for whole in self._whole.add(SampleBatch(samples)):
+                self._add_bursts(whole)
 
     def _add_bursts(self, batch: SampleBatch) -> None:
         burst = bursts_of(self._profile, batch)
@@ -95,6 +97,8 @@ class ShareNoise:
     def of(self, event: Array, key: Array, samples: Array, keys_of: Callable[..., Array]) -> Noise:
         """The noise of the share of each ``key`` (not below -1) in its ``event``, which has so many ``samples`` there;
         the rows are all of a table. ``keys_of`` gives the keys of places."""
+        for batch in self._whole.rest():
+            self._add_bursts(batch)
         error, observed, bursts = np.zeros(len(event)), np.zeros(len(event), np.int64), 0
         own_event, burst, *place, own_samples = self._sums.result()
         own_key = keys_of(*place)
@@ -164,7 +168,8 @@ def noise_of_branches(
         if "branch_from" not in stream.columns:
             continue
         batches = stream.batches(("branch_from", "branch_to"))
-        for batch in filtered_batches(profile, batches, sample_filter, by_address=False):
+        kept_samples = filtered_batches(profile, batches, sample_filter, by_address=False)
+        for batch in whole_bursts(profile, kept_samples):
             sample = np.repeat(np.arange(len(batch)), batch.depth)
             scope, burst = binder.scopes(batch)[sample], bursts_of(profile, batch)[sample] + next_burst
             places = [binder.locate(scope, batch[column]) for column in ("branch_from", "branch_to")]

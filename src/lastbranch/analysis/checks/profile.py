@@ -12,7 +12,7 @@ from ...arrays import Sums, distinct
 from ...lbr import no_ranges_because
 from ...model import KERNEL, KERNEL_HALF, Array, Change, Mode, ModuleKind, Profile, counted
 from ...symbols import Symbolizer, SymbolOptions
-from ..bursts import bursts_of
+from ..bursts import bursts_of, whole_bursts
 from ..counting import origin_of
 from ..executions import basis_of_event
 from ..findings import Finding, Severity, finding, some
@@ -123,7 +123,7 @@ class SampleHits:
 def sample_hits(profile: Profile) -> SampleHits:
     binder, hits, places = profile.binder, SampleHits(), Sums([np.int64, np.int64, np.uint64], [np.int64])
     branching = np.array([event.branch_select is not None for event in profile.events] + [False], bool)
-    for batch in profile.batches(()):
+    for batch in whole_bursts(profile, profile.batches(())):
         if len(batch):
             first = np.diff(bursts_of(profile, batch), prepend=-1) > 0
             hits.bursts += int(np.count_nonzero(first))
