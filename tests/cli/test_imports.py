@@ -86,3 +86,11 @@ def test_a_verb_imports_no_more_than_it_uses(words: str, capture: Path, tmp_path
 def test_names_that_are_kept_need_no_program(words: str, capture: Path, tmp_path: Path) -> None:
     assert "subprocess" in imported(words, capture, tmp_path)
     assert not imported(words, capture, tmp_path).intersection(["subprocess", "selectors"])
+
+
+def test_a_recording_starts_without_numpy() -> None:
+    """What it needs before the program runs: NumPy alone takes as long as all of the rest."""
+    code = "import sys, lastbranch.capture.recording; print(*sys.modules)"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert "lastbranch.capture.software.collector" in found
+    assert not {"numpy", "tempfile", "capstone"}.intersection(found)

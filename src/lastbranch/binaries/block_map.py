@@ -19,7 +19,8 @@ import numpy as np
 from ..arrays import Ints, distinct, offsets_of, ranges
 from ..errors import FormatError
 from ..model import Array, Source, counted
-from .files import Space, uleb
+from .files import Space
+from .leb128 import uleb
 from .image import SegmentFlags
 from .sections import Binary
 

@@ -20,7 +20,7 @@ from typing import NamedTuple
 from ..errors import FormatError
 from ..model import Source, read_at
 from . import Image, Section, read_image
-from .files import sleb, uleb
+from .leb128 import sleb, uleb
 
 __all__ = ["CallFrames", "Cie", "Fde", "FrameSection", "Row", "Rule", "RuleKind", "frame_sections", "landing_pads"]
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import stat
-import sys
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -22,15 +21,12 @@ __all__ = [
     "File",
     "PAD",
     "Space",
-    "TOO_LONG",
     "Words",
     "below",
     "is_remote",
     "open_regular",
     "read_regular",
-    "sleb",
     "strings_at",
-    "uleb",
     "whole_file",
 ]
 
@@ -118,41 +114,6 @@ def read_regular(path: str, read: Callable[[Source], _Answer], rejected: list[st
         return None
     finally:
         source.close()
-
-
-# -- LEB128 numbers (DWARF 5, 7.6), one by one; `Space.uleb` reads many at once
-
-
-_BITS = 70
-"""A number of 64 bits takes ten bytes at most, which have that many."""
-TOO_LONG = 1 << 71
-"""This bit marks a number of more than ten bytes, whose other bits are those of the first ten."""
-
-
-def uleb(raw: bytes | bytearray, at: int, end: int = sys.maxsize) -> tuple[int, int]:
-    """(the unsigned LEB128 number at ``at``, the offset after it), for the caller to check.
-
-    The offset is past ``end`` where the number does not end before; without ``end`` the padding of a `Space` ends every
-    number. One of more than ten bytes is marked `TOO_LONG` and not read further.
-    """
-    value = shift = 0
-    while at < end:
-        byte = raw[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, at
-        shift += 7
-        if shift == _BITS:
-            return value | TOO_LONG, at
-    return value, end + 1
-
-
-def sleb(raw: bytes | bytearray, at: int, end: int = sys.maxsize) -> tuple[int, int]:
-    """The same, signed."""
-    value, after = uleb(raw, at, end)
-    bits = 7 * (after - at)
-    return (value - (1 << bits) if after <= end and value >> (bits - 1) & 1 else value), after
 
 
 class Space:

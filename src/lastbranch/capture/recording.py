@@ -12,7 +12,6 @@ import json
 import os
 import shutil
 import signal
-import tempfile
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -226,6 +225,8 @@ def _kept(spill: PartFile, output: str) -> str:
     try:
         spill.move(name)
     except OSError:  # the folder is gone, or may not be written to any more
+        import tempfile
+
         fd, name = tempfile.mkstemp(".data", "lastbranch-unsaved-")
         try:
             with open(fd, "wb") as copy:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
     from ..capture import Summary
+    from ..live import LiveViewer
 
 
 _LONGEST_BURST = 1 << 14
@@ -138,26 +140,31 @@ def command(
     if no_open and not (live or view):
         raise click.BadParameter("opens nothing: add --live or --view", param_hint="--no-open")
     from ..capture import Options
-    from ..live import LiveViewer
     from ..recorders import branch_select, record_file
 
     select = branch_select(filters, options["call_graph"] == "lbr")
-    with LiveViewer(output, not no_open, _say) as viewer:
+    with _viewer(output, not no_open) if live else nullcontext() as viewer:
         done = record_file(
             None if everything else pid if pid is not None else command_words, output,
             Options(select=select, duty=duty / 100, **options), engine=engine,
-            command_line=("lastbranch", *sys.argv[1:]), say=_say, growing=viewer.show if live else None,
+            command_line=("lastbranch", *sys.argv[1:]), say=_say, growing=viewer.show if viewer else None,
             progress=_Line() if not no_progress and sys.stderr.isatty() else lambda summary: None,
         )  # fmt: skip
         _say(f"{done} written to {output}")
         for note in done.notes:
             _say(f"note: {note}")
-        if live:
+        if viewer:
             _say("the viewer goes on; Ctrl-C ends it")
             viewer.finish()
     if view:
         _look_at(output, not no_progress, not no_open)
     return done.exit_code or 0
+
+
+def _viewer(output: str, browse: bool) -> LiveViewer:
+    from ..live import LiveViewer
+
+    return LiveViewer(output, browse, _say)
 
 
 def check_trigger(options: dict[str, Any]) -> None:

@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ....arrays import Ints, bisect_within
-from ....binaries.files import Space, Words, uleb
+from ....binaries.files import Space, Words
+from ....binaries.leb128 import uleb
 from .bytecode import instruction_starts, state_table
 from .units import BLOCK, FORM, LEB, OFFSET, SIZES, Cursor
 
