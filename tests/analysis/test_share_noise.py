@@ -106,7 +106,7 @@ def test_bursts_are_whole_wherever_a_file_cuts_them(seed: int) -> None:
     rows[at:at] = [(0, 7_000_000, 9, 500)] * 3
     cut = sorted({0, len(rows), *chance.integers(0, len(rows), 25).tolist()})
     batches = (batch_of(*map(list, zip(*rows[a:b], strict=True))) for a, b in pairwise(cut))
-    profile, seen, all_rows = profile_of(RECORDS, "cpu-clock"), [], []
+    profile, seen, all_rows = profile_of(RECORDS, "cpu-clock"), list[set[int]](), list[tuple[int, ...]]()
     for batch in whole_bursts(profile, batches):
         burst = bursts_of(profile, batch)
         for which in range(int(burst[-1]) + 1):
