@@ -20,8 +20,8 @@ from ..arrays import Ints, distinct, offsets_of, ranges
 from ..errors import FormatError
 from ..model import Array, Source, counted
 from .files import Space
-from .leb128 import uleb
 from .image import SegmentFlags
+from .leb128 import uleb
 from .sections import Binary
 
 __all__ = ["BlockFlags", "BlockMap", "read_block_map"]
