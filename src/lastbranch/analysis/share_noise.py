@@ -87,8 +87,8 @@ class ShareNoise:
         size = np.bincount(burst)
         first = np.flatnonzero(np.diff(burst, prepend=-1))
         times, event = self._profile.weight_of(batch), batch.event.astype(np.int64)
-        for column, values in enumerate((np.ones(len(size), np.int64), size, size * size * times)):
-            self._weights[:, column] += np.bincount(event[first], values, len(self._weights)).astype(np.int64) * times
+        for number, values in enumerate((np.ones(len(size), np.int64), size, size * size * times)):
+            self._weights[:, number] += np.bincount(event[first], values, len(self._weights)).astype(np.int64) * times
         own = np.where(size[burst] > 1, burst + self._next, _ALONE)
         self._next += len(size)
         place = (column.view(np.int64) for column in self._place_of(batch))
