@@ -157,7 +157,7 @@ FINDINGS = {
         "give perf a larger AUX buffer (-m ,64M), or sample operations less often (-c with a larger number)",
     ),
     "operations dropped": Kind(
-        _I, "operations were to be sampled while the one before was still in flight, and were dropped",
+        _I, "samples were dropped because the operation sampled before was still in flight",
         "sample operations less often (-c with a larger number)",
     ),
     "trace not decoded": Kind(

@@ -61,7 +61,7 @@ output_options = stacked(
     ),
     click.option(
         "--extbinary", is_flag=True,
-        help="sampleprof and mispredictions: write LLVM's extensible binary form, and not text.",
+        help="sampleprof and mispredictions: write LLVM's extensible binary form instead of text.",
     ),
     click.option(
         "--fail-empty", is_flag=True,
@@ -203,7 +203,7 @@ def _check(
     found = fit(path, binary, symbols)
     if output is not None and found.fitting is None:
         raise UnavailableError(
-            "what fits can be written of a sample profile by pseudo probe alone: others have no hash of the code",
+            "-o writes only profiles by pseudo probe: others have no hash of the code",
             hint="leave out -o, or build with clang -fpseudo-probe-for-profiling",
         )
     rows: list[list[Cell]] = [

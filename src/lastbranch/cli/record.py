@@ -94,12 +94,12 @@ class _Record(click.Command):
 @click.option("--allow-risk", is_flag=True,
               help="Attach even if a kill of the collector would kill the process.")  # fmt: skip
 @click.option(
-    "--view", is_flag=True, help="Look at the recording in the browser when it is done, as `lastbranch view`."
+    "--view", is_flag=True, help="Show the recording in the browser when it is done, as `lastbranch view` does."
 )
 @click.option(
     "--live",
     is_flag=True,
-    help="Look at the recording in the browser while it grows. Ctrl-C ends that when it is done.",
+    help="Watch the recording in the browser while it grows; when it is done, Ctrl-C ends the viewer.",
 )
 @click.option(
     "--no-open", is_flag=True, help="With --live or --view: print the address instead of opening the browser."

@@ -27,18 +27,18 @@ if TYPE_CHECKING:
               help="Time between two refreshes.")  # fmt: skip
 @click.option("--duration", type=click.FloatRange(min=0, min_open=True), metavar="SECONDS",
               help="End after this time. [default with --once: the interval]")  # fmt: skip
-@click.option("--once", is_flag=True, help="Print what was seen at the end, once.")
-@click.option("--plain", is_flag=True, help="Print lines, in a terminal, too.")
+@click.option("--once", is_flag=True, help="Print the totals once, at the end.")
+@click.option("--plain", is_flag=True, help="Print lines even in a terminal.")
 @format_option("table", "json", help="Output format; json needs --once.")
 @click.option("--limit", type=Count(), default=20, show_default=True, help="Functions and branches to print; 0 is all.")
 @click.option("-o", "--output", metavar="OUT", shell_complete=complete_file,
-              help="At the end write what was seen to this file, as `lastbranch record` does.")  # fmt: skip
+              help="At the end write what was recorded to this file, as `lastbranch record` does.")  # fmt: skip
 @click.option("--keep", type=Count(1), default=256, show_default=True, metavar="MIB",
-              help="How much of the records can be written: the newest. They are in a temporary file.")  # fmt: skip
+              help="How much of the newest records to keep for writing, in a temporary file.")  # fmt: skip
 @click.option("--program-output", default=os.devnull, metavar="FILE", shell_complete=complete_file,
               help="Where the output of COMMAND goes. [default: nowhere]")  # fmt: skip
 @click.option("-i", "--input", "file", metavar="FILE", shell_complete=complete_file,
-              help="Look at a perf.data that another recorder is writing.")  # fmt: skip
+              help="Watch a perf.data that another recorder is writing.")  # fmt: skip
 @symfs_option
 @symbol_options
 @target_options
@@ -47,7 +47,7 @@ def command(
     limit: int, output: str | None, keep: int, program_output: str, file: str | None, symfs: str | None,
     symbols: SymbolOptions, everything: bool, pid: int | None, command_words: tuple[str, ...], **options: Any,
 ) -> int:  # fmt: skip
-    """Look at a program while it runs.
+    """Watch a program while it runs.
 
     The functions and branches that it spends its time in are counted and shown anew each second: the share of samples
     since the beginning, that of the last interval (now) and its change, mispredictions and cycles where the processor

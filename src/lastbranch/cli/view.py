@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     "--diff", "compared", is_flag=True,
     help="Compare two captures: the first FILE is before, the second after. All screens show the second.",
 )  # fmt: skip
-@click.option("--no-cache", is_flag=True, help="Keep no counts of large captures, and use none that are kept.")
+@click.option("--no-cache", is_flag=True, help="Neither keep counts of large captures nor use kept ones.")
 @click.option("--no-source", is_flag=True, help="With --html: no text of source files, whatever --source-root says.")
 @click.option(
     "--anonymise", is_flag=True,
