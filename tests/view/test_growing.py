@@ -29,7 +29,7 @@ from lastbranch.opening import FileSource
 from lastbranch.symbols import SymbolOptions
 from lastbranch.view import wire
 from lastbranch.view.answers import ask
-from lastbranch.view.growing import LONGEST_PAUSE, PAUSE, SHARE, GrowingCapture, pause
+from lastbranch.view.growing import LONGEST_PAUSE, PAUSE, SHARE, GrowingCapture, _Beginning, _same_names, pause
 from lastbranch.view.loaded import Loaded
 from viewer import cells, loaded, looking_at, serving, settled
 from waiting import until
@@ -110,6 +110,22 @@ def test_what_was_seen_stays_where_there_is_no_complete_file(file: GrowingFile, 
         samples = growing.loaded.profile.samples
         growing.finish(str(tmp_path / "missing.tb5"))
         assert (growing.recording, growing.loaded.profile.samples) == ("ended", samples)
+
+
+def test_an_opening_ends_where_the_file_ended(file: GrowingFile) -> None:
+    """However much is asked for: what follows may be half a record by now."""
+    with closing(FileSource(str(file.path))) as source:
+        buffer = bytearray(20)
+        assert _Beginning(source, 10, "run.tb5").readinto(4, memoryview(buffer)) == 6
+        assert bytes(buffer) == file.path.read_bytes()[4:10] + bytes(14)
+
+
+def test_names_are_kept_unless_a_jit_may_have_more(file: GrowingFile, opened: Open) -> None:
+    with opened(file.path) as growing:
+        shown = growing.loaded
+        assert _same_names(shown, shown.profile)
+        shown.symbolizer.names_at(0, np.array([1], np.uint64))
+        assert not _same_names(shown, shown.profile)
 
 
 def test_opening_anew_takes_a_share_of_a_cpu() -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .options import format_options
+from .options import table_options
 from .output import Cell, print_notes, print_rows
 
 if TYPE_CHECKING:
@@ -25,8 +25,8 @@ _WHAT: dict[str, Callable[[list[Any]], tuple[str, str]]] = {
 
 @click.command()
 @click.argument("action", type=click.Choice(["list", "size", "path", "clear"]), default="list")
-@format_options
-def command(action: str, form: str) -> int:
+@table_options
+def command(action: str, form: str, limit: int) -> int:
     """List or remove what lastbranch keeps on disk.
 
     lastbranch keeps names read from symbol files, and the counts of large captures (400,000 samples and more) that
@@ -70,7 +70,7 @@ def command(action: str, form: str) -> int:
             for one in caches.values():
                 rows += _listed(one)
             rows.sort(key=lambda row: str(row[0]), reverse=True)
-            print_rows(["last used", "bytes", "kept", "of"], rows, form, names=("of",))
+            print_rows(["last used", "bytes", "kept", "of"], rows[: limit or None], form, names=("of",))
             if not rows:
                 print_notes(["nothing is kept"])
     return 0
