@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import random
 import signal
+import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from itertools import pairwise
 from math import hypot, sqrt
 from pathlib import Path
@@ -21,7 +22,7 @@ from lastbranch.capture.launch import launch
 from lastbranch.capture.procfs import parse_stat, stat_of
 from lastbranch.capture.ptrace import event_of, next_stop, signal_of, stopped, ticking
 from lastbranch.capture.software import startup_test
-from lastbranch.capture.software.burst_runner import BurstRunner, NoBurst, SharedProcessor
+from lastbranch.capture.software.burst_runner import BurstRunner, NoBurst, SharedProcessor, ThreadsProcessor, Watch
 from lastbranch.capture.software.bursts import Burst, BurstLimits
 from lastbranch.capture.software.control_flow import End, Fork
 from lastbranch.capture.software.engines import (
@@ -103,7 +104,7 @@ PATIENT = BurstLimits(seconds=10)
 
 
 def bursts(engine: Engine, limits: BurstLimits = PATIENT) -> BurstRunner:
-    return BurstRunner(engine, limits, SharedProcessor(both=True))
+    return BurstRunner(engine, limits, SharedProcessor())
 
 
 @pytest.mark.parametrize("name", ENGINES)
@@ -263,20 +264,69 @@ def test_threads_that_ignore_sigtrap_have_no_burst(running: Thread, monkeypatch:
     assert burst.why == "full"
 
 
-def test_the_tracer_is_realtime_of_others_until_the_outermost_end() -> None:
+@pytest.fixture
+def realtime() -> int:
+    """Our own scheduling policy, where it may be replaced by a real-time one."""
     ours = os.sched_getscheduler(0)
     try:
         os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
         os.sched_setscheduler(0, ours, os.sched_param(0))
     except PermissionError:
         pytest.skip("real-time priorities are not allowed here")
-    processor = SharedProcessor(both=True)
+    return ours
+
+
+def test_the_tracer_is_realtime_of_others_until_the_outermost_end(realtime: int) -> None:
+    ours = realtime
+    processor = SharedProcessor()
     with processor.realtime():
         assert os.sched_getscheduler(0) == os.SCHED_FIFO
         with processor.realtime():
             pass
         assert os.sched_getscheduler(0) == os.SCHED_FIFO
     assert os.sched_getscheduler(0) == ours
+
+
+def test_a_thread_that_may_outlive_us_is_left_as_it_is(running: Thread, realtime: int) -> None:
+    """Where it runs, and with which priority; we give way to it, and have our own priority again afterwards."""
+    seen: list[tuple[int, ...]] = []
+
+    class Looking(ThreadsProcessor):
+        @contextmanager
+        def with_thread(self, tid: int, last: int) -> Iterator[int]:
+            before = tuple(os.sched_getaffinity(tid)), os.sched_getscheduler(tid)
+            with super().with_thread(tid, last) as cpu:
+                assert (tuple(os.sched_getaffinity(tid)), os.sched_getscheduler(tid)) == before
+                seen.append((os.sched_getscheduler(0), *os.sched_getaffinity(0)))
+                yield cpu
+
+    ours, processor = os.sched_getaffinity(0), Looking()
+    try:
+        runner = BurstRunner(BlockStep(PerfBreakpoints()), BurstLimits(50, seconds=10), processor)
+        burst, cpu = runner.run(running, lambda status: False)
+    finally:
+        processor.close()
+    assert burst.why == "full"
+    assert seen[0] in {(policy, cpu) for policy in (os.SCHED_IDLE, os.SCHED_FIFO)}  # a busy machine gives it back
+    assert os.sched_getaffinity(0) == ours
+    assert os.sched_getscheduler(0) == realtime
+
+
+def test_who_gives_way_too_long_gets_its_priority_back(realtime: int) -> None:
+    watch = Watch()
+    try:
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+        watch.begin()
+        for _ in range(100):
+            time.sleep(0.05)  # as if others ran
+            if os.sched_getscheduler(0) == os.SCHED_FIFO:
+                break
+        assert watch.end()
+        assert os.sched_getscheduler(0) == os.SCHED_FIFO
+        assert not watch.end(), "once is enough"
+    finally:
+        watch.close()
+        os.sched_setscheduler(0, realtime, os.sched_param(0))
 
 
 def test_breakpoints_move_as_little_as_they_can() -> None:

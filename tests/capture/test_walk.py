@@ -91,7 +91,7 @@ def edges_of(program: Path, engine: Engine, count: int, rounds: str = "100000") 
     assert event_of(status) == ptrace.EVENT_EXEC
     thread = Thread(child.pid, Process(child.pid))
     runner, registers, edges = (
-        BurstRunner(engine, BurstLimits(60, seconds=5), SharedProcessor(both=True)),
+        BurstRunner(engine, BurstLimits(60, seconds=5), SharedProcessor()),
         ptrace.Registers(),
         Edges(),
     )
@@ -199,7 +199,7 @@ class Crafted:
         """From the start of the code, or from where it stands; edges are counted from the start."""
         if from_start:
             ptrace.poke_user(self.thread.tid, ptrace.RIP * 8, self.base)
-        burst, _ = BurstRunner(self.engine, limits, SharedProcessor(both=True)).run(self.thread, is_trigger)
+        burst, _ = BurstRunner(self.engine, limits, SharedProcessor()).run(self.thread, is_trigger)
         if self.thread.process.successors is not None:
             self.thread.process.successors.widen()
         burst.edges = [(source - self.base, target - self.base, kind) for source, target, kind in burst.edges]

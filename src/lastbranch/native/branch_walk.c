@@ -13,7 +13,10 @@
 #if defined(__linux__) && defined(__x86_64__) && defined(__LP64__)
 
 #include <errno.h>
+#include <linux/futex.h>
+#include <sched.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 enum { POKEUSER = 6, CONT = 7, GETREGS = 12, DEBUG_REGISTER = 848, WALL = 0x40000000 };
@@ -27,6 +30,8 @@ enum { LEFT, GOES_ON, DIRECT, CONDITION, RETURN, REGISTER, MEMORY };
 /* How the target of a branch is known before it executes. */
 enum { UNKNOWN, BY_REGISTER, BY_WORD };
 enum { ON_STACK = 1, HAS_VALUE = 2 };
+/* What lb_watch_tracer() is to do, and has done. */
+enum { NOTHING, WATCH, LEAVE, RAISING, RAISED };
 /* Why walk() returns. */
 enum { AT_END, BEFORE, CAME, WAITING, FAILED };
 
@@ -109,6 +114,42 @@ EXPORT int lb_system_calls(u64 *row, int rows)
         if (result < 0) break;
     }
     return rows;
+}
+
+static i64 cpu_time(u32 tid)
+{
+    struct timespec used = {0, 0};
+    clock_gettime((clockid_t)(~tid << 3 | 6), &used); /* CPUCLOCK_SCHED of a thread of ours */
+    return used.tv_sec * 1000000000LL + used.tv_nsec;
+}
+
+/* While *state is WATCH, give the thread `tid` real-time `priority` if it did not run for so many ns; until LEAVE. */
+EXPORT void lb_watch_tracer(u32 *state, u32 tid, int priority, i64 ns)
+{
+    struct timespec pause = {0, ns};
+    struct sched_param raised = {.sched_priority = priority};
+    for (u32 now; (now = __atomic_load_n(state, __ATOMIC_ACQUIRE)) != LEAVE;) {
+        if (now != WATCH) {
+            syscall(SYS_futex, state, FUTEX_WAIT_PRIVATE, now, 0, 0, 0);
+            continue;
+        }
+        i64 before = cpu_time(tid);
+        nanosleep(&pause, 0);
+        if (cpu_time(tid) != before) continue;
+        if (!__atomic_compare_exchange_n(state, &now, RAISING, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) continue;
+        sched_setscheduler((pid_t)tid, SCHED_FIFO, &raised);
+        __atomic_store_n(state, RAISED, __ATOMIC_RELEASE);
+    }
+}
+
+/* Tell lb_watch_tracer() what to do from now on. Whether it has raised the priority meanwhile. */
+EXPORT int lb_set_watch(u32 *state, u32 next)
+{
+    u32 now = __atomic_load_n(state, __ATOMIC_ACQUIRE);
+    while (now == RAISING || !__atomic_compare_exchange_n(state, &now, next, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
+        now = __atomic_load_n(state, __ATOMIC_ACQUIRE);
+    if (next != NOTHING) syscall(SYS_futex, state, FUTEX_WAKE_PRIVATE, 1, 0, 0, 0);
+    return now == RAISED;
 }
 
 static int word_at(struct context *c, u64 address, u64 *word)
@@ -404,6 +445,17 @@ EXPORT int lb_branch_walk(void *c)
 {
     (void)c;
     return -1;
+}
+
+EXPORT void lb_watch_tracer(u32 *state, u32 tid, int priority, i64 ns)
+{
+    (void)state, (void)tid, (void)priority, (void)ns;
+}
+
+EXPORT int lb_set_watch(u32 *state, u32 next)
+{
+    (void)state, (void)next;
+    return 0;
 }
 
 #endif

@@ -19,6 +19,8 @@ SIGNATURES: dict[str, str] = {
     # branch_walk.c
     "lb_system_calls": "int pointer int",
     "lb_branch_walk": "int pointer",
+    "lb_watch_tracer": "nothing pointer u32 int i64",
+    "lb_set_watch": "int pointer u32",
     # count_stacks.c
     "lb_counter_new": "pointer u64 int int int",
     "lb_counter_free": "nothing pointer",

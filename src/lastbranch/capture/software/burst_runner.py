@@ -5,9 +5,11 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
+from ... import native
 from .. import ptrace
 from ..ptrace import CS, USER_CODE_64
 from .bursts import Burst, BurstLimits
@@ -17,14 +19,13 @@ from .record_writer import Sideband
 from .successors import Successors
 from .tree import Thread
 
-__all__ = ["BurstRunner", "NoBurst", "SharedProcessor"]
+__all__ = ["BurstRunner", "NoBurst", "Processors", "SharedProcessor", "ThreadsProcessor", "Watch"]
 
 
-# -- tracer and thread on one processor, with real-time priority
+# -- tracer and thread on one processor
 #
 # A stop is a switch to the tracer and back. On one processor that costs a third of what it costs across two, and a
-# third program that runs in between costs more than the whole burst. We move the thread to our processor if we may:
-# moving the tracer would cost more, and lose the caches that a burst needs.
+# third program that runs in between costs more than the whole burst.
 
 
 _OURS, _THEIRS = 2, 1
@@ -34,15 +35,12 @@ _OURS, _THEIRS = 2, 1
 _processor = ctypes.CDLL(None).sched_getcpu
 
 
-class SharedProcessor:
-    """We are bound to the processor and get real-time priority, where allowed; ``both``: the thread, too.
+class Processors:
+    """Where a burst runs: we get real-time priority, where allowed, and nothing is bound to a processor."""
 
-    Not for threads that may outlive us: if we are killed in mid-burst, they keep both.
-    """
-
-    def __init__(self, *, both: bool) -> None:
+    def __init__(self) -> None:
         self._own = os.sched_getaffinity(0)
-        self._both, self._may_hurry = both, os.sched_getscheduler(0) == os.SCHED_OTHER
+        self._may_hurry = os.sched_getscheduler(0) == os.SCHED_OTHER
         self._is_realtime = False
 
     @contextmanager
@@ -51,49 +49,147 @@ class SharedProcessor:
         if self._is_realtime or not self._may_hurry:
             yield
             return
-        self._is_realtime = self._may_hurry = self._priority(
-            0, os.SCHED_FIFO, _OURS
-        )  # if not allowed, do not ask again
+        # if not allowed, do not ask again
+        self._is_realtime = self._may_hurry = _priority(0, os.SCHED_FIFO, _OURS)
         try:
             yield
         finally:
             if self._is_realtime:
                 self._is_realtime = False
-                self._priority(0, os.SCHED_OTHER, 0)
+                _priority(0, os.SCHED_OTHER, 0)
 
     @contextmanager
     def with_thread(self, tid: int, last: int) -> Iterator[int]:
-        """Share a processor with ``tid``, which ran on ``last``; its number."""
+        """Run a burst of ``tid``, which ran on processor ``last``; the number of its processor."""
+        with self.realtime():
+            yield last
+
+    def close(self) -> None:
+        """There are no more bursts."""
+
+
+def _priority(tid: int, policy: int, priority: int) -> bool:
+    try:
+        os.sched_setscheduler(tid, policy, os.sched_param(priority))
+    except OSError:
+        return False
+    return True
+
+
+class SharedProcessor(Processors):
+    """We and the thread are bound to one processor, ours if it may run there: moving us would cost more, and lose the
+    caches that a burst needs. Both get real-time priority, where allowed.
+
+    Not for threads that may outlive us: if we are killed in mid-burst, they keep both.
+    """
+
+    @contextmanager
+    def with_thread(self, tid: int, last: int) -> Iterator[int]:
         with self.realtime():
             theirs = os.sched_getaffinity(tid)
             here = _processor()
-            cpu = here if self._both and here in theirs else last
+            cpu = here if here in theirs else last
             share = cpu in theirs and cpu in self._own
-            held = share and self._both and len(theirs) > 1
+            held = share and len(theirs) > 1
             if held:
                 os.sched_setaffinity(tid, {cpu})
             if share:
                 os.sched_setaffinity(0, {cpu})
-            raised = self._both and self._is_realtime and os.sched_getscheduler(tid) == os.SCHED_OTHER
-            raised = raised and self._priority(tid, os.SCHED_FIFO, _THEIRS)
+            raised = self._is_realtime and os.sched_getscheduler(tid) == os.SCHED_OTHER
+            raised = raised and _priority(tid, os.SCHED_FIFO, _THEIRS)
             try:
                 yield cpu
             finally:
                 if raised:
-                    self._priority(tid, os.SCHED_OTHER, 0)
+                    _priority(tid, os.SCHED_OTHER, 0)
                 if share:
                     os.sched_setaffinity(0, self._own)
                 if held:
                     with suppress(ProcessLookupError):
                         os.sched_setaffinity(tid, theirs)
 
-    @staticmethod
-    def _priority(tid: int, policy: int, priority: int) -> bool:
-        try:
-            os.sched_setscheduler(tid, policy, os.sched_param(priority))
-        except OSError:
-            return False
-        return True
+
+# Nothing may change about a thread that may outlive us. The scheduler wakes it on an idle processor, if there is one:
+# after each stop on another one than ours, where both sleep and are woken in turn. But a processor counts as idle if
+# all that runs there has the policy SCHED_IDLE. So we take that policy, and the thread takes the processor from us,
+# until it stops. Any other program does, too: for seconds, if it computes. So a thread of ours gives us back the
+# real-time priority if we do not run for a moment.
+
+
+class ThreadsProcessor(Processors):
+    """We are bound to the processor of the thread, about which nothing changes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._watch = Watch() if self._may_hurry and native.library() is not None else None
+        self._busy = 0
+        """Bursts left in which we do not give way: others wanted the processor."""
+
+    @contextmanager
+    def with_thread(self, tid: int, last: int) -> Iterator[int]:
+        with self.realtime():
+            if last not in self._own:
+                yield last
+                return
+            os.sched_setaffinity(0, {last})
+            self._busy = max(self._busy - 1, 0)
+            watch = None if self._busy or not self._is_realtime else self._watch
+            if watch is not None:
+                watch.begin()
+                _priority(0, os.SCHED_IDLE, 0)
+            try:
+                yield last
+            finally:
+                if watch is not None:
+                    self._busy = _STAYS * watch.end()
+                    _priority(0, os.SCHED_FIFO, _OURS)
+                os.sched_setaffinity(0, self._own)
+
+    def close(self) -> None:
+        if self._watch is not None:
+            self._watch.close()
+            self._watch = None
+
+
+_STAYS = 16
+"""Bursts after one in which we did not run for a moment."""
+_MOMENT = 1_000_000
+"""ns."""
+
+
+class Watch:
+    """A thread of ours that gives the one that made it real-time priority, if that does not run for `_MOMENT` between
+    `begin` and `end`."""
+
+    _NOTHING, _TRACER, _LEAVE = range(3)
+
+    def __init__(self) -> None:
+        self._library = native.library()
+        self._state = ctypes.c_uint32(self._NOTHING)
+        self._at = ctypes.c_void_p(ctypes.addressof(self._state))
+        self._thread = threading.Thread(target=self._run, args=(threading.get_native_id(),), daemon=True)
+        self._thread.start()
+
+    def _run(self, tracer: int) -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # they are the tracer's
+        assert self._library is not None
+        if _priority(0, os.SCHED_FIFO, _OURS):
+            self._library.lb_watch_tracer(self._at, tracer, _OURS, _MOMENT)
+
+    def _set(self, state: int) -> bool:
+        assert self._library is not None
+        return bool(self._library.lb_set_watch(self._at, state))
+
+    def begin(self) -> None:
+        self._set(self._TRACER)
+
+    def end(self) -> bool:
+        """Whether it had to."""
+        return self._set(self._NOTHING)
+
+    def close(self) -> None:
+        self._set(self._LEAVE)
+        self._thread.join()
 
 
 class NoBurst(Exception):
@@ -104,7 +200,7 @@ class BurstRunner:
     """Runs bursts with one engine."""
 
     def __init__(
-        self, engine: Engine, limits: BurstLimits, processor: SharedProcessor, sideband: Sideband | None = None
+        self, engine: Engine, limits: BurstLimits, processor: Processors, sideband: Sideband | None = None
     ) -> None:
         self.engine, self.limits = engine, limits
         self.processor, self.sideband = processor, sideband or Sideband()

@@ -40,7 +40,7 @@ from ..ptrace import (
     ticking,
 )
 from ..traceable import check_machine, check_program, describe_attach, describe_exec, describe_launch, warnings_of
-from .burst_runner import BurstRunner, NoBurst, SharedProcessor
+from .burst_runner import BurstRunner, NoBurst, SharedProcessor, ThreadsProcessor
 from .bursts import Burst, BurstLimits
 from .call_chains import CallChains
 from .control_flow import CALLS, Edge
@@ -567,7 +567,7 @@ def record_software(
         trigger = _trigger(launched)
         summary.trigger = trigger.name
         limits, lengths = _limits(options, select)
-        bursts = BurstRunner(engine, limits, SharedProcessor(both=launched))
+        bursts = BurstRunner(engine, limits, SharedProcessor() if launched else ThreadsProcessor())
         summary.call_graph = graph = _call_graph(options.call_graph, select)
         period = options.burst_period or _FIRST_PERIOD
         out = RecordWriter(file, options.select, period, options.time_period, graph, calls=bool(options.calls))
@@ -593,6 +593,7 @@ def record_software(
         try:
             traced.run(collector, out, say)
         finally:
+            bursts.processor.close()
             sideband.close()
             out.flush()
         traced.check_end(collector.root_status, signals.last, summary)

@@ -112,7 +112,7 @@ def _running_code() -> Iterator[tuple[int, int]]:
 
 def _test(engine: Engine, pid: int, base: int) -> str:
     thread = Thread(pid, Process(pid))
-    bursts = BurstRunner(engine, BurstLimits(_DEPTH, seconds=_SECONDS / 2), SharedProcessor(both=True))
+    bursts = BurstRunner(engine, BurstLimits(_DEPTH, seconds=_SECONDS / 2), SharedProcessor())
     try:
         ptrace.interrupt(pid)
         status = next_stop(pid, _SECONDS)
