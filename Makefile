@@ -66,6 +66,7 @@ bench: $(VENV)/developer $(VENV)/native ## against the peers that are installed 
 	$(BIN)/python benchmarks/bench_fleet.py
 	$(BIN)/python benchmarks/bench_captures.py
 	$(BIN)/python benchmarks/bench_view.py
+	$(BIN)/python benchmarks/bench_live.py
 	$(BIN)/python benchmarks/bench_top.py
 
 kernel: $(VENV)/developer $(VENV)/native ## Linux built with clang 19: exports of a made-up capture of it held against exact counts

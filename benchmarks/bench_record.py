@@ -40,7 +40,7 @@ from lastbranch.opening import open_profile
 from lastbranch.symbols import Symbolizer
 from measure import Command, Row, Run, machine, run_rounds, summarise, table, write_json
 
-_SOURCE = """
+SOURCE = """
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -174,7 +174,7 @@ def main() -> None:
         write_json(arguments.json, about, rows)
 
 
-def _environment(folder: Path) -> dict[str, str]:
+def environment(folder: Path) -> dict[str, str]:
     """Compiled modules are kept, as where the package is installed, whatever the environment says."""
     return {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(folder / "compiled")}
 
@@ -184,7 +184,7 @@ def _recording(folder: Path, *options: str) -> list[str]:
     return [sys.executable, "-m", "lastbranch", "record", "--engine", "software", *options, "-o", output, "--"]
 
 
-def _compiled(folder: Path, name: str, source: str, *options: str) -> Path:
+def compiled(folder: Path, name: str, source: str, *options: str) -> Path:
     (folder / f"{name}.c").write_text(source)
     program = folder / name
     subprocess.run(["gcc", "-O2", *options, "-o", program, folder / f"{name}.c"], check=True)
@@ -195,9 +195,9 @@ def _compiled(folder: Path, name: str, source: str, *options: str) -> Path:
 
 
 def _of_program(folder: Path, arguments: argparse.Namespace) -> list[list[Row]]:
-    program, found = _compiled(folder, "program", _SOURCE, "-pthread"), []
+    program, found = compiled(folder, "program", SOURCE, "-pthread"), []
     for threads in arguments.threads:
-        words = [str(program), str(threads), str(_rounds_for(program, threads, arguments.seconds))]
+        words = [str(program), str(threads), str(rounds_for(program, threads, arguments.seconds))]
         limit = 1.15 if threads > len(os.sched_getaffinity(0)) else 1.10
         turn = _TURN if threads == 1 else _LONG_TURN
         case = Case(f"{threads} threads", _always(words), limit, _LEAST_RATE, turn)
@@ -244,10 +244,10 @@ _RUNS = ("before", "recorded", "after")
 
 def _measure(case: Case, rounds: int, folder: Path) -> list[Row]:
     before, after = (Command("alone", case.words(run), folder / f"{run}.log") for run in ("before", "after"))
-    record, environment = _recording(folder), _environment(folder)
-    subprocess.run([*record, "true"], check=True, env={**os.environ, **environment}, stderr=subprocess.DEVNULL)
+    record, env = _recording(folder), environment(folder)
+    subprocess.run([*record, "true"], check=True, env={**os.environ, **env}, stderr=subprocess.DEVNULL)
     recorded = Command(f"recorded, {case.name}", record + case.words("recorded"), folder / "recorded.log",
-                       env=environment)  # fmt: skip
+                       env=env)  # fmt: skip
     found: list[Round] = []
     groups = Groups()
     if groups.folder is None:
@@ -282,7 +282,7 @@ def _listed(figures: dict[str, float]) -> str:
     return ", ".join(f"{name} {value:.4g}" for name, value in figures.items())
 
 
-def _rounds_for(program: Path, threads: int, seconds: float) -> int:
+def rounds_for(program: Path, threads: int, seconds: float) -> int:
     """Rounds that take about ``seconds``, judged by a run of a second or more."""
     rounds, took = 2500, 0.0
     while took < 1:
@@ -297,13 +297,13 @@ def _rounds_for(program: Path, threads: int, seconds: float) -> int:
 
 
 def _of_start(folder: Path, arguments: argparse.Namespace) -> list[list[Row]]:
-    program = str(_compiled(folder, "now", _NOW))
-    environment = {**os.environ, **_environment(folder)}
+    program = str(compiled(folder, "now", _NOW))
+    env = {**os.environ, **environment(folder)}
     runs: dict[str, list[Run]] = {}
     for round_ in range(arguments.rounds + 1):
         for name, words in (("alone", [program]), ("recorded", [*_recording(folder), program])):
             begun = time.clock_gettime(time.CLOCK_MONOTONIC)
-            done = subprocess.run(words, env=environment, capture_output=True, check=True, text=True)
+            done = subprocess.run(words, env=env, capture_output=True, check=True, text=True)
             ended, at = time.clock_gettime(time.CLOCK_MONOTONIC), float(done.stdout)
             if round_:  # the first one compiles modules
                 for when, seconds in (("to the program", at - begun), ("from its end", ended - at)):
@@ -333,7 +333,7 @@ def _of_stacks(folder: Path, arguments: argparse.Namespace) -> list[list[Row]]:
     record = [*_recording(folder, "--call-graph", "dwarf"), *words]
     commands = [
         Command("alone", words, folder / "alone.log"),
-        Command("lastbranch record", record, folder / "ours.log", env=_environment(folder)),
+        Command("lastbranch record", record, folder / "ours.log", env=environment(folder)),
     ]
     refused = _no_perf(perf)
     if not refused:

@@ -29,7 +29,16 @@ from lastbranch.opening import FileSource
 from lastbranch.symbols import SymbolOptions
 from lastbranch.view import wire
 from lastbranch.view.answers import ask
-from lastbranch.view.growing import LONGEST_PAUSE, PAUSE, SHARE, GrowingCapture, _Beginning, _same_names, pause
+from lastbranch.view.growing import (
+    BUSY_SHARE,
+    FREE_SHARE,
+    LONGEST_PAUSE,
+    PAUSE,
+    GrowingCapture,
+    _Beginning,
+    _same_names,
+    pause,
+)
 from lastbranch.view.loaded import Loaded
 from viewer import cells, loaded, looking_at, serving, settled
 from waiting import until
@@ -128,10 +137,12 @@ def test_names_are_kept_unless_a_jit_may_have_more(file: GrowingFile, opened: Op
         assert not _same_names(shown, shown.profile)
 
 
-def test_opening_anew_takes_a_share_of_a_cpu() -> None:
-    assert pause(0) == PAUSE
-    assert pause(0.08) == pytest.approx(0.08 / SHARE)
-    assert pause(1e6) == LONGEST_PAUSE
+def test_opening_anew_takes_more_of_processors_that_nobody_else_wants() -> None:
+    assert pause(0, 0, 2) == pause(0, 1, 2) == PAUSE
+    assert pause(0.8, 0.01, 2) == pytest.approx(0.8 / FREE_SHARE)
+    assert pause(0.1, 0.2, 2) == pytest.approx(0.1 / (2 * BUSY_SHARE))
+    assert pause(0.1, 0.2, 8) == pytest.approx(0.1 / (8 * BUSY_SHARE))
+    assert pause(1e6, 0, 2) == LONGEST_PAUSE
 
 
 # -- Server-sent events

@@ -20,22 +20,39 @@ from ..opening import attach_binaries, open_profile
 from ..symbols import SymbolOptions
 from .loaded import Loaded
 
-__all__ = ["ENDED", "LIVE", "LONGEST_PAUSE", "PAUSE", "SHARE", "GrowingCapture", "pause"]
+__all__ = ["BUSY_SHARE", "ENDED", "FREE_SHARE", "LIVE", "LONGEST_PAUSE", "PAUSE", "GrowingCapture", "pause"]
 
 LIVE, ENDED = "live", "ended"
 """What `Loaded.recording` says of a recording."""
 PAUSE = 1.0
 """Seconds from one opening to the next, at least."""
-SHARE = 0.05
-"""Of one CPU: what opening the file anew, and answering the pages that look, may take on average."""
+FREE_SHARE = 0.5
+"""Of one CPU: what opening the file anew, and answering the pages that look, may take on average where nobody else
+wants that processor."""
+BUSY_SHARE = 0.01
+"""Of all CPUs: the same where others want them, which may be the program that is recorded."""
 LONGEST_PAUSE = 60.0
 """Seconds, however long an opening takes."""
+_WAITED = 0.5
+"""Of its CPU time: how long a process waits for processors that others want, too, at least."""
 _TICK = 0.05
 
 
-def pause(cpu: float) -> float:
-    """Seconds until the next look at the file, where the last one and the answers since took ``cpu`` seconds."""
-    return min(max(PAUSE, cpu / SHARE), LONGEST_PAUSE)
+def pause(cpu: float, waited: float, processors: int) -> float:
+    """Seconds until the next look at the file, where the last one and the answers since took ``cpu`` seconds, and
+    ``waited`` so many for one of the ``processors``."""
+    share = BUSY_SHARE * processors if waited > _WAITED * cpu else FREE_SHARE
+    return min(max(PAUSE, cpu / share), LONGEST_PAUSE)
+
+
+def _times() -> tuple[float, float]:
+    """Seconds that the threads of this process have run, and that they have waited for a processor; as long as they
+    have run where the kernel does not say."""
+    ran, waited = time.process_time(), 0
+    for thread in os.listdir("/proc/self/task"):
+        with suppress(OSError), open(f"/proc/self/task/{thread}/schedstat", "rb", buffering=0) as file:
+            waited += int(file.read().split()[1])
+    return ran, waited / 1e9 if waited else ran
 
 
 class GrowingCapture(Closing):
@@ -108,11 +125,16 @@ class GrowingCapture(Closing):
         self._thread.start()
 
     def _follow(self) -> None:
-        began, before = -LONGEST_PAUSE, time.process_time()
+        processors = len(os.sched_getaffinity(0))
+        began, (ran, waited) = -LONGEST_PAUSE, _times()
         while not self._end.wait(_TICK):
+            passed = time.monotonic() - began
+            if not self.is_watched or passed < PAUSE:
+                continue
             # What the answers to the pages take comes after the refresh, and counts as well.
-            if self.is_watched and time.monotonic() - began >= pause(time.process_time() - before):
-                began, before = time.monotonic(), time.process_time()
+            now = _times()
+            if passed >= pause(now[0] - ran, now[1] - waited, processors):
+                began, (ran, waited) = time.monotonic(), now
                 self.refresh()
 
     def close(self) -> None:
