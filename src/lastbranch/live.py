@@ -21,6 +21,7 @@ from .errors import FormatError, LastbranchError, UnavailableError
 
 if TYPE_CHECKING:
     import subprocess
+    from io import BufferedReader
 
     from .analysis.annotation import Annotation
     from .analysis.naming import Namer, Place
@@ -29,12 +30,14 @@ if TYPE_CHECKING:
     from .model import OpenFile, Profile
     from .symbols import SymbolOptions
 
-__all__ = ["KEPT", "LiveCapture", "LiveRecorder", "LiveViewer", "RecorderState"]
+__all__ = ["KEPT", "LiveCapture", "LiveRecorder", "LiveViewer", "RecorderState", "StreamCopy"]
 
 KEPT = 256 << 20
 """Bytes of records that are kept on disk for `LiveCapture.save`: the newest ones."""
 _INTERVAL = 0.25
 """Seconds between two messages of a recorder."""
+_COPIED = 1 << 20
+"""Bytes of a stream that are copied at once."""
 _LONGEST_WAIT = 0.1
 """Seconds after which a recorder that says nothing is looked at: one that was killed sends no message."""
 _ENDING = 10
@@ -58,6 +61,8 @@ class RecorderState:
     """The share of wall time that the software engine's bursts took; ``None`` of the hardware engine."""
     skipped: int = 0
     """Triggers without a burst."""
+    unrecorded: int = 0
+    """Threads that could not be given a trigger."""
     summary: dict[str, Any] | None = None
     """The software engine's `Summary`, by field."""
     notes: tuple[str, ...] = ()
@@ -218,7 +223,7 @@ def _software(done: Any) -> Summary | None:
 def _facts(summary: Summary) -> dict[str, Any]:
     return {
         "engine": f"software: {summary.engine}; trigger {summary.trigger}", "share": round(summary.share, 4),
-        "skipped": summary.throttled + sum(summary.skipped.values()),
+        "skipped": summary.throttled + sum(summary.skipped.values()), "unrecorded": summary.unrecorded,
     }  # fmt: skip
 
 
@@ -248,7 +253,8 @@ class _Reporter:
         if software is None:
             self._send({"engine": "hardware: the processor's branch records", "pid": os.getpid()})
         else:
-            self._send(_facts(software) | {"summary": asdict(software), "pid": os.getpid()})
+            facts = asdict(software) | {"losses": []}  # which grow, and are told in the end
+            self._send(_facts(software) | {"summary": facts, "pid": os.getpid()})
 
 
 # -- The viewer
@@ -301,6 +307,47 @@ class LiveViewer(Closing):
         self._process.wait()
 
 
+# -- A recording that comes through a pipe
+
+
+class StreamCopy(Closing):
+    """Copies ``stream`` to a temporary file, `file`, as it comes, in a thread of its own."""
+
+    def __init__(self, stream: BufferedReader) -> None:
+        import threading
+
+        self.file: IO[bytes] = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 (closed by `close`)
+        self.error = ""
+        """Why not all of it was copied."""
+        self._stream, self._done = stream, threading.Event()
+        threading.Thread(target=self._copy, name="stream", daemon=True).start()
+
+    @property
+    def ended(self) -> bool:
+        """Whether all that comes is in the file."""
+        return self._done.is_set()
+
+    def wait(self, size: int) -> None:
+        """Wait for the first ``size`` bytes, or the end."""
+        while os.fstat(self.file.fileno()).st_size < size and not self._done.wait(_LONGEST_WAIT / 10):
+            pass
+
+    def _copy(self) -> None:
+        out = os.dup(self.file.fileno())
+        try:
+            while data := self._stream.read1(_COPIED):
+                while data:
+                    data = data[os.write(out, data) :]
+        except OSError as error:
+            self.error = error.strerror or str(error)
+        finally:
+            os.close(out)
+            self._done.set()
+
+    def close(self) -> None:
+        self.file.close()
+
+
 # -- What was recorded
 
 
@@ -338,13 +385,14 @@ class LiveCapture(Closing):
         namer: Namer = self._counts.namer
         return namer
 
-    def read(self) -> None:
-        """Count what was added. Raises `FormatError` where the file is no perf.data, or is damaged."""
+    def read(self, *, last: bool = False) -> None:
+        """Count what was added; ``last``: nothing more will be. Raises `FormatError` where the file is no perf.data, or
+        is damaged."""
         if self._growing is None:
             try:
                 self._growing = self._begin()
             except FormatError:
-                if self._ours:
+                if self._ours and not last:
                     return
                 raise
             self._first = self._growing.start
@@ -371,13 +419,13 @@ class LiveCapture(Closing):
         from .analysis.naming import Namer
         from .analysis.running import RunningCounts
         from .bind import bind
-        from .opening import attach_binaries
+        from .opening import attach_binaries, recorded_here
         from .symbols import Symbolizer
 
         assert self._growing is not None
         profile = self._growing.profile
-        if self._ours and not profile.machine.os_release:
-            profile.machine.os_release = os.uname().release  # completed files say it at their end
+        if self._ours:
+            recorded_here(profile)
         new = profile.modules[self._attached :]
         self._attached = len(profile.modules)
         attach_binaries(new, profile.machine.os_release, self._symfs, self._folders)
@@ -392,6 +440,8 @@ class LiveCapture(Closing):
     def _forget(self) -> None:
         """Give the disk back the oldest records, if there are too many."""
         assert self._growing is not None
+        if self._growing.compressed:
+            return
         if not self._marks or self._growing.at - self._marks[-1] > self._kept // 16:
             self._marks.append(self._growing.at)
         if self._growing.at - self._first <= self._kept:

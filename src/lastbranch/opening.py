@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 __all__ = [
     "FileSource", "attach_binaries", "build_id_at", "captures_at", "code_of", "image_at", "is_called",
     "is_no_capture", "open_image", "open_profile", "open_source", "read_captures", "read_manifests", "read_profile",
-    "reading_of", "same_binary", "use_binary",
+    "reading_of", "recorded_here", "same_binary", "use_binary",
 ]  # fmt: skip
 
 _SPOOL_CHUNK = 1 << 20
@@ -404,6 +404,14 @@ def use_binary(profile: Profile, row: int, path: str) -> None:
     module = profile.modules[row]
     module.missing = _attach(module, [(path, True)], searched=True)
     rebind(profile)
+
+
+def recorded_here(profile: Profile) -> None:
+    """Note of a capture that still grows that it is about this machine: complete files say it at their end."""
+    import platform
+
+    machine, here = profile.machine, platform.uname()
+    machine.os_release, machine.host = machine.os_release or here.release, machine.host or here.node
 
 
 def attach_binaries(

@@ -17,6 +17,8 @@ from typing import Any
 
 import pytest
 
+import lastbranch
+import perfdata_writer as pw
 from capture_tools import FREESTANDING, build, needs_ptrace
 from command_line import run_cli
 from growing_files import GrowingFile
@@ -98,7 +100,15 @@ def test_a_pipe_gets_lines(file: GrowingFile) -> None:
     assert {"now %", "change", "mispredicted %", "cycles", "function"} <= set(re.split(r"\s{2,}", head.strip()))
 
 
+def test_a_stream_is_looked_at_until_it_ends(tmp_path: Path) -> None:
+    stream = pw.to_pipe(pw.parse(Path(demo.capture()).read_bytes()))
+    done = run_cli("top", "--once", "--format", "json", "-i", "-", "--duration", "600", stdin=stream)
+    assert done.code == 0, done.err
+    assert json.loads(done.out)["samples"] == lastbranch.open(demo.capture()).samples
+
+
 @pytest.mark.parametrize(("words", "code", "message"), [
+    (("-i", "-"), 3, "<stdin>: file is empty"),
     ((), 2, "give one of"), (("-p", "1", "ls"), 2, "give one of"), (("--format", "json", "ls"), 2, "--once"),
     (("-i", __file__), 3, "not a perf.data file"), (("-p", "2147483646"), 125, "process 2147483646 does not exist"),
     (("--once", "no-such-program"), 127, "no-such-program: not found in PATH"),

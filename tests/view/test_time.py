@@ -15,6 +15,10 @@ import lastbranch
 import perfdata_writer as pw
 from command_line import Ran
 from lastbranch import demo
+from lastbranch.capture import Options, Summary
+from lastbranch.capture.recording import describe
+from lastbranch.formats.etl.events.reader import TraceLog
+from lastbranch.opening import FileSource
 from lastbranch.symbols import SymbolOptions
 from lastbranch.view.answers import ask
 from lastbranch.view.loaded import MOMENTS, Loaded
@@ -78,7 +82,9 @@ def test_sums_are_those_of_the_other_screens(shown: Loaded, chosen: dict[str, st
         assert (rows[0] == rows[1:].sum(axis=0)).all()
 
 
-def test_losses_are_where_the_source_says(tmp_path: Path) -> None:
+@pytest.fixture
+def lossy(tmp_path: Path) -> Path:
+    """A capture that lost records at two moments."""
     b = Builder(sample_type=pw.IP | pw.TID | pw.TIME)
     for i in range(11):
         b.sample(ip=0x1000, pid=7, tid=7, time=1000 + 100 * i)
@@ -86,12 +92,45 @@ def test_losses_are_where_the_source_says(tmp_path: Path) -> None:
             b.record("LOST", id=1, lost=10 * i, pid=7, tid=7, time=1001 + 100 * i)
     path = tmp_path / "lost.data"
     path.write_bytes(b.build())
-    answer = ask(loaded(path), "time", {})
-    lost = np.asarray(answer.columns["lost"])
-    assert {part: lost[part] for part in np.flatnonzero(lost).tolist()} == {
-        201 * MOMENTS // 1001: 20, 701 * MOMENTS // 1001: 70,
-    }  # fmt: skip
-    assert (answer.header["lost"], answer.header["lost_in_time"]) == ({"records": 90}, 90)
+    return path
+
+
+def lost_in(path: Path) -> dict[int, int]:
+    """How many were lost, by the part of the time."""
+    lost = np.asarray(ask(loaded(path), "time", {}).columns["lost"])
+    return {part: int(lost[part]) for part in np.flatnonzero(lost).tolist()}
+
+
+def test_losses_are_where_the_source_says(lossy: Path, run: Callable[..., Ran], tmp_path: Path) -> None:
+    assert lost_in(lossy) == {201 * MOMENTS // 1001: 20, 701 * MOMENTS // 1001: 70}
+    header = ask(loaded(lossy), "time", {}).header
+    assert (header["lost"], header["lost_in_time"]) == ({"records": 90}, 90)
+    assert run("convert", lossy, tmp_path / "lost.tb5").code == 0
+    assert lost_in(tmp_path / "lost.tb5") == lost_in(lossy)
+    both = ask(Loaded(lastbranch.open([lossy, tmp_path / "lost.tb5"]), SymbolOptions(cache=None)), "time", {})
+    assert both.header["lost_in_time"] == 180
+
+
+def test_a_trace_log_marks_the_buffers_before_which_it_lost_events(
+    lossy: Path, run: Callable[..., Ran], tmp_path: Path
+) -> None:
+    path = tmp_path / "lost.etl"
+    assert run("convert", lossy, path).code == 0
+    assert lost_in(path) == {}
+    log = TraceLog(FileSource(str(path)))
+    row = int(log.index().buffers.offset[-1])
+    data = bytearray(path.read_bytes())
+    data[row + 0x34] |= 2  # BufferFlag of WMI_BUFFER_HEADER, ETW_BUFFER_FLAG_EVENTS_LOST
+    path.write_bytes(data)
+    assert sum(lost_in(path).values()) == 1
+
+
+def test_triggers_without_a_burst_have_their_times(lossy: Path) -> None:
+    profile = lastbranch.open(lossy)
+    profile.losses, summary = [], Summary(losses=[(1500, 3), (1900, 4)], throttled=7)
+    describe(profile, Options(), summary)
+    assert profile.losses == [(1500, 3), (1900, 4)]
+    assert profile.lost["triggers without a burst (duty limit)"] == 7
 
 
 def test_many_threads_leave_a_row_for_the_others(tmp_path: Path) -> None:

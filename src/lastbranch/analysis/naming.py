@@ -89,7 +89,7 @@ class Namer:
 
         ``function`` gives one name an address. Where no name is known, it is a label of the module without a function.
         """
-        owner = np.where(self._is_own(module), process, -1)
+        owner = np.where(self.is_own(module), process, -1)
         scopes, which = distinct_rows(module, owner)
         pieces: list[tuple[Array, Array, Array]] = []
         for i, scope in enumerate(scopes.tolist()):
@@ -117,7 +117,7 @@ class Namer:
             out.append(label.function + offset)
         return out
 
-    def _is_own(self, module: Array) -> NDArray[np.bool_]:
+    def is_own(self, module: Array) -> NDArray[np.bool_]:
         """Memory whose names depend on the process: code that was made at run time."""
         own = np.array([m.kind is ModuleKind.ANONYMOUS for m in self.profile.modules] + [False], bool)
         return own[module]

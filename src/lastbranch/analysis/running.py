@@ -5,13 +5,14 @@ Samples are counted and let go. What is kept are sums by address, of at most `MO
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..arrays import Table, group_unordered
+from ..arrays import Table, distinct, group_unordered
 from ..model import Array, Profile, SampleBatch
 from .annotation import Annotation, annotate_counts
 from .count_tables import BranchTable, branch_table
@@ -152,6 +153,80 @@ _BY_NAME = 5
 """Columns of branches by function."""
 
 
+class _MadeCode:
+    """Names of code that was made at run time. A JIT writes them to files that come and grow while it runs: what was
+    counted before there was a name is kept by address, and `renamed` once there is one."""
+
+    def __init__(self, namer: Namer) -> None:
+        self._namer = namer
+        self._states: dict[int, list[Any]] = {}
+        """What names of a process depend on, by its number."""
+        self._known: dict[int, dict[tuple[int, int], int]] = {}
+        """By the number of the process: (module, address) -> row of the label."""
+        self._nameless: dict[str, _Totals] = {}
+
+    def look(self, row_of: Callable[[Array], Array]) -> bool:
+        """Look for the files of the processes anew; whether any has others."""
+        changed = False
+        for number, before in list(self._states.items()):
+            row = int(row_of(np.array([number]))[0])
+            self._states[number] = state = self._state(row)
+            if state != before:
+                changed = True
+                self._known.pop(number, None)
+            elif row >= 0 and self._namer.profile.processes[row].end is not None:
+                del self._states[number]  # nothing comes after its end
+        return changed
+
+    def _state(self, process: int) -> list[Any]:
+        return self._namer.symbols.jit_state(process) if self._namer.symbols is not None and process >= 0 else []
+
+    def rows(self, number: Array, process: Array, module: Array, address: Array) -> NDArray[np.int64]:
+        """As `Namer.rows`, of processes with these numbers; each address is asked for once while files are the same."""
+        out = np.empty(len(address), np.int64)
+        for one in distinct(number).tolist():
+            mine = np.flatnonzero(number == one)
+            row = int(process[mine[0]])
+            if one not in self._states:
+                self._states[one] = self._state(row)
+            known = self._known.setdefault(one, {})
+            keys = list(zip(module[mine].tolist(), address[mine].tolist(), strict=True))
+            new = list(dict.fromkeys(key for key in keys if key not in known))
+            if new:
+                if len(known) > MOST_ROWS:
+                    known.clear()
+                    new = list(dict.fromkeys(keys))
+                modules, addresses = zip(*new, strict=True)
+                asked = np.array(modules, np.int64), np.array(addresses, np.uint64)
+                known.update(zip(new, self._namer.rows(np.full(len(new), row), *asked).tolist(), strict=True))
+            out[mine] = [known[key] for key in keys]
+        return out
+
+    def without_name(self, name: Array) -> NDArray[np.bool_]:
+        """Which of these rows of labels have no function."""
+        return ~np.array([bool(label.function) for label in self._namer.labels], bool)[name]
+
+    def keep(self, what: str, keys: list[Array], values: list[Array]) -> None:
+        """Keep sums whose last keys are number, module and address, which have no name yet."""
+        self._nameless.setdefault(what, _Totals([_ADDED] * len(values))).add(keys, values)
+
+    def renamed(
+        self, what: str, rows_of: Callable[[Array, Array, Array], NDArray[np.int64]]
+    ) -> tuple[list[Array], list[Array], Array, Array] | None:
+        """(keys, values, label until now, name) of kept sums that have a name now. They are kept no more."""
+        try:
+            keys, values = self._nameless.pop(what).rows()
+        except (KeyError, LookupError):
+            return None
+        name = rows_of(*keys[-3:])
+        nameless = self.without_name(name)
+        if nameless.any():
+            self.keep(what, [key[nameless] for key in keys], [value[nameless] for value in values])
+        was = np.array([self._namer.row(Label(module, "")) for module in keys[-2].tolist()], np.int64)
+        found = ~nameless
+        return [key[found] for key in keys], [value[found] for value in values], was[found], name[found]
+
+
 class RunningCounts:
     """Counts batches as they come. `bind` is called before the first one, and again whenever the profile's tables have
     changed; `turn` ends the time that counts as recent."""
@@ -169,6 +244,7 @@ class RunningCounts:
         """Samples of each event (row) by name: all, recent ones, those before."""
         self._by_name = np.zeros((0, _BY_NAME), np.int64)
         self._entries = self._recent_entries = 0
+        self._made = _MadeCode(namer)
 
     def bind(self) -> None:
         """The profile has a new binder."""
@@ -207,6 +283,8 @@ class RunningCounts:
     def turn(self) -> Snapshot:
         """What was counted until now; what comes next is recent."""
         self._settle()
+        if self._made.look(self._spaces.rows_of):
+            self._rename()
         recent = {name: _Totals(_BRANCH_OPS if name == "branches" else [_ADDED]) for name in self._new}
         for name, parts in self._new.items():
             for keys, values in parts:
@@ -221,7 +299,32 @@ class RunningCounts:
         return snapshot
 
     def _rows(self, process: Array, module: Array, address: Array) -> NDArray[np.int64]:
-        return self.namer.rows(self._spaces.rows_of(process), module, address)
+        made, row = self.namer.is_own(module), self._spaces.rows_of(process)
+        out = np.empty(len(module), np.int64)
+        out[~made] = self.namer.rows(row[~made], module[~made], address[~made])
+        if made.any():
+            out[made] = self._made.rows(process[made], row[made], module[made], address[made])
+        return out
+
+    def _rename(self) -> None:
+        """Move what was counted without a name to the name that its code has now."""
+        if (found := self._made.renamed("samples", self._rows)) is not None:
+            (event, *_), (count,), was, name = found
+            total = self._by_event[0] = _grown(self._by_event[0], (len(self.profile.events), len(self.namer.labels)))
+            np.subtract.at(total, (event, was), count)
+            np.add.at(total, (event, name), count)
+        if (found := self._made.renamed("branches", self._rows)) is not None:
+            _, values, was, name = found
+            self._by_name = _grown(self._by_name, (len(self.namer.labels), _BY_NAME))
+            np.subtract.at(self._by_name, was, np.stack(values, axis=1))
+            np.add.at(self._by_name, name, np.stack(values, axis=1))
+
+    def _keep_nameless(self, what: str, name: Array, keys: list[Array], values: list[Array]) -> None:
+        """Keep the sums of code that was made at run time, and whose name is not known yet."""
+        later = self.namer.is_own(keys[-2])
+        later[later] = self._made.without_name(name[later])
+        if later.any():
+            self._made.keep(what, [key[later] for key in keys], [value[later] for value in values])
 
     def _name_samples(self, recent: _Totals) -> None:
         total, now, _ = self._by_event
@@ -232,6 +335,7 @@ class RunningCounts:
             pass
         else:
             name = self._rows(process, module, address)
+            self._keep_nameless("samples", name, [event, process, module, address], [count])
             added = np.zeros((len(self.profile.events), len(self.namer.labels)), np.int64)
             np.add.at(added, (event, name), count)
         shape = len(self.profile.events), len(self.namer.labels)
@@ -244,9 +348,14 @@ class RunningCounts:
         except LookupError:
             return
         recorded = (address != 0) | (module >= 0)
-        name = self._rows(process[recorded], module[recorded], address[recorded])
+        keys, values = (
+            [process[recorded], module[recorded], address[recorded]],
+            [v[recorded] for v in values[:_BY_NAME]],
+        )
+        name = self._rows(*keys)
+        self._keep_nameless("branches", name, keys, values)
         self._by_name = _grown(self._by_name, (len(self.namer.labels), _BY_NAME))
-        np.add.at(self._by_name, name, np.stack(values[:_BY_NAME], axis=1)[recorded])
+        np.add.at(self._by_name, name, np.stack(values, axis=1))
 
     def _snapshot(self) -> Snapshot:
         shape = len(self.profile.events), len(self.namer.labels)

@@ -462,6 +462,9 @@ def join(
         _extend(joined.timeline, member)
         joined.records = _summed(joined.records, own.records)
         joined.lost = _summed(joined.lost, own.lost)
+        if own.losses:
+            when, count = np.array(own.losses, np.int64).T
+            joined.losses += zip(member.common_time(when).tolist(), count.tolist(), strict=True)
     joined.header = {k: v for k, v in profiles[0].header.items() if all(p.header.get(k) == v for p in profiles)}
     rebind(joined)
     return joined

@@ -98,6 +98,10 @@ class Summary:
     """Number of bursts by the reason for their end."""
     skipped: dict[str, int] = field(default_factory=dict)
     """Number of triggers without a burst, by reason."""
+    losses: list[tuple[int, int]] = field(default_factory=list)
+    """(ns of CLOCK_MONOTONIC, triggers without a burst until then), at most one a second."""
+    unrecorded: int = 0
+    """Threads that could not be given a trigger."""
     call_graph: str = "none"
     """How call stacks were recorded."""
     stacks: dict[str, int] = field(default_factory=dict)

@@ -246,6 +246,7 @@ def describe(profile: Profile, options: Options, summary: Summary) -> None:
         profile.lost["triggers without a burst (duty limit)"] = summary.throttled
     for why, count in summary.skipped.items():
         profile.lost[f"triggers without a burst ({why})"] = count
+    profile.losses += [(when, count) for when, count in summary.losses]
 
 
 _CALL_STACKS = {

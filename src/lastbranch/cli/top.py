@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import click
 
@@ -15,6 +15,7 @@ from .symbols import symbol_options
 
 if TYPE_CHECKING:
     from ..live import RecorderState
+    from ..model import OpenFile
     from ..symbols import SymbolOptions
     from .top_tables import Session, View
 
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 @click.option("--program-output", default=os.devnull, metavar="FILE", shell_complete=complete_file,
               help="Where the output of COMMAND goes. [default: nowhere]")  # fmt: skip
 @click.option("-i", "--input", "file", metavar="FILE", shell_complete=complete_file,
-              help="Watch a perf.data that another recorder is writing.")  # fmt: skip
+              help="Watch a perf.data that another recorder writes; - reads `perf record -o -`.")  # fmt: skip
 @symfs_option
 @symbol_options
 @target_options
@@ -63,19 +64,30 @@ def command(
     check_trigger(options)
     if form == "json" and not once:
         raise click.BadParameter("needs --once", param_hint="--format json")
-    from ..live import LiveCapture, LiveRecorder
+    from ..live import LiveCapture, LiveRecorder, StreamCopy
 
     screen = not (once or plain) and all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr))
     if screen and not _has_textual():
         click.echo('note: for a screen with keys, pip install "lastbranch[tui]"', err=True)
         screen = False
     folders = (*symbols.debug_dirs, *symbols.symbol_store)
+    from .top_tables import Session
+
+    if file == "-":
+        from ..formats.perfdata.header import read_magic
+        from ..formats.perfdata.layout import PIPE_HEADER_SIZE
+
+        with StreamCopy(sys.stdin.buffer) as stream:
+            stream.wait(PIPE_HEADER_SIZE)
+            source = _copy_of(stream.file, "<stdin>")
+            read_magic(source)  # an error now, and not at the end
+            with LiveCapture(source, symbols, symfs=symfs, folders=folders, kept=keep << 20, ours=True) as live:
+                return _show(Session(live, stream=stream), False, interval, duration, once, form, limit, output)
     if file is not None:
         from ..opening import FileSource
-        from .top_tables import Session
 
         with LiveCapture(FileSource(file), symbols, symfs=symfs, folders=folders) as live:
-            return _show(Session(live, None), screen, interval, duration, once, form, limit, output)
+            return _show(Session(live), screen, interval, duration, once, form, limit, output)
     from ..capture import Options
     from ..recorders import branch_select
 
@@ -83,13 +95,16 @@ def command(
     target = None if everything else pid if pid is not None else command_words
     line = ("lastbranch", *sys.argv[1:])
     with LiveRecorder(target, chosen, engine=engine, command_line=line, output=program_output) as recorder:
-        from ..model import OpenFile
-        from .top_tables import Session
-
-        copy = os.fdopen(os.dup(recorder.file.fileno()), "rb", buffering=0)
-        source = OpenFile(copy, "the recording")
+        source = _copy_of(recorder.file, "the recording")
         with LiveCapture(source, symbols, symfs=symfs, folders=folders, kept=keep << 20, ours=True) as live:
             return _show(Session(live, recorder), screen, interval, duration, once, form, limit, output)
+
+
+def _copy_of(file: IO[bytes], name: str) -> OpenFile:
+    """A temporary file that grows, as a source of its own."""
+    from ..model import OpenFile
+
+    return OpenFile(os.fdopen(os.dup(file.fileno()), "rb", buffering=0), name)
 
 
 def _has_textual() -> bool:

@@ -13,7 +13,7 @@ from .symbols import module_of
 
 if TYPE_CHECKING:
     from ..analysis.running import LiveFunctions, Snapshot
-    from ..live import LiveCapture, LiveRecorder, RecorderState
+    from ..live import LiveCapture, LiveRecorder, RecorderState, StreamCopy
 
 __all__ = ["BRANCHES", "FUNCTIONS", "MACHINE_ONLY", "ORDERS", "Session", "View", "branch_table", "chosen_functions",
            "facts", "function_rows", "header", "with_dashes"]  # fmt: skip
@@ -53,6 +53,8 @@ class View:
         lost = dict(self.snapshot.lost) if self.snapshot else {}
         if self.state is not None and self.state.skipped:
             lost["triggers without a burst"] = self.state.skipped
+        if self.state is not None and self.state.unrecorded:
+            lost["threads not recorded"] = self.state.unrecorded
         return lost
 
     def per_second(self, whole: bool) -> tuple[float, float]:
@@ -66,18 +68,20 @@ class View:
 
 
 class Session:
-    """A live capture, and its recorder where that is ours."""
+    """A live capture, and its recorder where that is ours, or the stream that it comes through."""
 
-    def __init__(self, live: LiveCapture, recorder: LiveRecorder | None) -> None:
-        self.live, self.recorder = live, recorder
-        self._began: float | None = None
+    def __init__(
+        self, live: LiveCapture, recorder: LiveRecorder | None = None, stream: StreamCopy | None = None
+    ) -> None:
+        self.live, self.recorder, self._stream = live, recorder, stream
+        self._began = None if stream is None else time.monotonic()
         self._looked, self._cpu, self._recorders = time.monotonic(), time.process_time(), 0.0
 
     def read(self) -> None:
         """Count what came."""
         if self.recorder is not None:
             self.recorder.poll()
-        self.live.read()
+        self.live.read(last=self._stream is not None and self._stream.ended)
         if self._began is None and (self.recorder is None or self.recorder.state.engine):
             self._began = self._looked = time.monotonic()
 
@@ -95,6 +99,8 @@ class Session:
 
     @property
     def ended(self) -> bool:
+        if self._stream is not None:
+            return self._stream.ended
         return self.recorder is not None and self.recorder.state.ended
 
     def look(self) -> View:

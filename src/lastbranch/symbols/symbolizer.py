@@ -115,6 +115,17 @@ class Symbolizer(Closing):
             names = Names.join([names, more]).take(row)
         return names
 
+    def jit_state(self, process: int) -> list[Any]:
+        """Look for the files of a JIT anew, which come and grow while a program runs: their paths, sizes and times."""
+        self._jit.pop(process, None)
+        source, states = self._jit_files(process), []
+        for files in filter(None, (source.dump, source.perfmap)):
+            try:
+                states.append([files.binary, *file_state(files.binary)])
+            except OSError:
+                states.append([files.binary])
+        return states
+
     @property
     def asked_of_jit(self) -> bool:
         """Whether names of memory without a file were asked of, which a JIT may have more of later."""
@@ -163,7 +174,7 @@ class Symbolizer(Closing):
             known = process >= 0
             profile, row = self._profile.capture_of(process) if known else (self._profile, process)
             source = find_jit(profile, profile.processes[row], self._options) if known else JitSource()
-            self.notes += source.notes
+            self.notes += [note for note in source.notes if note not in self.notes]
             self._jit[process] = source
         return self._jit[process]
 

@@ -16,7 +16,7 @@ from ..closing import Closing
 from ..errors import LastbranchError
 from ..formats.registry import format_of
 from ..model import OpenFile, Profile, Source
-from ..opening import attach_binaries, open_profile
+from ..opening import attach_binaries, open_profile, recorded_here
 from ..symbols import SymbolOptions
 from .loaded import Loaded
 
@@ -164,8 +164,7 @@ class GrowingCapture(Closing):
 def _profile(source: Source, symfs: str | None) -> Profile:
     profile = format_of(source).open(source, None, None, None)
     profile.damage.clear()  # that the recorder has not finished the file, and that its last record is not whole yet
-    if not profile.machine.os_release:
-        profile.machine.os_release = os.uname().release  # complete files say it at their end
+    recorded_here(profile)
     attach_binaries(profile.modules, profile.machine.os_release, symfs)
     return bind(profile)
 

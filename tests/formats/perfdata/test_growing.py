@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import perfdata_writer as pw
 from growing_files import GrowingFile
 from lastbranch import demo
 from lastbranch.analysis import branches, names, running
@@ -21,6 +22,7 @@ from lastbranch.formats.perfdata.reader import Reader
 from lastbranch.live import LiveCapture
 from lastbranch.model import Array, OpenFile
 from lastbranch.opening import FileSource, open_profile
+from lastbranch.symbols import SymbolOptions
 
 
 @pytest.fixture
@@ -55,6 +57,64 @@ def test_in_parts_of_any_size_it_has_the_counts_of_the_whole(growing: GrowingFil
     found = now.functions
     assert {now.labels[n].module: int(c) for n, c in zip(found.name, found.samples, strict=True)} == by_module
     assert found.branches.sum() == expected.count[(expected.from_address != 0)].sum()
+
+
+@pytest.mark.parametrize(("compress", "pipe"), [(81, False), (83, False), (0, True), (83, True)])
+def test_compressed_records_and_streams_are_counted_as_they_come(compress: int, pipe: bool, tmp_path: Path) -> None:
+    pytest.importorskip("zstandard")
+    whole = pw.parse(Path(demo.capture()).read_bytes())
+    (tmp_path / "whole.data").write_bytes(pw.encode(whole, compress=compress, pipe=pipe, chunk=5003))
+    growing, counts = GrowingFile(tmp_path / "whole.data", tmp_path / "growing.data"), list[int]()
+    with LiveCapture(FileSource(str(growing.path)), ours=True) as live:
+        while growing.add(3001):
+            live.read()
+            if (now := live.turn()) is not None:
+                counts.append(now.entries)
+        live.save(str(tmp_path / "seen.data"))
+    assert counts[-1] == open_profile(demo.capture()).entries > counts[0] > 0
+    assert open_profile(tmp_path / "seen.data").entries == counts[-1]
+
+
+def test_damage_of_compressed_records_is_an_error_with_its_place(tmp_path: Path) -> None:
+    pytest.importorskip("zstandard")
+    data = bytearray(pw.encode(pw.parse(Path(demo.capture()).read_bytes()), compress=83, pipe=True))
+    at = data.index(bytes.fromhex("28b52ffd"))  # the magic number of zstd
+    data[at : at + 4] = bytes(4)
+    (tmp_path / "x.data").write_bytes(data)
+    with LiveCapture(FileSource(str(tmp_path / "x.data"))) as live, pytest.raises(FormatError) as raised:
+        live.read()
+    assert raised.value.offset == at - 16
+
+
+def test_code_gets_the_names_that_a_jit_writes_later(tmp_path: Path) -> None:
+    """Samples of code without a file: its perf map comes later, and has more lines later still."""
+    b = pw.Builder(sample_type=pw.IP | pw.TID | pw.TIME)
+    b.comm(pid=7, name="jit", time=1, exec=True)
+    b.mmap2(pid=7, addr=0x400000, length=0x1000, pgoff=0, name="//anon", time=2)
+    for i in range(30):
+        b.sample(ip=0x400010 + 0x100 * (i % 3), pid=7, tid=7, time=1000 + i)
+    (tmp_path / "whole.data").write_bytes(b.build())
+    growing, names = GrowingFile(tmp_path / "whole.data", tmp_path / "growing.data"), tmp_path / "perf-7.map"
+    options = SymbolOptions(cache=None, debug_dirs=(str(tmp_path),))
+
+    def seen(live: LiveCapture) -> dict[str, int]:
+        live.read()
+        now = live.turn()
+        assert now is not None
+        found = zip(now.functions.name.tolist(), now.functions.samples.tolist(), strict=True)
+        return {now.labels[name].function: count for name, count in found if count}
+
+    growing.add(len(growing.records) // 2)
+    with LiveCapture(FileSource(str(growing.path)), options) as live:
+        first = seen(live)
+        assert first.keys() == {""}
+        names.write_text("400000 40 one\n")
+        now = seen(live)
+        assert now.keys() == {"", "one"}
+        assert sum(now.values()) == first[""]
+        growing.add()
+        names.write_text("400000 40 one\n400100 40 two\n400200 40 three\n")
+        assert seen(live) == {"one": 10, "two": 10, "three": 10}
 
 
 def test_change_is_between_the_last_two_intervals(growing: GrowingFile, live: LiveCapture) -> None:

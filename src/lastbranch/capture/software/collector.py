@@ -57,6 +57,9 @@ from .watched import Watched
 
 __all__ = ["record_software"]
 
+_SECOND = 1_000_000_000
+_MOST_LOSSES = 1 << 16
+
 
 # -- detaching from threads, so that they continue as if they had never been traced
 
@@ -154,6 +157,8 @@ class Collector:
         self.on_tick: Callable[[Summary], None] = lambda summary: None
         self.root_status: int | None = None
         self._ended, self._skipped = Counter[str](), Counter[str]()
+        self._noted = 0
+        """Triggers without a burst whose time is in the summary."""
         self.chains = CallChains(Unwinder() if summary.call_graph == "dwarf" else None)
         sideband.on_mapping = self._mapped
         self._unarmed: dict[str, list[str]] = {}
@@ -210,9 +215,23 @@ class Collector:
             self._find_threads(process)
         self.summary.seconds = time.monotonic() - begun
         self.summary.ended, self.summary.skipped = dict(self._ended), dict(self._skipped)
+        self._note_losses()
         self.summary.stacks = dict(self.chains.counts)
         self.out.flush()  # others may read the file while it grows
         self.on_tick(self.summary)
+
+    def _note_losses(self) -> None:
+        """Note when triggers had no burst."""
+        summary, when = self.summary, now()
+        more = summary.throttled + sum(self._skipped.values()) - self._noted
+        if not more:
+            return
+        self._noted += more
+        losses = summary.losses
+        if losses and (when // _SECOND == losses[-1][0] // _SECOND or len(losses) == _MOST_LOSSES):
+            losses[-1] = when, losses[-1][1] + more
+        else:
+            losses.append((when, more))
 
     def _handle(self, tid: int, status: int) -> None:
         """Handle one event of a thread. If it has ended meanwhile, a later event reports that."""
@@ -399,6 +418,7 @@ class Collector:
             program = thread.process.name or program_of(thread.process.pid)
             whole = self._unarmed.setdefault(error.strerror or str(error), [])
             whole.append(f"{thread.tid} of {program} ({thread.process.pid})")
+            self.summary.unrecorded += 1
 
     def _rearm(self, thread: Thread) -> None:
         thread.spent = self.trigger.used(thread)

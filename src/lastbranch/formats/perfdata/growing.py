@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from ...errors import FormatError, UnavailableError
+from ...errors import Damage, FormatError
 from ...model import ENTRY, IN_PLACE, MAX_ENTRIES, Profile, SampleBatch, Source, cuts, read_at
 from .attr import event_of
 from .layout import HEADER, RECORD
 from .reader import Reader
 from .records import HANDLERS
-from .walk import LONGEST, Block, halves, walk_blocks
+from .walk import LONGEST, Block, Inflater, halves, walk_blocks
 
 __all__ = ["GrowingPerfData"]
 
@@ -39,10 +39,17 @@ class GrowingPerfData:
         """Bytes before the first record."""
         self.at = self.start
         """Where the next record begins."""
+        self._damage: list[Damage] = []
+        self._inflater = Inflater(self._reader.big_endian, self._damage, source.limits)
 
     @property
     def profile(self) -> Profile:
         return self._reader.profile
+
+    @property
+    def compressed(self) -> bool:
+        """Whether any records were, which are of no use without all those before them."""
+        return self._inflater.grown > 0
 
     @property
     def complete(self) -> bool:
@@ -66,19 +73,18 @@ class GrowingPerfData:
         """The samples that were added, each batch valid until the next one is asked for.
 
         ``changed`` is called before samples that come after a change of the tables, of the address spaces or of the
-        threads that were seen. Raises `FormatError` where the chain of records breaks, `UnavailableError` where they
-        are compressed.
+        threads that were seen. Raises `FormatError` where the chain of records breaks or compressed ones are damaged,
+        `UnavailableError` where they are compressed and zstandard is not installed.
         """
         size = self._size()
         end = self.start + size if size else self._source.size
-        for block in walk_blocks(self._source, self.at, end, self._reader.big_endian):
-            if block.packed_at is not None:
-                raise UnavailableError(
-                    "compressed records cannot be read before the file is complete", hint="record without -z"
-                )
-            size = int(block.sizes(block.at[-1:])[0])
-            self.at = max(block.base + int(block.at[-1]) * 8 + size, sum(block.trailing_data))
+        for block in walk_blocks(self._source, self.at, end, self._reader.big_endian, inflater=self._inflater):
+            self.at = self._inflater.walked
             yield from self._block(block, changed)
+        if self._damage:
+            damage = self._damage.pop()
+            raise FormatError(damage.reason, file=self._source.name, offset=damage.offset, field=damage.field,
+                              value=damage.value)  # fmt: skip
         if end - self.at >= LONGEST:
             size = int(np.frombuffer(read_at(self._source, self.at, 8), np.uint16)[0 if self._reader.big_endian else 3])
             raise FormatError("record of impossible size", file=self._source.name, offset=self.at, field="size",

@@ -19,7 +19,7 @@ from ..readahead import ReadAhead
 if TYPE_CHECKING:
     from ctypes import CDLL
 
-__all__ = ["AUXTRACE", "Block", "TRACING_DATA", "find_records", "first_of_each", "halves", "walk_blocks"]
+__all__ = ["AUXTRACE", "Block", "Inflater", "TRACING_DATA", "find_records", "first_of_each", "halves", "walk_blocks"]
 
 
 TRACING_DATA, AUXTRACE, COMPRESSED, COMPRESSED2 = 66, 71, 81, 83
@@ -212,13 +212,14 @@ _SLICE = 2048  # compressed bytes at a time: a zstd block of 4 bytes can mean 12
 
 
 class Inflater:
-    """The state of the stream. ``grown`` counts decompressed bytes that have been delivered."""
+    """The state of the stream. ``grown`` counts decompressed bytes that have been delivered; ``walked`` is the offset
+    in the file after what is being delivered."""
 
     def __init__(self, big_endian: bool, damage: list[Damage] | None, limits: Limits) -> None:
         self.big_endian, self.damage, self.limits = big_endian, damage, limits
         self._packed = self._expanded = 0
         self.pending = bytearray()
-        self.grown = 0
+        self.grown = self.walked = 0
         self._stream: Any = None
         self._dead = False
         self._odd = OddRecords()
@@ -343,15 +344,21 @@ BLOCK_BYTES = 4 << 20
 
 
 def walk_blocks(
-    source: Source, start: int, end: int, big_endian: bool, damage: list[Damage] | None = None
+    source: Source,
+    start: int,
+    end: int,
+    big_endian: bool,
+    damage: list[Damage] | None = None,
+    inflater: Inflater | None = None,
 ) -> Iterator[Block]:
-    """Blocks of the records in bytes ``start:end`` of ``source``, in file order.
+    """Blocks of the records in bytes ``start:end`` of ``source``, in file order. An ``inflater`` goes on with the
+    stream of the walk before, which ended where this one starts.
 
     Where the chain of records breaks, what precedes the place has been delivered, the place goes to ``damage`` and the
     walk ends: the start of the next record cannot be found. Raises `UnavailableError` where records are compressed and
     zstandard is not installed.
     """
-    inflater = Inflater(big_endian, damage, source.limits)
+    stream = inflater or Inflater(big_endian, damage, source.limits)
     ahead = ReadAhead(source, BLOCK_BYTES, pad=16)
     offset, length, odd, readable = start, BLOCK_BYTES, OddRecords(), min(end, source.size)
     while offset < end:
@@ -365,8 +372,9 @@ def walk_blocks(
             return
         last, whole = block.types[-1], (following - offset) & 7 == 0
         packed = np.flatnonzero((block.types == COMPRESSED) | (block.types == COMPRESSED2))
-        if len(packed) or inflater.grown:
-            yield from inflater.expand(block, packed)
+        stream.walked = following
+        if len(packed) or stream.grown:
+            yield from stream.expand(block, packed)
         else:
             yield block
         # Compressed records are not whole words long, and each starts a block of its own: do not read much.
@@ -375,7 +383,8 @@ def walk_blocks(
         if not whole and odd.too_many(int(last), offset - start):
             _note(damage, "too many records of odd size", offset, end)
             return
-    inflater.finish(offset)
+    if inflater is None:
+        stream.finish(offset)
     if offset > end:
         _note(damage, "data section ends inside the data of a record", end, end)
 

@@ -153,7 +153,8 @@ def write_model(writer: Tb5Writer, profile: Profile, streams: list[dict[str, Any
         "machine": asdict(profile.machine), "clock": asdict(profile.clock),
         "modules": [_module(m) for m in profile.modules], "events": [asdict(e) for e in profile.events],
         "streams": streams, "first time": profile.first_time, "last time": profile.last_time, "start": profile.start,
-        "records": profile.records, "lost": profile.lost, "header": header, "raw features": profile.raw_features,
+        "records": profile.records, "lost": profile.lost, "losses": profile.losses,
+        "header": header, "raw features": profile.raw_features,
         "findings": None if profile.findings is None else [list(f) for f in profile.findings],
         "names": profile.timeline.names,
     }  # fmt: skip
@@ -211,6 +212,7 @@ def restore(profile: Profile, value: dict[str, Any], file: Tb5File) -> None:
         profile.first_time, profile.last_time = value["first time"], value["last time"]
         profile.start = value["start"]
         profile.records, profile.lost = value["records"], value["lost"]
+        profile.losses = [(int(when), int(count)) for when, count in value.get("losses", ())]
         profile.header = {"source": value["source"], "source format": value["source format"]} | value["header"]
         profile.raw_features = value["raw features"]
         findings = value.get("findings")

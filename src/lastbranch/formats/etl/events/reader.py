@@ -159,8 +159,16 @@ class TraceLog:
     @cached_property
     def lossy(self) -> int:
         """Buffers with a flag that events or buffers were lost before them: one pass over the headers."""
-        flags = BUFFER_FLAG.EVENTS_LOST | BUFFER_FLAG.BUFFER_LOST
-        return int(np.count_nonzero(self.index().buffers.flags & flags))
+        return len(self.lossy_times)
+
+    @cached_property
+    def lossy_times(self) -> NDArray[np.int64]:
+        """Times of `lossy` buffers, as in their headers: one pass over these."""
+        buffers = self.index().buffers
+        marked: NDArray[np.int64] = buffers.time[
+            buffers.flags & (BUFFER_FLAG.EVENTS_LOST | BUFFER_FLAG.BUFFER_LOST) != 0
+        ]
+        return marked
 
     def load(self, index: Index, row: int) -> EventBlock | None:
         """The events of buffer ``row`` of `index`, None if it cannot be read. Blocks have memory of their own."""

@@ -27,6 +27,11 @@ from .system import HANDLERS, System, ThreadEvents, ThreadTable
 __all__ = ["read_etl"]
 
 
+_FLUSHED = 60
+"""Seconds after its last sample that a buffer may be written."""
+_MOST_LOSSES = 1 << 16
+
+
 # -- Names of the counted types of events, from the kernel's tables, manifests and the log: those that `dump` shows
 
 
@@ -227,6 +232,11 @@ class _Reader:
             profile.records[name] = profile.records.get(name, 0) + n
         lost = {"events": log.events_lost, "buffers": log.buffers_lost, "damaged buffers": log.skipped}
         profile.lost = {name: n for name, n in lost.items() if n}
+        if profile.lost and profile.first_time is not None and profile.last_time is not None:
+            # A mark for each buffer, at the time that it was written. Merged files have times of another clock there.
+            times, last = log.lossy_times, profile.last_time
+            times = times[(times >= profile.first_time) & (times <= last + _FLUSHED * profile.clock.frequency)]
+            profile.losses = [(time, 1) for time in np.sort(np.minimum(times, last))[:_MOST_LOSSES].tolist()]
         for hook, n in sorted((self.indexed.short + self.stacks.short).items()):
             profile.lost["/".join(kernel_names((hook >> 8, hook & 0xFF))) + " events too short"] = n
         if self.stacks.unresolved:
