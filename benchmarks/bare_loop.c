@@ -92,7 +92,7 @@ static int fill(struct block *b)
     for (i64 i = 0; i < records; i++)
         if (b->types[i] == SAMPLE) b->at[b->samples++] = b->at[i];
     int done = lb_samples_check(b->words, wanted >> 3, 0, b->at, b->samples, FIXED, &stack, 1, 3, PID, found, b->threads, NULL,
-                                NULL);
+                                NULL, NULL);
     require(done == 0 && found[0] == 0, "damaged samples");
     b->all_samples += b->samples;
     return 1;

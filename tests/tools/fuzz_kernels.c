@@ -276,7 +276,8 @@ struct step { i32 kind, a, b; };
 
 i64 lb_records_chase(const u64 *words, i64 length, int big_endian, i64 from, i64 *at, i64 *types, i64 room, i64 *rest);
 int lb_samples_check(const u64 *words, i64 count, int big_endian, const i64 *at, i64 samples, i64 fixed, const struct step *steps,
-                     i64 number, i64 time, i64 thread, i64 *found, u64 *threads, i64 *stack, i64 *depths);
+                     i64 number, i64 time, i64 thread, i64 *found, u64 *threads, i64 *stack, i64 *depths,
+                     u64 *heads);
 
 static int perf_records(struct input in)
 {
@@ -307,18 +308,22 @@ static int perf_records(struct input in)
     } while (rest >= 0);
     u64 *threads = block((size_t)samples * 8);
     i64 *found = block(7 * 8), *stack = block((size_t)samples * 8), *depths = block((size_t)samples * 8), entries = 0;
+    u64 *heads = block((size_t)(fixed < 0 ? 0 : 1 + fixed) * (size_t)samples * 8);
     int done = lb_samples_check(words, count, big_endian, sampled, samples, fixed, steps, number, time, thread, found, threads,
-                                stack, depths);
+                                stack, depths, heads);
     expect(done || (found[0] >= 0 && found[0] <= samples && found[6] <= samples - found[0]), "as many as there are samples");
     expect(done || found[2] <= count, "branches are in the records");
     for (i64 i = 0; !done && i < samples; i++) {
         expect(stack[i] < 0 ? !depths[i] : stack[i] + depths[i] <= count, "a stack is in its record");
         entries += depths[i];
+        for (i64 k = 0; stack[i] >= 0 && k <= fixed; k++)
+            expect(heads[k * samples + i] == words[sampled[i] + k], "the fixed words are those of the record");
     }
     expect(done || entries == found[2], "all stacks have all branches");
     int took = !done && samples > found[0];
     if (!done) seen(found, 7 * 8);
     free(steps), free(words), free(at), free(types), free(sampled), free(threads), free(found), free(stack), free(depths);
+    free(heads);
     return took;
 }
 

@@ -20,7 +20,8 @@
 #include <sys/mman.h>
 #endif
 
-enum { REGIONS = 255, SLOTS = 1024, MOST_ROWS = 1 << 19, LEAST_ROWS = 1 << 12, IN_FLIGHT = 3, HUGE_PAGE = 2 << 20 };
+enum { REGIONS = 255, SLOTS = 1024, MOST_ROWS = 1 << 19, LEAST_ROWS = 1 << 12, IN_FLIGHT = 3, HUGE_PAGE = 2 << 20,
+       MOST_ASKED = 64 };
 #define MOST_COUNTED (1u << 30) /* entries: counts of a row have 32 bits */
 #define COUNTED_FLAGS 0x3FFFFFFFu /* the flags that are counted are the low ones */
 #define NOT_TAKEN (1ull << 33)    /* entries of branches that were not taken are no branches to count */
@@ -293,6 +294,13 @@ static int compact(struct counter *c, struct stack *k, i64 scope, i64 depth, con
     return 1;
 }
 
+/* Ask for the entries of a stack. Those that lie in their records begin where no processor expects them. */
+static inline void ask_for(const u8 *entries, i64 stride, i64 depth)
+{
+    i64 bytes = stride * (depth < MOST_ASKED ? depth : MOST_ASKED);
+    for (i64 at = 0; at < bytes; at += 64) __builtin_prefetch(entries + at);
+}
+
 /* Whether the rows have to be taken before `depth` more entries are counted. */
 EXPORT int lb_counter_full(const struct counter *c, i64 depth)
 {
@@ -355,6 +363,7 @@ EXPORT i64 lb_counter_add(struct counter *c, const i64 *scope, const i64 *first,
                      flags + flags_step * first[s], flags_stride))
             break;
         c->entries += (u64)depth[s];
+        if (s + 1 < samples) ask_for(from + from_step * first[s + 1], from_stride, depth[s + 1]);
         count_ranges(c, before);
         count_branches(c, oldest);
         struct stack *free = oldest;

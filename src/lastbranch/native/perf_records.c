@@ -71,11 +71,12 @@ static inline i64 taken(const struct step *step, const u64 *place, i64 left, int
  *
  * `found` gets: how many samples are damaged, the first of those; of the others the branches, the deepest stack, earliest
  * and latest time, and how many values are in `threads` (room for `samples`): every (pid, tid) at least once. Where `stack` is
- * given, it gets the first word of the branches of each sample, -1 for one that is damaged, and `depths` their number.
+ * given, it gets the first word of the branches of each sample, -1 for one that is damaged, and `depths` their number;
+ * `heads` gets the header and the fixed words of each sample that is not damaged, as 1 + `fixed` columns of `samples` words.
  * DECLINED for records beyond `count` words and for unknown steps. */
 EXPORT int lb_samples_check(const u64 *words, i64 count, int big_endian, const i64 *at, i64 samples, i64 fixed,
                             const struct step *steps, i64 number, i64 time, i64 thread, i64 *found, u64 *threads, i64 *stack,
-                            i64 *depths)
+                            i64 *depths, u64 *heads)
 {
     i64 damaged = 0, first_damaged = -1, entries = 0, deepest = 0, earliest = INT64_MAX, latest = INT64_MIN, listed = 0;
     u64 seen[SEEN];
@@ -101,6 +102,7 @@ EXPORT int lb_samples_check(const u64 *words, i64 count, int big_endian, const i
         if (stack) {
             stack[i] = fits ? at[i] + branches : -1;
             depths[i] = fits ? depth : 0;
+            for (i64 k = 0; fits && k <= fixed; k++) heads[k * samples + i] = record[k];
         }
         if (!fits) {
             if (!damaged++) first_damaged = i;

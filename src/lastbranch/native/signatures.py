@@ -55,7 +55,7 @@ SIGNATURES: dict[str, str] = {
     "lb_near_entries": f"nothing pointer i64 pointer i64 pointer i64 pointer i64 {'pointer ' * 5}",
     # perf_records.c
     "lb_records_chase": "i64 pointer i64 int i64 pointer pointer i64 pointer",
-    "lb_samples_check": f"int pointer i64 int pointer i64 i64 pointer i64 i64 i64 {'pointer ' * 4}",
+    "lb_samples_check": f"int pointer i64 int pointer i64 i64 pointer i64 i64 i64 {'pointer ' * 5}",
     # runs.c
     "lb_take_runs": "int pointer i64 i64 pointer pointer i64 pointer i64",
     # sample_sums.c

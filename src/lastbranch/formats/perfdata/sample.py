@@ -352,6 +352,23 @@ _EVER = np.iinfo(np.int64)
 _ENTRIES_IN_PLACE = frozenset((*ENTRY, IN_PLACE))
 
 
+class _Stacks(NamedTuple):
+    """Of each sample of a block, undefined where it is damaged but for ``first``."""
+
+    first: NDArray[np.int64]
+    """The first word of its branch stack; -1 where it is damaged."""
+    depth: NDArray[np.int64]
+    """How many branches there are."""
+    heads: NDArray[np.uint64]
+    """A row for the header, and one for each fixed word."""
+
+    def entries(
+        self, block: Block, whole: NDArray[np.bool_] | slice
+    ) -> tuple[dict[str, NDArray[np.int64]], EntriesInPlace]:
+        """What a batch of these samples has besides its columns."""
+        return {BRANCH: offsets_of(self.depth[whole])}, EntriesInPlace(block.words, self.first[whole])
+
+
 class SampleLayout:
     """The sample record of one set of attributes with equal layout keys."""
 
@@ -387,15 +404,12 @@ class SampleLayout:
 
     def _check_compiled(
         self, library: CDLL, block: Block, at: NDArray[np.int64],
-        stacks: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None,
+        stacks: _Stacks | None = None,
     ) -> Checked | None:  # fmt: skip
-        """What `_check` gives, but some threads more than once; ``None`` where the library declines.
-
-        ``stacks`` (int64, room for a number a sample) get the first word of each branch stack, or -1 where the sample
-        is damaged, and how many branches there are.
-        """
+        """What `_check` gives, but some threads more than once; ``None`` where the library declines. ``stacks`` get
+        where those are, and what precedes them."""
         words, at = np.ascontiguousarray(block.words), np.ascontiguousarray(at)
-        places = map(native.address, stacks) if stacks else (None, None)
+        places = map(native.address, stacks) if stacks else (None,) * len(_Stacks._fields)
         found, threads = np.empty(7, np.int64), np.empty(len(at), np.uint64)
         time, thread = (self.fixed.get(bit, 0) for bit in (SAMPLE.TIME, SAMPLE.TID))
         declined = library.lb_samples_check(
@@ -437,9 +451,9 @@ class SampleLayout:
         found = self._stacks_in_place(block, at)
         if found is None:
             return None
-        whole, (at, depth, entries) = found[1]
-        columns = self._fixed_columns(block, at, event[whole], _ENTRIES_IN_PLACE)
-        return SampleBatch(columns, {BRANCH: offsets_of(depth)}, entries)
+        _, whole, stacks = found
+        columns = self._fixed_columns(block, at[whole], event[whole], _ENTRIES_IN_PLACE)
+        return SampleBatch(columns, *stacks.entries(block, whole))
 
     def check_stacks(
         self, block: Block, at: NDArray[np.int64], event: NDArray[np.int32]
@@ -448,31 +462,32 @@ class SampleLayout:
         found = self._stacks_in_place(block, at)
         if found is None:
             return self.check(block, at), self.decode(block, at, event, _ENTRIES_IN_PLACE)
-        checked, (whole, (at, depth, entries)) = found
-        ip, ids = self.fixed.get(SAMPLE.IP), self.fixed.get(SAMPLE.TID)
+        checked, whole, stacks = found
+        ip, ids, time = (self.fixed.get(bit) for bit in (SAMPLE.IP, SAMPLE.TID, SAMPLE.TIME))
+        heads, at = stacks.heads[:, whole], at[whole]
         none = np.zeros(len(at), np.int64)
         columns: dict[str, Array] = {
-            "time": self.times(block, at),
-            "ip": none.view(np.uint64) if ip is None else block.words.take(at + ip),
-            "pid": none.astype(np.int32) - 1 if ids is None else block.halves(block.words.take(at + ids))[0],
+            "time": block.base + at * 8 if time is None else heads[time].view(np.int64),
+            "ip": none.view(np.uint64) if ip is None else heads[ip],
+            "pid": none.astype(np.int32) - 1 if ids is None else block.halves(heads[ids])[0],
             "event": event[whole],
-            "mode": (block.misc(at) & MISC.CPUMODE_MASK).astype(np.uint8),
+            "mode": (block.misc_of(heads[0]) & MISC.CPUMODE_MASK).astype(np.uint8),
         }
-        return checked, SampleBatch(columns, {BRANCH: offsets_of(depth)}, entries)
+        return checked, SampleBatch(columns, *stacks.entries(block, whole))
 
     def _stacks_in_place(
         self, block: Block, at: NDArray[np.int64]
-    ) -> tuple[Checked, tuple[Array | slice, tuple[NDArray[np.int64], NDArray[np.int64], EntriesInPlace]]] | None:
-        """(`check`, (which samples are whole, (the positions of those, depth of their stacks, where these are)))."""
+    ) -> tuple[Checked, NDArray[np.bool_] | slice, _Stacks] | None:
+        """(`check`, which samples are not damaged, where the stacks of all are)."""
         library = native.library()
         if library is None or block.big_endian or not self.stacked:
             return None
-        first, depth = np.empty(len(at), np.int64), np.empty(len(at), np.int64)
-        checked = self._check_compiled(library, block, at, (first, depth))
+        n = len(at)
+        stacks = _Stacks(np.empty(n, np.int64), np.empty(n, np.int64), np.empty((1 + len(self.fixed), n), np.uint64))
+        checked = self._check_compiled(library, block, at, stacks)
         if checked is None:
             return None
-        whole: Array | slice = first >= 0 if checked.damaged else slice(None)
-        return checked, (whole, (at[whole], depth[whole], EntriesInPlace(block.words, first[whole])))
+        return checked, stacks.first >= 0 if checked.damaged else slice(None), stacks
 
     def _walk(self, block: Block, at: NDArray[np.int64], wanted: frozenset[str] | None) -> Cursor:
         cursor = Cursor(block, at, self.form, len(self.fixed), wanted)

@@ -76,7 +76,11 @@ class Block:
     # perf_event_header {u32 type; u16 misc; u16 size} as one word: the first field is lowest in a little-endian one.
     def misc(self, at: NDArray[np.int64]) -> NDArray[np.int64]:
         """``misc`` of the records at word positions ``at``."""
-        return (self.words.take(at) >> np.uint64(16 if self.big_endian else 32)).astype(np.int64) & 0xFFFF
+        return self.misc_of(self.words.take(at))
+
+    def misc_of(self, heads: NDArray[np.uint64]) -> NDArray[np.int64]:
+        """``misc`` of records with these headers."""
+        return (heads >> np.uint64(16 if self.big_endian else 32)).astype(np.int64) & 0xFFFF
 
     def sizes(self, at: NDArray[np.int64]) -> NDArray[np.int64]:
         """Bytes of the records at word positions ``at``, headers included."""
