@@ -55,8 +55,9 @@ def record(
     with held_signals(), PartFile(output) as spill:
         with open(os.dup(spill.file.fileno()), "r+b") as file:
             summary, failure = collect(
-                target, options, file, command, say, progress, running=lambda pid: growing(spill.file)
-            )
+                target, options, file, command, say, progress, running=lambda pid: growing(spill.file),
+                converts=not output.endswith(".data"),
+            )  # fmt: skip
         if failure is None or os.fstat(spill.file.fileno()).st_size > _EMPTY:
             save(spill, output, lambda profile: describe(profile, options, summary))
         if failure is not None:
@@ -67,12 +68,13 @@ def record(
 def collect(
     target: Sequence[str] | int | Targets, options: Options, file: IO[bytes], command: Sequence[str], say: Say,
     progress: Callable[[Summary], None], running: Callable[[int], None] = lambda pid: None,
-    stop: Callable[[], bool] = lambda: False,
+    stop: Callable[[], bool] = lambda: False, *, converts: bool = False,
 ) -> tuple[Summary, LastbranchError | None]:  # fmt: skip
     """Record into ``file`` (perf.data, pipe form) in a process of its own: the result, and the failure if any.
 
     ``running`` is called in this process with the collector's process id. ``stop`` is asked in the collector's process,
-    many times a second: the recording ends where it is true, and the program runs on. For the others see `record`.
+    many times a second: the recording ends where it is true, and the program runs on. ``converts``: `save` will convert
+    what was recorded. For the others see `record`.
     """
     with held_signals() as unblocked:
         reads, writes = os.pipe()
@@ -98,9 +100,11 @@ def collect(
             running(pid)
             first: list[bytes] = []
             loading = threading.Thread(target=_load, args=(reads, first))
-            loading.start()
+            if converts:
+                loading.start()
             _wait(pid)
-            loading.join()
+            if converts:
+                loading.join()
         finally:
             while received() is not None:
                 pass  # one interrupt too many: the records are written nevertheless
@@ -162,15 +166,27 @@ def _announcing(pipe: int, progress: Callable[[Summary], None]) -> Callable[[Sum
 def _load(pipe: int, first: list[bytes]) -> None:
     """Import what the end of the recording needs while the program runs, in a thread: `_wait` must take signals.
 
-    Not before it runs: its start would take longer. ``first`` gets the byte that is read from ``pipe`` to know.
+    Not before it runs where processors are short: its start would take longer. ``first`` gets the byte that is read
+    from ``pipe`` to know.
     """
-    first.append(os.read(pipe, 1))
-    if first[0] != _RUNNING:
-        return
+    if not _spare_processor():
+        first.append(os.read(pipe, 1))
+        if first[0] != _RUNNING:
+            return
     from .. import opening  # noqa: F401
     from ..binaries import elf  # noqa: F401  # `read_image` does, for the program's own file
     from ..formats.perfdata import reader  # noqa: F401
     from ..formats.tb5 import profile_writer  # noqa: F401
+
+
+def _spare_processor() -> bool:
+    """Whether there are more processors than running threads, us and the collector included."""
+    try:
+        with open("/proc/loadavg") as file:
+            running = int(file.read().split()[3].partition("/")[0])
+    except (OSError, ValueError, IndexError):
+        return False
+    return running <= len(os.sched_getaffinity(0))
 
 
 def _wait(pid: int) -> None:

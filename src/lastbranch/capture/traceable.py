@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import mmap
 import os
-import platform
 import shutil
 import stat
 import sys
@@ -75,9 +74,10 @@ def check_linux() -> None:
 
 def check_machine() -> None:
     """Raises `UnavailableError` where the software branch record is not supported."""
-    if sys.platform != "linux" or platform.machine() != "x86_64" or sys.maxsize < 1 << 32:
+    arch = os.uname().machine if hasattr(os, "uname") else ""
+    if sys.platform != "linux" or arch != "x86_64" or sys.maxsize < 1 << 32:
         raise UnavailableError(
-            f"the software branch record works on 64-bit x86 Linux; this is {platform.machine()} {sys.platform}",
+            f"the software branch record works on 64-bit x86 Linux; this is {arch} {sys.platform}",
             hint=_ELSEWHERE,
         )
 

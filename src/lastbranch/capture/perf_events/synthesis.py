@@ -24,12 +24,12 @@ from ...formats.perfdata.writer import (
     text,
     texts,
 )
-from ...model import Module, ModuleKind
 from ...version import __version__
 from ..procfs import Mapping, cpu_list, cpu_model, cpuid, fields, mappings, memory_kb
 from .syscall import CLOCK
 
 if TYPE_CHECKING:
+    from ...model import Module
     from .host import Host
     from .linux_kernel import Kernel
 
@@ -151,6 +151,8 @@ def features_of(
 
 def late_build_ids(kernel: Kernel, modules: Sequence[Module]) -> bytes:
     """Entries of BUILD_ID for binaries whose mappings have no id (kernels before 5.12), as the files are now."""
+    from ...model import ModuleKind  # loads tables of profiles, which recordings start without
+
     found = ((m.name, kernel.build_id(m.name)) for m in modules if m.kind is ModuleKind.FILE and not m.build_id)
     return b"".join(build_id_entry(build_id, name, MISC.USER) for name, build_id in found if build_id)
 
