@@ -8,7 +8,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # Debian's names of what the tests use where it is installed: compilers whose output they read, tools they compare with, a browser,
 # and what builds the viewer's page.
 TEST_TOOLS := binutils bolt-19 chromium-headless-shell clang-19 file fish g++ g++-mingw-w64-x86-64 gcc gcc-mingw-w64-i686 gcc-multilib gdb gfortran \
-  groff-base libdw1 libseccomp2 linux-perf lld-19 llvm-19 man-db openssl strace util-linux valgrind zsh \
+  groff-base libdw1 libseccomp2 linux-perf lld-19 llvm-19 man-db openssl runc strace util-linux valgrind zsh \
   $(if $(shell command -v npm),,nodejs npm)
 
 # What uses kernels, held against truths of its own: these tests run again without the library. Those of tests/native and

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from .analysis.annotation import Annotation
     from .analysis.naming import Namer, Place
     from .analysis.running import Snapshot
-    from .capture import Options, Summary
+    from .capture import Options, ProcessGroup, Summary
     from .model import OpenFile, Profile
     from .symbols import SymbolOptions
 
@@ -73,7 +73,7 @@ class RecorderState:
 
 
 class LiveRecorder(Closing):
-    """Records ``target`` (a command, a process id, or ``None`` for the whole system) into `file`, a perf.data that
+    """Records ``target`` (as `recorders.record_file` takes it) into `file`, a perf.data that
     grows, from construction until `stop`. Programs run on after that.
 
     What is launched reads nothing and writes to the file ``output``. Its recorder is in a process group of its own, so
@@ -83,7 +83,7 @@ class LiveRecorder(Closing):
     """
 
     def __init__(
-        self, target: Sequence[str] | int | None, options: Options, *, engine: str = "auto",
+        self, target: Sequence[str] | int | ProcessGroup | None, options: Options, *, engine: str = "auto",
         command_line: Sequence[str] = (), output: str = os.devnull,
     ) -> None:  # fmt: skip
         from .capture.traceable import CollectorError, check_target
@@ -175,7 +175,7 @@ class LiveRecorder(Closing):
 
 
 def _be_recorder(
-    target: Sequence[str] | int | None, file: int, options: Options, engine: str, command_line: Sequence[str],
+    target: Sequence[str] | int | ProcessGroup | None, file: int, options: Options, engine: str, command_line: Sequence[str],
     out: int, messages: int, ends: int,
 ) -> NoReturn:  # fmt: skip
     """Record in this process, which was forked for it, and report to the pipe ``messages``. The recording ends when the

@@ -13,14 +13,19 @@ from warnings import warn
 
 from .errors import SelectionError, UnavailableError
 from .lbr.filters import PERF_SELECT, perf_select
+from .model.safe_text import counted
 
 if TYPE_CHECKING:
-    from .capture import HardwareSummary, Options, Request, Summary
+    from .capture import HardwareSummary, Options, ProcessGroup, Request, Summary, Targets
     from .etw.hardware_recording import SessionSummary
     from .model import Profile
 
-__all__ = ["CLASSES", "ENGINES", "INSTEAD", "RECORDERS", "Recorder", "Wanted", "branch_select", "record", "record_file",
-           "record_growing"]  # fmt: skip
+    Recordable = Sequence[str] | int | ProcessGroup | None
+
+__all__ = [
+    "CLASSES", "ENGINES", "INSTEAD", "RECORDERS", "Recorder", "Wanted", "branch_select", "group_called",
+    "named_processes", "record", "record_file", "record_growing",
+]  # fmt: skip
 
 ENGINES = ("auto", "hardware", "software")
 INSTEAD = "using the software engine: "
@@ -40,14 +45,16 @@ def branch_select(classes: str, call_stack: bool = False) -> int:
 
 
 def record(
-    target: Sequence[str] | int | None, output: str | os.PathLike[str] = "lastbranch.tb5", *, engine: str = "auto",
-    classes: str = "user,any", call_graph: str = "auto", **options: Any,
+    target: Sequence[str] | int | ProcessGroup | None, output: str | os.PathLike[str] = "lastbranch.tb5", *,
+    engine: str = "auto", classes: str = "user,any", call_graph: str = "auto", **options: Any,
 ) -> Profile:  # fmt: skip
     """Record a program, and open what was recorded.
 
-    ``target`` is a command as a sequence of words, the id of a running process, or ``None`` for the whole system. The
-    other arguments mean what those of ``lastbranch record`` mean: ``classes`` are the branches to record,
-    ``call_graph`` is where call stacks come from, ``options`` are fields of `lastbranch.capture.Options`
+    ``target`` is a command as a sequence of words, the id of a running process, a group of processes
+    (`lastbranch.capture.container_called`, ``cgroup_at``, ``unit_called``, ``NamedProcesses``), or ``None`` for the
+    whole system, of which the software engine records this user's processes. The other arguments mean what those of
+    ``lastbranch record`` mean: ``classes`` are the branches to record, ``call_graph`` is where call stacks come from,
+    ``options`` are fields of `lastbranch.capture.Options`
     (``duration``, ``period``, ``depth``, ``duty``...).
     The program keeps this process's standard streams.
 
@@ -66,12 +73,13 @@ def record(
 
 
 def record_file(
-    target: Sequence[str] | int | None, output: str, options: Options, *, engine: str = "auto",
+    target: Recordable, output: str, options: Options, *, engine: str = "auto",
     command_line: Sequence[str] = (), say: Callable[[str], None] = print,
     progress: Callable[[Summary], None] = lambda summary: None,
     growing: Callable[[IO[bytes]], None] | None = None,
 ) -> Summary | HardwareSummary | SessionSummary:  # fmt: skip
-    """Record ``target`` (a command, a process id, or ``None`` for the whole system) into the file ``output``.
+    """Record ``target`` (a command, a process id, a group of processes, or ``None`` for the whole system) into the
+    file ``output``.
 
     ``engine`` is one of `ENGINES`; ``auto`` takes the processor's branch records where the kernel allows them. The name
     of ``output`` decides the format: .tb5 or no extension, .data (perf.data, on Linux), .etl (by way of a trace
@@ -106,7 +114,7 @@ def record_file(
 class Wanted(NamedTuple):
     """The arguments of `record_file`, as a recorder gets them."""
 
-    target: Sequence[str] | int | None
+    target: Recordable
     output: str
     options: Options
     engine: str
@@ -114,6 +122,38 @@ class Wanted(NamedTuple):
     say: Callable[[str], None]
     progress: Callable[[Summary], None]
     growing: Callable[[IO[bytes]], None] | None
+
+
+_GROUPS = {"container": "container_called", "cgroup": "cgroup_at", "unit": "unit_called"}
+
+
+def group_called(kind: str, name: str) -> ProcessGroup:
+    """The processes of the ``container``, ``cgroup`` or ``unit`` called ``name``.
+
+    Raises `CollectorError` where there is none of that name, with the names that look like it, and where it has no
+    processes."""
+    from . import capture
+    from .capture.traceable import CollectorError, check_linux
+
+    try:
+        check_linux()
+        group: ProcessGroup = getattr(capture, _GROUPS[kind])(name)
+    except UnavailableError as error:
+        raise CollectorError(str(error), hint=error.hint) from error
+    return group
+
+
+def named_processes(pids: Sequence[int]) -> ProcessGroup:
+    """The processes ``pids``. Raises `CollectorError` where one of them does not exist."""
+    from .capture import NamedProcesses
+    from .capture.traceable import CollectorError, check_target
+
+    try:
+        for pid in pids:
+            check_target(pid)
+    except UnavailableError as error:
+        raise CollectorError(str(error), hint=error.hint) from error
+    return NamedProcesses(pids)
 
 
 # -- Linux: the processor's branch records by perf events, or software ones
@@ -130,7 +170,7 @@ def _on_linux(wanted: Wanted) -> Summary | HardwareSummary:
 
 
 def _by_engine(
-    target: Sequence[str] | int | None, options: Options, engine: str, say: Callable[[str], None],
+    target: Recordable, options: Options, engine: str, say: Callable[[str], None],
     by_hardware: Callable[[], HardwareSummary], by_software: Callable[[], Summary],
 ) -> Summary | HardwareSummary:  # fmt: skip
     """Record by the engine that was asked for, or the better one that there is."""
@@ -148,14 +188,14 @@ def _by_engine(
         try:
             return by_hardware()
         except UnavailableError as error:
-            if engine == "hardware" or target is None:
+            if engine == "hardware":
                 raise
             say(f"{INSTEAD}{error}")
     return by_software()
 
 
 def _by_hardware(
-    target: Sequence[str] | int | None, output: str, options: Options, command_line: Sequence[str],
+    target: Recordable, output: str, options: Options, command_line: Sequence[str],
     growing: Callable[[IO[bytes]], None],
 ) -> HardwareSummary:  # fmt: skip
     from .capture import record_hardware
@@ -174,25 +214,25 @@ def _request(options: Options, command_line: Sequence[str]) -> Request:
 
 
 def _by_software(
-    target: Sequence[str] | int | None, output: str, options: Options, command_line: Sequence[str],
+    target: Recordable, output: str, options: Options, command_line: Sequence[str],
     say: Callable[[str], None], progress: Callable[[Summary], None], growing: Callable[[IO[bytes]], None],
 ) -> Summary:  # fmt: skip
     from .capture import CollectorError
     from .capture import record as record_file
 
-    _check_software(target, options)
-    assert target is not None
+    _check_software(options)
+    traced = _traced(target, say)
 
     def warn(sentence: str) -> None:
         say(f"warning: {sentence}")
 
     if not output.endswith(".etl"):
-        return record_file(target, options, output, command_line, warn, progress, growing)
+        return record_file(traced, options, output, command_line, warn, progress, growing)
     from .etw.portable.software_recording import record_session
     from .etw.status import EtwError
 
     try:
-        done, state = record_session(target, options, output, command_line, warn, progress)
+        done, state = record_session(traced, options, output, command_line, warn, progress)
     except EtwError as error:
         raise CollectorError(f"the session failed: {error}", hint=error.hint) from error
     if state.events_lost:
@@ -200,15 +240,22 @@ def _by_software(
     return done
 
 
-def _check_software(target: Sequence[str] | int | None, options: Options) -> None:
-    """Raise what the software engine cannot do."""
-    from .capture import CollectorError
+def _traced(target: Recordable, say: Callable[[str], None]) -> Sequence[str] | int | Targets:
+    """What the software engine traces. Says which processes a group has, and which it never has."""
+    from .capture import EveryProcess, ProcessGroup, Targets
 
-    if target is None:
-        raise CollectorError(
-            "the software engine records a command or a process, not the whole system",
-            hint="`lastbranch doctor` says why the hardware engine is not available",
-        )
+    if target is not None and not isinstance(target, ProcessGroup):
+        return target
+    group = EveryProcess() if target is None else target
+    but = (
+        ", but not lastbranch, the processes that it descends from, and the kernel's threads" if target is None else ""
+    )
+    say(f"recording {group.shown}: {counted(len(group.members()), 'process', 'processes')} now{but}")
+    return Targets(group=group)
+
+
+def _check_software(options: Options) -> None:
+    """Raise what the software engine cannot do."""
     if options.event not in (None, "cpu-clock"):
         raise SelectionError(f"only cpu-clock triggers the software engine, not {options.event}")
     if options.select & PERF_SELECT["KERNEL"]:
@@ -216,7 +263,7 @@ def _check_software(target: Sequence[str] | int | None, options: Options) -> Non
 
 
 def record_growing(
-    target: Sequence[str] | int | None, path: str, options: Options, *, engine: str = "auto",
+    target: Recordable, path: str, options: Options, *, engine: str = "auto",
     command_line: Sequence[str] = (), say: Callable[[str], None] = print,
     began: Callable[[Summary | HardwareSummary, int | None], None] = lambda summary, pid: None,
     stop: Callable[[], bool] = lambda: False,
@@ -241,11 +288,10 @@ def record_growing(
         )  # fmt: skip
 
     def by_software() -> Summary:
-        _check_software(target, options)
-        assert target is not None
+        _check_software(options)
         with open(path, "r+b") as file:
             done, failure = collect(
-                target, options, file, command_line, lambda sentence: say(f"warning: {sentence}"),
+                _traced(target, say), options, file, command_line, lambda sentence: say(f"warning: {sentence}"),
                 lambda summary: began(summary, None), stop=stop,
             )  # fmt: skip
         if failure is not None:
@@ -262,13 +308,18 @@ def record_growing(
 
 
 def _on_windows(wanted: Wanted) -> SessionSummary:
-    from .capture import CollectorError
+    from .capture import CollectorError, ProcessGroup
     from .etw.hardware_recording import record_session
 
     if isinstance(wanted.target, int):
         raise CollectorError(
             "-p: on Windows the processor's branch records are those of all processes",
             hint=f"-a --duration SECONDS records them; `lastbranch report --pid {wanted.target}` shows one of them",
+        )
+    if isinstance(wanted.target, ProcessGroup):
+        raise CollectorError(
+            f"{wanted.target.shown}: on Windows the processor's branch records are those of all processes",
+            hint="-a --duration SECONDS records them; `lastbranch report --pid PID` shows some of them",
         )
     return record_session(wanted.target, wanted.options, wanted.output)
 

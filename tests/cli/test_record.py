@@ -209,7 +209,12 @@ def test_any_period_is_taken(tmp_path: Path) -> None:
         (("--filter", "nonsense", "--", "true"), 2, "no branch filter 'nonsense'"),
         (("--filter", "kernel", "--", "true"), 2, "user code only"),
         (("-p", str((1 << 22) + 1)), 125, "does not exist"),
-        (("-a",), 125, "not the whole system"),
+        (("-p", "1,x"), 2, "not a process id"),
+        (("-p", f"1,{(1 << 22) + 1}"), 125, "does not exist"),
+        (("-p", "1", "--unit", "x"), 2, "give one of"),
+        (("--unit", "no-such-unit"), 125, ""),
+        (("--cgroup", "/no/such/group"), 125, ""),
+        (("--container", "no-such-container"), 125, "no container no-such-container is running"),
     ],
 )
 def test_refusals(words: tuple[str, ...], code: int, sentence: str, tmp_path: Path) -> None:

@@ -10,21 +10,28 @@ from typing import TYPE_CHECKING
 from ..lazy import lazy_names
 
 if TYPE_CHECKING:
+    from .cgroups import cgroup_at, unit_called
+    from .containers import container_called
     from .hardware import HardwareSummary, record_hardware
-    from .options import CALL_GRAPHS, Options, Summary
+    from .options import CALL_GRAPHS, Options, Summary, Targets
     from .perf_events.event_set import Request, Target
+    from .process_groups import EveryProcess, NamedProcesses, ProcessGroup
     from .recording import record
     from .traceable import CollectorError, RunError
 
 __all__ = [
-    "CALL_GRAPHS", "CollectorError", "HardwareSummary", "Options", "Request", "RunError", "Summary", "Target", "record",
-    "record_hardware",
+    "CALL_GRAPHS", "CollectorError", "EveryProcess", "HardwareSummary", "NamedProcesses", "Options", "ProcessGroup",
+    "Request", "RunError", "Summary", "Target", "Targets", "cgroup_at", "container_called", "record", "record_hardware",
+    "unit_called",
 ]  # fmt: skip
 
 __getattr__ = lazy_names(__name__, {
+    "cgroups": "cgroup_at unit_called",
+    "containers": "container_called",
     "hardware": "HardwareSummary record_hardware",
-    "options": "CALL_GRAPHS Options Summary",
+    "options": "CALL_GRAPHS Options Summary Targets",
     "perf_events.event_set": "Request Target",
+    "process_groups": "EveryProcess NamedProcesses ProcessGroup",
     "recording": "record",
     "traceable": "CollectorError RunError",
 })  # fmt: skip

@@ -36,9 +36,12 @@ from .perf_events.event_set import (
     tracking_spec,
 )
 from .perf_events.host import Host, read_host
+from .perf_events.late_events import GroupEvents
 from .perf_events.linux_kernel import Kernel
 from .perf_events.refusals import Attempt, EventUnavailable
 from .perf_events.synthesis import features_of, kernel_records, late_build_ids, process_records, tasks_of
+from .perf_events.syscall import CLOCK
+from .process_groups import ProcessGroup
 from .recording import save
 from .traceable import describe_exec
 
@@ -109,12 +112,17 @@ class Recording(Closing):
         self._host = host or read_host(self._kernel)
         self._request = request
         self._file: PerfFile | None = None
+        self._known: dict[object, bytes] = {}
+        """Build ids of files."""
         self._notes: list[str] = []
         target = request.target
         attach = target.pid >= 0 and not target.before_exec
         tid = next(iter(tasks_of(self._kernel, target.pid)), target.pid) if attach else target.pid
         self._specs = negotiated(request, self._kernel, self._host, tid)
         self._set = EventSet(self._kernel, self._specs)
+        self._group: GroupEvents | None = None
+        self._ids: list[int] = []
+        """How many ids of each event the beginning of the file names."""
         try:
             with on_failure(self.close):
                 self._begin(path, attach)
@@ -123,15 +131,22 @@ class Recording(Closing):
             raise why from no.error
 
     def _begin(self, path: str, attach: bool) -> None:
-        target, early = self._request.target, list[bytes]()
-        if attach:
+        target, early, pids = self._request.target, list[bytes](), [self._request.target.pid]
+        if target.group is not None:
+            self._group = GroupEvents(self._set, self._specs, target.group)
+            pids = self._group.attach(early.append)
+        elif attach:
             self._set.attach(target.pid, early.append)
         else:
             self._set.open_thread(target.pid)
+        self._ids = [len(spec.ids) for spec in self._specs]
         self._file = PerfFile(path, self._described())
-        for part in (*self._before(), *early):
-            self._file.write(part)
+        for part in (*self._before(pids), *early):
+            self._file.write(self._arrived(part))
         self._file.flush()
+
+    def _arrived(self, records: bytes) -> bytes:
+        return self._group.arrived(records) if self._group else records
 
     def _described(self) -> list[Described]:
         return [Described(p.choice.name, p.attr, p.ids) for p in self._specs]
@@ -146,16 +161,14 @@ class Recording(Closing):
         sampling = self._specs[:-1]
         return any("exclude_kernel" not in p.flags for p in sampling) or bool(self._request.select & _KERNEL)
 
-    def _before(self) -> Iterator[bytes]:
+    def _before(self, pids: list[int]) -> Iterator[bytes]:
         """Records of processes and mappings from before the events."""
-        target, known, records = self._request.target, dict[object, bytes](), self._side_records()
+        target, known, records = self._request.target, self._known, self._side_records()
         if self._sees_kernel:
             where = list(kernel_records(self._kernel, records))
             yield from where
             self._notes += [] if where else [_HIDDEN]
-        if target.pid >= 0:
-            pids = [target.pid]
-        else:
+        if target.pid < 0:
             pids = [int(name) for name in self._kernel.names("/proc") if name.isdecimal()]
         for pid in pids:
             yield from process_records(self._kernel, pid, records, known, maps=not target.before_exec)
@@ -165,12 +178,29 @@ class Recording(Closing):
     def drain(self, seconds: float) -> bool:
         """Wait up to ``seconds`` for records and copy them; whether any task is left that could make more."""
         more = self._set.wait(seconds)
+        if self._group:
+            self._join(self._group)
+            more = not (self._group.empty and self._request.target.group.ends)  # type: ignore[union-attr]
         self._copy()
         return more
 
+    def _join(self, group: GroupEvents) -> None:
+        """Open the events on processes that have joined the group."""
+        assert self._file is not None
+        self._copy()
+        early = list[bytes]()
+        since, records = time.clock_gettime_ns(CLOCK), self._side_records()
+        for pid in group.attach(early.append):
+            for part in process_records(self._kernel, pid, records, self._known, maps=True, time=since):
+                self._file.write(part)
+        group.label(self._ids)
+        for part in early:
+            self._file.write(group.arrived(part))
+
     def _copy(self) -> None:
         assert self._file is not None
-        if self._set.drain(self._file.write):
+        write = self._file.write
+        if self._set.drain(lambda records: write(self._arrived(records))):
             self._file.write(record("FINISHED_ROUND", b""))
             self._file.flush()  # others may read the file while it grows
 
@@ -182,6 +212,7 @@ class Recording(Closing):
         lost = 0
         for identifier, count in self._set.losses():
             lost += count
+            identifier = self._group.labels.get(identifier, identifier) if self._group else identifier
             self._file.write(record("LOST_SAMPLES", number(count) + self._side_records(identifier).trailer()))
         counted = all(p.counts_losses for p in self._specs)
         command, select = self._request.command_line, self._request.select
@@ -196,6 +227,7 @@ class Recording(Closing):
         self._file = None
         self.close()
         self._notes += [extra.loss for p in self._specs for extra in p.dropped]
+        self._notes += self._group.refused if self._group else []
         return HardwareSummary(size=size, lost=lost if counted else None, notes=tuple(dict.fromkeys(self._notes)))
 
     def close(self) -> None:
@@ -216,10 +248,10 @@ _TICK = 0.1
 
 
 def record_hardware(
-    target: Sequence[str] | int | None, wanted: Request, output: str, *, duration: float | None = None,
+    target: Sequence[str] | int | ProcessGroup | None, wanted: Request, output: str, *, duration: float | None = None,
     kernel: Kernel | None = None, growing: Callable[[IO[bytes]], None] = lambda file: None,
 ) -> HardwareSummary:  # fmt: skip
-    """Record ``target``, a command, a process id or ``None`` for the whole system, into ``output``.
+    """Record ``target``, a command, a process id, a group or ``None`` for the whole system, into ``output``.
 
     ``wanted`` says what; its target is filled in here. The recording ends with the command or the process, after
     ``duration`` seconds, or by a signal: for a command the second one, as the first is the program's.
@@ -237,7 +269,7 @@ def record_hardware(
 
 
 def collect_hardware(
-    target: Sequence[str] | int | None, wanted: Request, path: str, *, duration: float | None = None,
+    target: Sequence[str] | int | ProcessGroup | None, wanted: Request, path: str, *, duration: float | None = None,
     kernel: Kernel | None = None, began: Callable[[int | None], None] = lambda pid: None,
     stop: Callable[[], bool] = lambda: False,
 ) -> HardwareSummary:  # fmt: skip
@@ -248,7 +280,9 @@ def collect_hardware(
     """
     with held_signals() as unblocked:
         child = None
-        if target is None or isinstance(target, int):
+        if isinstance(target, ProcessGroup):
+            request = replace(wanted, target=Target(0, group=target))
+        elif target is None or isinstance(target, int):
             request = replace(wanted, target=Target(-1 if target is None else target))
         else:
             child = launch(target, unblocked, traced=False)

@@ -7,6 +7,7 @@ from enum import IntEnum
 
 from ..lbr import PERF_SELECT
 from ..model.safe_text import counted
+from .process_groups import ProcessGroup
 
 __all__ = ["CALL_GRAPHS", "Calls", "DEFAULT_SELECT", "Options", "Summary", "Targets"]
 
@@ -23,6 +24,9 @@ class Targets:
     processes: tuple[int, ...] = ()
     ancestors: tuple[int, ...] = ()
     """Of these not themselves, but all that descends from them, whenever it begins."""
+    group: ProcessGroup | None = None
+    """Its processes, whenever they join it. What is recorded of them is all that is recorded of a single process; of
+    the others it is bursts alone."""
 
 
 class Calls(IntEnum):

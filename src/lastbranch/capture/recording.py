@@ -39,11 +39,12 @@ _FULL = (errno.EFBIG, errno.ENOSPC, errno.EDQUOT)
 
 
 def record(
-    target: Sequence[str] | int, options: Options, output: str, command: Sequence[str], say: Say,
+    target: Sequence[str] | int | Targets, options: Options, output: str, command: Sequence[str], say: Say,
     progress: Callable[[Summary], None] = lambda summary: None,
     growing: Callable[[IO[bytes]], None] = lambda file: None,
 ) -> Summary:  # fmt: skip
-    """Record ``target``, a command or a process id, into the file ``output``; an existing one becomes ``output.old``.
+    """Record ``target``, a command, a process id or `Targets`, into the file ``output``; an existing one becomes
+    ``output.old``.
 
     The name decides the format: .data is perf.data (pipe form), .etl a trace log, any other TB5. ``say`` gets sentences
     about what tracing changes, ``progress`` the state twice a second; both are called in the collector's process.

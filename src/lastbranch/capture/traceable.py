@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from ..errors import LastbranchError, UnavailableError
 from ..model.atomic_output import PartFile
+from .process_groups import ProcessGroup
 from .procfs import read, status_of
 
 __all__ = [
@@ -116,7 +117,7 @@ def check_program(path: str) -> None:
         )
 
 
-def check_target(target: Sequence[str] | int | None) -> None:
+def check_target(target: Sequence[str] | int | ProcessGroup | None) -> None:
     """Raises `RunError` where the command ``target`` is missing, `UnavailableError` where the process is: no engine can
     record it. ``None`` is the whole system."""
     check_linux()
@@ -127,7 +128,7 @@ def check_target(target: Sequence[str] | int | None) -> None:
             raise UnavailableError(f"process {target} does not exist", hint=_PROCESSES) from None
         except PermissionError:
             pass  # it exists
-    elif target is not None:
+    elif target is not None and not isinstance(target, ProcessGroup):
         check_command(target[0])
 
 

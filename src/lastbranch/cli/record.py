@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 from ..recorders import CLASSES
-from .options import DEFAULT_FILE, Count, complete_file, no_progress_option, stacked
+from .options import DEFAULT_FILE, Count, complete_file, grouped, no_progress_option, stacked
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-    from ..capture import Summary
+    from ..capture import ProcessGroup, Summary
     from ..live import LiveViewer
 
 
 _LONGEST_BURST = 1 << 14
+_LARGEST_ID = (1 << 31) - 1
 
 
 class _Range(click.ParamType[tuple[int, int]]):
@@ -53,13 +55,60 @@ duty_option = click.option("--duty", type=click.FloatRange(0.1, 50), default=5, 
               help="Software: the largest share of wall time, in percent, that bursts may take.")  # fmt: skip
 
 
-target_options = stacked(
-    click.option("-a", "--all", "everything", is_flag=True, help="Record the whole system (hardware only)."),
-    click.option("-p", "--pid", type=click.IntRange(min=1), metavar="PID", help="A running process."),
+class _Processes(click.ParamType[tuple[int, ...]]):
+    """Process ids with commas between them."""
+
+    name = "processes"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
+        words = str(value).split(",")
+        if not all(word.isdecimal() and 0 < int(word) <= _LARGEST_ID for word in words):
+            self.fail(f"{value!r} is not a process id, nor several with commas", param, ctx)
+        return tuple(dict.fromkeys(map(int, words)))
+
+
+class TargetChoice(NamedTuple):
+    """What to record, as the options name it."""
+
+    everything: bool
+    pid: tuple[int, ...] | None
+    container: str | None
+    cgroup: str | None
+    unit: str | None
+    command_words: tuple[str, ...]
+
+    def check(self, *others: str, given: bool = False) -> None:
+        """Raise `click.UsageError` unless exactly one is given. ``others`` are options beside ours, one of which is
+        ``given``."""
+        named = (self.pid, self.container, self.cgroup, self.unit)
+        if bool(self.command_words) + self.everything + given + sum(one is not None for one in named) != 1:
+            ways = ("COMMAND", "-p PID", "--container NAME", "--cgroup PATH", "--unit NAME", "-a", *others)
+            raise click.UsageError(f"give one of: {', '.join(ways)}")
+
+    def find(self) -> Sequence[str] | int | ProcessGroup | None:
+        """The target as `recorders` takes it. Raises `CollectorError` where there is none of that name."""
+        from ..recorders import group_called, named_processes
+
+        for kind, name in (("container", self.container), ("cgroup", self.cgroup), ("unit", self.unit)):
+            if name is not None:
+                return group_called(kind, name)
+        if self.pid is not None:
+            return self.pid[0] if len(self.pid) == 1 else named_processes(self.pid)
+        return None if self.everything else self.command_words
+
+
+target_options = grouped(
+    "target", TargetChoice,
+    click.option("-a", "--all", "everything", is_flag=True,
+                 help="The whole system; software: all processes of this user, of root all processes."),
+    click.option("-p", "--pid", type=_Processes(), metavar="PID[,PID...]", help="Running processes."),
+    click.option("--container", metavar="NAME|ID", help="All processes of a running container."),
+    click.option("--cgroup", metavar="PATH", help="All processes of a control group and of those below it."),
+    click.option("--unit", metavar="NAME", help="All processes of a running service or other unit of systemd."),
     click.argument("command_words", nargs=-1, type=click.UNPROCESSED, metavar="[--] [COMMAND [ARG]...]",
                    shell_complete=complete_file),
 )  # fmt: skip
-"""-a, -p and COMMAND."""
+"""-a, -p, --container, --cgroup, --unit and COMMAND, as one `TargetChoice` argument ``target``."""
 
 
 class _Record(click.Command):
@@ -108,9 +157,9 @@ class _Record(click.Command):
 @target_options
 def command(
     output: str, engine: str, filters: str, duty: float, view: bool, live: bool, no_open: bool, no_progress: bool,
-    everything: bool, pid: int | None, command_words: tuple[str, ...], **options: Any,
+    target: TargetChoice, **options: Any,
 ) -> int:  # fmt: skip
-    """Record the taken branches of a program, new or running (-p).
+    """Record the taken branches of a program, new or running.
 
     Options of lastbranch come before COMMAND: everything after it is passed to COMMAND, as in
     `lastbranch record -o ls.tb5 ls -la`.
@@ -123,7 +172,10 @@ def command(
     until Ctrl-C (-a). It needs an elevated prompt. There is no software engine, -p or --frequency.
 
     The recording follows threads, forks and execs. Ctrl-C goes to the program; a second Ctrl-C ends the recording and
-    lets the program run on. With -p the first one does that.
+    lets the program run on. With -p and other running targets the first one does that. Processes that join a container,
+    cgroup or service are recorded from then on. The recording of a container ends with it; that of a cgroup, a service
+    or all processes ends by Ctrl-C or --duration. lastbranch never records itself and the processes that it descends
+    from.
 
     --live serves the viewer while it records, to this user on this machine only, as `lastbranch view` does. The screens
     are at most 2 s behind as long as the recording is small. They show the complete file when the program has ended;
@@ -132,8 +184,7 @@ def command(
     The exit code is that of the program, or 128+n if signal n killed it; 125 if recording fails, 126 if the command
     cannot be executed, 127 if it is not found.
     """
-    if (bool(command_words) + everything + (pid is not None)) != 1:
-        raise click.UsageError("give one of: COMMAND, -p PID, -a")
+    target.check()
     check_trigger(options)
     if live and view:
         raise click.UsageError("--live goes on when the recording is done: --view is not needed")
@@ -145,7 +196,7 @@ def command(
     select = branch_select(filters, options["call_graph"] == "lbr")
     with _viewer(output, not no_open) if live else nullcontext() as viewer:
         done = record_file(
-            None if everything else pid if pid is not None else command_words, output,
+            target.find(), output,
             Options(select=select, duty=duty / 100, **options), engine=engine,
             command_line=("lastbranch", *sys.argv[1:]), say=_say, growing=viewer.show if viewer else None,
             progress=_Line() if not no_progress and sys.stderr.isatty() else lambda summary: None,

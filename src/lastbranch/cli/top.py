@@ -10,7 +10,7 @@ from typing import IO, TYPE_CHECKING, Any
 import click
 
 from .options import Count, complete_file, format_option, symfs_option
-from .record import check_trigger, duty_option, filter_classes_option, target_options, trigger_options
+from .record import TargetChoice, check_trigger, duty_option, filter_classes_option, target_options, trigger_options
 from .symbols import symbol_options
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 def command(
     engine: str, filters: str, duty: float, interval: float, duration: float | None, once: bool, plain: bool, form: str,
     limit: int, output: str | None, keep: int, program_output: str, file: str | None, symfs: str | None,
-    symbols: SymbolOptions, everything: bool, pid: int | None, command_words: tuple[str, ...], **options: Any,
+    symbols: SymbolOptions, target: TargetChoice, **options: Any,
 ) -> int:  # fmt: skip
     """Watch a program while it runs.
 
@@ -59,8 +59,7 @@ def command(
 
     q and Ctrl-C end it; the program runs on, also one that was launched. Its standard input is empty.
     """
-    if (bool(command_words) + everything + (pid is not None) + (file is not None)) != 1:
-        raise click.UsageError("give one of: COMMAND, -p PID, -a, -i FILE")
+    target.check("-i FILE", given=file is not None)
     check_trigger(options)
     if form == "json" and not once:
         raise click.BadParameter("needs --once", param_hint="--format json")
@@ -92,9 +91,8 @@ def command(
     from ..recorders import branch_select
 
     chosen = Options(select=branch_select(filters), duty=duty / 100, **options)
-    target = None if everything else pid if pid is not None else command_words
     line = ("lastbranch", *sys.argv[1:])
-    with LiveRecorder(target, chosen, engine=engine, command_line=line, output=program_output) as recorder:
+    with LiveRecorder(target.find(), chosen, engine=engine, command_line=line, output=program_output) as recorder:
         source = _copy_of(recorder.file, "the recording")
         with LiveCapture(source, symbols, symfs=symfs, folders=folders, kept=keep << 20, ours=True) as live:
             return _show(Session(live, recorder), screen, interval, duration, once, form, limit, output)

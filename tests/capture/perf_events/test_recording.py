@@ -26,6 +26,7 @@ from lastbranch.capture import HardwareSummary, Request, RunError, Target, recor
 from lastbranch.capture.hardware import Recording
 from lastbranch.capture.perf_events import event_set
 from lastbranch.capture.perf_events.refusals import EventUnavailable
+from lastbranch.capture.process_groups import ProcessGroup
 from lastbranch.errors import UnavailableError
 from lastbranch.formats.perfdata import writer
 from lastbranch.formats.perfdata.writer import Described, PerfFile
@@ -538,3 +539,56 @@ class TestEndToEnd:
         recorder.communicate(timeout=60)
         assert recorder.returncode == code
         assert open_profile(str(tmp_path / "x.data")).records["COMM"] >= 1
+
+
+class Group(ProcessGroup):
+    """Processes as a test says."""
+
+    shown = "a group"
+
+    def __init__(self, *pids: int) -> None:
+        self.pids = set(pids)
+
+    def members(self) -> set[int]:
+        return set(self.pids)
+
+
+def joined_sample(kernel: FakeKernel, tid: int, at: int) -> bytes:
+    """A sample of the events that are open on ``tid``."""
+    found = (1000 + fd for fd, (attr, of, cpu) in kernel.opened.items() if attr.stacks and of == tid and cpu == 0)
+    return sample(next(found), 0x1000 + tid, tid, at, [(0xA0, 0xB0, 2)])
+
+
+def test_processes_that_join_a_group_get_events_unless_they_inherited_them(tmp_path: Path) -> None:
+    path, kernel, group = tmp_path / "x.data", TestOnAFakeKernel().kernel(), Group(77)
+    for pid in (78, 79, 80):
+        kernel.folders[f"/proc/{pid}/task"] = lambda pid=pid: [str(pid)]  # type: ignore[misc]
+        kernel.contents[f"/proc/{pid}/task/{pid}/comm"] = f"app{pid}\n"
+    with Recording(Request(Target(0, group=group)), str(path), kernel=kernel) as recording:
+        assert {tid for _, tid, _ in kernel.opened.values()} == {77}
+        group.pids |= {78, 79}
+        kernel.rings[0].pending = [forked_process(79, 77)]
+        assert recording.drain(0)  # seen for the first time: a fork may not have been reported yet
+        assert {tid for _, tid, _ in kernel.opened.values()} == {77}
+        assert recording.drain(0)
+        assert {tid for _, tid, _ in kernel.opened.values()} == {77, 78}
+        kernel.rings[0].pending = [joined_sample(kernel, 77, 100), joined_sample(kernel, 78, 200)]
+        group.pids = {80}
+        assert recording.drain(0)
+        assert recording.drain(0)
+        kernel.rings[0].pending = [joined_sample(kernel, 80, 300)]
+        assert recording.drain(0)
+        group.pids = set()
+        assert not recording.drain(0)
+        recording.finish()
+    profile = open_profile(str(path))
+    assert [event.name for event in profile.events] == ["r20c4", "dummy:u"]
+    (batch,) = profile.batches()
+    assert list(zip(batch.tid.tolist(), batch.event.tolist(), strict=True)) == [(77, 0), (78, 0), (80, 0)]
+    assert {"app78", "app80"} <= {process.name for process in profile.processes}
+
+
+def forked_process(pid: int, parent: int) -> bytes:
+    now = time.monotonic_ns()
+    body = struct.pack("=iiiiQ", pid, parent, pid, parent, now) + struct.pack("=iiQIIQ", 77, parent, now, 0, 0, 1003)
+    return struct.pack("=IHH", 7, 0, 8 + len(body)) + body

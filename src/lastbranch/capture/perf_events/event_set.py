@@ -17,6 +17,7 @@ from ... import lbr
 from ...closing import on_failure
 from ...errors import UnavailableError
 from ...formats.perfdata.layout import HARDWARE_EVENTS, READ, RECORD, SAMPLE, SOFTWARE_EVENTS, TYPE
+from ..process_groups import ProcessGroup
 from .event_names import EventChoice, Pmu, parse_event
 from .host import Host
 from .synthesis import tasks_of
@@ -41,10 +42,12 @@ CALL_STACK = _PERF["CALL_STACK"] | _PERF["USER"] | _PERF["NO_FLAGS"] | _PERF["NO
 
 
 class Target(NamedTuple):
-    """A command that waits to exec, all threads of a process, or (``pid`` -1) the whole system."""
+    """A command that waits to exec, all threads of a process, (``pid`` 0) of the processes of ``group``, or (``pid``
+    -1) the whole system."""
 
     pid: int = -1
     before_exec: bool = False
+    group: ProcessGroup | None = None
 
 
 @dataclass(frozen=True, slots=True)

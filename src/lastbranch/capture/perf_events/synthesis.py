@@ -76,7 +76,7 @@ def build_id_of(kernel: Kernel, pid: int, m: Mapping, known: dict[object, bytes]
     """The build id of the mapped file as the process sees it, which may have a root of its own."""
     if not m.name.startswith("/") or m.name.startswith("//") or m.name.endswith(" (deleted)"):
         return b""
-    key = kernel.link(f"/proc/{pid}/root") or "/", m.name, m.inode
+    key = *(kernel.link(f"/proc/{pid}/{what}") for what in ("ns/mnt", "root")), m.name, m.inode
     if key not in known:
         known[key] = kernel.build_id(f"/proc/{pid}/root{m.name}")
     return known[key]

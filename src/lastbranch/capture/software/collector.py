@@ -24,7 +24,8 @@ from ..launch import Interruptions, Launched, exit_code, launch
 from ..options import DEFAULT_SELECT, Calls, Options, Summary, Targets
 from ..perf_events.synthesis import process_records
 from ..perf_events.syscall import CPU_CLOCK, FLAG, USER_ONLY, attribute, more_files, open_event
-from ..procfs import has_interpreter, process_of, program_of, queued
+from ..process_groups import is_program
+from ..procfs import has_interpreter, process_of, program_of, queued, stat_of, status_of
 from ..ptrace import (
     EVENT_CLONE,
     EVENT_EXEC,
@@ -45,6 +46,7 @@ from .bursts import Burst, BurstLimits
 from .call_chains import CallChains
 from .control_flow import CALLS, Edge
 from .engines import BlockStep, Breakpoints, DebugRegisters, Engine, PerfBreakpoints, SingleStep
+from .group_sideband import open_group_sideband
 from .instructions import LONGEST
 from .quiet_signals import handled_signal, quiet_signal
 from .record_writer import RECORDS, RecordWriter, Sideband, now, open_sideband
@@ -129,6 +131,10 @@ _MOST_FOLLOWING = 0.02
 _ALWAYS_FOLLOWED = 100
 """The first so many new threads, on busy machines, too, where each costs more."""
 _TOO_FAST = "threads began faster than the duty limit allows to follow: of those that soon ended not all had bursts"
+_ATTACHING = 0.05
+"""Seconds at a time for attaching to processes of a group: what is attached to already may be waiting for us."""
+_MOST_NAMED = 20
+"""Processes that are named one by one."""
 _STOPPING = frozenset((signal.SIGSTOP, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU))
 
 
@@ -154,6 +160,7 @@ class Collector:
         self._traced = ptrace.FOLLOW | (ptrace.EXITKILL if kills else 0) | (ptrace.TRACE_CALLS if options.calls else 0)
         self.lengths, self.is_ring = lengths, _is_ring(options, select)
         self.on_exec: Callable[[int, str], None] = lambda pid, path: None
+        self.on_attached: Callable[[Process], None] = lambda process: None
         self.on_tick: Callable[[Summary], None] = lambda summary: None
         self.root_status: int | None = None
         self._ended, self._skipped = Counter[str](), Counter[str]()
@@ -161,6 +168,9 @@ class Collector:
         """Triggers without a burst whose time is in the summary."""
         self.chains = CallChains(Unwinder() if summary.call_graph == "dwarf" else None)
         sideband.on_mapping = self._mapped
+        self._refused: list[LastbranchError | OSError] = []
+        """Why processes are not recorded, one for each."""
+        self._build_ids: dict[object, bytes] = {}
         self._unarmed: dict[str, list[str]] = {}
         """Threads that get no bursts, by the reason."""
         self._stopping = False
@@ -172,6 +182,14 @@ class Collector:
         """End the recording at the next tick; programs continue."""
         self._stopping = True
 
+    @property
+    def _over(self) -> bool:
+        """Whether nothing is left to record."""
+        watched = self._watched
+        if watched is None:
+            return not self.tree.threads or self.root_status is not None
+        return watched.group is not None and watched.group.ends and watched.empty
+
     # -- the loop
 
     def run(self) -> None:
@@ -179,7 +197,7 @@ class Collector:
         end = None if self.options.duration is None else begun + self.options.duration
         for process in self.tree.processes.values():
             self.chains.mapped(process)
-        while (self.tree.threads or self._watched) and self.root_status is None and not self._stopping:
+        while not self._over and not self._stopping:
             if time.monotonic() >= self._next_tick:
                 self._tick(begun)
                 if end is not None and time.monotonic() >= end:
@@ -202,6 +220,7 @@ class Collector:
             named = ", ".join(threads)
             self.summary.notes += (f"{counted(len(threads), 'thread')} not recorded ({why}): {named}",)
         self.summary.notes += self.chains.notes()
+        self._note_processes()
 
     def _tick(self, begun: float) -> None:
         self._next_tick = time.monotonic() + TICK
@@ -209,8 +228,13 @@ class Collector:
         self.chains.prepare()
         self.trigger.tick(list(self.tree.threads.values()))
         if self._watched is not None:
+            until = time.monotonic() + _ATTACHING
             for pid in self._watched.new(self.tree.processes):
-                self._attach(pid)
+                self._attach(pid, self._watched)
+                if time.monotonic() > until:
+                    break
+            else:
+                self._check_attached(self._watched)
         for process in [one for one in self.tree.processes.values() if one.unfollowed]:
             self._find_threads(process)
         self.summary.seconds = time.monotonic() - begun
@@ -293,14 +317,58 @@ class Collector:
 
     # -- the tree
 
-    def _attach(self, pid: int) -> None:
+    def _attach(self, pid: int, watched: Watched) -> None:
         """Trace a running process from now on. Of one that cannot be traced a note says why."""
-        before = set(self.tree.threads)
+        before, since, path = set(self.tree.threads), now(), program_of(pid)
+        if self._is_ignored(path):
+            self._skipped["program not followed"] += 1
+            return
         try:
             attach(pid, self.tree)
         except (LastbranchError, OSError) as error:
-            self.summary.notes += (f"process {pid} is not recorded: {error}",)
-        self.arm_running(set(self.tree.threads) - before)
+            if status_of(pid, "TracerPid") == str(os.getpid()):
+                watched.forget(pid)  # one of ours has created it, which we are about to be told
+            elif is_program(pid):
+                self._refused.append(error)
+                if len(self._refused) <= _MOST_NAMED:
+                    self.summary.notes += (f"process {pid} ({os.path.basename(path)}) is not recorded: {error}",)
+        new = set(self.tree.threads) - before
+        if watched.group is not None and new:
+            self._begin(self.tree.processes[pid], since)
+        self.arm_running(new)
+
+    def _begin(self, process: Process, since: int) -> None:
+        """Record all of a process that was attached to."""
+        process.name = os.path.basename(program_of(process.pid))
+        self.sideband.attach([self.tree.threads[tid] for tid in process.threads])
+        describe_running(process.pid, since, self.out, self._build_ids)
+        self.chains.mapped(process)
+        self.summary.processes += 1
+        self.summary.threads += len(process.threads)
+        self.on_attached(process)
+
+    def _check_attached(self, watched: Watched) -> None:
+        """Raise the first reason where no process of a group can be recorded."""
+        if watched.group is not None and self._refused and not self.summary.processes:
+            first = self._refused[0]
+            hint = first.hint if isinstance(first, LastbranchError) else None
+            raise UnavailableError(f"{watched.group.shown}: no process can be recorded: {first}", hint=hint)
+
+    def _note_processes(self) -> None:
+        """Say at the end what of a group was not recorded."""
+        if self._watched is None:
+            return
+        if more := max(len(self._refused) - _MOST_NAMED, 0):
+            self.summary.notes += (f"{counted(more, 'more process', 'more processes')} could not be recorded",)
+        if self._watched.left_out:
+            pids = ", ".join(map(str, sorted(self._watched.left_out)))
+            self.summary.notes += (f"lastbranch and the processes that it descends from are not recorded: {pids}",)
+        if self.sideband.lacks and self.sideband.lacks not in self.summary.notes:
+            self.summary.notes += (self.sideband.lacks,)
+
+    def _is_ignored(self, path: str) -> bool:
+        """Whether programs at ``path`` are not to be recorded."""
+        return any(fnmatch(path, p) or fnmatch(os.path.basename(path), p) for p in self.options.no_follow)
 
     def arm_running(self, tids: Iterable[int]) -> None:
         """Give threads that were running before their triggers."""
@@ -382,10 +450,11 @@ class Collector:
         process.name = os.path.basename(path)
         self.sideband.executed(self.out, thread)
         self.on_exec(process.pid, path)
-        ignored = any(fnmatch(path, p) or fnmatch(process.name, p) for p in self.options.no_follow)
-        if ignored and process.pid != self.root:
+        if self._is_ignored(path) and process.pid != self.root:
             self.trigger.disarm(thread)
             self.tree.remove(thread.tid)
+            if self._watched is not None:
+                self._watched.leave(process.pid)
             _detach(thread, status, self.trigger, self.bursts)
             self._skipped["program not followed"] += 1
             return
@@ -563,7 +632,7 @@ class Collector:
 # -- a recording: the choice of engine, trigger and sideband, launching or attaching, and the collector's run
 
 
-_HANDLED = "the process handles SIGURG and SIGWINCH: its handler of SIGWINCH may run if the recorder is killed"
+_HANDLED = "handles SIGURG and SIGWINCH: its handler of SIGWINCH may run if the recorder is killed"
 _FIRST_PERIOD = 20_000_000
 _SLOWER = "the compiled library is not in use: bursts take longer (`lastbranch doctor` says why)"
 
@@ -573,7 +642,7 @@ def record_software(
     unblocked: Iterable[int], summary: Summary, say: Callable[[str], None], progress: Callable[[Summary], None],
     stop: Callable[[], bool] = lambda: False,
 ) -> None:  # fmt: skip
-    """Record a command, a process id or `Targets` (these with bursts alone, without a sideband) into ``file``
+    """Record a command, a process id or `Targets` (these with a sideband for their group alone) into ``file``
     (perf.data, pipe form), in this process, which must have no other children, one thread, and `SIGNALS` blocked.
     ``summary`` is kept up to date, ``command`` is stored in the file as the command that recorded. The recording ends
     early where ``stop`` is true, and the program runs on. Raises `UnavailableError` or `RunError`."""
@@ -609,7 +678,7 @@ def record_software(
             for sentence in warnings_of(pid, path):
                 say(sentence)
 
-        collector.on_tick, collector.on_exec = tick, warn
+        collector.on_tick, collector.on_exec, collector.on_attached = tick, warn, _warning_of_handlers(say)
         try:
             traced.run(collector, out, say)
         finally:
@@ -648,6 +717,8 @@ class _Traced:
         if self.watched is None:
             at_exec = self.child is not None
             opened = open_sideband(list(self.tree.threads), time_period, at_exec=at_exec, chains=graph == "fp")
+        elif self.watched.group is not None:
+            opened = open_group_sideband(time_period, chains=graph == "fp")
         summary.sideband = opened.name
         if opened.lacks:
             summary.notes += (opened.lacks,)
@@ -658,11 +729,9 @@ class _Traced:
         if self.child:
             self.child.release()
         elif self.watched is None:
-            _describe_running(self.root, self._since, out)
+            describe_running(self.root, self._since, out, {})
             collector.arm_running(self.tree.threads)
-            signals = self.tree.threads[self.root].seen
-            if not quiet_signal(signals) and handled_signal(signals):
-                say(_HANDLED)
+            _warning_of_handlers(say)(self.tree.processes[self.root])
         collector.run()
 
     def check_end(self, status: int | None, interrupted: int, summary: Summary) -> None:
@@ -807,9 +876,24 @@ def _threads(pid: int) -> set[int]:
         return set()
 
 
-def _describe_running(pid: int, since: int, out: RecordWriter) -> None:
-    """Write the threads, names and mappings of a process that was running before."""
+def describe_running(pid: int, since: int, out: RecordWriter, build_ids: dict[object, bytes]) -> None:
+    """Write the threads, names and mappings of a process that was running before. ``build_ids`` caches what was read
+    of binaries."""
     from ..perf_events.linux_kernel import Kernel  # loads the readers of binaries
 
-    for one in process_records(Kernel(), pid, RECORDS, {}, maps=True, time=since):
+    for one in process_records(Kernel(), pid, RECORDS, build_ids, maps=True, time=since):
         out.write(one)
+
+
+def _warning_of_handlers(say: Callable[[str], None]) -> Callable[[Process], None]:
+    """A function that warns of attached processes whose handlers may run, once for each program."""
+    warned: set[str] = set()
+
+    def warn(process: Process) -> None:
+        name = process.name or os.path.basename(program_of(process.pid))
+        signals = stat_of(process.pid)
+        if name not in warned and not quiet_signal(signals) and handled_signal(signals):
+            warned.add(name)
+            say(f"process {process.pid} ({name}) {_HANDLED}")
+
+    return warn

@@ -28,7 +28,9 @@ from .tree import Thread
 if TYPE_CHECKING:
     from ..perf_events.linux_kernel import Kernel
 
-__all__ = ["RECORDS", "RecordWriter", "Sideband", "now", "open_sideband"]
+__all__ = [
+    "KernelSideband", "RECORDS", "RecordWriter", "Sideband", "TracerSideband", "now", "open_sideband", "time_attribute",
+]  # fmt: skip
 
 
 TIME_SAMPLES = SAMPLE.IDENTIFIER | SAMPLE.IP | SAMPLE.TID | SAMPLE.TIME | SAMPLE.CPU | SAMPLE.PERIOD
@@ -56,7 +58,7 @@ def _attribute(more_flags: int = 0, sample_type: int = TIME_SAMPLES, **fields: i
     return syscall.attribute(flags, sample_type=sample_type, clockid=CLOCK, **fields, **CPU_CLOCK)
 
 
-def _time_attribute(period: int, chains: bool, more_flags: int = 0, **fields: int) -> bytes:
+def time_attribute(period: int, chains: bool, more_flags: int = 0, **fields: int) -> bytes:
     """The event of the time samples; ``chains``: with call chains by frame pointers."""
     if chains:
         more_flags |= FLAG["exclude_callchain_kernel"]
@@ -78,7 +80,7 @@ class RecordWriter:
         self.write(pipe_begin())
         self._chains, self._calls = call_graph == "dwarf", calls
         fields = BURSTS | SAMPLE.CALLCHAIN if self._chains else BURSTS
-        self._time_attr = _time_attribute(time_period, call_graph == "fp")
+        self._time_attr = time_attribute(time_period, call_graph == "fp")
         self._burst_attr = _attribute(sample_period=period, sample_type=fields, branch_sample_type=select)
 
     def begin(self, time_ids: Sequence[int], command: Sequence[str]) -> None:
@@ -147,6 +149,9 @@ class Sideband:
     def reached(self, out: RecordWriter, thread: Thread, when: int) -> None:
         """``thread`` had a burst at ``when``."""
 
+    def attach(self, threads: Sequence[Thread]) -> None:
+        """Begin with the threads of a process that runs already."""
+
     def close(self) -> None: ...
 
 
@@ -161,7 +166,7 @@ class KernelSideband(Sideband):
         """``at_exec``: begin when the thread executes a program. ``chains``: time samples have call chains. Raises
         `OSError` where the kernel refuses."""
         flags = FLAG["inherit"] | (FLAG["disabled"] | FLAG["enable_on_exec"] if at_exec else 0)
-        attr = _time_attribute(period, chains, flags, wakeup_events=1 << 20)
+        attr = time_attribute(period, chains, flags, wakeup_events=1 << 20)
         super().__init__()
         self._fds: dict[tuple[int, int], int] = {}
         """By thread and processor."""
@@ -187,6 +192,7 @@ class KernelSideband(Sideband):
 
     def drain(self, out: RecordWriter) -> None:
         def take(records: bytes) -> None:
+            records = self.labeled(records)
             places = list(_mappings(records))
             out.write(self._identified(records, places) if places else records)
             for at in places:
@@ -194,6 +200,10 @@ class KernelSideband(Sideband):
 
         for ring in self._rings.values():
             ring.drain(take)
+
+    def labeled(self, records: bytes) -> bytes:
+        """``records`` with the ids that they are to have."""
+        return records
 
     def _identified(self, records: bytes, places: Sequence[int]) -> bytes:
         """``records`` with the build ids of binaries in which the kernel finds none: it looks into the first note

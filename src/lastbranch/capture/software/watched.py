@@ -1,12 +1,15 @@
-"""The processes that a recording watches: those that are named, and the descendants of others, whenever they begin."""
+"""The processes that a recording watches: those that are named, the descendants of others, and those of a group (a
+container, a service, all of a user), whenever they begin."""
 
 from __future__ import annotations
 
 import os
 import time
+from collections import deque
 from collections.abc import Container, Iterator
 
 from ..options import Targets
+from ..process_groups import ProcessGroup
 from ..procfs import read, stat_of
 
 __all__ = ["Watched"]
@@ -14,6 +17,8 @@ __all__ = ["Watched"]
 
 _APART = 0.1
 """Seconds between two searches for new descendants. What begins and ends between two of them is missed."""
+_LARGEST_SHARE = 0.02
+"""Of our time that searches may take."""
 
 
 class Watched:
@@ -24,32 +29,52 @@ class Watched:
 
     def __init__(self, targets: Targets) -> None:
         self._targets = targets
-        self._known = set(_line_of(os.getpid()))
+        self._line = frozenset(_line_of(os.getpid()))
+        self._known = set(self._line)
         """Processes that were returned, and our own line."""
+        self._waiting: deque[int] = deque()
         self._next = 0.0
+        self.empty = False
+        """Whether the group had no process left when that was last looked at."""
+        self.left_out: set[int] = set()
+        """Of our own line, those that are in the group."""
+
+    @property
+    def group(self) -> ProcessGroup | None:
+        return self._targets.group
 
     def new(self, traced: Container[int]) -> Iterator[int]:
-        """Processes to trace that were not returned before. ``traced``: those whose children are followed anyway."""
+        """Processes to trace that were not returned before. ``traced``: those whose children are followed anyway. Who
+        stops asking is told the others next time."""
         now = time.monotonic()
-        if now < self._next:
-            return
-        self._next = now + _APART
-        for pid in self._targets.processes:
-            yield from self._first_time(pid, traced)
-        for ancestor in self._targets.ancestors:
-            for pid in _descendants(ancestor):
-                yield from self._first_time(pid, traced)
+        if now >= self._next and not self._waiting:
+            self._waiting.extend(self._search())
+            self._next = now + max(_APART, (time.monotonic() - now) / _LARGEST_SHARE)
+        while self._waiting:
+            pid = self._waiting.popleft()
+            if pid not in traced and pid not in self._known:
+                self._known.add(pid)
+                yield pid
 
-    def _first_time(self, pid: int, traced: Container[int]) -> Iterator[int]:
-        if pid in traced or pid in self._known:
-            return
-        self._known.add(pid)
-        yield pid
+    def _search(self) -> Iterator[int]:
+        yield from self._targets.processes
+        for ancestor in self._targets.ancestors:
+            yield from _descendants(ancestor)
+        if self.group is not None:
+            members = self.group.members()
+            self.empty = not members - self._line
+            self.left_out |= members & self._line
+            self._known &= members | self._line  # other processes may get the numbers of those that ended
+            yield from sorted(members)
 
     def forget(self, pid: int) -> None:
         """A process ended; another may get its number."""
         if pid not in self._targets.processes:
             self._known.discard(pid)
+
+    def leave(self, pid: int) -> None:
+        """A process is not to be traced any more."""
+        self._known.add(pid)
 
 
 def _line_of(pid: int) -> Iterator[int]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from ...capture.launch import held_signals
-from ...capture.options import Options, Summary
+from ...capture.options import Options, Summary, Targets
 from ...capture.recording import collect, describe
 from ...model import Profile
 from ...model.atomic_output import token, unused_name
@@ -28,7 +28,7 @@ _BUFFERS = 64
 
 
 def record_session(
-    target: Sequence[str] | int, options: Options, output: str, command: Sequence[str], say: Say,
+    target: Sequence[str] | int | Targets, options: Options, output: str, command: Sequence[str], say: Say,
     progress: Callable[[Summary], None] = lambda summary: None,
 ) -> tuple[Summary, SessionState]:  # fmt: skip
     """As `capture.recording.record`, into the trace log ``output``. Returns the summary, and the session's last state.

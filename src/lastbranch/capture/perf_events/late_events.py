@@ -1,0 +1,104 @@
+"""Perf events that are opened while a recording runs, on processes that join a group.
+
+Their ids are not among those that the beginning of the file names, so their records get the ids of earlier ones.
+Layouts: include/uapi/linux/perf_event.h of Linux; all records end with their identifier, samples begin with it.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import struct
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from ...errors import UnavailableError
+from ...formats.perfdata.layout import RECORD
+from ..process_groups import ProcessGroup
+from ..procfs import program_of
+from .event_set import EventRefused, EventSet, EventSpec
+
+__all__ = ["GroupEvents", "relabeled"]
+
+
+_HEAD, _ID = struct.Struct("=IHH"), struct.Struct("=Q")
+_ID_AT = {RECORD["LOST"]: 8, RECORD["THROTTLE"]: 16, RECORD["UNTHROTTLE"]: 16}
+"""Records that name an event in their body, and where: u64 id, lost; u64 time, id, stream_id."""
+_MOST_NAMED = 20
+
+
+def relabeled(records: bytes, labels: Mapping[int, int]) -> bytes:
+    """``records`` with identifiers exchanged as ``labels`` says; others stay."""
+    out, at = bytearray(records), 0
+    while at + _HEAD.size <= len(records):
+        kind, _, size = _HEAD.unpack_from(records, at)
+        places = [8] if kind == RECORD["SAMPLE"] else [size - 8, *filter(None, [_ID_AT.get(kind)])]
+        for place in places if size >= 2 * _ID.size else ():
+            (identifier,) = _ID.unpack_from(records, at + place)
+            if identifier in labels:
+                _ID.pack_into(out, at + place, labels[identifier])
+        at += max(size, _HEAD.size)
+    return bytes(out)
+
+
+class GroupEvents:
+    """The events of ``events`` (opened as ``specs`` say) on the processes of a group, as they join it."""
+
+    def __init__(self, events: EventSet, specs: Sequence[EventSpec], group: ProcessGroup) -> None:
+        self._events, self._specs, self._group = events, specs, group
+        self._known = {os.getpid()}
+        """Processes that have events, have inherited them, or are not to have any."""
+        self._before = group.members()
+        self.labels: dict[int, int] = {}
+        """The ids of late events -> those of early ones."""
+        self.refused: list[str] = []
+        """Which processes are not recorded, and why."""
+        self.empty = False
+
+    def attach(self, write: Callable[[bytes], object]) -> list[int]:
+        """Open the events on processes that have joined since the last time; their ids. ``write`` gets the records that
+        arrive meanwhile. Raises `EventRefused` where the first ones all refuse."""
+        members = self._group.members()
+        self._known &= members | {os.getpid()}
+        # Of one that has just been forked, the record that says so may not be in a ring yet.
+        waiting = sorted((members & self._before) - self._known)
+        self._before, self.empty = members, not members
+        joined, last = [], None
+        for pid in waiting:
+            self._known.add(pid)
+            try:
+                self._events.attach(pid, write)
+                joined.append(pid)
+            except (EventRefused, UnavailableError) as refused:
+                error = refused.error if isinstance(refused, EventRefused) else OSError(errno.ENOMEM, str(refused))
+                if error.errno != errno.ESRCH:
+                    last = refused
+                    self._refuse(pid, error)
+        if last is not None and not len(self._events):
+            raise last
+        return joined
+
+    def _refuse(self, pid: int, error: OSError) -> None:
+        if len(self.refused) < _MOST_NAMED:
+            name = os.path.basename(program_of(pid))
+            self.refused.append(f"process {pid} ({name}) is not recorded: {os.strerror(error.errno or 0)}")
+
+    def label(self, first: Sequence[int]) -> None:
+        """Let the ids of events that were opened since stand for the first ``n`` of each spec."""
+        for count, spec in zip(first, self._specs, strict=True):
+            self.labels.update(dict.fromkeys(spec.ids[count:], spec.ids[0]))
+            del spec.ids[count:]
+
+    def arrived(self, records: bytes) -> bytes:
+        """``records`` with early ids. Processes that are forked have inherited their events."""
+        self._known.update(_forked(records))
+        return relabeled(records, self.labels) if self.labels else records
+
+
+def _forked(records: bytes) -> Iterator[int]:
+    """Processes in FORK records: u32 pid, ..."""
+    at = 0
+    while at + _HEAD.size <= len(records):
+        kind, _, size = _HEAD.unpack_from(records, at)
+        if kind == RECORD["FORK"] and size >= _HEAD.size + 4:
+            yield struct.unpack_from("=i", records, at + _HEAD.size)[0]
+        at += max(size, _HEAD.size)

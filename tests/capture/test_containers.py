@@ -1,0 +1,183 @@
+"""Recordings of real containers, control groups and all processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from capture_tools import FREESTANDING, Recorded, build, needs_ptrace, record
+from lastbranch.capture.cgroups import Hierarchy, hierarchies
+from lastbranch.model.atomic_output import token
+from lastbranch.opening import open_profile
+from waiting import until
+
+pytestmark = [
+    needs_ptrace,
+    pytest.mark.skipif(sys.platform != "linux" or os.geteuid() != 0, reason="containers are made by root"),
+]
+SOFTWARE = ("--engine", "software", "--duty", "50", "--period", "500000")
+INNER = "/app/inner"
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(tmp_path_factory.mktemp("inner"), "shares", *FREESTANDING, "-Wl,--build-id")
+
+
+@pytest.fixture
+def root(program: Path, tmp_path: Path) -> Path:
+    """A root folder in which the program has another path."""
+    place = tmp_path / "root" / INNER.lstrip("/")
+    place.parent.mkdir(parents=True)
+    (tmp_path / "root/proc").mkdir()
+    shutil.copy2(program, place)
+    return tmp_path / "root"
+
+
+@pytest.fixture
+def container(root: Path, tmp_path: Path) -> Iterator[str]:
+    """The id of a container that computes."""
+    runc = shutil.which("runc")
+    if runc is None:
+        pytest.skip("runc is not installed")
+    name = f"lastbranch-{token()}"
+    subprocess.run([runc, "spec"], cwd=tmp_path, check=True)
+    config = json.loads((tmp_path / "config.json").read_text())
+    config["process"] |= {"args": [INNER, "1000000000"], "terminal": False}
+    config["root"]["path"] = str(root)
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    said = tmp_path / "said"
+    with open(said, "wb") as log:  # the container keeps it open
+        made = subprocess.run([runc, "run", "-d", name], cwd=tmp_path, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+    if made.returncode:
+        pytest.skip(f"runc makes no container here: {said.read_text().strip()[-200:]}")
+    yield name
+    subprocess.run([runc, "delete", "--force", name], check=True, stderr=subprocess.DEVNULL)
+
+
+@pytest.fixture
+def cgroup() -> Iterator[Path]:
+    """The folder of an empty control group."""
+    folder = next(filter(None, map(made_below, hierarchies())), None)
+    if folder is None:
+        pytest.skip("no control group can be made here")
+    yield folder
+    until(lambda: not (folder / "cgroup.procs").read_text())
+    folder.rmdir()
+
+
+def made_below(hierarchy: Hierarchy) -> Path | None:
+    folder = Path(hierarchy.folder) / f"lastbranch-{token()}"
+    try:
+        folder.mkdir()
+    except OSError:
+        return None
+    return folder
+
+
+def traced(pid: int) -> bool:
+    return "TracerPid:\t0\n" not in Path(f"/proc/{pid}/status").read_text()
+
+
+def programs(done: Recorded) -> set[int]:
+    """The processes that have samples."""
+    return {pid for stream in done.profile().streams for batch in stream.batches() for pid in batch.pid.tolist()}
+
+
+def test_a_container_is_recorded_until_it_ends(container: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").unlink()
+    output = tmp_path / "it.data"
+    command = [sys.executable, "-m", "lastbranch", "record", "--no-progress", "-o", str(output), *SOFTWARE]
+    pid = int(
+        subprocess.run(["runc", "ps", "-f", "json", container], check=True, capture_output=True).stdout.strip(b"[]\n")
+    )
+    with subprocess.Popen([*command, "--container", container], stderr=subprocess.PIPE) as ours:
+        until(lambda: traced(pid))
+        subprocess.run(["runc", "kill", container, "KILL"], check=True)
+        assert ours.wait(60) == 0
+        assert ours.stderr is not None
+        assert f"recording container {container}: 1 process now" in ours.stderr.read().decode()
+    profile = open_profile(output)
+    assert INNER in {module.name for module in profile.modules}
+    assert pid in {process.pid for process in profile.processes}
+
+
+def test_processes_join_and_leave_a_cgroup_while_it_is_recorded(program: Path, cgroup: Path, tmp_path: Path) -> None:
+    output = tmp_path / "it.data"
+    command = [sys.executable, "-m", "lastbranch", "record", "--no-progress", "-o", str(output), *SOFTWARE]
+
+    def joined() -> subprocess.Popen[bytes]:
+        made = subprocess.Popen([program, "1000000000"], stdout=subprocess.DEVNULL)
+        (cgroup / "cgroup.procs").write_text(f"{made.pid}\n")
+        return made
+
+    def computes(process: subprocess.Popen[bytes]) -> float:
+        return float(Path(f"/proc/{process.pid}/schedstat").read_text().split()[0])
+
+    with joined() as first, subprocess.Popen([*command, "--cgroup", str(cgroup)], stderr=subprocess.PIPE) as ours:
+        until(lambda: traced(first.pid))
+        first.kill()
+        first.wait()
+        with joined() as second, subprocess.Popen([program, "1000000000"], stdout=subprocess.DEVNULL) as other:
+            until(lambda: traced(second.pid))
+            begun = computes(second)
+            until(lambda: computes(second) > begun + 3e8)
+            assert not traced(other.pid)
+            ours.send_signal(signal.SIGINT)
+            assert ours.wait(60) == 0
+            until(lambda: not traced(second.pid))
+            second.kill()
+            other.kill()
+        done = Recorded(0, b"", ours.stderr.read().decode() if ours.stderr else "", output)
+    assert second.pid in programs(done)
+    assert other.pid not in programs(done)
+
+
+def test_processes_that_may_not_be_traced_are_named_and_the_others_recorded(program: Path, tmp_path: Path) -> None:
+    with (
+        subprocess.Popen([program, "1000000000"], stdout=subprocess.DEVNULL) as one,
+        subprocess.Popen([program, "1000000000"], stdout=subprocess.DEVNULL) as traced,
+    ):
+        tracer = subprocess.Popen(
+            [sys.executable, "-c", "from lastbranch.capture import ptrace; import sys, time\n"
+             f"ptrace.seize({traced.pid}, 0); print(flush=True); sys.stdin.read()"],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        )  # fmt: skip
+        assert tracer.stdout is not None
+        assert tracer.stdout.readline()
+        both = f"{one.pid},{traced.pid}"
+        done = record(tmp_path / "it.data", *SOFTWARE, "--duration", "0.5", "-p", both)
+        none = record(tmp_path / "no.data", *SOFTWARE, "--duration", "0.5", "-p", f"{traced.pid},{os.getpid()}")
+        tracer.communicate()
+        for process in (one, traced):
+            process.kill()
+    assert done.code == 0, done.err
+    assert f"note: process {traced.pid} (shares" in done.err
+    assert f"already traced by process {tracer.pid}" in done.err
+    assert programs(done) <= {one.pid}
+    assert (none.code, "no process can be recorded" in none.err) == (125, True), none.err
+
+
+def test_all_processes_are_those_of_the_namespace_but_never_ours(program: Path, tmp_path: Path) -> None:
+    """In a process id namespace of its own: the others' tests are not to be traced."""
+    if subprocess.run(["unshare", "-pf", "--mount-proc", "true"], capture_output=True).returncode:
+        pytest.skip("no process id namespace can be made here")
+    output = tmp_path / "it.data"
+    line = " ".join([
+        f"{program} 1000000000 >{tmp_path}/out &", sys.executable, "-m lastbranch record --no-progress -o", str(output),
+        *SOFTWARE, "--duration 0.8 -a; kill $!",
+    ])  # fmt: skip
+    done = subprocess.run(["unshare", "-pf", "--mount-proc", "sh", "-c", line], capture_output=True, text=True)
+    assert "recording all processes: " in done.stderr
+    assert "not lastbranch, the processes that it descends from, and the kernel's threads" in done.stderr
+    assert "note: lastbranch and the processes that it descends from are not recorded: 1, " in done.stderr
+    profile = Recorded(0, b"", "", output).profile()
+    assert {p.pid for p in profile.processes if p.name.startswith("shares")} == {2}
