@@ -175,8 +175,8 @@ class LiveRecorder(Closing):
 
 
 def _be_recorder(
-    target: Sequence[str] | int | ProcessGroup | None, file: int, options: Options, engine: str, command_line: Sequence[str],
-    out: int, messages: int, ends: int,
+    target: Sequence[str] | int | ProcessGroup | None, file: int, options: Options, engine: str,
+    command_line: Sequence[str], out: int, messages: int, ends: int,
 ) -> NoReturn:  # fmt: skip
     """Record in this process, which was forked for it, and report to the pipe ``messages``. The recording ends when the
     other end of the pipe ``ends`` is closed, at the latest when the process that holds it ends."""
