@@ -157,7 +157,8 @@ def _announcing(pipe: int, progress: Callable[[Summary], None]) -> Callable[[Sum
     def announce(summary: Summary) -> None:
         nonlocal announced
         if not announced:
-            os.write(pipe, _RUNNING)
+            with suppress(BrokenPipeError):  # who waits for it was killed: SIGTERM follows
+                os.write(pipe, _RUNNING)
             announced = True
         progress(summary)
 

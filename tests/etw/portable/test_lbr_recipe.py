@@ -17,7 +17,7 @@ from private_registry import registry_at
 
 pytestmark = needs_ptrace
 
-EXAMPLE = Path(__file__).parents[2] / "examples/lbr_recipe.py"
+EXAMPLE = Path(__file__).parents[3] / "examples/lbr_recipe.py"
 SHORTER = """
 import sys
 sys.path.insert(0, sys.argv[1])
