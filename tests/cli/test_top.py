@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -19,7 +20,7 @@ import pytest
 
 import lastbranch
 import perfdata_writer as pw
-from capture_tools import FREESTANDING, build, needs_ptrace
+from capture_tools import FREESTANDING, build, children, needs_ptrace
 from command_line import run_cli
 from growing_files import GrowingFile
 from lastbranch import demo
@@ -140,6 +141,18 @@ def test_a_process_is_looked_at_and_left_as_it_was(target: subprocess.Popen[byte
     assert seen["recorder_cpu_percent"] is not None
     assert all(row["mispredicted_percent"] is None and row["cycles"] is None for row in seen["functions"])
     assert "lastbranch software LBR" in run_cli("info", out).out
+
+
+@needs_ptrace
+def test_ctrl_c_at_the_terminal_does_not_reach_the_recorder(target: subprocess.Popen[bytes]) -> None:
+    """It goes to a whole process group."""
+    command = [sys.executable, "-m", "lastbranch", "top", "--once", "--engine", "software", "--duration", "600"]
+    nowhere = subprocess.DEVNULL
+    with subprocess.Popen([*command, "-p", str(target.pid)], stdout=nowhere, stderr=nowhere) as top:
+        until(lambda: state(target.pid)[1] != "0")
+        recorders = children(top.pid)
+        assert [os.getpgid(pid) for pid in recorders] == recorders != []
+        top.send_signal(signal.SIGINT)
 
 
 @needs_ptrace

@@ -133,6 +133,11 @@ class Trace:
         return Counter({(int(s), int(t)): n for (s, t), n in zip(edges.T, total.tolist(), strict=True)})
 
 
+def children(pid: int) -> list[int]:
+    """The process ids of what the main thread of process ``pid`` started and has not waited for."""
+    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
 def trace(program: Path, *words: str, folder: Path) -> Trace:
     """The complete trace of a static program by valgrind's lackey."""
     if shutil.which("valgrind") is None:

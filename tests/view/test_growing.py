@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import re
 import signal
 import subprocess
@@ -21,7 +22,7 @@ import numpy as np
 import pytest
 
 import lastbranch
-from capture_tools import FREESTANDING, build, needs_ptrace
+from capture_tools import FREESTANDING, build, children, needs_ptrace
 from command_line import run_cli
 from growing_files import GrowingFile
 from lastbranch import demo
@@ -277,6 +278,9 @@ def test_record_live_serves_while_it_records_and_until_ctrl_c(target: subprocess
         listener = Listener(address)
         until(lambda: listener.states and samples(address) > 0)
         assert listener.states[-1]["recording"] == "live"
+        (viewer,) = (pid for pid in children(recorder.pid) if b"live_process" in command_line(pid))
+        assert os.getpgid(viewer) == viewer, "Ctrl-C at the terminal does not reach it"
+        assert os.getpriority(os.PRIO_PROCESS, viewer) == min(os.getpriority(os.PRIO_PROCESS, recorder.pid) + 5, 19)
         recorder.send_signal(signal.SIGINT)  # ends the recording: the program is not ours
         until(lambda: listener.states[-1]["recording"] == "ended")
         assert target.poll() is None
@@ -318,6 +322,10 @@ def recording(*words: str, said: list[str]) -> Iterator[subprocess.Popen[str]]:
             recorder.kill()
             reader.join(60)
     assert "Traceback" not in "".join(said)
+
+
+def command_line(pid: int) -> bytes:
+    return Path(f"/proc/{pid}/cmdline").read_bytes()
 
 
 def is_gone(address: str) -> bool:

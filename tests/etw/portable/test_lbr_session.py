@@ -16,7 +16,7 @@ from uuid import UUID
 import numpy as np
 import pytest
 
-from capture_tools import FREESTANDING, build, needs_ptrace
+from capture_tools import FREESTANDING, build, children, needs_ptrace
 from command_line import run_cli
 from lastbranch.analysis.checks import check
 from lastbranch.etw.flags import PERFINFO_PROVIDER, Control, EnableFlag, Info, LogFileMode
@@ -98,7 +98,7 @@ def wait_for_records(
         kernel.control(Control.FLUSH, handle, None)
         if wanted <= {value(record) for record in records(path)}:
             return True
-        time.sleep(0.1)
+        time.sleep(0.1)  # each look flushes the session: without a pause it would do nothing else
         return False
 
     until(found, PATIENCE)
@@ -191,14 +191,7 @@ def test_targets_are_named_at_any_time(tmp_path: Path, program: Path, target: su
 
 
 def children_of(pid: int, least: int) -> set[int]:
-    found: set[int] = set()
-    end = time.monotonic() + PATIENCE
-    while time.monotonic() < end:
-        found = {int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()}
-        if len(found) >= least:
-            return found
-        time.sleep(0.05)
-    raise AssertionError(f"{found}")
+    return set(until(lambda: len(found := children(pid)) >= least and found, PATIENCE))
 
 
 def test_time_samples_as_triggers(tmp_path: Path, target: subprocess.Popen[bytes]) -> None:
@@ -318,7 +311,7 @@ def test_system_calls_and_waits_as_triggers(tmp_path: Path) -> None:
 def triggered(path: Path, handle: int) -> list[tuple[Event, Event]]:
     """Each branch record, and the event of the same processor before it."""
     if handle:
-        time.sleep(0.2)
+        time.sleep(0.2)  # as long as it takes the session to join records to their events
         kernel.control(Control.FLUSH, handle, None)
     found: list[tuple[Event, Event]] = []
     last: dict[int, Event] = {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import zlib
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -16,7 +17,7 @@ from lastbranch.etw.flags import Control, LogFileMode
 from lastbranch.etw.portable.kernel import PortableKernel
 from lastbranch.etw.portable.protocol import address_in
 from lastbranch.etw.portable.provider.writer import Writer, connect_writer
-from lastbranch.etw.portable.session.remains import left_sessions, rescue
+from lastbranch.etw.portable.session.remains import _LEFT, _left, left_sessions, rescue
 from lastbranch.etw.portable.session_registry import Registry, process_key
 from lastbranch.etw.properties import SessionRequest
 from lastbranch.etw.status import EtwError, Status
@@ -125,6 +126,23 @@ def test_a_session_takes_the_place_of_what_was_left_and_in_order_leaves_nothing(
     kernel.control(Control.STOP, kernel.sessions()[0].handle, None)
     assert not list((registry.root / "remains").iterdir())
     until(lambda: gone(keeper))
+
+
+def test_a_damaged_buffer_of_a_writer_that_left_is_named() -> None:
+    """What precedes it is saved."""
+
+    def kept(body: bytes) -> bytes:
+        return _LEFT.pack(5, len(body), 1, 0, 77, zlib.crc32(body)) + body
+
+    good = kept(bytes(range(16)))
+    for spoiled, said in ((good[:-1] + b"?", "is damaged"), (good[:-1], "is damaged"), (good[:7], "end early")):
+        damage: list[str] = []
+        with open(os.memfd_create("left"), "w+b") as file:
+            file.write(good + spoiled)
+            file.flush()
+            found = _left(file.fileno(), damage)
+        assert [(time, piece.owner, bytes(piece.bytes)) for time, piece in found] == [(5, 77, bytes(range(16)))]
+        assert [f"{said}, at byte {len(good)}" in one for one in damage] == [True]
 
 
 DAMAGES = (("version", 2, "version 2 of the pool"), ("geometry", [1, 2, 3, 4, 5, 6, 7], "no layout of pools"),

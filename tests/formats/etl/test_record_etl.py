@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from capture_tools import FREESTANDING, build, needs_ptrace, record
+from capture_tools import FREESTANDING, build, children, needs_ptrace, record
 from command_line import run_cli
 from lastbranch.etw.flags import Control
 from lastbranch.etw.portable.kernel import PortableKernel
@@ -242,10 +242,6 @@ def test_a_process_that_runs_already(tmp_path: Path) -> None:
     assert profile.entries
     assert {process.name for process in profile.processes if process.pid == target.pid} == {program.name[:15]}
     assert found(done.path) <= {"few samples"}
-
-
-def children(pid: int) -> list[int]:
-    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 def has_events() -> bool:
