@@ -74,6 +74,21 @@ def test_a_case_by_hand(run, tmp_path: Path) -> None:
     assert "cycles lost are estimated from 2 of 2 mispredictions" in done.err
 
 
+def test_what_is_not_timed_is_taken_to_cost_as_much(run, tmp_path: Path) -> None:
+    """Of two mispredictions one is the newest of its stack, so that no branch follows it."""
+    stacks = [
+        [entry(0x80, 0x10, False, 8), entry(0x10, 0x40, False, 5)], [entry(0x20, 0x40, True, 5)],
+        [entry(0x80, 0x10, False, 30), entry(0x20, 0x40, True, 5)],
+    ]  # fmt: skip
+    path = capture(tmp_path / "x.data", stacks)
+    table, _ = mispredictions(open_profile(path))
+    assert table.estimated()[table.address == 0x20].tolist() == [2 * (30 - 8)]
+    done = run("report", "--mispredictions", "--by", "module", "--format", "csv", path)
+    (row,) = csv.DictReader(io.StringIO(done.out))
+    assert (row["mispredictions"], row["cycles_lost"]) == ("2", "44")
+    assert "cycles lost are estimated from 1 of 2 mispredictions" in done.err
+
+
 @pytest.mark.parametrize("native", ["1", "0"])
 def test_all_entries_are_counted_as_by_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, native: str) -> None:
     monkeypatch.setenv("LASTBRANCH_NATIVE", native)

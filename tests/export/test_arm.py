@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import itertools
-from collections import Counter
+from collections import Counter, defaultdict
 from pathlib import Path
 
 import pytest
@@ -15,6 +15,7 @@ from arm_walks import (
     CODE,
     PID,
     SOURCE,
+    Branch,
     Program,
     counted_lines,
     loaded,
@@ -96,6 +97,15 @@ def test_branch_stacks_of_arm64_give_exact_counts(run, made: Program, tmp_path: 
     assert found == counted_lines(made, times_of(pieces), seen)
 
 
+def most_mispredicted(made: Program, branches: list[Branch]) -> dict[str, dict[int, int]]:
+    """Function -> line -> mispredictions of the branch on it that has most, taken or not."""
+    out = defaultdict[str, dict[int, int]](dict)
+    for pc, number in Counter(one.pc for one in branches if one.mispredicted).items():
+        for name, line in made.frames[pc]:
+            out[name][line] = max(out[name].get(line, 0), number)
+    return out
+
+
 def test_branches_that_were_not_taken_are_counted(run, made: Program, tmp_path: Path) -> None:
     """By instruction, in `branches --by site` and in `annotate`; those never taken have a row, too."""
     _, branches = walk(made, 6000, 5)
@@ -116,6 +126,9 @@ def test_branches_that_were_not_taken_are_counted(run, made: Program, tmp_path: 
         assert float(row["mispredicted_percent"]) == pytest.approx(100 * wrong / len(mine), abs=0.01)
     assert rows[never]["targets"] == "0"
     assert "entries are of branches that were not taken" in run("branches", capture, *words).err
+    done = run("export", capture, "--to", "mispredictions", "--no-symbol-cache", "--binary", made.path)
+    found = {name: {line: n for line, n in lines.items() if n} for name, lines in profile_lines(done.out).items()}
+    assert found == most_mispredicted(made, branches)
     of_line = Counter[int](one.pc for one in branches if not one.taken)
     done = run("annotate", capture, "mix", *words)
     assert done.code == 0, done.err
