@@ -31,7 +31,7 @@ from ..errors import LastbranchError, UnavailableError
 from ..model import visible
 from . import page, wire
 from .answers import ask
-from .growing import GrowingCapture
+from .growing import LIVE, GrowingCapture
 from .kept import KeptAnswers
 from .loaded import Loaded, Parameters
 from .partial import FirstLook
@@ -72,31 +72,69 @@ def application(
     response is a row of `_framed` parts: an answer about a part of the samples first, where all of them take long.
     ``opened`` is called when the page is served; answers come from ``kept``, and go there. Answers are about what
     ``growing`` has, if there is such a capture, and ``events`` are server-sent ones of its states."""
-    line = _OneByOne()
-    shown = _shown(loaded, kept, line)
-    keeping = set[asyncio.Task[bytes]]()
+    endpoints = _Endpoints(loaded, opened, kept, growing)
+    routes = [
+        Route("/", endpoints.file),
+        Route("/events", endpoints.events),
+        Route("/ask/{question}", endpoints.answer),
+        Route("/watch/{question}", endpoints.watch),
+        Route("/{name}", endpoints.file),
+    ]
+    app = Starlette(routes=routes)
+    app.router.redirect_slashes = False
+    return Guard(app, port, token)
 
-    def newest() -> _Shown:
-        nonlocal shown
-        if growing is not None and growing.loaded is not shown.loaded:
-            shown = _shown(growing.loaded, None, line)
-        return shown
 
-    async def file(request: Request) -> Response:
+class _Endpoints:
+    """What the routes of `application` lead to."""
+
+    def __init__(
+        self, loaded: Loaded, opened: Callable[[], None], kept: KeptAnswers | None, growing: GrowingCapture | None
+    ) -> None:
+        self._opened, self._growing = opened, growing
+        self._line = _OneByOne()
+        self._shown = _shown(loaded, kept, self._line)
+        self._keeping = set[asyncio.Task[bytes]]()
+        """The event loop has weak references alone."""
+
+    def _newest(self) -> _Shown:
+        if self._growing is not None and self._growing.loaded is not self._shown.loaded:
+            self._shown = _shown(self._growing.loaded, None, self._line)
+        return self._shown
+
+    async def file(self, request: Request) -> Response:
         name = request.path_params.get("name", "index.html")
         if name not in page.FILES:
             return Response(status_code=404)
         if name == "index.html":
-            opened()
+            self._opened()
         return Response(page.asset(name), headers={"content-type": page.FILES[name]})
 
-    async def answered(answers: _Answers, question: str, parameters: Parameters) -> bytes | _Failure:
+    async def answer(self, request: Request) -> Response:
+        question, parameters = request.path_params["question"], dict(request.query_params)
+        done = await self._answered(self._newest().answers, question, parameters)
+        if isinstance(done, _Failure):
+            return Response(done.text, done.status, media_type="application/json")
+        return Response(done, media_type="application/octet-stream")
+
+    async def watch(self, request: Request) -> Response:
+        question, parameters = request.path_params["question"], dict(request.query_params)
+        frames = self._frames(self._newest(), question, parameters)
+        return StreamingResponse(frames, media_type="application/octet-stream")
+
+    async def events(self, _request: Request) -> Response:
+        if self._growing is None:
+            return Response(status_code=204)  # there will be none: do not ask again
+        return StreamingResponse(_states(self._growing), media_type="text/event-stream")
+
+    async def _answered(self, answers: _Answers, question: str, parameters: Parameters) -> bytes | _Failure:
+        line = self._line
         try:
             done = await line.do(lambda: answers.get((question, parameters)), _WHOLE + (question in _FRAME))
             if answers.unkept:
                 task = asyncio.ensure_future(line.do(answers.keep, _KEEP))
-                keeping.add(task)
-                task.add_done_callback(keeping.discard)
+                self._keeping.add(task)
+                task.add_done_callback(self._keeping.discard)
             return done
         except LastbranchError as error:
             return _Failure(422, visible(str(error)), error.hint)
@@ -105,46 +143,17 @@ def application(
         except Exception as error:
             return _Failure(500, visible(_UNFORESEEN.format(type(error).__name__, error)), None)
 
-    async def answer(request: Request) -> Response:
-        done = await answered(newest().answers, request.path_params["question"], dict(request.query_params))
-        if isinstance(done, _Failure):
-            return Response(done.text, done.status, media_type="application/json")
-        return Response(done, media_type="application/octet-stream")
-
-    async def watch(request: Request) -> Response:
-        question, parameters = request.path_params["question"], dict(request.query_params)
-        loaded, first, answers = newest()
-
-        async def frames() -> AsyncIterator[bytes]:
-            if first.is_large and (question in _FRAME or not first.is_for(question)):
-                await asyncio.sleep(_GRACE)
-            # Of a recording that grows, the page has an answer already: that about less of it.
-            if first.is_for(question) and (question, parameters) not in answers and loaded.recording != "live":
-                with suppress(Exception):  # whatever it is, the answer about all samples will say it
-                    part = await line.do(
-                        lambda: wire.encode(first.ask(question, parameters)), _PART + (question in _FRAME)
-                    )
-                    yield _framed(b"PART", part)
-            done = await answered(answers, question, parameters)
-            yield _framed(b"FAIL", done.text) if isinstance(done, _Failure) else _framed(b"DONE", done)
-
-        return StreamingResponse(frames(), media_type="application/octet-stream")
-
-    async def events(_request: Request) -> Response:
-        if growing is None:
-            return Response(status_code=204)  # there will be none: do not ask again
-        return StreamingResponse(_states(growing), media_type="text/event-stream")
-
-    routes = [
-        Route("/", file),
-        Route("/events", events),
-        Route("/ask/{question}", answer),
-        Route("/watch/{question}", watch),
-        Route("/{name}", file),
-    ]
-    app = Starlette(routes=routes)
-    app.router.redirect_slashes = False
-    return Guard(app, port, token)
+    async def _frames(self, shown: _Shown, question: str, parameters: Parameters) -> AsyncIterator[bytes]:
+        loaded, first, answers = shown
+        if first.is_large and (question in _FRAME or not first.is_for(question)):
+            await asyncio.sleep(_GRACE)
+        # Of a recording that grows, the page has an answer already: that about less of it.
+        if first.is_for(question) and (question, parameters) not in answers and loaded.recording != LIVE:
+            with suppress(Exception):  # whatever it is, the answer about all samples will say it
+                rank = _PART + (question in _FRAME)
+                yield _framed(b"PART", await self._line.do(lambda: wire.encode(first.ask(question, parameters)), rank))
+        done = await self._answered(answers, question, parameters)
+        yield _framed(b"FAIL", done.text) if isinstance(done, _Failure) else _framed(b"DONE", done)
 
 
 async def _states(growing: GrowingCapture) -> AsyncIterator[str]:
