@@ -164,7 +164,7 @@ def test_a_condition_with_two_different_ends_needs_no_stop() -> None:
     found, _ = successors(b"\x74\x02\x90\xc3\x90\xff\xe0")
     found.begin()
     fork = found.of(0x400000, [0] * 27, 0).fork
-    assert {a: path for a, (_, path, _) in fork.ends.items()} == {
+    assert {a: end.path for a, end in fork.ends.items()} == {
         0x400003: (), 0x400005: ((0x400000, 0x400004, KIND["cond"]),)
     }  # fmt: skip
 
@@ -221,7 +221,7 @@ def test_of_two_ways_to_one_end_one_is_told_by_its_first_instruction() -> None:
     found, _ = successors(b"\x74\x01\x90\xc3")  # 0: jz 3   2: nop   3: ret
     found.begin()
     ends = found.of(0x400000, [0] * 27, None).fork.ends
-    assert {a: path for a, (_, path, _) in ends.items()} == {
+    assert {a: end.path for a, end in ends.items()} == {
         0x400002: (), 0x400003: ((0x400000, 0x400003, KIND["cond"]),)
     }  # fmt: skip
     marker = ends[0x400002].branch
@@ -245,7 +245,7 @@ def test_an_end_on_the_way_to_another_is_none() -> None:
 def test_direct_branches_are_followed_and_a_loop_of_them_ends() -> None:
     found, _ = successors(b"\xe8\x03\x00\x00\x00\x90\x90\x90\xeb\xf6")  # 0: call 8   8: jmp 0
     found.begin()
-    ((_, (branch, path, _)),) = found.of(0x400000, [0] * 27, 0).fork.ends.items()
+    ((_, (branch, path, *_)),) = found.of(0x400000, [0] * 27, 0).fork.ends.items()
     assert path == ((0x400000, 0x400008, KIND["call"]),), "a second time round, a breakpoint would strike too early"
     assert (branch.address, branch.kind) == (0x400008, KIND["uncond"])
 

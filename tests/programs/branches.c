@@ -1,5 +1,11 @@
 /* Branches of every kind whose outcomes do not drift: argv[1] rounds. Without a C library (gcc -nostdlib -static), whose
-   start depends on the processor: every run takes the same edges. */
+   start depends on the processor: every run takes the same edges. For x86-64 and AArch64. */
+
+#ifdef __aarch64__
+enum { WRITE = 64, EXIT = 93 };
+#else
+enum { WRITE = 1, EXIT = 60 };
+#endif
 
 static unsigned long state = 88172645463325252UL;
 
@@ -44,9 +50,15 @@ static long __attribute__((noinline)) collatz(unsigned long n) {
 }
 
 static long system_call(long number, long first, long second, long third) {
+#ifdef __aarch64__
+    register long x8 __asm__("x8") = number, x0 __asm__("x0") = first, x1 __asm__("x1") = second, x2 __asm__("x2") = third;
+    __asm__ volatile("svc #0" : "+r"(x0) : "r"(x8), "r"(x1), "r"(x2) : "memory");
+    return x0;
+#else
     long result;
     __asm__ volatile("syscall" : "=a"(result) : "a"(number), "D"(first), "S"(second), "d"(third) : "rcx", "r11", "memory");
     return result;
+#endif
 }
 
 static void print(unsigned long value) {
@@ -55,7 +67,7 @@ static void print(unsigned long value) {
     text[--at] = '\n';
     do text[--at] = '0' + value % 10;
     while (value /= 10);
-    system_call(1, 1, (long)(text + at), (long)sizeof text - at);
+    system_call(WRITE, 1, (long)(text + at), (long)sizeof text - at);
 }
 
 __attribute__((used)) static void start(long *stack) {
@@ -67,7 +79,11 @@ __attribute__((used)) static void start(long *stack) {
         for (int i = 0; i < 10; i++) sum += collatz(random_word() % 1000 + 1);
     }
     print(sum);
-    system_call(60, 0, 0, 0);
+    system_call(EXIT, 0, 0, 0);
 }
 
+#ifdef __aarch64__
+__asm__(".globl _start\n_start: mov x0, sp\n b start\n");
+#else
 __asm__(".globl _start\n_start: mov %rsp, %rdi\n and $-16, %rsp\n call start\n");
+#endif

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from .. import native
 from ..errors import LastbranchError
 from ..lbr import PERF_SELECT
+from .architectures import ARCHITECTURES
 from .perf_events.host import CAP_SYS_PTRACE, REMEDIES, SECCOMP_FILTER, Host, Remedy, read_host
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def _library() -> Finding:
 
 
 _READS = Finding("read captures", "yes", "this machine can still read perf.data and .etl files from any machine")
-_NO_SOFTWARE = Finding("software branch records", "no", "they need ptrace on x86-64 Linux")
+_NO_SOFTWARE = Finding("software branch records", "no", "they need ptrace on Linux")
 _ELSEWHERE: dict[str, tuple[Finding, ...]] = {
     "win32": (
         Finding(
@@ -148,8 +149,8 @@ def _tried(capability: str, request: Request, kernel: Kernel, host: Host) -> Fin
 
 def _software(kernel: Kernel, host: Host) -> Finding:
     name = "software branch records"
-    if host.machine != "x86_64":
-        return Finding(name, "no", f"they need x86-64; this is {host.machine}")
+    if host.machine not in ARCHITECTURES:
+        return Finding(name, "no", f"they need x86-64 or AArch64; this is {host.machine}")
     try:
         kernel.trace_child()
     except OSError as error:

@@ -1,7 +1,7 @@
 """ptrace(2) and waitpid(2) through ctypes: requests, registers of another thread, and running it from stop to stop.
 
-Numbers and layouts: Linux include/uapi/linux/ptrace.h, arch/x86/include/asm/user_64.h (x86-64). Requests raise `Gone`
-for a thread that has ended or is not stopped, and `OSError` for any other failure.
+Numbers and layouts: Linux include/uapi/linux/ptrace.h; what differs between processors is in `architectures`. Requests
+raise `Gone` for a thread that has ended or is not stopped, and `OSError` for any other failure.
 """
 
 from __future__ import annotations
@@ -13,22 +13,28 @@ import signal
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 from .. import native
+from .architectures import HERE
 
 __all__ = [
     "SyscallBatch", "CS", "DEBUG_REGISTER", "EFLAGS", "EVENT_CLONE", "EVENT_EXEC", "EVENT_FORK", "EVENT_STOP",
-    "EVENT_VFORK", "EXITKILL", "FOLLOW", "GENERAL", "Gone", "Interrupted", "ORIG_RAX", "Resumer", "Poke", "RESUME_FLAG",
-    "RIP", "Registers", "THREADS", "TICK", "TRACE_CALLS", "USER_CODE_64", "WORDS", "at_call", "cont", "cont_to_call",
-    "detach", "event_message", "event_of", "interrupt", "listen", "next_stop", "poke_user", "refusal", "registers",
-    "reports", "seize", "set_sigmask", "siginfo", "sigmask", "signal_of", "single_step", "stopped", "ticking", "wait",
+    "EVENT_VFORK", "EXITKILL", "FLAGS", "FOLLOW", "GENERAL", "Gone", "HW_BREAK", "Interrupted", "ORIG_RAX", "PC",
+    "Resumer", "Poke", "RESUME_FLAG", "RIP", "Registers", "STACK", "THREADS", "TICK", "TRACE_CALLS", "WORDS", "at_call",
+    "compiled", "cont", "cont_to_call", "detach", "event_message", "event_of", "go_on_at", "interrupt", "is_64_bit",
+    "listen", "next_stop", "poke_user", "refusal", "register_set", "registers", "reports", "seize", "set_register_set",
+    "set_sigmask", "siginfo", "sigmask", "signal_of", "single_step", "stopped", "ticking", "wait",
 ]  # fmt: skip
 
 
-POKEUSER, CONT, _SINGLESTEP, GETREGS, _DETACH = 6, 7, 9, 12, 17
+POKEUSER, CONT, _SINGLESTEP, _DETACH = 6, 7, 9, 17
 _SETOPTIONS, _SYSCALL = 0x4200, 24
 _GETEVENTMSG, _GETSIGINFO, _SEIZE, _INTERRUPT, _LISTEN = 0x4201, 0x4202, 0x4206, 0x4207, 0x4208
 _GETSIGMASK, _SETSIGMASK = 0x420A, 0x420B
+_GETREGSET, _SETREGSET = 0x4204, 0x4205
+_PRSTATUS, HW_BREAK, _SYSTEM_CALL = 1, 0x402, 0x404
+"""NT_PRSTATUS, NT_ARM_HW_BREAK and NT_ARM_SYSTEM_CALL: sets of registers."""
 
 EVENT_FORK, EVENT_VFORK, EVENT_CLONE, EVENT_EXEC, EVENT_STOP = 1, 2, 3, 4, 128
 FOLLOW = 1 << EVENT_FORK | 1 << EVENT_VFORK | 1 << EVENT_CLONE | 1 << EVENT_EXEC
@@ -46,16 +52,15 @@ _SIGINFO_SIZE, _SIGMASK_SIZE = 128, 8
 
 R15, R14, R13, R12, RBP, RBX, R11, R10, R9, R8, RAX, RCX, RDX, RSI, RDI = range(15)
 ORIG_RAX, RIP, CS, EFLAGS, RSP, FS_BASE, GS_BASE = 15, 16, 17, 18, 19, 21, 22
-"""Indexes into `Registers` (struct user_regs_struct)."""
+"""Indexes into `Registers` of x86-64 (struct user_regs_struct)."""
+PC, STACK, FLAGS, RESUME_FLAG = HERE.pc, HERE.stack, HERE.flags, HERE.resume_flag
+"""Those of this machine, and its resume flag (0: none)."""
 GENERAL = (RAX, RCX, RDX, RBX, RSP, RBP, RSI, RDI, R8, R9, R10, R11, R12, R13, R14, R15)
 """Indexes by the register numbers of machine code (Intel SDM volume 2, table 2-2)."""
 DEBUG_REGISTER = 848
 """Offset of u_debugreg[0] in struct user."""
-RESUME_FLAG = 1 << 16
-USER_CODE_64 = 0x33
-"""CS of 64-bit user code; that of 32-bit code is 0x23."""
 
-Registers = ctypes.c_uint64 * 27
+Registers = ctypes.c_uint64 * HERE.words
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _ptrace = _libc.ptrace
@@ -127,11 +132,60 @@ def detach(tid: int, signal: int = 0) -> None:
 
 def registers(tid: int, into: ctypes.Array[ctypes.c_uint64]) -> None:
     """Fill a `Registers`."""
-    _call(GETREGS, tid, 0, ctypes.addressof(into))
+    _call(HERE.get_registers, tid, 0, ctypes.addressof(into))
+
+
+def register_set(tid: int, number: int, into: ctypes.Array[Any]) -> int:
+    """Fill ``into`` with the registers of the set ``number`` (NT_*); the bytes that there are."""
+    vector = _Vector(ctypes.addressof(into), ctypes.sizeof(into))
+    _call(_GETREGSET, tid, number, ctypes.addressof(vector))
+    return int(vector.length)
+
+
+def set_register_set(tid: int, number: int, values: ctypes.Array[Any]) -> None:
+    """Set the first registers of the set ``number`` to ``values``."""
+    vector = _Vector(ctypes.addressof(values), ctypes.sizeof(values))
+    _call(_SETREGSET, tid, number, ctypes.addressof(vector))
+
+
+class _Vector(ctypes.Structure):
+    """struct iovec."""
+
+    _fields_ = [("base", ctypes.c_uint64), ("length", ctypes.c_uint64)]
+
+
+def _registers_of_set(tid: int, into: ctypes.Array[ctypes.c_uint64]) -> None:
+    register_set(tid, _PRSTATUS, into)
+
+
+if not HERE.get_registers:
+    registers = _registers_of_set
+
+
+def is_64_bit(registers: ctypes.Array[ctypes.c_uint64]) -> bool:
+    """Whether a thread with these executes 64-bit code."""
+    register, mask, value = HERE.mode
+    return registers[register] & mask == value
+
+
+def go_on_at(tid: int, address: int) -> None:
+    """Let it continue at ``address`` and restart no system call in which it was interrupted."""
+    if HERE.call_number >= 0:
+        poke_user(tid, HERE.call_number * 8, _NO_CALL)
+        poke_user(tid, PC * 8, address)
+        return
+    set_register_set(tid, _SYSTEM_CALL, (ctypes.c_int32 * 1)(-1))
+    values = Registers()
+    registers(tid, values)
+    values[PC] = address
+    set_register_set(tid, _PRSTATUS, values)
+
+
+_NO_CALL = (1 << 64) - 1
 
 
 def poke_user(tid: int, offset: int, value: int) -> None:
-    """Set a word of struct user: a register at 8 times its index, or a debug register."""
+    """Set a word of struct user: a register at 8 times its index, or a debug register. On x86-64 only."""
     _call(POKEUSER, tid, offset, value)
 
 
@@ -182,6 +236,11 @@ def reports(tid: int) -> bool:
         return False
 
 
+def compiled() -> ctypes.CDLL | None:
+    """The compiled library, where it knows how threads of this architecture are led."""
+    return native.library() if HERE.compiled else None
+
+
 # -- a batch of system calls by one call from Python, on x86-64
 #
 # Between two stops of a thread a tracer makes a handful of system calls. A call from Python costs as much as the
@@ -229,8 +288,6 @@ TICK = 0.02
 
 Poke = tuple[int, int]
 """Offset of a word of struct user, and its new value."""
-_PTRACE, _WAIT4 = 101, 61
-"""Numbers of the calls on x86-64 (arch/x86/entry/syscalls/syscall_64.tbl)."""
 _POKES = 6
 """Four debug registers, their control, and the flags."""
 _CONT, _WAIT, _REGISTERS = range(_POKES, _POKES + 3)
@@ -272,17 +329,20 @@ class Resumer:
         """``registers`` are read at each stop."""
         self._registers = registers
         self._status = ctypes.c_int()
-        library = native.library()
+        library = compiled()
         self._batch = None if library is None else SyscallBatch(library, _POKES + 3)
         self._tid = -1
 
-    def go(self, tid: int, pokes: Sequence[Poke], seconds: float) -> int | None:
-        """Resume it, and return as `next_stop` does; at most `_POKES` words."""
-        batch = self._aimed(tid)
+    def go(self, tid: int, pokes: Sequence[Poke], seconds: float, *, step: bool = False) -> int | None:
+        """Resume it, and return as `next_stop` does; at most `_POKES` words. ``step``: for one instruction."""
+        batch = None if step else self._aimed(tid)
         if batch is None:
             for offset, value in pokes:
                 poke_user(tid, offset, value)
-            cont(tid)
+            if step:
+                single_step(tid)
+            else:
+                cont(tid)
             return self.wait(tid, seconds)
         first = _POKES - len(pokes)
         words, at = batch.words, first * WORDS
@@ -320,10 +380,10 @@ class Resumer:
         if batch is None or tid == self._tid:
             return batch
         for row in range(_POKES):
-            batch.set(row, _PTRACE, POKEUSER, tid)
-        batch.set(_CONT, _PTRACE, CONT, tid)
-        batch.set(_WAIT, _WAIT4, tid, ctypes.addressof(self._status), WALL)
-        batch.set(_REGISTERS, _PTRACE, GETREGS, tid, 0, ctypes.addressof(self._registers))
+            batch.set(row, HERE.ptrace, POKEUSER, tid)
+        batch.set(_CONT, HERE.ptrace, CONT, tid)
+        batch.set(_WAIT, HERE.wait4, tid, ctypes.addressof(self._status), WALL)
+        batch.set(_REGISTERS, HERE.ptrace, HERE.get_registers, tid, 0, ctypes.addressof(self._registers))
         self._tid = tid
         return batch
 

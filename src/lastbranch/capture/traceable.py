@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from ..errors import LastbranchError, UnavailableError
 from ..model.atomic_output import PartFile
+from .architectures import ARCHITECTURES, HERE
 from .process_groups import ProcessGroup
 from .procfs import read, status_of
 
@@ -39,9 +40,9 @@ _SCOPES = {
 }
 """kernel.yama.ptrace_scope (Linux Documentation/admin-guide/LSM/Yama.rst): meaning and remedy."""
 
-_MAGIC, _CLASS_32, _X86_64 = b"\x7fELF", 1, 62
-_MACHINES = {8: "MIPS", 20: "PowerPC", 21: "PowerPC64", 22: "s390", 40: "Arm", 183: "AArch64", 243: "RISC-V",
-             258: "LoongArch"}  # fmt: skip
+_MAGIC, _CLASS_32 = b"\x7fELF", 1
+_MACHINES = {8: "MIPS", 20: "PowerPC", 21: "PowerPC64", 22: "s390", 40: "Arm", 62: "64-bit x86", 183: "AArch64",
+             243: "RISC-V", 258: "LoongArch"}  # fmt: skip
 """e_machine of the ELF header (gABI, chapter 4)."""
 _DEBUGGERS = frozenset(("gdb", "lldb", "strace", "ltrace", "rr", "uftrace"))
 _SANITIZER = (b"libasan.so.", b"liblsan.so.", b"libclang_rt.asan", b"LeakSanitizer does not work under ptrace")
@@ -76,9 +77,9 @@ def check_linux() -> None:
 def check_machine() -> None:
     """Raises `UnavailableError` where the software branch record is not supported."""
     arch = os.uname().machine if hasattr(os, "uname") else ""
-    if sys.platform != "linux" or arch != "x86_64" or sys.maxsize < 1 << 32:
+    if sys.platform != "linux" or arch not in ARCHITECTURES or sys.maxsize < 1 << 32:
         raise UnavailableError(
-            f"the software branch record works on 64-bit x86 Linux; this is {arch} {sys.platform}",
+            f"the software branch record works on Linux of 64-bit x86 and AArch64; this is {arch} {sys.platform}",
             hint=_ELSEWHERE,
         )
 
@@ -105,16 +106,16 @@ def check_program(path: str) -> None:
     if start[:4] != _MAGIC or len(start) < 20:
         return
     machine = int.from_bytes(start[18:20], "big" if start[5] == 2 else "little")
-    what = f"{_MACHINES[machine]} " if machine in _MACHINES else ""
-    if start[4] == _CLASS_32 and not what:
-        what = "32-bit "
-    if what or machine != _X86_64:
-        what = what or f"(ELF machine {machine}) "
-        article = "an" if what[0] in "A" else "a"
-        raise UnavailableError(
-            f"{path} is {article} {what}program; only 64-bit x86 code is recorded",
-            hint="build it for x86-64, or record it on its own machine and open the capture here",
-        )
+    is_32_bit = start[4] == _CLASS_32
+    if machine == HERE.elf_machine and not is_32_bit:
+        return
+    what = _MACHINES.get(machine, f"(ELF machine {machine})")
+    if is_32_bit and (machine not in _MACHINES or machine == HERE.elf_machine):
+        what = "32-bit"
+    raise UnavailableError(
+        f"{path} is {'an' if what[0] in 'A' else 'a'} {what} program; only {HERE.title} code is recorded",
+        hint=f"build it for {HERE.name.replace('_', '-')}, or record it on its own machine and open the capture here",
+    )
 
 
 def check_target(target: Sequence[str] | int | ProcessGroup | None) -> None:

@@ -14,6 +14,7 @@ import os
 import resource
 import struct
 import time
+from _thread import allocate_lock
 from collections.abc import Callable
 
 from ...errors import UnavailableError
@@ -137,6 +138,17 @@ def event_id(fd: int) -> int:
     return int.from_bytes(fcntl.ioctl(fd, _ID, bytes(8)), "little")
 
 
+_FENCE = allocate_lock()
+_FENCE.acquire()
+
+
+def _order() -> None:
+    """Have what was read and written before happen before what is read and written afterwards, also on processors that
+    would reorder it: a release, and then an acquire of the same lock."""
+    _FENCE.release()
+    _FENCE.acquire()
+
+
 class Ring:
     """The ring buffer of one processor, mapped from its first event. Others write into it after `share`."""
 
@@ -162,12 +174,14 @@ class Ring:
         head, tail = struct.unpack_from("=QQ", self._map, _HEAD)
         if head == tail:
             return 0
+        _order()
         start, end = tail % self._size, head % self._size
         base = mmap.PAGESIZE
         if start < end:
             write(self._map[base + start : base + end])
         else:
             write(self._map[base + start : base + self._size] + self._map[base : base + end])
+        _order()
         struct.pack_into("=Q", self._map, _TAIL, head)
         return int(head - tail)
 

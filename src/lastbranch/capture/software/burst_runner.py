@@ -11,7 +11,6 @@ from contextlib import contextmanager, suppress
 
 from ... import native
 from .. import ptrace
-from ..ptrace import CS, USER_CODE_64
 from .bursts import Burst, BurstLimits
 from .control_flow import Code
 from .engines import Engine, Target
@@ -222,7 +221,7 @@ class BurstRunner:
         if thread.stops_by == signal.SIGTRAP and stat.ignored & bit:
             raise NoBurst("SIGTRAP is ignored")  # a stop would make the kernel take it for not ignored
         ptrace.registers(thread.tid, self._registers)
-        if self._registers[CS] != USER_CODE_64:
+        if not ptrace.is_64_bit(self._registers):
             raise NoBurst("32-bit code")
         needed = bit | stat.pending & thread.sent  # of the trigger, one that came when it was blocked
         if stat.blocked & needed:

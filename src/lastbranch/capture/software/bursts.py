@@ -51,8 +51,9 @@ class Burst:
     """Where the thread is, or goes next: the end of the straight line from the newest target."""
     edges: list[Edge] = field(default_factory=list)
     why: str = "full"
-    """Why it ended: ``full``, ``stops``, ``system call``, ``unreadable code``, ``flags``, ``signal``, ``unexpected
-    path`` (the program did not come by the expected path), ``deadline``, ``gone``."""
+    """Why it ended: ``full``, ``stops``, ``system call``, ``unreadable code``, ``flags``, ``exclusive access``
+    (loads and stores of AArch64 that a stop between them would make fail), ``signal``, ``unexpected path`` (the program
+    did not come by the expected path), ``deadline``, ``gone``."""
     counted: int = 0
     """Branches of the wanted kinds among the first ``looked_at``."""
     looked_at: int = 0

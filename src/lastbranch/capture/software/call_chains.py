@@ -15,7 +15,7 @@ from contextlib import suppress
 from ...errors import LastbranchError
 from .. import ptrace
 from ..procfs import program_of
-from ..ptrace import FS_BASE, RIP
+from ..ptrace import FS_BASE, PC
 from ..traceable import program_contains
 from .bursts import Burst
 from .control_flow import CALLS, RETURN, Edge
@@ -86,7 +86,7 @@ class CallChains:
         if self._before is None:
             return
         self._after = self._stack(thread)
-        if self._after is None or self._registers[RIP] != burst.end:
+        if self._after is None or self._registers[PC] != burst.end:
             self._after = None
             self.counts[_ELSEWHERE] += 1
         else:

@@ -14,12 +14,12 @@ from dataclasses import replace
 from fnmatch import fnmatch
 from typing import IO
 
-from ... import native
 from ...errors import LastbranchError, UnavailableError
 from ...lbr import KIND, convert
 from ...lbr.filters import CALL_STACK
 from ...model import counted
 from .. import ptrace
+from ..architectures import HERE
 from ..launch import Interruptions, Launched, exit_code, launch
 from ..options import DEFAULT_SELECT, Calls, Options, Summary, Targets
 from ..perf_events.synthesis import process_records
@@ -45,7 +45,16 @@ from .burst_runner import BurstRunner, NoBurst, SharedProcessor, ThreadsProcesso
 from .bursts import Burst, BurstLimits
 from .call_chains import CallChains
 from .control_flow import CALLS, Edge
-from .engines import BlockStep, Breakpoints, DebugRegisters, Engine, PerfBreakpoints, SingleStep
+from .engines import (
+    BlockStep,
+    Breakpoints,
+    DebugRegisters,
+    Engine,
+    HardwareBreakpoints,
+    PerfBreakpoints,
+    SingleStep,
+    SteppedBlocks,
+)
 from .group_sideband import open_group_sideband
 from .instructions import LONGEST
 from .quiet_signals import handled_signal, quiet_signal
@@ -635,6 +644,7 @@ class Collector:
 _HANDLED = "handles SIGURG and SIGWINCH: its handler of SIGWINCH may run if the recorder is killed"
 _FIRST_PERIOD = 20_000_000
 _SLOWER = "the compiled library is not in use: bursts take longer (`lastbranch doctor` says why)"
+_SLOWER_HERE = f"no part of the compiled library is for bursts on {HERE.title}: they take longer than on 64-bit x86"
 
 
 def record_software(
@@ -651,8 +661,8 @@ def record_software(
     launched = not isinstance(target, int | Targets)
     with ticking():
         engine = _engine(launched, options.allow_risk, summary)
-        if native.library() is None:
-            summary.notes = (*summary.notes, _SLOWER)
+        if ptrace.compiled() is None:
+            summary.notes = (*summary.notes, _SLOWER if HERE.compiled else _SLOWER_HERE)
         trigger = _trigger(launched)
         summary.trigger = trigger.name
         limits, lengths = _limits(options, select)
@@ -749,7 +759,7 @@ class _Traced:
 
 def _engine(launched: bool, allow_risk: bool, summary: Summary) -> Engine:
     """The first engine that passes the start-up test, of those that may be used."""
-    safe, risky = _block_steps(PerfBreakpoints), [*_block_steps(DebugRegisters), SingleStep()]
+    safe, risky = _ENGINES[HERE.name]()
     tested = risky if launched else safe + risky
     try:
         summary.self_test = test_engines(tested)
@@ -760,7 +770,7 @@ def _engine(launched: bool, allow_risk: bool, summary: Summary) -> Engine:
         said = "; ".join(f"{name}: {what}" for name, what in summary.self_test.items())
         raise UnavailableError(f"no engine passes the start-up test on this machine ({said})")
     if not launched and good not in safe and not allow_risk:
-        said = summary.self_test[safe[-1].name]
+        said = summary.self_test[safe[-1].name] if safe else f"not on {HERE.title}"
         raise UnavailableError(
             f"perf breakpoints cannot be used here ({said}); with the other engines the process would be killed if the "
             "collector were killed in the middle of a burst",
@@ -768,6 +778,18 @@ def _engine(launched: bool, allow_risk: bool, summary: Summary) -> Engine:
         )
     summary.engine = good.name
     return good
+
+
+def _engines_x86() -> tuple[list[Engine], list[Engine]]:
+    return _block_steps(PerfBreakpoints), [*_block_steps(DebugRegisters), SingleStep()]
+
+
+def _engines_a64() -> tuple[list[Engine], list[Engine]]:
+    return [], [SteppedBlocks(HardwareBreakpoints(4)), SteppedBlocks(HardwareBreakpoints(2)), SingleStep()]
+
+
+_ENGINES = {"x86_64": _engines_x86, "aarch64": _engines_a64}
+"""Engines whose threads survive our death in a burst, and those whose threads do not, best first."""
 
 
 def _block_steps(breakpoints: Callable[[], Breakpoints]) -> list[Engine]:
@@ -786,10 +808,15 @@ def _trigger(launched: bool) -> Trigger:
 
 
 def _call_graph(wanted: str, select: int) -> str:
-    """How call stacks are recorded: call frame information needs nothing but what bursts need, too."""
+    """How call stacks are recorded: call frame information needs nothing but what bursts need, too. Raises
+    `UnavailableError` where it is not followed."""
     if select & CALL_STACK:
         return "lbr"
-    return "dwarf" if wanted == "auto" else wanted
+    if wanted == "dwarf" and not HERE.unwinds:
+        raise UnavailableError(
+            f"call stacks by call frame information are not for {HERE.title}", hint="--call-graph fp"
+        )
+    return ("dwarf" if HERE.unwinds else "fp") if wanted == "auto" else wanted
 
 
 def _length_of_call(edge: Edge, code: Successors | None) -> int:

@@ -15,7 +15,9 @@ from typing import NamedTuple
 
 from ...isa import NOT_A_BRANCH, UNDECODABLE, Decoder
 from ...lbr import KIND
+from ..architectures import HERE
 from ..ptrace import RCX, RIP, RSP
+from . import instructions_a64
 from .instructions import (
     ADDRESSES,
     ANYWHERE,
@@ -31,6 +33,7 @@ from .instructions import (
     evaluation_of,
     moved,
     register_of,
+    step_refusal,
     stored,
     written,
 )
@@ -67,6 +70,8 @@ class _Block:
     target: int | None = None
     goes: Evaluation | None = None
     reads: int | None = None
+    awaits_store: bool | None = None
+    """Whether an exclusive store is awaited at its end; ``None``: as at its start."""
     _effects: Effects | None = None
 
     @property
@@ -138,6 +143,8 @@ class Line:
 
     branch: Branch | None
     _blocks: list[tuple[int, _Block]]
+    awaits_store: bool | None = None
+    """Whether an exclusive store is awaited at the branch (`instructions_a64`); ``None``: as at the start."""
     _effects: Effects | None = None
 
     @property
@@ -154,47 +161,80 @@ class Line:
 class Code:
     """The decoder and its cache, for all traced processes of one collector."""
 
-    def __init__(self) -> None:
-        self._decoder = Decoder("x86_64")
+    def __init__(self, architecture: str = HERE.name) -> None:
+        self._decoder = Decoder(architecture)
         self._blocks: dict[bytes, _Block] = {}
+        self._decode, self.step_refusal = _DECODERS[architecture], _STEP_REFUSALS[architecture]
+        self.follows_data = architecture == "x86_64"
+        """Whether it knows what instructions change, so that targets are known before a branch executes."""
 
     def line(self, read: Memory, address: int) -> Line:
         """The straight line from ``address`` to the first branch."""
         blocks: list[tuple[int, _Block]] = []
+        awaits: bool | None = None
         while True:
             window = read(address, _WINDOW)
             block = self._blocks.get(window)
             if block is None:
                 if len(self._blocks) >= _REMEMBERED:
                     self._blocks.clear()
-                block = self._blocks[window] = self._decode(window)
+                block = self._blocks[window] = self._decode(self._decoder, window)
             at = address + block.offset & ADDRESSES
             if block.kind == UNDECODABLE:
                 return Line(None, blocks)
             blocks.append((address, block))
+            if block.awaits_store is not None:
+                awaits = block.awaits_store
             if block.kind != NOT_A_BRANCH:
                 target = 0 if block.target is None else address + block.target & ADDRESSES
-                return Line(Branch(at, block.length, block.kind, target, block.goes, block.reads), blocks)
+                return Line(Branch(at, block.length, block.kind, target, block.goes, block.reads), blocks, awaits)
             address = at
 
-    def _decode(self, window: bytes) -> _Block:
-        offset, before = 0, list[tuple[str, int, int]]()
-        for found in self._decoder.lines(window, _BASE, _FEW):
-            if found.kind == UNDECODABLE or found.text.startswith(_TRANSACTION):
-                break
-            if found.kind != NOT_A_BRANCH:
-                code = window[offset : offset + found.length]
-                target = found.target - _BASE if found.target else None
-                goes = evaluation_of(code)
-                reads = register_of(goes)
-                if isinstance(goes, InMemory) and reads == RIP:
-                    target = offset + found.length + goes.displacement
-                return _Block(window, tuple(before), offset, found.length, found.kind, target, goes, reads)
-            before.append((found.text, offset, offset + found.length))
-            offset += found.length
-        cut_off = offset > 0 and len(window) - offset < LONGEST
-        return _Block(window, tuple(before), offset, kind=NOT_A_BRANCH if cut_off else UNDECODABLE)
 
+def _decode_x86(decoder: Decoder, window: bytes) -> _Block:
+    offset, before = 0, list[tuple[str, int, int]]()
+    for found in decoder.lines(window, _BASE, _FEW):
+        if found.kind == UNDECODABLE or found.text.startswith(_TRANSACTION):
+            break
+        if found.kind != NOT_A_BRANCH:
+            code = window[offset : offset + found.length]
+            target = found.target - _BASE if found.target else None
+            goes = evaluation_of(code)
+            reads = register_of(goes)
+            if isinstance(goes, InMemory) and reads == RIP:
+                target = offset + found.length + goes.displacement
+            return _Block(window, tuple(before), offset, found.length, found.kind, target, goes, reads)
+        before.append((found.text, offset, offset + found.length))
+        offset += found.length
+    cut_off = offset > 0 and len(window) - offset < LONGEST
+    return _Block(window, tuple(before), offset, kind=NOT_A_BRANCH if cut_off else UNDECODABLE)
+
+
+def _decode_a64(decoder: Decoder, window: bytes) -> _Block:
+    """Only what may be a branch is decoded: an instruction that the decoder does not know yet may be any other."""
+    awaits: bool | None = None
+    for offset in range(0, len(window) - instructions_a64.LENGTH + 1, instructions_a64.LENGTH):
+        code = window[offset : offset + instructions_a64.LENGTH]
+        word = int.from_bytes(code, "little")
+        changed = instructions_a64.monitor_after(word)
+        awaits = awaits if changed is None else changed
+        if not instructions_a64.is_code(word):
+            return _Block(window, (), offset)
+        if not instructions_a64.is_branch_group(word):
+            continue
+        found = decoder.one(code, _BASE + offset)
+        if found.kind == UNDECODABLE or (found.kind == NOT_A_BRANCH and not instructions_a64.is_system(word)):
+            return _Block(window, (), offset)
+        if found.kind != NOT_A_BRANCH:
+            target = found.target - _BASE if found.target else None
+            goes = instructions_a64.evaluation_of(code)
+            return _Block(window, (), offset, found.length, found.kind, target, goes, awaits_store=awaits)
+    whole = len(window) // instructions_a64.LENGTH * instructions_a64.LENGTH
+    return _Block(window, (), whole, kind=NOT_A_BRANCH if whole else UNDECODABLE, awaits_store=awaits)
+
+
+_DECODERS = {"x86_64": _decode_x86, "aarch64": _decode_a64}
+_STEP_REFUSALS = {"x86_64": step_refusal, "aarch64": instructions_a64.step_refusal}
 
 _TRANSACTION = "xbegin"
 """From here on the processor may abort the transaction and continue elsewhere."""
@@ -396,6 +436,8 @@ class End(NamedTuple):
     branch: Branch
     path: tuple[Edge, ...]
     state: State = State()
+    awaits_store: bool = False
+    """It is between an exclusive load and its store, where a stop would make the store fail."""
 
 
 Side = tuple[int, End]
@@ -413,6 +455,8 @@ class Fork:
     ends: dict[int, End]
     passed: frozenset[int]
     lines: tuple[tuple[int, int], ...] = ()
+    why: str = "unreadable code"
+    """Why it has no ends."""
     known_target: KnownTarget | None = None
     """The target of one end, if it is known at the start: with it the fork reaches further."""
     pages: tuple[tuple[int, bytes], ...] = ()
@@ -442,7 +486,8 @@ def joined(fork: Fork, end: End, taken: Side, other: Side) -> Fork | None:
 
     Where both sides have the same end, a breakpoint on the first instruction of one of them reveals it.
     """
-    for sides in ((taken, other), (taken, _marked(other)), (_marked(taken), other)):
+    marked = () if end.awaits_store else ((taken, _marked(other)), (_marked(taken), other))
+    for sides in ((taken, other), *marked):
         found = _joined(fork, end, sides)
         if found is not None:
             return found

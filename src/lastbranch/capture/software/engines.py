@@ -15,12 +15,11 @@ from dataclasses import dataclass
 from signal import SIGTRAP
 from typing import NamedTuple
 
-from ... import native
 from ...formats.perfdata.layout import TYPE
 from .. import ptrace
 from ..perf_events import syscall
 from ..procfs import Stat
-from ..ptrace import EFLAGS, RCX, RESUME_FLAG, RIP, RSP, Poke, Resumer, event_of, next_stop, signal_of, stopped
+from ..ptrace import FLAGS, PC, RCX, RESUME_FLAG, STACK, Poke, Resumer, event_of, next_stop, signal_of, stopped
 from .bursts import Burst, BurstLimits
 from .control_flow import Edge, End, Fork, Placed
 from .instructions import ADDRESSES, NOT_TAKEN, Branch
@@ -29,11 +28,9 @@ from .successors import Expectation, Successors
 from .walk_tables import SLOTS, Context, SharedWord
 
 __all__ = [
-    "BlockStep", "Breakpoints", "DebugRegisters", "Engine", "PerfBreakpoints", "SingleStep", "Target", "Walked",
+    "BlockStep", "Breakpoints", "DebugRegisters", "Engine", "HardwareBreakpoints", "PerfBreakpoints", "SingleStep",
+    "SteppedBlocks", "Target", "Walked",
 ]  # fmt: skip
-
-
-_PUSHF, _POPF = 0x9C, 0x9D
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +66,7 @@ class Engine(ABC):
 
 
 class SingleStep(Engine):
-    """Executes one instruction at a time with the trap flag. A burst ends at PUSHF and POPF, which would carry the flag
-    into the program."""
+    """Executes one instruction at a time. A burst ends at one that must not be stepped (`Successors.step_refusal`)."""
 
     name = "single stepping"
 
@@ -80,20 +76,20 @@ class SingleStep(Engine):
     def burst(self, thread: Target, successors: Successors, limits: BurstLimits) -> Burst:
         registers, read, tid = self._registers, successors.read, thread.tid
         ptrace.registers(tid, registers)
-        burst = Burst(registers[RIP], registers[RIP])
-        lines: dict[int, tuple[Branch | None, bytes]] = {}
+        burst = Burst(registers[PC], registers[PC])
+        lines: dict[int, tuple[Branch | None, str]] = {}
         while not limits.full(burst):
-            place = registers[RIP]
+            place = registers[PC]
             burst.end = place
             if place not in lines:
-                lines[place] = successors.line(place), read(place, 4)
-            branch, first = lines[place]
+                lines[place] = successors.line(place), successors.step_refusal(place)
+            branch, refusal = lines[place]
             if branch is None:
                 burst.why = "unreadable code"
             elif branch.goes is None and branch.address == place:
                 burst.why = "system call"
-            elif _opcode(first) in (_PUSHF, _POPF):
-                burst.why = "flags"
+            elif refusal:
+                burst.why = refusal
             elif burst.stops == limits.stops * 8:
                 burst.why = "stops"
             if burst.why != "full" or branch is None:
@@ -105,8 +101,8 @@ class SingleStep(Engine):
             if burst.why != "full":
                 break
             if branch.address == place and taken != NOT_TAKEN:
-                burst.edges.append((place, registers[RIP], branch.kind))
-                burst.end = registers[RIP]
+                burst.edges.append((place, registers[PC], branch.kind))
+                burst.end = registers[PC]
         return burst
 
     def _step(self, thread: Target, burst: Burst, limits: BurstLimits) -> str:
@@ -126,14 +122,6 @@ class SingleStep(Engine):
 
 
 _TRAP_TRACE = 2
-
-
-def _opcode(code: bytes) -> int:
-    """The opcode of a one-byte instruction, after an operand size prefix and REX."""
-    for byte in code:
-        if byte != 0x66 and byte & 0xF0 != 0x40:
-            return byte
-    return -1
 
 
 # -- block stepping: from branch to branch with breakpoints
@@ -251,6 +239,56 @@ class DebugRegisters(Breakpoints):
 
     def clear(self, tid: int) -> None:
         ptrace.poke_user(tid, _DR7, 0)
+
+
+class HardwareBreakpoints(Breakpoints):
+    """Those of AArch64, set by ptrace. For threads that may end with us."""
+
+    signal = int(SIGTRAP)
+
+    def __init__(self, slots: int) -> None:
+        """``slots``: how many are used. Processors have 2 to 16."""
+        super().__init__()
+        self.slots, self.name = slots, f"{slots} hardware breakpoints"
+
+    def place(self, fork: Fork) -> Sequence[Poke]:
+        self._set(tuple(fork.ends))  # and nowhere else: the thread may be on an old one, which would strike again
+        return ()
+
+    def lift(self) -> None:
+        """Remove all, for one step of the instruction on which one of them is."""
+        self._set(())
+
+    def _set(self, addresses: tuple[int, ...]) -> None:
+        if addresses != self.at:
+            slots = max(len(self.at), len(addresses))
+            ptrace.set_register_set(self._tid, ptrace.HW_BREAK, _hardware(addresses, slots))
+            self.at = addresses
+
+    def struck(self) -> bool:
+        return ptrace.siginfo(self._tid)[0] == _TRAP_HWBKPT
+
+    def disarm(self) -> None:
+        if self.at:
+            self.clear(self._tid)
+
+    def abandon(self) -> None:
+        self.at = ()
+
+    def clear(self, tid: int) -> None:
+        ptrace.set_register_set(tid, ptrace.HW_BREAK, _hardware((), self.slots))
+
+
+def _hardware(addresses: Sequence[int], slots: int) -> ctypes.Array[ctypes.c_uint64]:
+    """struct user_hwdebug_state: a word about the processor, then address and control of each breakpoint."""
+    words = [0]
+    for slot in range(slots):
+        words += (addresses[slot], _ON_4_BYTES) if slot < len(addresses) else (0, 0)
+    return (ctypes.c_uint64 * len(words))(*words)
+
+
+_ON_4_BYTES = 0xF << 5 | 2 << 1 | 1
+"""Bytes of the address, user code, enabled (DBGBCR_EL1)."""
 
 
 class PerfBreakpoints(Breakpoints):
@@ -436,7 +474,7 @@ class BlockStep(Engine):
         self._registers = ptrace.Registers()
         self._resumer = Resumer(self._registers)
         self._walker: Walker | None = None
-        library = native.library()
+        library = ptrace.compiled()
         if walks and library is not None:
             self._walker = Walker(library, self._registers, breakpoints)
         self.walks = self._walker is not None
@@ -449,19 +487,19 @@ class BlockStep(Engine):
     def burst(self, thread: Target, successors: Successors, limits: BurstLimits) -> Burst:
         registers = self._registers
         ptrace.registers(thread.tid, registers)
-        burst = Burst(registers[RIP], registers[RIP])
+        burst = Burst(registers[PC], registers[PC])
         edges = burst.edges
         first = successors.line(burst.start)
         if first is not None and first.address == burst.start:  # it is at its first branch
             expected, here = Expectation(Fork({first.address: End(first, ())}, frozenset()), None), True
         else:
-            expected, here = successors.of(burst.start, registers, registers[RSP]), False
+            expected, here = successors.of(burst.start, registers, registers[STACK]), False
         chosen: Edge | None = None  # the branch at which it is, if that will be taken: not in the burst yet
         self.breakpoints.arm(thread.tid)
         try:
             while True:
                 if not expected.fork.ends:
-                    burst.why = "unreadable code"
+                    burst.why = expected.fork.why
                     break
                 pending: PendingStop | None = None
                 if self._walker and not here:
@@ -473,14 +511,14 @@ class BlockStep(Engine):
                 if not here:
                     burst.why = self._run(thread, fork, burst, limits, pending)
                     successors.read.moved()
-                    if chosen and (burst.why == "full" or registers[RIP] != chosen[0]):
+                    if chosen and (burst.why == "full" or registers[PC] != chosen[0]):
                         edges.append(chosen)
                         burst.end = chosen[1]
                     if burst.why != "full":
                         break
-                end = fork.ends[registers[RIP]]
+                end = fork.ends[registers[PC]]
                 branch = end.branch
-                if successors.diverged(expected, end, registers[RSP]):
+                if successors.diverged(expected, end, registers[STACK]):
                     burst.why = "unexpected path"
                     break
                 edges += end.path
@@ -497,7 +535,7 @@ class BlockStep(Engine):
                 chosen = None if goes == NOT_TAKEN else (branch.address, goes, branch.kind)
                 expected = successors.after(branch, goes, registers)
                 # From a marker it goes on where it is, and that may be a branch at which the next fork ends.
-                here = not branch.length and registers[RIP] in expected.fork.ends
+                here = not branch.length and registers[PC] in expected.fork.ends
         finally:
             if burst.dropped:
                 self.breakpoints.abandon()
@@ -517,13 +555,13 @@ class BlockStep(Engine):
             if burst.stops == limits.stops:
                 return "stops"
             burst.stops += 1
-            before, was = registers[RIP], b""  # registers at an address to which it may return at once
+            before, was = registers[PC], b""  # registers at an address to which it may return at once
             pokes = (*self.breakpoints.place(fork),)
             if before in fork.ends:
-                if registers[EFLAGS] & RESUME_FLAG:
+                if registers[FLAGS] & RESUME_FLAG:
                     was = without_counter(registers)
                 else:  # this instruction must run once before a breakpoint on it counts
-                    pokes = (*pokes, (EFLAGS * 8, registers[EFLAGS] | RESUME_FLAG))
+                    pokes = (*pokes, (FLAGS * 8, registers[FLAGS] | RESUME_FLAG))
             status = self._resumer.go(thread.tid, pokes, limits.seconds)
         else:
             status, before, was = pending
@@ -533,16 +571,53 @@ class BlockStep(Engine):
         while True:
             if status is None:
                 return "deadline"
-            if status == struck and (at := registers[RIP]) in fork.ends:
+            if status == struck and (at := registers[PC]) in fork.ends:
                 # The kernel sets the resume flag at a breakpoint, and the next executed instruction clears it. It may
                 # be left from the last stop, too, if nothing was executed since.
                 ran = at != before or (was and without_counter(registers) != was)
-                if (ran and registers[EFLAGS] & RESUME_FLAG) or self.breakpoints.struck():
+                if (ran and registers[FLAGS] & RESUME_FLAG) or self.breakpoints.struck():
                     return "full"
-            if status == struck and registers[RIP] in self.breakpoints.at and self.breakpoints.struck():
+            if status == struck and registers[PC] in self.breakpoints.at and self.breakpoints.struck():
                 return "unexpected path"  # at one of another fork: for the program that signal would be deadly
             if not thread.is_trigger(status):
                 burst.status = status
                 return "signal" if stopped(status) else "gone"
-            before, was = registers[RIP], b""
+            before, was = registers[PC], b""
             status = self._resumer.go(thread.tid, (), limits.seconds)
+
+
+class SteppedBlocks(BlockStep):
+    """`BlockStep` on AArch64: a breakpoint would strike again when the thread is resumed on it, so all are lifted for
+    one step."""
+
+    def __init__(self, breakpoints: HardwareBreakpoints) -> None:
+        super().__init__(breakpoints, walks=False)
+        self._lifted, self.ends = breakpoints, breakpoints.slots
+
+    def _run(
+        self, thread: Target, fork: Fork, burst: Burst, limits: BurstLimits, pending: PendingStop | None = None
+    ) -> str:
+        if burst.stops == limits.stops:
+            return "stops"
+        burst.stops += 1
+        registers, resumer, tid = self._registers, self._resumer, thread.tid
+        steps = registers[PC] in fork.ends
+        if steps:
+            self._lifted.lift()
+        else:
+            self._lifted.place(fork)
+        while True:
+            status = resumer.go(tid, (), limits.seconds, step=steps)
+            if status is None:
+                return "deadline"
+            why = ptrace.siginfo(tid)[0] if status == SIGTRAP << 8 | 0x7F else 0
+            if why == (_TRAP_TRACE if steps else _TRAP_HWBKPT):
+                if registers[PC] in fork.ends:
+                    return "full"
+                if not steps:
+                    return "unexpected path"
+                steps = False
+                self._lifted.place(fork)
+            elif not thread.is_trigger(status):
+                burst.status = status
+                return "signal" if stopped(status) else "gone"

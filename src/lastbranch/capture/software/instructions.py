@@ -15,7 +15,8 @@ from ..ptrace import EFLAGS, FS_BASE, GENERAL, GS_BASE, RCX, RIP, RSP
 
 __all__ = [
     "ADDRESSES", "ANYWHERE", "Branch", "Condition", "Evaluation", "InMemory", "InRegister", "LONGEST", "Memory",
-    "NOT_TAKEN", "Store", "WORD", "direct", "evaluation_of", "moved", "register_of", "returns", "stored", "written",
+    "NOT_TAKEN", "Store", "WORD", "direct", "evaluation_of", "moved", "register_of", "returns", "step_refusal",
+    "stored", "written",
 ]  # fmt: skip
 
 
@@ -211,6 +212,16 @@ def _indirect(code: bytes, at: int, rex: int, prefixes: bytes) -> Evaluation:
         segment=FS_BASE if _FS in prefixes else GS_BASE if _GS in prefixes else None,
         mask=_LOW if _ADDRESS_32 in prefixes else ADDRESSES,
     )
+
+
+_PUSHF, _POPF = 0x9C, 0x9D
+
+
+def step_refusal(code: bytes) -> str:
+    """Why the instruction at the start of ``code`` must not be executed by a single step: PUSHF and POPF would carry
+    the trap flag into the program. Empty: it may be."""
+    opcode = next((byte for byte in code[:4] if byte != _OPERAND_SIZE and byte & 0xF0 != 0x40), -1)
+    return "flags" if opcode in (_PUSHF, _POPF) else ""
 
 
 def _word(found: bytes) -> int | None:

@@ -13,9 +13,11 @@ import signal
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from typing import NamedTuple
 
 from ...lbr import KIND
 from .. import ptrace
+from ..architectures import HERE
 from ..launch import end_with_parent
 from ..ptrace import next_stop, stopped
 from .burst_runner import BurstRunner, NoBurst, SharedProcessor
@@ -29,33 +31,63 @@ OK = "ok"
 _SECONDS = 2.0
 _REPORTS, _PAUSE, _MOST_REPORT = 3, 0.0005, 0.001
 """Measured reports, seconds before each, and the longest that is believed: others may run before us."""
-_NO_SYSCALL = (1 << 64) - 1
 
-# A loop of a counter in ECX from 7 down: a condition taken for odd numbers, a call and a return, an indirect jump.
-#   0: mov ecx, 7        5: test cl, 1      8: jz 0xc       a: nop  b: nop
-#   c: call 0x18        11: dec ecx        13: jnz 5       15: jmp 0     17: nop
-#  18: lea rax, [rip+1] (0x20)             1f: nop
-#  20: push rax  21: pop rdx               22: lea rax, [rip+4] (0x2d)   29: jmp rax   2b: nop  2c: nop
-#  2d: ret
-_CODE = bytes.fromhex(
-    "b907000000" "f6c101" "7402" "9090" "e807000000" "ffc9" "75f0" "ebe9" "90" "488d0501000000" "90"
-    "505a" "488d0504000000" "ffe0" "9090" "c3"
-)  # fmt: skip
+
+class Known(NamedTuple):
+    """Code whose branches are known, by offsets of their source and target: a loop of a counter from 7 down, with a
+    condition taken for even numbers, a call and a return, and an indirect jump."""
+
+    code: bytes
+    skip: Offsets
+    call: Offsets
+    jump: Offsets
+    back: Offsets
+    """The return."""
+    again: Offsets
+    restart: Offsets
+
+    def edges(self, base: int, count: int) -> list[tuple[int, int, int]]:
+        """The first ``count`` taken branches from the start of the code at ``base``."""
+        seen: list[tuple[Offsets, int]] = []
+        while len(seen) < count:
+            for counter in range(7, 0, -1):
+                if not counter & 1:
+                    seen.append((self.skip, KIND["cond"]))
+                seen += [(self.call, KIND["call"]), (self.jump, KIND["ind"]), (self.back, KIND["ret"])]
+                seen.append((self.again, KIND["cond"]) if counter > 1 else (self.restart, KIND["uncond"]))
+        return [(base + source, base + target, kind) for (source, target), kind in seen[:count]]
+
+
+Offsets = tuple[int, int]
+
+KNOWN = {
+    #   0: mov ecx, 7        5: test cl, 1      8: jz 0xc       a: nop  b: nop
+    #   c: call 0x18        11: dec ecx        13: jnz 5       15: jmp 0     17: nop
+    #  18: lea rax, [rip+1] (0x20)             1f: nop
+    #  20: push rax  21: pop rdx               22: lea rax, [rip+4] (0x2d)   29: jmp rax   2b: nop  2c: nop
+    #  2d: ret
+    "x86_64": Known(
+        bytes.fromhex(
+            "b907000000" "f6c101" "7402" "9090" "e807000000" "ffc9" "75f0" "ebe9" "90" "488d0501000000" "90"
+            "505a" "488d0504000000" "ffe0" "9090" "c3"
+        ),
+        skip=(0x8, 0xC), call=(0xC, 0x18), jump=(0x29, 0x2D), back=(0x2D, 0x11), again=(0x13, 0x5), restart=(0x15, 0),
+    ),
+    #   0: mov w9, #7        4: tbz w9, #0, 0x10                 8: nop  c: nop
+    #  10: bl 0x20          14: subs w9, w9, #1                 18: b.ne 0x4        1c: b 0
+    #  20: adr x10, 0x30    24: br x10                          28: nop  2c: nop
+    #  30: ret
+    "aarch64": Known(
+        bytes.fromhex(
+            "e9008052" "69000036" "1f2003d5" "1f2003d5" "04000094" "29050071" "61ffff54" "f9ffff17"
+            "8a000010" "40011fd6" "1f2003d5" "1f2003d5" "c0035fd6"
+        ),
+        skip=(0x4, 0x10), call=(0x10, 0x20), jump=(0x24, 0x30), back=(0x30, 0x14), again=(0x18, 0x4), restart=(0x1C, 0),
+    ),
+}  # fmt: skip
+"""By architecture."""
+_HERE = KNOWN[HERE.name]
 _DEPTH = 48
-
-
-def expected(base: int, count: int) -> list[tuple[int, int, int]]:
-    """The first ``count`` taken branches from the start of the code at ``base``."""
-    seen: list[tuple[int, int, int]] = []
-    while len(seen) < count:
-        for counter in range(7, 0, -1):
-            if not counter & 1:
-                seen.append((0x8, 0xC, KIND["cond"]))
-            seen.append((0xC, 0x18, KIND["call"]))
-            seen.append((0x29, 0x2D, KIND["ind"]))
-            seen.append((0x2D, 0x11, KIND["ret"]))
-            seen.append((0x13, 0x5, KIND["cond"]) if counter > 1 else (0x15, 0x0, KIND["uncond"]))
-    return [(base + source, base + target, kind) for source, target, kind in seen[:count]]
 
 
 def test_engines(engines: Iterable[Engine]) -> dict[str, str]:
@@ -89,10 +121,12 @@ def report_time() -> float:
 @contextmanager
 def _running_code() -> Iterator[tuple[int, int]]:
     """A traced child that runs `_CODE`, and the address of it. Raises `OSError` where ptrace is refused."""
-    code = mmap.mmap(-1, mmap.PAGESIZE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS,
-                     mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)  # fmt: skip
-    code.write(_CODE)
+    code = mmap.mmap(-1, mmap.PAGESIZE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, mmap.PROT_READ | mmap.PROT_WRITE)
+    code.write(_HERE.code)
     base = ctypes.addressof(ctypes.c_char.from_buffer(code))
+    # Only now executable: so the kernel makes what was written visible to the processor's instruction fetch (AArch64).
+    if ctypes.CDLL(None).mprotect(ctypes.c_void_p(base), mmap.PAGESIZE, mmap.PROT_READ | mmap.PROT_EXEC):
+        raise OSError(ctypes.get_errno(), "no memory for code")
     pid = os.fork()
     if pid == 0:
         try:
@@ -118,10 +152,9 @@ def _test(engine: Engine, pid: int, base: int) -> str:
         status = next_stop(pid, _SECONDS)
         if status is None or not stopped(status):
             return "the test program did not stop"
-        ptrace.poke_user(pid, ptrace.ORIG_RAX * 8, _NO_SYSCALL)  # or the kernel would restart an interrupted one
         said = OK
         for _ in range(2 if engine.walks else 1):  # the walk needs code that was decoded before
-            ptrace.poke_user(pid, ptrace.RIP * 8, base)
+            ptrace.go_on_at(pid, base)
             burst, _ = bursts.run(thread, lambda status: False)
             if said == OK:
                 said = "a stop did not arrive in time" if burst.dropped else _compared(burst, base)
@@ -143,6 +176,6 @@ def _compared(burst: Burst, base: int) -> str:
     seen = burst.edges
     if len(seen) < _DEPTH:
         return f"ended after {len(seen)} of {_DEPTH} branches: {burst.why}"
-    wanted = expected(base, len(seen))
+    wanted = _HERE.edges(base, len(seen))
     wrong = next((i for i, (a, b) in enumerate(zip(seen, wanted, strict=True)) if a != b), None)
     return OK if wrong is None else f"branch {wrong} is wrong"

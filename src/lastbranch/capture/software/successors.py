@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from ...lbr import KIND
-from ..ptrace import RCX, RSP
+from ..ptrace import RCX, STACK
 from .control_flow import (
     CALLS,
     RETURN,
@@ -27,7 +27,7 @@ from .control_flow import (
     joined,
     lines,
 )
-from .instructions import ADDRESSES, NOT_TAKEN, WORD, Branch, Memory, Registers
+from .instructions import ADDRESSES, LONGEST, NOT_TAKEN, WORD, Branch, Memory, Registers
 from .walk_tables import ROOTS, Tables
 
 __all__ = ["Expectation", "Successors"]
@@ -151,6 +151,8 @@ class Successors:
         self.read = Nearby(read)
         """Memory at the present stop, until `Nearby.moved`."""
         self._code, self._most, self._widens = code, most_ends, widen
+        self._nothing = State() if code.follows_data else None
+        """What is known at the start of a path; ``None``: what instructions change is not known."""
         self.alone = True
         self.burst = self._kept = self._families = 0
         self._descriptor = memory
@@ -178,7 +180,7 @@ class Successors:
 
     def after(self, branch: Branch, goes: int, registers: Registers) -> Expectation:
         """What follows when ``branch``, before which ``registers`` were read, goes to ``goes``."""
-        stack = registers[RSP]
+        stack = registers[STACK]
         if branch.kind == _CONDITIONAL and branch.reads == RCX:
             registers[RCX] = registers[RCX] - 1 & ADDRESSES
         if goes == NOT_TAKEN:
@@ -231,6 +233,10 @@ class Successors:
     def line(self, place: int) -> Branch | None:
         """The first branch on the straight line from ``place``."""
         return self._line(place).branch
+
+    def step_refusal(self, place: int) -> str:
+        """Why the instruction at ``place`` must not be executed by a single step; empty: it may be."""
+        return self._code.step_refusal(self._pages.window(place, LONGEST))
 
     def _line(self, place: int) -> Line:
         known = self._lines.get(place)
@@ -291,10 +297,13 @@ class Successors:
                 return
         self._pages.tables.put(at.family, at.key, fork)
 
-    def _path(self, place: int, state: State | None, passed: frozenset[int], targets: _Targets) -> End | None:
+    def _path(
+        self, place: int, state: State | None, passed: frozenset[int], targets: _Targets, awaits: bool = False
+    ) -> End | None:
         """The first branch from ``place`` with more than one successor; ``None`` where code cannot be read. The path
         has no branch of ``passed``. ``targets`` are the values of known targets. ``state`` ``None``: what instructions
-        change is not looked at, and no target but that of a direct branch is known."""
+        change is not looked at, and no target but that of a direct branch is known. ``awaits``: an exclusive store is
+        awaited."""
         path: list[Edge] = []
         before: list[End] = []
         while True:
@@ -304,7 +313,8 @@ class Successors:
                 return before[-1] if before and before[-1].branch.kind not in _DIRECT else None
             if state is not None:
                 state = state.after(line.effects)
-            end = End(branch, tuple(path), state or _UNKNOWN)
+            awaits = awaits if line.awaits_store is None else line.awaits_store
+            end = End(branch, tuple(path), state or _UNKNOWN, awaits)
             if branch.address in passed or any(branch.address == source for source, _, _ in path):
                 return before[-1] if before else end  # its breakpoint would stop the first pass
             if branch.kind in _DIRECT:
@@ -326,17 +336,24 @@ class Successors:
 
     def _fork(self, place: int, targets: _Targets, most: int) -> Fork:
         quick = most == 1 and not targets
-        first = self._path(place, None if quick else State(), frozenset(), targets)
+        first = self._path(place, self._nothing if not quick else None, frozenset(), targets)
         if first is None:
             return Fork({}, frozenset())
+        fork: Fork | None
         fork = Fork({first.branch.address: first}, frozenset(edge[0] for edge in first.path), lines(place, first))
+        if first.awaits_store:
+            fork = self._stored(fork, targets)
+            if fork is None:
+                return Fork({}, frozenset(), why="exclusive access")
         if quick:
             return fork
-        queue = [first]
+        queue = list(fork.ends.values())
         for end in queue:
             if len(fork.ends) >= most:
                 break
             further = self._further(fork, end, targets)
+            if further is not None and self._nothing is None:
+                further = self._stored(further, targets)
             if further is not None:
                 queue += [new for new in further.ends.values() if new.branch.address not in fork.ends]
                 fork = further
@@ -346,6 +363,13 @@ class Successors:
         fork.known_target = next(known, None)
         return fork
 
+    def _stored(self, fork: Fork, targets: _Targets) -> Fork | None:
+        """``fork`` with ends after the exclusive store, where some are before it; ``None`` where there are none."""
+        found: Fork | None = fork
+        while found is not None and (end := next((e for e in found.ends.values() if e.awaits_store), None)):
+            found = self._further(found, end, targets) if len(found.ends) < self._most else None
+        return found
+
     def _further(self, fork: Fork, end: End, targets: _Targets) -> Fork | None:
         """``fork`` with ``end`` replaced by the two ends after it; ``None`` where those would not reveal the path."""
         branch = end.branch
@@ -353,9 +377,10 @@ class Successors:
             return None
         passed = fork.passed | {branch.address}
         jump = (branch.address, branch.target, branch.kind)
-        taken = self._path(branch.target, end.state, passed, targets)
+        state = None if self._nothing is None else end.state
+        taken = self._path(branch.target, state, passed, targets, end.awaits_store)
         straight_on = branch.address + branch.length
-        other = self._path(straight_on, end.state, passed, targets)
+        other = self._path(straight_on, state, passed, targets, end.awaits_store)
         if taken is None or other is None:
             return None
         taken = taken._replace(path=(jump, *taken.path))

@@ -15,7 +15,6 @@ from bisect import bisect_right
 from collections.abc import Callable
 from typing import NamedTuple
 
-from ... import native
 from ...binaries.call_frames import CallFrames, Cie, Row, Rule, RuleKind
 from ...binaries.expressions import evaluate
 from ...errors import LastbranchError
@@ -23,7 +22,7 @@ from ...isa import NOT_A_BRANCH, Decoder
 from ...lbr import KIND
 from ...model import BytesSource, OpenFile, Source
 from ..procfs import Mapping, mappings, read
-from ..ptrace import R8, R9, R10, R11, R12, R13, R14, R15, RAX, RBP, RBX, RCX, RDI, RDX, RIP, RSI, RSP
+from ..ptrace import R8, R9, R10, R11, R12, R13, R14, R15, RAX, RBP, RBX, RCX, RDI, RDX, RIP, RSI, RSP, compiled
 from .instructions import ADDRESSES, WORD, Memory
 
 __all__ = ["ENDS", "FRAMES", "AddressSpace", "Stack", "Unwinder"]
@@ -157,7 +156,7 @@ class Unwinder:
     """Makes call stacks, for all traced processes of one collector."""
 
     def __init__(self) -> None:
-        library = native.library()
+        library = compiled()
         self._walk = None if library is None else _Walk(library)
         self._files = Files()
 
