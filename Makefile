@@ -22,7 +22,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # One more than there are processors: a quarter of the time, tests wait for what they have started.
 WORKERS ?= $(shell $(PYTHON) -c 'import os; print(len(os.sched_getaffinity(0)) + 1)' 2>/dev/null || echo auto)
 
-.PHONY: demo test suite go test-tools lint style types bench kernel peers wheels fuzz docs screenshots man web libtbrw etw-layouts windows-check clean
+.PHONY: demo test suite go test-tools lint style types bench kernel peers wheels fuzz docs screenshots man web libtbrw arm64 etw-layouts windows-check clean
 
 demo: $(VENV)/installed $(VENV)/native ## install, record a program (or open the packaged capture), report it
 	@$(BIN)/python -m lastbranch.demo
@@ -115,6 +115,9 @@ libtbrw: $(VENV)/installed ## the TBRW API for C programs, with headers, example
 	cp -r examples/TBRW build/tbrw/examples/
 	cp docs/reference/tbrw.md build/tbrw/doc/TBRW.md
 	$(MAKE) --no-print-directory -C build/tbrw/examples/TBRW
+
+arm64: $(VENV)/developer ## the software branch record on AArch64, in a virtual machine (needs qemu, clang 19 and Debian's arm64 packages)
+	$(BIN)/python tests/tools/arm64_machine.py
 
 etw-layouts: $(VENV)/developer ## sizes and offsets of the trace API's structures and functions, proven by mingw-w64's compilers
 	$(BIN)/python tests/tools/make_etw_layouts.py --prove

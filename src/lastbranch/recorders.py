@@ -342,7 +342,7 @@ RECORDERS: dict[str, Recorder] = {
     "linux": Recorder(_on_linux, ENGINES, {**_TB5, ".data": "a perf.data (.data)", **_ETL}),
     "win32": Recorder(
         _on_windows, ("auto", "hardware"), {**_TB5, **_ETL},
-        "--engine hardware takes the processor's branch records; software ones need Linux on x86-64",
+        "--engine hardware takes the processor's branch records; software ones need Linux",
     ),
 }  # fmt: skip
 """The recorder of each system, by its name in ``sys.platform``."""
