@@ -12,9 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from export_tools import pe_stacks, tool
+import spe_writer
+import toy_kernel
+from arm_walks import CODE, PID, brbe_capture, listed, operation, spe_capture, walk
+from export_tools import pe_stacks, ran, tool
+from spe_writer import Area
 
 PAGE = (Path(__file__).parents[2] / "docs" / "guides" / "pgo.md").read_text(encoding="utf-8")
+PROGRAMS = Path(__file__).parents[1] / "programs"
 SOURCE = re.findall(r"^```c\n(.*?)^```", PAGE, re.M | re.S)[0]
 SECTIONS: dict[str, str] = dict(re.findall(r"^## (\w+)\n(.*?)(?=^## |\Z)", PAGE, re.M | re.S))
 
@@ -33,26 +38,40 @@ class Shell:
         self.folder, self.env = folder, {**os.environ, "PATH": path, "XDG_CACHE_HOME": str(folder / "cache")}
         self.told: dict[str, str] = {}
 
-    def follow(self, title: str) -> None:
-        """Run the commands of a section; skips where one of its tools is not there."""
-        commands = re.findall(r"^\$ (.*)$", SECTIONS[title], re.M)
+    def follow(self, title: str, made: tuple[str, ...] = ()) -> None:
+        """Run the commands of a section, but not those that begin like one of ``made``: the test has made what these
+        write. Skips where a tool is not there."""
+        commands = [c for c in re.findall(r"^\$ (.*)$", SECTIONS[title], re.M) if not c.startswith(made or ("\0",))]
         for name in {shlex.split(c)[0] for c in commands}:
             if shutil.which(name, path=self.env["PATH"]) is None:
                 pytest.skip(f"{name} is not installed")
         for command in commands:
             done = subprocess.run(
-                shlex.split(command), cwd=self.folder, env=self.env, capture_output=True, text=True, timeout=120
+                ["sh", "-c", command], cwd=self.folder, env=self.env, capture_output=True, text=True, timeout=300
             )
             if done.returncode == 125 and " record " in command:
                 pytest.skip(f"nothing can be recorded here: {done.stderr.strip()}")
             assert done.returncode == 0, f"{command}\n{done.stderr}"
             self.told[command] = done.stdout + done.stderr
 
+    def agrees(self, title: str) -> None:
+        """Every line that a section shows below a command was printed by it, but for numbers."""
+        for block in re.findall(r"^```console\n(.*?)^```", SECTIONS[title], re.M | re.S):
+            for command, text in re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", block, re.M):
+                if command in self.told:
+                    printed = {*map(_without_numbers, self.told[command].splitlines())}
+                    missing = [line for line in text.splitlines() if _without_numbers(line) not in printed]
+                    assert not missing, f"{command}\n{self.told[command]}"
+
     def counted(self, what: str, program: str, rounds: int = 10) -> int:
         told = self.told[f"valgrind --tool=lackey --basic-counts=yes ./{program} {rounds}"]
         found = re.search(rf"{what}: +([0-9,]+)", told)
         assert found, told
         return int(found[1].replace(",", ""))
+
+
+def _without_numbers(line: str) -> str:
+    return re.sub(r"\b[0-9a-f]{12,}\b|[0-9][0-9.,]*", "#", " ".join(line.split()))
 
 
 @pytest.fixture
@@ -89,6 +108,100 @@ def test_propeller(shell: Shell) -> None:
     assert (shell.folder / "cc_prof.txt").read_text().startswith("v1\nf main\nc 0 ")
     assert shell.counted("taken", "laid-out", 2) < shell.counted("taken", "mapped", 2) * 0.5
     assert shell.counted("guest instrs", "laid-out", 2) < shell.counted("guest instrs", "mapped", 2)
+
+
+def toolchain(shell: Shell, **more: str) -> None:
+    """Let the section's commands have these variables, and the Go that `make go` installs."""
+    go = Path(__file__).parents[2] / ".venv-go" / "bin"
+    shell.env.update(more, PATH=f"{shell.env['PATH']}{os.pathsep}{go}")
+
+
+@pytest.mark.thorough
+def test_go(shell: Shell) -> None:
+    """It compiles Go's runtime three times."""
+    shutil.copy(PROGRAMS / "calls.go", shell.folder)
+    toolchain(shell, GOFLAGS="", GOTOOLCHAIN="local", GOMAXPROCS="2")
+    shell.follow("Go")
+    shell.agrees("Go")
+
+
+@pytest.mark.thorough
+def test_rust(shell: Shell) -> None:
+    """A release of rustc takes the options of nightly ones, where it is asked to."""
+    shutil.copy(PROGRAMS / "shapes.rs", shell.folder)
+    there = subprocess.run([tool("rustc"), "+nightly", "-V"], capture_output=True).returncode == 0
+    if not there:
+        (shell.folder / "bin" / "rustc").write_text(f'#!/bin/sh\nshift\nexec {tool("rustc")} "$@"\n')
+        (shell.folder / "bin" / "rustc").chmod(0o755)
+    toolchain(shell, RUSTC_BOOTSTRAP="1")
+    shell.follow("Rust", made=("cargo",))
+    said = "".join(shell.told.values())
+    assert re.search(r"note: \S*shapes\.rs:\d+:\d+ sample-profile-impl \(analysis\): Applied [1-9]\d* samples", said)
+    assert re.search(
+        r"sample-profile \(success\): most popular destination for conditional branches at \S*shapes\.rs", said
+    )
+
+
+STUBS = """\
+int printf(const char *format, ...) { return format[0]; }
+int atoi(const char *text) { return text[0]; }
+"""
+
+
+def test_arm(shell: Shell) -> None:
+    """The captures are made of walks through the program's code: no machine is needed, and clang compiles for one."""
+    compiler, folder = tool("clang-19"), shell.folder
+    (folder / "stubs").mkdir()
+    for header in ("stdio.h", "stdlib.h"):
+        (folder / "stubs" / header).write_text("int printf(const char *format, ...);\nint atoi(const char *text);\n")
+    (folder / "stubs" / "libc.c").write_text(STUBS)
+    flags = f"--target=aarch64-linux-gnu -I{folder}/stubs -nostdlib -static -fuse-ld=lld-19 -Wl,-e,main"
+    (folder / "bin" / "clang-19").write_text(f'#!/bin/sh\nexec {compiler} {flags} {folder}/stubs/libc.c "$@"\n')
+    (folder / "bin" / "clang-19").chmod(0o755)
+    tool("lld-19")
+    build = "clang-19 -O2 -g -fdebug-info-for-profiling -o app app.c"
+    subprocess.run(shlex.split(build), cwd=folder, env=shell.env, check=True)
+    made = listed(folder / "app")
+    at = {
+        one.function: min(a for a, o in made.code.items() if o.function == one.function) for one in made.code.values()
+    }
+    _, branches = walk(made, 20_000, 1, at["main"], (at["clamp"], at["wrap"]))
+    spe_capture(made, branches, folder / "spe.data", previous_targets=True)
+    brbe_capture(made, branches, folder / "brbe.data")
+    whole = b"".join(operation(made, one, None).bytes() for one in branches[:1000])
+    spe_writer.write(folder / "cut.data", Area(whole, flags=1), maps=[(PID, CODE, 0x10000, "/bin/app")])
+    spe_writer.write(folder / "pt.data", Area(bytes(4096)), kind=1)
+    shell.follow("Arm", made=("perf record",))
+    shell.agrees("Arm")
+
+
+def test_kernel(shell: Shell) -> None:
+    """With a kernel of a few functions in the place of Linux; `make kernel` does it with Linux."""
+    folder, toy = shell.folder, toy_kernel.built(shell.folder)
+    (folder / "root" / toy_kernel.MODULE[1:]).parent.mkdir(parents=True)
+    shutil.copy(toy.module, folder / "root" / toy_kernel.MODULE[1:])
+    shutil.copy(toy.vmlinux, folder / "root" / "vmlinux")
+    (folder / "system.data").write_bytes(toy.capture().build())
+    source = folder / "linux" / "kernel" / "sched" / "core.c"
+    source.parent.mkdir(parents=True)
+    shutil.copy(folder / "kernel.c", source)
+    (folder / "linux" / "Makefile").write_text(
+        f"%.o: %.c\n\tclang$(LLVM) {' '.join(toy_kernel.FLAGS)} $(KCFLAGS) -c -o $@ $<\n"
+    )
+    shell.follow("Kernel", made=("perf record",))
+    profiled, placed = (told for command, told in shell.told.items() if command.startswith("make"))
+    assert re.search(r"remark: Applied [1-9]\d* samples from profile", profiled)
+    assert "warning:" not in profiled + placed
+    laid_out = ran(tool("llvm-readobj-19"), "--bb-addr-map", source.with_suffix(".o"))
+    clusters = (folder / "kernel_cc_profile.txt").read_text()
+    assert "f __x64_sys_rest __do_sys_rest\n" in clusters  # the second one is what clang knows
+    for name in ("tick", "schedule"):
+        listed_order = re.search(rf"^f {name}\nc (.*)$", clusters, re.M)
+        blocks = re.search(rf"Name: {name}\n(.*?)Name:", laid_out + "Name:", re.S)
+        assert listed_order is not None
+        assert blocks is not None
+        assert re.findall(r"ID: (\d+)", blocks[1])[: len(listed_order[1].split())] == listed_order[1].split(), name
+    assert (folder / "kernel.llvm.prof").read_text() == (folder / "profiles" / "_kernel.kallsyms_.prof").read_text()
 
 
 def test_windows(shell: Shell, run) -> None:

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-import perfdata_writer as pw
 import spe_writer as spe
 from arm_walks import (
     CODE,
@@ -17,8 +16,8 @@ from arm_walks import (
     SOURCE,
     Branch,
     Program,
+    brbe_capture,
     counted_lines,
-    loaded,
     operation,
     profile_lines,
     program,
@@ -26,7 +25,6 @@ from arm_walks import (
     times_of,
     walk,
 )  # fmt: skip
-from lastbranch.lbr import BRANCH_TYPES
 from spe_writer import Area
 
 
@@ -76,23 +74,9 @@ def test_a_sampled_part_has_its_share(run, made: Program, tmp_path: Path) -> Non
 def test_branch_stacks_of_arm64_give_exact_counts(run, made: Program, tmp_path: Path) -> None:
     """BRBE's records are branch stacks as any: a sample each 40 branches, 32 deep."""
     path, branches = walk(made, 6000, 4)
-    taken = [one for one in branches if one.taken]
-    b = pw.Builder(sample_type=pw.IP | pw.TID | pw.TIME | pw.BRANCH_STACK, sample_period=40)
-    b.comm(pid=PID, name="walked", time=0)
-    b.mmap2(pid=PID, addr=CODE, length=0x10000, pgoff=0, name=f"/bin/{made.path.name}", time=0)
-    pieces, seen = [], []
-    for newest in range(40, len(taken), 40):
-        stack = taken[newest - 32 : newest]
-        seen += stack
-        pieces += [path[a.at + 1 : b.at + 1] for a, b in itertools.pairwise(stack)]
-        entries = [
-            (loaded(made, one.pc), loaded(made, one.target),
-             pw.flags(mispred=one.mispredicted, predicted=not one.mispredicted, type=BRANCH_TYPES.index(one.kind)))
-            for one in reversed(stack)
-        ]  # fmt: skip
-        b.sample(ip=entries[0][1], pid=PID, tid=PID, time=10 * stack[-1].at, branches=entries)
-    b.feature("ARCH", value="aarch64")
-    (tmp_path / "brbe.data").write_bytes(b.build())
+    stacks = brbe_capture(made, branches, tmp_path / "brbe.data")
+    seen = [one for stack in stacks for one in stack]
+    pieces = [path[a.at + 1 : b.at + 1] for stack in stacks for a, b in itertools.pairwise(stack)]
     found = exported(run, tmp_path / "brbe.data", made, tmp_path / "x.prof")
     assert found == counted_lines(made, times_of(pieces), seen)
 

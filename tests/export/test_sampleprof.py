@@ -92,7 +92,9 @@ int main(int n, char **a) {
 """
 
 
-@pytest.mark.parametrize("how", ["lines", "lines in a separate debug file", "probes"])
+@pytest.mark.parametrize(
+    "how", ["lines", *(pytest.param(how, marks=pytest.mark.thorough) for how in ("separate debug file", "probes"))]
+)
 def test_flow_sensitive_discriminators_are_whole(run, tmp_path: Path, how: str) -> None:
     """A variable of the binary says that it has them. llvm-profgen takes all of their bits, and so does clang."""
     (tmp_path / "p.c").write_text(FLOW)

@@ -10,12 +10,14 @@ import json
 import random
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import perfdata_writer as pw
 import spe_writer as spe
 from export_tools import ran, tool
+from lastbranch.lbr import BRANCH_TYPES
 from spe_writer import Area, Operation
 
 CODE = 0xAAAAE0000000
@@ -120,6 +122,11 @@ def program(folder: Path, source: str = SOURCE, *flags: str) -> Program:
         tool("clang-19"), "--target=aarch64-linux-gnu", "-O1", "-fno-jump-tables", "-g", "-nostdlib", "-static",
         "-fuse-ld=lld-19", *flags, "-o", path, folder / "walked.c",
     )  # fmt: skip
+    return listed(path)
+
+
+def listed(path: Path) -> Program:
+    """A program as LLVM's tools list it."""
     code, function = dict[int, Instruction](), ""
     for line in ran(tool("llvm-objdump-19"), "-d", "--no-show-raw-insn", path).splitlines():
         if name := re.match(r"[0-9a-f]+ <(\w+)>:", line):
@@ -138,20 +145,26 @@ def program(folder: Path, source: str = SOURCE, *flags: str) -> Program:
     return Program(path, code, frames)
 
 
-def walk(made: Program, steps: int, seed: int) -> tuple[list[int], list[Branch]]:
-    """(addresses of the instructions that ran, the branches among them); a third of these is mispredicted."""
-    draw, calls = random.Random(seed), list[int]()
-    at, ran_there, branches = min(made.code), list[int](), list[Branch]()
+def walk(made: Program, steps: int, seed: int, start: int = 0, called: Sequence[int] = ()
+         ) -> tuple[list[int], list[Branch]]:  # fmt: skip
+    """(addresses of the instructions that ran, the branches among them); a third of these is mispredicted.
+
+    It begins at ``start`` (0: the first instruction), again where that returns. Indirect calls go to one of ``called``.
+    """
+    draw, calls, start = random.Random(seed), list[int](), start or min(made.code)
+    at, ran_there, branches = start, list[int](), list[Branch]()
     while len(ran_there) < steps:
         one, following = made.code[at], at + 4
         ran_there.append(at)
         kind = (
-            "call" if one.mnemonic == "bl" else "ret" if one.mnemonic == "ret" else "uncond" if one.mnemonic == "b"
-            else "cond" if one.mnemonic.startswith(("b.", "cb", "tb")) else ""
+            "call" if one.mnemonic in ("bl", "blr") else "ret" if one.mnemonic == "ret"
+            else "uncond" if one.mnemonic == "b" else "cond" if one.mnemonic.startswith(("b.", "cb", "tb")) else ""
         )  # fmt: skip
         if kind:
             taken = kind != "cond" or draw.random() < 0.6
-            to = calls.pop() if kind == "ret" else one.target if taken else following
+            to = following if not taken else draw.choice(called) if one.mnemonic == "blr" else one.target
+            if kind == "ret":
+                to = calls.pop() if calls else start
             if kind == "call":
                 calls.append(following)
             branches.append(Branch(len(ran_there) - 1, at, to, taken, draw.random() < 0.3, kind))
@@ -215,3 +228,22 @@ def spe_capture(made: Program, branches: list[Branch], path: Path, *, previous_t
         out.append(operation(made, one, before if previous_targets else None).bytes())
         before = one.target if one.taken else before
     return spe.write(path, Area(b"".join(out)), maps=[(PID, CODE, 0x10000, f"/bin/{made.path.name}")], period=1)
+
+
+def brbe_capture(made: Program, branches: list[Branch], path: Path) -> list[list[Branch]]:
+    """A branch stack each 40 taken branches, 32 deep. Returns the stacks, oldest branch first."""
+    taken = [one for one in branches if one.taken]
+    b = pw.Builder(sample_type=pw.IP | pw.TID | pw.TIME | pw.BRANCH_STACK, sample_period=40)
+    b.comm(pid=PID, name="walked", time=0)
+    b.mmap2(pid=PID, addr=CODE, length=0x10000, pgoff=0, name=f"/bin/{made.path.name}", time=0)
+    stacks = [taken[newest - 32 : newest] for newest in range(40, len(taken), 40)]
+    for stack in stacks:
+        entries = [
+            (loaded(made, one.pc), loaded(made, one.target),
+             pw.flags(mispred=one.mispredicted, predicted=not one.mispredicted, type=BRANCH_TYPES.index(one.kind)))
+            for one in reversed(stack)
+        ]  # fmt: skip
+        b.sample(ip=entries[0][1], pid=PID, tid=PID, time=10 * stack[-1].at, branches=entries)
+    b.feature("ARCH", value="aarch64")
+    path.write_bytes(b.build())
+    return stacks

@@ -12,7 +12,7 @@ from enum import Enum, auto
 
 import numpy as np
 
-from ..arrays import covered, distinct_rows, distinct_stacks
+from ..arrays import covered, distinct, distinct_rows, distinct_stacks
 from ..binaries.sections import open_binary
 from ..errors import LastbranchError, UnavailableError
 from ..isa import Decoder
@@ -31,6 +31,7 @@ __all__ = [
     "chains_of",
     "discriminators_of",
     "entry_names",
+    "hidden_names",
     "source_lines",
     "tree_of",
 ]
@@ -90,7 +91,7 @@ def tree_of(counts: ModuleCounts, options: ExportOptions, plain: bool = False) -
     of_code = which[: len(code.address)]
     total, most = np.zeros(len(chains), np.int64), np.full(len(chains), -1)
     np.add.at(total, of_code, code.times * code.size)
-    np.maximum.at(most, of_code, code.times * duplicated[of_code])
+    np.maximum.at(most, of_code[code.known], (code.times * duplicated[of_code])[code.known])
     for chain, bytes_counted, count in zip(chains, total.tolist(), most.tolist(), strict=True):
         if chain and count >= 0:
             tree.leaf(chain, bytes_counted).raise_to(chain[-1][1], count)
@@ -142,17 +143,21 @@ def _without_lines(module: Module, names: Names, notes: list[str]) -> Unavailabl
 
 class Instructions:
     """The instructions of every function that was executed: ``address``, ``size`` in bytes, ``kind`` of branch (`isa`),
-    ``times`` executed.
+    ``times`` executed. ``known``: what no range holds was executed 0 times, if a range begins in its function.
 
-    What no range holds was executed 0 times: the compiler takes that for cold, and no line for not known.
+    The compiler takes 0 for cold, and no line for not known.
     """
 
     def __init__(self, counts: ModuleCounts, table: FunctionTable) -> None:
         self.address, self.size, self.kind = _decoded(counts.module, table, _executed(counts, table))
+        begun = np.zeros(len(table) + 1, bool)
+        begun[_with_parts(table, distinct(table.at(counts.start)))] = True
+        begun[-1] = False
         order = np.argsort(counts.end)
         self._starts, self._begun = counts.start, np.cumsum(np.append(0, counts.times))  # sorted by their starts
         self._ends, self._until = counts.end[order], np.cumsum(np.append(0, counts.times[order]))
         self.times = self.holding(self.address, self.address)
+        self.known = (self.times > 0) | begun[table.at(self.address)]
 
     def holding(self, first: Array, last: Array) -> Array:
         """int64: how many ranges hold the instructions ``first`` and ``last``, neighbours or the same."""
@@ -178,10 +183,17 @@ def _executed(counts: ModuleCounts, table: FunctionTable) -> list[int]:
     begin = np.searchsorted(table.end, counts.start, side="right")
     past = np.searchsorted(table.start, counts.end, side="right")
     some = begin < past
-    rows = np.flatnonzero(covered(begin[some], past[some], np.ones(some.sum(), np.int64), len(table))).tolist()
-    names = {PART.sub("", table.functions[row].name) for row in rows}
+    return _with_parts(
+        table, np.flatnonzero(covered(begin[some], past[some], np.ones(some.sum(), np.int64), len(table)))
+    )
+
+
+def _with_parts(table: FunctionTable, rows: Array) -> list[int]:
+    """The functions in ``rows`` (-1 is none) and their parts that are placed apart."""
+    functions = [row for row in rows.tolist() if row >= 0]
+    names = {PART.sub("", table.functions[row].name) for row in functions}
     parts = (i for i, f in enumerate(table.functions) if ".cold" in f.name and PART.sub("", f.name) in names)
-    return sorted({*rows, *parts})
+    return sorted({*functions, *parts})
 
 
 def _compiled_names(names: Names, table: FunctionTable) -> list[str]:
@@ -194,20 +206,27 @@ def _compiled_names(names: Names, table: FunctionTable) -> list[str]:
     complete object; C2, D2: as a base) are one code, the second one was compiled, and the first is another name of it.
     """
     rows = table.at(np.array([f.start for f in names.functions], np.uint64)).tolist()
-    symbols = set[str]()
-    if any(map(_renamed, names.functions)):
-        symbols = {f.name for f in table.functions}.union(*table.aliases.values())
+    hidden = hidden_names(names.functions, table)
     found = []
     for function, row in zip(names.functions, rows, strict=True):
         others = table.aliases.get(row, ()) if function.start else ()
         called, compiled = function.name, function.compiled
-        if compiled in others or (_renamed(function) and compiled not in symbols):
+        if compiled in others or (_renamed(function) and hidden.get(function.start) == compiled):
             name = compiled
         else:
             second = {f"{called[: m.end() - 1]}2{called[m.end() :]}" for m in _WHOLE.finditer(called) if others}
             name = next((other for other in others if other in second), called)
         found.append(visible(canonical(_COPY.sub("", name))))  # a line break in it would begin a line of the profile
     return found
+
+
+def hidden_names(functions: Sequence[Function], table: FunctionTable) -> dict[int, str]:
+    """The names that DWARF has of ``functions``, by their addresses, where none of the symbols of ``table`` has it."""
+    renamed = [function for function in functions if _renamed(function)]
+    if not renamed:
+        return {}
+    symbols = {f.name for f in table.functions}.union(*table.aliases.values())
+    return {function.start: function.compiled for function in renamed if function.compiled not in symbols}
 
 
 def _renamed(function: Function) -> bool:

@@ -26,6 +26,7 @@ from ..model import Module, counted, word
 from ..opening import code_of, open_image
 from ..symbols import FunctionTable, Symbolizer
 from .interface import Exported, ExportOptions
+from .line_samples import hidden_names
 from .modules import ModuleCounts, ModuleFormat
 
 __all__ = ["FORMAT"]
@@ -55,7 +56,10 @@ def write(counts: ModuleCounts, out: IO[bytes], options: ExportOptions) -> Expor
         blocks, code, (counts.start, counts.end, counts.times), (counts.source, counts.target, counts.taken)
     )
     with Symbolizer(counts.profile, options.symbols) as symbolizer:
-        names, notes = _names(blocks, found, symbolizer.functions(counts.row), word(counts.module.name))
+        table = symbolizer.functions(counts.row)
+        rows = np.flatnonzero(np.bincount(blocks.function[found.executed > 0], minlength=len(blocks.entry)))
+        hidden = hidden_names(symbolizer.names(counts.row, blocks.entry[rows]).functions, table)
+        names, notes = _names(blocks, rows, table, hidden, word(counts.module.name))
     functions = _functions(blocks, found, names)
     calls = zip(found.caller.tolist(), found.callee.tolist(), found.calls.tolist(), strict=True)
     place = {f.row: i for i, f in enumerate(functions)}
@@ -93,24 +97,26 @@ def _map_of(module: Module) -> BlockMap:
 
 
 def _names(
-    blocks: BlockMap, counts: BlockCounts, table: FunctionTable, module: str
+    blocks: BlockMap, rows: Ints, table: FunctionTable, hidden: dict[int, str], module: str
 ) -> tuple[dict[int, tuple[str, ...]], list[str]]:
-    """The names of each executed function that has one for itself, and notes about the others.
+    """The names of each executed function, of ``rows`` of the entries, that has one for itself, and notes about the
+    others.
 
     clang takes a line of the list for every function of that name, so one of a name that several local functions have
-    would be laid out as another one.
+    would be laid out as another one. ``hidden`` are `hidden_names`.
     """
     several = Counter(
         name for row, f in enumerate(table.functions) for name in {f.name, *table.aliases.get(row, ())} if name
     )
-    rows = np.flatnonzero(np.bincount(blocks.function[counts.executed > 0], minlength=len(blocks.entry)))
+    several.update(hidden.values())
     at = np.searchsorted(table.start, blocks.entry[rows])
     names, unnamed, shared = dict[int, tuple[str, ...]](), 0, Counter[str]()
     for function, row in zip(rows.tolist(), at.tolist(), strict=True):
         if row == len(table) or int(table.start[row]) != int(blocks.entry[function]):
             unnamed += 1
             continue
-        known = dict.fromkeys((table.functions[row].name, *table.aliases.get(row, ())))
+        entry = int(blocks.entry[function])
+        known = dict.fromkeys((table.functions[row].name, *table.aliases.get(row, ()), hidden.get(entry, "")))
         own = tuple(name for name in known if name and several[name] == 1 and not set(name) & set(" /\n\r\t"))
         if own:
             names[function] = own
