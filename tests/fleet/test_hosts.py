@@ -8,26 +8,10 @@ from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
 
-import perfdata_writer as pw
 from command_line import Ran
-from perfdata_writer import Builder
+from small_captures import three_branches as capture
 
 Run = Callable[..., Ran]
-
-
-def capture(path: Path, number: int, build_id: bytes = b"", wall: int | None = None) -> Path:
-    """Three branches from one place in a program, ``number`` of them to the second place; ``wall`` seconds since 1970
-    are the start of its clock."""
-    b = Builder(sample_type=pw.IP | pw.TID | pw.TIME | pw.BRANCH_STACK, use_clockid=1, clockid=1)
-    b.mmap2(pid=7, addr=0x400000, length=0x10000, pgoff=0, name="/bin/prog", time=2, build_id=build_id)
-    b.mmap2(pid=7, addr=0x600000, length=0x10000, pgoff=0, name="/bin/same", time=2, build_id=b"\5" * 20)
-    for i in range(3):
-        target = 0x400800 + 16 * (i < number)
-        b.sample(ip=0x600000, pid=7, tid=7, time=9 + i, branches=[(0x400010, target, 1)] * 2)
-    if wall is not None:
-        b.feature("CLOCK_DATA", version=1, clockid=1, wall=wall * 10**9, clock=0)
-    path.write_bytes(b.build())
-    return path
 
 
 def listed(run: Run, store: Path, *words: str) -> list[dict[str, object]]:

@@ -151,7 +151,7 @@ work_options = grouped(
 """--workers, --scheduler, --tls-ca, --tls-cert, --tls-key and --no-progress, as one ``work`` argument."""
 
 
-@click.group(cls=Group)
+@click.group(cls=Group, lazy={"agent": "fleet_agent"})
 def command() -> None:
     """Counts of many captures: merged exactly, from a store.
 
@@ -289,7 +289,7 @@ def export(
         if binary is None and selection.modules and len(modules) == 1:
             binary = modules[0].name
         check_output(name, binary, output, force, symbol_order, extbinary)
-        notes = counts.find_binaries(symfs, symbols)
+        notes = [*counts.find_binaries(symfs, symbols), *counts.scale_notes()]
         options = ExportOptions(
             binary=binary, symbols=symbols, counted=counts.counted, list_version=int(list_version), extbinary=extbinary
         )
@@ -333,7 +333,7 @@ def report(
             _print_saturation(reading, form, limit)
             return 0
         counts = reading.counts(stacks=False)
-        notes = counts.find_binaries(symfs, symbols)
+        notes = [*counts.find_binaries(symfs, symbols), *counts.scale_notes()]
         counted = counts.counted()
     from ..analysis.functions import counts_by_function
     from ..analysis.naming import Namer

@@ -39,14 +39,18 @@ class _Range(click.ParamType[tuple[int, int]]):
         return found
 
 
-trigger_options = stacked(
-    click.option("--engine", type=click.Choice(["auto", "hardware", "software"]), default="auto", show_default=True,
-                 help="Use the processor's branch records, or software ones; auto prefers the processor's."),
+event_options = stacked(
     click.option("--event", metavar="E",
                  help="The event that triggers samples. Software: cpu-clock only; Windows: a profile source."),
     click.option("--period", type=Count(1), metavar="N",
                  help="Events between two samples; software: ns of a thread's CPU time."),
     click.option("--frequency", type=Count(1), metavar="HZ", help="Samples per second, instead of a period."),
+)  # fmt: skip
+"""--event, --period and --frequency."""
+trigger_options = stacked(
+    click.option("--engine", type=click.Choice(["auto", "hardware", "software"]), default="auto", show_default=True,
+                 help="Use the processor's branch records, or software ones; auto prefers the processor's."),
+    event_options,
 )  # fmt: skip
 """--engine, --event, --period and --frequency."""
 filter_classes_option = click.option("--filter", "filters", metavar="CLASS,...", default="user,any", show_default=True,

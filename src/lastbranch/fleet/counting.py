@@ -36,12 +36,18 @@ _NOTES = 5
 
 @dataclass(frozen=True, slots=True)
 class Labels:
-    """What is said of captures by who adds them; ``None``: what the capture itself says, if it does."""
+    """What is said of captures by who adds them; ``None``: what the capture itself says, if it does.
+
+    ``recorded`` and ``stands_for`` are ns: for how long an agent recorded, and for how much of the service's run that
+    stands. Zeros where nobody says: such a capture counts as it is.
+    """
 
     service: str = ""
     version: str = ""
     host: str | None = None
     time: datetime | None = None
+    recorded: int = 0
+    stands_for: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -347,6 +353,7 @@ def _row(capture: CaptureFile, host: str, when: datetime) -> dict[str, Any]:
     labels = capture.labels
     numbers = {c.name: 0 for c in TABLES["captures"].columns if c.type == "UBIGINT"}
     named = {"service": labels.service, "host": host, "version": labels.version}
+    numbers |= {"recorded": labels.recorded, "stands_for": labels.stands_for}
     texts = {"digest": capture.digest, "file": os.path.basename(capture.path), "format": "", "event": None}
     return {**numbers, **named, **texts, "time": when, "notes": "", "refused": False}
 

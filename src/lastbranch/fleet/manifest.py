@@ -18,7 +18,7 @@ from .objects import Objects
 from .parts import Part
 from .schema import TABLES, VERSION
 
-__all__ = ["MANIFEST", "Change", "Manifest", "State"]
+__all__ = ["MANIFEST", "REMEMBERED", "Change", "Manifest", "State"]
 
 _FORMAT = "lastbranch fleet store"
 MANIFEST = "manifest"
@@ -27,7 +27,7 @@ _WHOLE = 32
 """Each so many commits one lists all parts."""
 _READS, _COMMITS = 20, 1000
 """Attempts, with other writers at work."""
-_REMEMBERED = 7 * 24 * 3600.0
+REMEMBERED = 7 * 24 * 3600.0
 """Seconds for which a list of all parts names those that went, too."""
 
 
@@ -135,7 +135,7 @@ def _written(number: int, state: State, change: Change, now: float) -> bytes:
     gone: dict[str, float] = {}
     if whole:
         add = [part for name, part in state.parts.items() if name not in change.remove] + list(change.add)
-        gone = {name: at for name, at in state.gone.items() if at > now - _REMEMBERED} | dict.fromkeys(remove, now)
+        gone = {name: at for name, at in state.gone.items() if at > now - REMEMBERED} | dict.fromkeys(remove, now)
     commit = {
         "format": _FORMAT, "version": VERSION, "number": number, "time": now, "whole": whole,
         "add": [asdict(part) for part in sorted(add, key=lambda part: part.name)], "remove": sorted(remove),

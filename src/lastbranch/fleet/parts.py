@@ -9,11 +9,11 @@ from __future__ import annotations
 import gc
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     import duckdb
 
 __all__ = [
-    "DONE", "Part", "batch_key", "connect", "count_batch", "failures", "merged_key", "read_of", "reduce_parts",
+    "DONE", "Amendment", "Part", "batch_key", "connect", "count_batch", "failures", "merged_key", "read_of",
+    "reduce_parts",
 ]  # fmt: skip
 
 _MEMORY = 256 << 20
@@ -114,7 +115,10 @@ def read_of(table: StoreTable, paths: Sequence[str]) -> str:
         return f"(SELECT {columns} WHERE false)"
     listed = ", ".join("'" + path.replace("'", "''") + "'" for path in paths)
     columns = ", ".join(f'"{c.name}"' for c in table.columns)
-    return f"(SELECT {columns} FROM read_parquet([{listed}], hive_partitioning = false))"
+    files = f"read_parquet([{listed}], hive_partitioning = false, union_by_name = {not table.sums})"
+    if not table.sums:  # parts of an older version lack columns
+        files = f"({read_of(table, ())} UNION ALL BY NAME SELECT * FROM {files})"
+    return f"(SELECT {columns} FROM {files})"
 
 
 # -- writing
@@ -282,20 +286,40 @@ def _module_row(key: ModuleKey, module: Module) -> dict[str, Any]:
     return known | texts | {"mapped_offset": offset, "mapped_size": size}
 
 
-def reduce_parts(store: str, parts: Sequence[Part]) -> Part:
-    """Merge parts of one group to one, which has the sums of the rows with the same keys.
+class Amendment(NamedTuple):
+    """What a row of the captures table says in the end: ``stands_for`` in ns, and one more note where it has text."""
+
+    stands_for: int
+    note: str = ""
+
+
+def reduce_parts(store: str, parts: Sequence[Part], amendments: Mapping[str, Amendment] | None = None) -> Part:
+    """Merge parts of one group to one, which has the sums of the rows with the same keys. ``amendments`` are of the
+    captures table, by digest.
 
     Raises `FormatError` where a sum does not fit in 64 bits, or a part is not as the manifest says.
     """
-    objects, key = open_objects(store), merged_key(parts)
+    objects = open_objects(store)
+    key = _key("amended", [merged_key(parts), sorted(amendments.items())]) if amendments else merged_key(parts)
 
     def make() -> list[Part]:
         with temporary_folder("lastbranch-parts") as scratch, connect() as database:
             paths = objects.paths([part.name for part in parts], scratch.path)
             table = TABLES[parts[0].table]
             relation = read_of(table, paths)
+            if amendments:
+                relation = _amended(database, relation, amendments)
             merged = _merged_counts(database, relation) if table.sums else _merged(table, relation)
             return [_write(database, objects, merged, parts[0].group, key)]
 
     (part,) = _once(objects, key, make)
     return part
+
+
+def _amended(database: duckdb.DuckDBPyConnection, captures: str, amendments: Mapping[str, Amendment]) -> str:
+    """SQL of rows of the captures table with what is to be said of them."""
+    database.execute("CREATE TABLE amended (digest VARCHAR, stands_for UBIGINT, note VARCHAR)")
+    database.executemany("INSERT INTO amended VALUES (?, ?, ?)", [[key, *one] for key, one in amendments.items()])
+    notes = "concat_ws('; ', nullif(c.notes, ''), nullif(a.note, '')) AS notes"
+    said = f"coalesce(a.stands_for, c.stands_for) AS stands_for, {notes}"
+    return f"(SELECT c.* REPLACE ({said}) FROM {captures} c LEFT JOIN amended a USING (digest))"

@@ -6,7 +6,8 @@ import re
 import uuid
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any
+from datetime import date
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -21,7 +22,7 @@ from .counting import NOWHERE
 from .manifest import State
 from .objects import Objects
 from .parts import failures, read_of
-from .schema import FOLDS, TABLES, Kind, bucket_of
+from .schema import FOLDS, LABELS, TABLES, Kind, bucket_of
 from .selection import Selection, text
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
     from ..symbols import SymbolOptions
 
-__all__ = ["LISTED", "Reading", "Saturation", "StoredCounts"]
+__all__ = ["LISTED", "Reading", "Saturation", "Scale", "StoredCounts"]
 
 
 _ROWS = 4096
@@ -219,6 +220,17 @@ class Reading:
         sql = f"SELECT DISTINCT event FROM {self.relation('counts', modules)} ORDER BY event"
         return [event for (event,) in self.rows(sql)]
 
+    def scales(self) -> list[Scale]:
+        """The counts that stand for more than what was recorded: for each day, service, host, version and event."""
+        group = ", ".join(("day", *LABELS, "event"))
+        return [
+            Scale(*row) for row in self.rows(
+                f"SELECT {group}, sum(recorded), sum(stands_for) FROM {self.relation('captures')} "
+                f"WHERE {self.selection.where} AND recorded > 0 GROUP BY {group} "
+                f"HAVING sum(recorded) <> sum(stands_for) ORDER BY {group}"
+            )
+        ]  # fmt: skip
+
     def modules(self) -> dict[str, list[Module]]:
         """Identity -> the module under each of its names, of the modules that are selected."""
         if self._modules is None:
@@ -261,6 +273,32 @@ class Reading:
         """A module under the name that was asked for, or else the first one."""
         asked = (one for one in modules if self.selection.modules and one.name in self.selection.modules)
         return next(asked, modules[0])
+
+
+class Scale(NamedTuple):
+    """Counts of some captures: an agent has ``recorded`` so many ns, which ``stands_for`` so many that the service
+    ran."""
+
+    day: date
+    service: str
+    host: str
+    version: str
+    event: str
+    recorded: int
+    stands_for: int
+
+    @property
+    def parts(self) -> int:
+        """What a count of one stands for, in millionths."""
+        return (int(self.stands_for) * _PARTS + int(self.recorded) // 2) // int(self.recorded)
+
+
+_PARTS = 1_000_000
+
+
+def _between(least: float, most: float) -> str:
+    few, many = f"{least:.4g}", f"{most:.4g}"
+    return few if few == many else f"{few} to {many}"
 
 
 def _module(row: dict[str, Any]) -> Module:
@@ -317,19 +355,36 @@ class StoredCounts:
                         use_binary(self.profile, row, path)
         return notes
 
+    def scale_notes(self) -> list[str]:
+        """By how much counts are larger than what was recorded, for each service."""
+        found: dict[str, list[float]] = {}
+        for scale in self.reading.scales():
+            found.setdefault(scale.service, []).append(scale.parts / _PARTS)
+        return [
+            f"{service or 'no service'}: the counts are {_between(min(times), max(times))} times what was recorded: an "
+            "agent recorded a part of the time" for service, times in found.items()
+        ]  # fmt: skip
+
     def counted(self, rows: Sequence[int] = ()) -> Counted:
         """What was counted in the modules of these rows (all of them: none given), and in what they branch to."""
         some = sorted(rows) or (range(len(self.identities)) if self.reading.selection.modules else [])
         # A branch that begins in one of the modules, or in none, is there as such; as an entry only where it does not.
         kinds = "a.chosen AND (kind <> 'entry' OR NOT coalesce(b.chosen, false))" if some else "kind <> 'entry'"
         names = ("n", "mispredicted", "predicted")
-        sums = (f'({self.selection.weighted(name)})::BIGINT AS "{name}"' for name in names)
-        found = self._columns(sums, kinds, some)
+        scales = self.reading.scales()
+        parts, half = f"coalesce(s.parts, {_PARTS})::HUGEINT", _PARTS // 2
+        shape = f"(({{}} + {half}) // {_PARTS})" if scales else "({})"
+        values = {name: f'c."{name}" * {parts}' if scales else f'c."{name}"' for name in names}
+        weighted = (f'{shape.format(self.selection.weighted(values[name]))}::BIGINT AS "{name}"' for name in names)
+        found = self._columns(weighted, kinds, some, scales)
         kind, (a_module, a, b_module, b) = found["kind"], self._ends(found)
         entry, process = kind == Kind.ENTRY, np.full(len(kind), -1)
         source = np.where(entry, b_module, a_module), np.where(entry, b, a)
         target = np.where(entry, a_module, b_module), np.where(entry, a, b)
         n, mispredicted, predicted = (np.asarray(found[name], np.int64) for name in names)
+        if scales:  # each was rounded
+            mispredicted = np.minimum(mispredicted, n)
+            predicted = np.minimum(predicted, n - mispredicted)
         taken = (kind == Kind.BRANCH) | entry
         branches = Bound(process, *source, *target, n, mispredicted, predicted).take(taken)
         ranges = Bound(process, a_module, a, a_module, b, n, mispredicted, predicted).take(kind == Kind.RANGE)
@@ -341,7 +396,7 @@ class StoredCounts:
     def sums(self) -> SampleSums:
         """What was counted in all modules with its sums over samples, for `analysis.comparison.compare_sums`."""
         names = [f.name for f in fields(SummedBranches)][4:]
-        sums = (f'sum("{"n" if name == "count" else name}")::BIGINT AS "{name}"' for name in names)
+        sums = (f'sum(c."{"n" if name == "count" else name}")::BIGINT AS "{name}"' for name in names)
         found = self._columns(sums, "kind IN ('branch', 'sample')")
         (a_module, a, b_module, b), taken = self._ends(found), found["kind"] == Kind.BRANCH
         branches = SummedBranches(a_module, a, b_module, b, *(np.asarray(found[name], np.int64) for name in names))
@@ -351,16 +406,25 @@ class StoredCounts:
         ((stacks, entries, squared),) = self.reading.rows(f"SELECT {totals} FROM {captures}")
         return SampleSums(branches.take(taken), sampled, stacks or 0, entries or 0, squared or 0)
 
-    def _columns(self, sums: Iterable[str], where: str, chosen: Sequence[int] = ()) -> dict[str, Array]:
+    def _columns(
+        self, sums: Iterable[str], where: str, chosen: Sequence[int] = (), scales: Sequence[Scale] = ()
+    ) -> dict[str, Array]:
         """``sums`` by kind and ends, of the modules in the rows ``chosen`` (all: none given)."""
         row = np.arange(len(self.identities) + 1)  # what is in no module is last
         identities = np.array([*self.identities, NOWHERE], object)
         known = {"module": identities, "row": row, "chosen": np.isin(row, list(chosen))}
         relation = self.reading.relation("counts", [self.identities[row] for row in chosen] or None)
+        tables: dict[str, dict[str, Array]] = {"known": known}
+        scaled = ""
+        if scales:
+            group = ("day", *LABELS, "event")
+            columns = {f"of_{name}": np.array([str(getattr(s, name)) for s in scales], object) for name in group}
+            tables["scales"] = columns | {"parts": np.array([s.parts for s in scales], np.int64)}
+            scaled = "LEFT JOIN scales s ON " + " AND ".join(f's.of_{name} = c."{name}"::VARCHAR' for name in group)
         found = self.reading.columns(
             f"SELECT kind, a.row AS a_module, address AS a, b.row AS b_module, other_address AS b, {', '.join(sums)} "
             f"FROM {relation} c JOIN known a ON a.module = c.module LEFT JOIN known b ON b.module = c.other_module "
-            f"WHERE {where} AND {self.selection.where} GROUP BY ALL", known=known,
+            f"{scaled} WHERE {where} AND {self.selection.where} GROUP BY ALL", **tables,
         )  # fmt: skip
         return found | {"kind": np.asarray(found["kind"])}
 

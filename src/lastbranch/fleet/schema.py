@@ -13,8 +13,8 @@ __all__ = [
     "BUCKETS", "FOLDS", "LABELS", "TABLES", "VERSION", "Kind", "StoreColumn", "StoreTable", "bucket_of", "fold_of",
 ]  # fmt: skip
 
-VERSION = 1
-"""Of the layout. A store of a newer one is refused."""
+VERSION = 2
+"""Of the layout. A store of a newer one is refused; version 1 had no ``recorded`` and ``stands_for``."""
 BUCKETS = 64
 """Counts of a day are in so many groups of modules: a module's are in one of them."""
 LABELS = ("service", "host", "version")
@@ -122,6 +122,10 @@ _CAPTURES = StoreTable(
         _text("format", "what it is"),
         _number("bytes", "its size"),
         _number("period", "events between two samples; 0: a frequency was used"),
+        _number("recorded", "ns for which an agent recorded; 0 where the capture was added by `fleet add`"),
+        _number("stands_for", "ns of the service's run that this stands for: counts are multiplied by stands_for / "
+                "recorded where they are reported or exported, both summed over the captures of a day, host, service, "
+                "version and event"),
         _number("samples", "samples of the event"),
         _number("stacks", "of these, with branch entries"),
         _number("entries", "entries of their branch stacks"),

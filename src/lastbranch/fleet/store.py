@@ -13,7 +13,7 @@ from functools import partial
 from itertools import chain
 from typing import Any
 
-from ..errors import LastbranchError, UnavailableError
+from ..errors import FormatError, LastbranchError, UnavailableError
 from ..model import Stages, no_progress
 from ..model.atomic_output import temporary_folder
 from ..opening import captures_at
@@ -158,6 +158,41 @@ class Store:
         """Which of ``digests`` are of captures that these parts count."""
         rows = self._of_captures(parts, "SELECT DISTINCT digest FROM {} WHERE NOT refused")
         return {digest for (digest,) in rows} & set(digests)
+
+    def adopt(self, source: str, parts: Sequence[Part], *, late: bool = False) -> bool:
+        """Add ``parts``, which `count_batch` or `reduce_parts` have written in the folder ``source``, all at once.
+
+        False: the store has them already, or had them before they were merged or expired. So the call can be repeated
+        until it returns, whatever went wrong before. ``late``: it was tried first more than `REMEMBERED` seconds ago,
+        so the manifest may have forgotten what was merged since, and captures are compared.
+        Raises `UnavailableError` and `OSError` where the store cannot be written, and `FormatError` where a part in
+        ``source`` is not as it was written.
+        """
+        self._manifest.create()
+        days = {part.day for part in parts}
+        digests: set[str] = set()
+        if late:
+            rows = Store(source)._of_captures(parts, "SELECT DISTINCT digest FROM {}")
+            digests = {digest for (digest,) in rows}
+        adopted = False
+
+        def change(state: State) -> Change | None:
+            nonlocal adopted
+            there = any(part.name in state.parts or part.name in state.gone for part in parts)
+            same = (part for part in state.parts.values() if part.day in days)
+            adopted = not (there or (digests and self._known(same, digests)))
+            return Change(add=tuple(parts)) if adopted else None
+
+        if change(self.state()) is None:
+            return False
+        local = open_objects(source)
+        for part in parts:
+            data = local.get(part.name)
+            if data is None or hashlib.sha256(data).hexdigest() != part.sha256:
+                raise FormatError("not as it was written" if data else "missing", file=f"{source}/{part.name}")
+            self._objects.put(part.name, data)
+        self._manifest.commit(change)
+        return adopted
 
     def _tell(self, parts: Sequence[Part], paths: dict[str, str], added: Added) -> list[str]:
         """Say what became of the captures with these digests; the paths of those that are of no capture format."""

@@ -1,0 +1,115 @@
+"""What an agent runs on: the clock, signals, and processes of its own for what needs much memory.
+
+An agent waits nearly always. What records, counts and ships imports NumPy and DuckDB, and would keep 150 MB: so each
+such piece of work is done by a process that is forked for it and ends with it. If that one is killed, the agent lives
+on.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import select
+import signal
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from types import FrameType
+from typing import TypeVar
+
+from ..errors import LastbranchError, UnavailableError
+
+__all__ = ["Host"]
+
+_T = TypeVar("_T")
+_READ = 1 << 16
+
+
+class Host:
+    """This machine. Tests have another one, whose week takes a second."""
+
+    def __init__(self) -> None:
+        self.stopping = False
+        """Somebody wants the agent to end: SIGTERM or SIGINT came, once `watch_signals` was called."""
+        self._child = 0
+        self._wakes, self._wake = os.pipe()
+        os.set_blocking(self._wake, False)
+
+    def now(self) -> float:
+        """Seconds since 1970."""
+        return time.time()
+
+    def sleep(self, seconds: float) -> None:
+        """Wait so long, or until the agent is to end."""
+        if not self.stopping:
+            select.select([self._wakes], [], [], max(0.0, seconds))
+
+    def watch_signals(self) -> None:
+        """Have SIGTERM and SIGINT end the agent in order: a recording is cut short, and counted."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._stop)
+
+    def _stop(self, _number: int, _frame: FrameType | None) -> None:
+        self.stopping = True
+        with suppress(BlockingIOError):
+            os.write(self._wake, b"s")
+        if self._child:
+            with suppress(ProcessLookupError):
+                os.kill(self._child, signal.SIGTERM)
+
+    def apart(self, function: Callable[[], _T]) -> _T:
+        """The result of ``function``, which runs in a process of its own and ends with this one.
+
+        Raises its `LastbranchError` and `OSError` as `UnavailableError`, and another one where it was killed.
+        """
+        reads, writes = os.pipe()
+        parent = os.getpid()
+        child = os.fork()
+        if child == 0:
+            status = 1
+            try:
+                os.close(reads)
+                # A recording takes them while they are blocked, and ends. What is counted then takes no time.
+                for number in (signal.SIGTERM, signal.SIGINT):
+                    signal.signal(number, signal.SIG_IGN)
+                from ..capture.launch import end_with_parent
+
+                end_with_parent()
+                if os.getppid() == parent:
+                    with open(writes, "wb") as out:
+                        out.write(_done(function))
+                    status = 0
+            finally:
+                os._exit(status)
+        os.close(writes)
+        self._child = child
+        try:
+            if self.stopping:  # it came before there was a child
+                os.kill(child, signal.SIGTERM)
+            with open(reads, "rb") as answer:
+                data = answer.read()
+        finally:
+            self._child = 0
+            _, status = os.waitpid(child, 0)
+        if not data or status:
+            ended = os.waitstatus_to_exitcode(status)
+            why = f"by signal {-ended}: was it out of memory?" if ended < 0 else f"(exit code {ended})"
+            raise UnavailableError(f"the process that did it ended {why}")
+        done, result = pickle.loads(data)  # safe: it is what our own child wrote
+        if not done:
+            raise UnavailableError(*result[:1], hint=result[1])
+        return result  # type: ignore[no-any-return]
+
+
+def _done(function: Callable[[], object]) -> bytes:
+    """What ``function`` returns, or why it failed, for `Host.apart`."""
+    try:
+        return pickle.dumps((True, function()))
+    except LastbranchError as error:
+        return pickle.dumps((False, (str(error), error.hint)))
+    except OSError as error:
+        return pickle.dumps((False, (str(error), None)))
+    except Exception as error:
+        from ..crashes import crash_line
+
+        return pickle.dumps((False, (crash_line(error), None)))

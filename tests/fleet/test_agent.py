@@ -1,0 +1,327 @@
+"""The agent of a host: a week by the clock of a made-up host, kills at each step, and a program that really runs."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from agent_world import MONDAY, KilledError, World, merge, part
+from command_line import Ran
+from lastbranch.errors import FormatError
+from lastbranch.fleet import Labels, Store, capture_file, count_batch
+from lastbranch.fleet.agent import Service
+from lastbranch.fleet.manifest import Manifest, State
+from lastbranch.fleet.schedule import MOST, Rate, Turn, fitting
+from lastbranch.fleet.spool import Entry, Recorded, Spool
+from small_captures import three_branches
+
+Run = Callable[..., Ran]
+
+HOUR = 3600.0
+SERVICES = {
+    name: Service(name, f"{name}.service", Rate(seconds, 12.0)) for name, seconds in (("a", 6), ("b", 3), ("c", 12))
+}
+
+
+def totals(world: World) -> dict[str, tuple[float, float]]:
+    """Service -> seconds recorded, and seconds that these stand for, of what the store counts."""
+    found: dict[str, tuple[float, float]] = dict.fromkeys(world.services, (0.0, 0.0))
+    for rows in world.shipped().values():
+        for service, recorded, stands_for in rows:
+            one = found[service]
+            found[service] = one[0] + recorded / 1e9, one[1] + stands_for / 1e9
+    return found
+
+
+# -- a week
+
+
+def test_a_week(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With kills, a store that is away for days, and a service that does not always run: the spool stays below its
+    limit, the rate is kept, each recording counts once, and what they stand for is what ran."""
+    chance = random.Random(3)
+    world = World(tmp_path, SERVICES, limit=50_000)
+    world.kill = lambda step: chance.choice(("before", "after")) if chance.random() < 0.01 else ""
+    world.is_away = lambda time: 20 < (time - MONDAY) / HOUR < 70 or int(time) % 9000 < 3000
+    world.runs = lambda name, time: name != "c" or (time - MONDAY) % (9 * HOUR) < 6 * HOUR
+    world.install(monkeypatch)
+    world.live()
+    assert world.kills > 10
+    world.kill, world.is_away = lambda step: "", lambda time: False
+    world.act(lambda agent: agent._ship_now())
+    recordings = world.shipped()
+    assert max(map(len, recordings.values())) == 1
+    assert 25_000 < world.largest <= world.limit
+    assert sum("dropped" in line for line in world.lines) > 20
+    for name, (recorded, stands_for) in totals(world).items():
+        rate, began = SERVICES[name].rate, sum(service == name for service, _ in world.began)
+        done = stands_for / rate.slot  # those that were dropped are stood for by others
+        assert done == pytest.approx(round(done))
+        assert began - world.kills <= done <= began
+        assert done * rate.length / world.watched[name] * HOUR == pytest.approx(rate.seconds, rel=0.05)
+        assert recorded < done * rate.length
+
+
+def test_recordings_are_not_in_phase_with_the_hour() -> None:
+    """Each slot has one, and all minutes of the hour have as many; so have hosts that start together."""
+    draw, minutes, firsts = random.Random(1), Counter[int](), Counter[int]()
+    for _ in range(40):
+        turn = Turn.first(Rate(36, 6), MONDAY, draw)
+        firsts[int((turn.due - MONDAY) // 60)] += 1
+        for _ in range(144):
+            begins = turn.origin + turn.slot * 600
+            assert begins <= turn.due < begins + 600
+            minutes[int(turn.due % HOUR // 60)] += 1
+            following = turn.following(turn.due + 6, draw)
+            assert following.slot == turn.slot + 1
+            turn = following
+    assert len(minutes) == 60
+    assert 50 < min(minutes.values()) < max(minutes.values()) < 150
+    assert max(firsts) < 20
+    assert len(firsts) > 7
+
+
+def test_turns_that_were_missed() -> None:
+    """One that is a bit late is taken; nothing is made up for a night without agent; a clock that is set back does not
+    stop the schedule."""
+    draw, rate = random.Random(2), Rate(36, 6)
+    turn = Turn.first(rate, MONDAY, draw)
+    late = turn.resumed(rate, turn.due + 30, draw)
+    assert late.slot == turn.slot
+    assert turn.due + 30 <= late.due < turn.due + 30 + 150
+    assert turn.resumed(rate, turn.due - 5, draw) == turn
+    for moved in (turn.resumed(rate, turn.due + 8 * HOUR, draw), turn.following(turn.due + 8 * HOUR, draw)):
+        assert moved.slot >= turn.slot + 47
+        assert turn.due + 8 * HOUR <= moved.due < turn.due + 8 * HOUR + 1200
+    back = turn.resumed(rate, turn.due - 8 * HOUR, draw)
+    assert turn.due - 8 * HOUR <= back.due < turn.due - 8 * HOUR + 1200
+    other = turn.resumed(Rate(18, 6), turn.due - 5, draw)
+    assert other.rate.seconds == 18
+    assert other.rate.weight == 200
+
+
+def test_too_many_services_are_all_recorded_less() -> None:
+    rates = fitting({f"{number}": Rate(36.0 + number % 2 * 36, 6.0) for number in range(100)})
+    assert sum(rate.seconds for rate in rates.values()) == pytest.approx(MOST)
+    assert rates["1"].seconds == pytest.approx(2 * rates["0"].seconds)
+    assert rates["0"].weight == pytest.approx(HOUR / 12)
+    assert fitting({"a": Rate(36.0, 6.0)}) == {"a": Rate(36.0, 6.0)}
+
+
+# -- kills
+
+
+def steps_of_a_day(world: World) -> None:
+    """Two shipments, an overflow, and what an agent does between them."""
+    world.act(lambda agent: agent.once())
+    world.is_away = lambda time: True
+    world.act(lambda agent: [agent.once() for _ in range(3)])
+    world.is_away = lambda time: False
+
+
+@pytest.mark.parametrize("apart", [8, pytest.param(1, marks=pytest.mark.thorough)])
+def test_a_kill_at_each_step(apart: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whenever it comes, what is there is shipped once, and nothing is lost but the recording that was being made."""
+    services = {name: SERVICES[name] for name in "ab"}
+
+    def world_of(name: str) -> World:
+        (tmp_path / name).mkdir()
+        return World(tmp_path / name, services, limit=12_000, size=(2000, 2001))
+
+    with monkeypatch.context() as patch:
+        undisturbed = world_of("peace")
+        undisturbed.install(patch)
+        steps_of_a_day(undisturbed)
+    assert any("dropped" in line for line in undisturbed.lines)
+    assert undisturbed.steps > 100
+    for step in range(1, undisturbed.steps + 1, apart):
+        for when in ("before", "after") if apart == 1 else ("before", "after")[step // apart % 2 :][:1]:
+            world = world_of(f"{step} {when}")
+            world.kill = lambda number, step=step, when=when: when if number == step else ""
+            with monkeypatch.context() as patch:
+                world.install(patch)
+                try:
+                    steps_of_a_day(world)
+                except KilledError:
+                    world.kills += 1
+                world.is_away = lambda time: False
+                world.act(lambda agent: agent.once())
+                recordings = world.shipped()
+            assert world.kills == 1
+            assert {len(rows) for rows in recordings.values()} == {1}
+            assert world.largest <= world.limit
+            for name, (_, stands_for) in totals(world).items():
+                began = sum(service == name for service, _ in world.began)
+                each = services[name].rate.slot
+                assert round(stands_for / each, 6) in (began, began - 1), (step, when)
+
+
+# -- the spool, with parts that are made up
+
+
+def made(spool: Spool, folder: Path, slot: int, size: int = 1000) -> list[Entry]:
+    """Have six seconds in the spool that stand for 600. What had to go for it."""
+    digest, rows = f"{slot:064x}", ["a", 6, 600]
+    parts = [part(str(folder), "captures/day=2026-08-03", digest[32:], json.dumps({digest: rows}).encode().ljust(size))]
+    return spool.add(str(folder), parts, Recorded("a", digest, slot, 6, 600))
+
+
+def test_a_full_spool_gets_thinner_evenly(tmp_path: Path) -> None:
+    """What stands for the least time goes first, then the oldest; the next one stands for it."""
+    spool = Spool(str(tmp_path / "spool"), 10_000, merge)
+    gone = [made(spool, tmp_path, slot) for slot in range(12)]
+    assert sum(map(len, gone)) == 8
+    assert [one.dropped for one in spool.entries.values()] == [3, 3, 1, 1]
+    assert [one.stands_for for one in spool.entries.values()] == [2400, 2400, 1200, 1200]
+    assert Spool(spool.folder, spool.limit, merge).entries == spool.entries
+    assert [one.dropped for one in Spool(spool.folder, 5000, merge).entries.values()] == [7, 3]
+
+
+def test_a_recording_that_is_too_large_is_stood_for_by_the_next(tmp_path: Path) -> None:
+    spool = Spool(str(tmp_path / "spool"), 10_000, merge)
+    (gone,) = made(spool, tmp_path, 0, 5000)
+    assert gone.slot == 0
+    for _ in range(2):
+        spool = Spool(spool.folder, spool.limit, merge)
+    assert made(spool, tmp_path, 1) == []
+    for again in (spool, Spool(spool.folder, spool.limit, merge)):
+        assert [(one.dropped, one.stands_for) for one in again.entries.values()] == [(1, 1200)]
+        assert not again._owed
+
+
+def test_damage_in_the_spool_is_said_and_left_out(tmp_path: Path) -> None:
+    spool, store = Spool(str(tmp_path / "spool"), 1 << 20, merge), str(tmp_path / "store")
+    for slot in range(3):
+        made(spool, tmp_path, slot)
+    entries = sorted(Path(spool.folder, "entries").iterdir())
+    entries[0].write_bytes(b"")
+    Path(spool.folder, spool.entries[1].parts[0].name).write_bytes(b"")
+    again = Spool(spool.folder, spool.limit, merge)
+    assert [*again.entries] == [1, 2]
+    batch = again.seal(0)
+    assert batch is not None
+    assert batch.numbers == [2]
+    assert len(again.notes) == 2
+    Path(spool.folder, batch.parts[0].name).write_bytes(b"x")
+    assert not again.is_whole(batch)
+    with pytest.raises(FormatError, match="not as it was written"):
+        Store(store).adopt(spool.folder, batch.parts)
+
+
+# -- what a count stands for
+
+
+DAY = 1_785_456_000
+
+
+def spooled(spool: Spool, folder: Path, service: str, wall: int, weight: float) -> list[Entry]:
+    """Have a capture in the spool whose seconds stand for ``weight`` seconds each. What had to go for it."""
+    path = three_branches(folder / f"{service}{wall}", wall % 3, b"\7" * 20, DAY + wall)
+    recorded, stands_for = 6 * 10**9, round(6e9 * weight)
+    file = capture_file(str(path), Labels(service, "7", "host", None, recorded, stands_for))
+    parts = count_batch(str(folder / "counted"), [file])
+    return spool.add(str(folder / "counted"), parts, Recorded(service, file.digest, wall, recorded, stands_for))
+
+
+def ship(spool: Spool, store: str, *, late: bool = False) -> None:
+    while (batch := spool.seal(0)) is not None:
+        assert Store(store).adopt(spool.folder, batch.parts, late=late)
+        spool.shipped()
+
+
+@pytest.fixture(scope="module")
+def shipped(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A store with services recorded at different rates. Each capture has two branches to one place, and four to
+    another one."""
+    folder = tmp_path_factory.mktemp("shipped")
+    spool = Spool(str(folder / "spool"), 1 << 20)
+    for service, wall, weight in (
+        ("whole", 1, 100), ("whole", 4, 100), ("half", 7, 200), ("fraction", 10, 1.8), ("fraction", 13, 1.5),
+    ):  # fmt: skip
+        assert spooled(spool, folder, service, wall, weight) == []
+    spool.limit = 8000
+    assert len(spooled(spool, folder, "dropped", 16, 100)) == 1
+    spool.limit = 1 << 20
+    assert spooled(spool, folder, "dropped", 19, 100) == []
+    ship(spool, str(folder / "store"))
+    assert spool.bytes == 0
+    assert not [path for path in Path(spool.folder).rglob("*") if path.is_file() and path.name != "owed.json"]
+    return str(folder / "store")
+
+
+def counts(run: Run, store: str, service: str) -> tuple[str, list[int]]:
+    """What an export of a service's program has: all of it, and the numbers of its branches."""
+    done = run("fleet", "export", store, "--service", service, "--to", "counts", "--module", "prog")
+    assert done.code == 0, done.err
+    return done.out, sorted(int(line.split()[-2]) for line in done.out.splitlines() if line[0] == "B")
+
+
+def test_a_service_at_half_the_rate_counts_the_same(run: Run, shipped: str) -> None:
+    assert counts(run, shipped, "whole")[1] == [2 * 2 * 100, 2 * 4 * 100]
+    assert counts(run, shipped, "half") == counts(run, shipped, "whole")
+    assert counts(run, shipped, "fraction")[1] == [round(2 * 2 * 1.65), round(2 * 4 * 1.65)]
+    assert counts(run, shipped, "*")[1] == [407 + 400 + 400, 813 + 800 + 800]
+
+
+def test_what_was_dropped_is_stood_for(run: Run, shipped: str) -> None:
+    assert counts(run, shipped, "dropped") == counts(run, shipped, "half")
+    sql = "SELECT recorded, stands_for, notes FROM captures WHERE service = 'dropped'"
+    row = run("fleet", "query", shipped, sql, "--format", "csv").out.splitlines()[1]
+    note = "stands for a recording that the agent dropped, too: its spool was full"
+    assert row == f'{6 * 10**9},{1200 * 10**9},"{note}"'
+
+
+def test_reports_say_what_was_recorded(run: Run, shipped: str) -> None:
+    said = run("fleet", "report", shipped, "--by", "module").err
+    assert "half: the counts are 200 times what was recorded" in said
+    assert "fraction: the counts are 1.65 times what was recorded" in said
+    raw = run("fleet", "query", shipped, "SELECT sum(n) FROM counts WHERE kind = 'branch'", "--format", "csv").out
+    assert raw.split()[1] == str(6 * 6)
+
+
+def test_stores_of_version_1_are_read(run: Run, shipped: str, tmp_path: Path) -> None:
+    """Their captures have no column for what they stand for."""
+    store = tmp_path / "store"
+    shutil.copytree(shipped, store)
+    for path in (store / "captures").rglob("*.parquet"):
+        table = pq.read_table(path, partitioning=None)
+        pq.write_table(table.drop_columns(["recorded", "stands_for"]), path)
+    for path in (store / "manifest").iterdir():
+        path.write_text(path.read_text().replace('"version": 2', '"version": 1'))
+    assert counts(run, str(store), "half")[1] == [2, 4]
+    assert run("fleet", "list", store).out == run("fleet", "list", shipped).out
+
+
+# -- shipping
+
+
+def test_a_batch_is_added_once(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also after its parts were merged, and after the manifest has forgotten that."""
+    store, spool = str(tmp_path / "store"), Spool(str(tmp_path / "spool"), 1 << 20)
+    spooled(spool, tmp_path, "a", 1, 100)
+    batch = spool.seal(0)
+    assert batch is not None
+    assert Store(store).adopt(spool.folder, batch.parts)
+    assert not Store(store).adopt(spool.folder, batch.parts)
+    other = Spool(str(tmp_path / "other"), 1 << 20)
+    spooled(other, tmp_path, "a", 4, 100)
+    ship(other, store, late=True)
+    assert run("fleet", "compact", store, "--keep", "0").code == 0
+    assert not Store(store).adopt(spool.folder, batch.parts)
+    read = Manifest.read
+
+    def forgetful(manifest: Manifest) -> State:
+        state = read(manifest)
+        state.gone.clear()
+        return state
+
+    monkeypatch.setattr(Manifest, "read", forgetful)
+    assert not Store(store).adopt(spool.folder, batch.parts, late=True)
+    assert counts(run, store, "a")[1] == [2 * 2 * 100, 2 * 4 * 100]
