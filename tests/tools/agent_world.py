@@ -10,17 +10,17 @@ import hashlib
 import json
 import os
 import random
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import pytest
 
 from lastbranch.errors import UnavailableError
 from lastbranch.fleet import Part, Store
 from lastbranch.fleet.agent import Agent, NotRunningError, Service, Settings
+from lastbranch.fleet.host import Host
 from lastbranch.fleet.objects import Folder
 from lastbranch.fleet.spool import Entry, Spool
 
@@ -51,7 +51,7 @@ class World:
     dead: bool = False
     largest: int = 0
     """Bytes that the spool had at most."""
-    watched: Counter[str] = field(default_factory=Counter)
+    watched: dict[str, float] = field(default_factory=dict)
     """Seconds for which an agent was there and the service ran."""
     began: list[tuple[str, float]] = field(default_factory=list)
     """Service and time of each recording that began."""
@@ -81,7 +81,7 @@ class World:
     def _pass(self, seconds: float) -> None:
         for name in self.services:
             if self.runs(name, self.time):
-                self.watched[name] += seconds
+                self.watched[name] = self.watched.get(name, 0.0) + seconds
         self.time += seconds
 
     # -- what the agent is given
@@ -89,9 +89,9 @@ class World:
     def agent(self) -> Agent:
         settings = Settings(str(self.store), str(self.spool), self.limit, ship_every=2 * 3600)
         return Agent(
-            settings, lambda: self.services, self._record, host=self, say=self.lines.append, draw=self.draw,
+            settings, lambda: self.services, self._record, host=cast("Host", self), say=self.lines.append, draw=self.draw,
             count=self._count, ship=self._ship, spool=lambda folder, limit: Spool(folder, limit, merge),
-        )  # type: ignore[arg-type]  # fmt: skip
+        )  # fmt: skip
 
     def _record(self, service: Service, path: str, seconds: float) -> float:
         if not self.runs(service.name, self.time):

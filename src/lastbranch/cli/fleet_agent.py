@@ -269,6 +269,7 @@ def _run(
 ) -> int:  # fmt: skip
     from ..fleet.agent import Agent, Settings
     from ..fleet.host import Host
+    from ..model.safe_text import counted
 
     def say(line: str) -> None:
         click.echo(line, err=True)
@@ -281,7 +282,7 @@ def _run(
     if once:
         return 0 if agent.once() else 1
     rates = sum(service.rate.seconds for service in found.values())
-    say(f"{len(found)} services, {rates:.0f} s of each hour by the {engine} engine, to {settings['store']}")
+    say(f"{counted(len(found), 'service')}: {rates:g} s of each hour by the {engine} engine, to {settings['store']}")
     agent.run()
     return 0
 

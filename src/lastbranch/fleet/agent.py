@@ -104,6 +104,8 @@ _LOOK = 60.0
 """Seconds between two looks at which services there are."""
 _SOON, _LATE = 30.0, 3600.0
 """Seconds until the store is tried again, at first and at most."""
+_LONGEST = 1.5
+"""The longest time between two shipments, in parts of what is wanted; the shortest is half of it."""
 _FORGOTTEN = 3 * 24 * 3600.0
 """Age of a batch in seconds, from which on the store looks at captures: half of what its manifest remembers."""
 _STATE, _LOCK = "state.json", "lock"
@@ -201,8 +203,6 @@ class Agent:
         return bool(done.recorded)
 
     def _recorded(self, service: Service, turn: Turn) -> _Done:
-        from .spool import Recorded
-
         rate = service.rate
         with temporary_folder("lastbranch-agent") as scratch:
             capture = scratch.file(f"{service.name.replace('/', '-')}.data")
@@ -213,6 +213,8 @@ class Agent:
             recorded, stands_for = round(1e9 * seconds), round(1e9 * seconds * rate.weight)
             digest, parts = self._count(capture, scratch.file("parts"), service, recorded, stands_for)
             os.unlink(capture)
+            from .spool import Recorded
+
             spool = self._opened()
             new = Recorded(service.name, digest, turn.key, recorded, stands_for)
             gone: dict[str, int] = {}
@@ -241,7 +243,7 @@ class Agent:
             )
         else:
             self._backoff = 0.0
-            wait = settings.ship_every * (0.5 + self._draw.random())
+            wait = settings.ship_every * (_LONGEST - self._draw.random())
         self._kept.ship = now + wait
         self._save()
         return not done.failed
@@ -286,8 +288,8 @@ class Agent:
             if taken.get(name) == turn.key:
                 turn = turn.following(now, self._draw)
             turns[name] = turn.resumed(turn.rate, now, self._draw)
-        if not 0 <= self._kept.ship - now <= 2 * max(self._settings.ship_every, _LATE):
-            self._kept.ship = now + self._draw.random() * self._settings.ship_every
+        if not 0 <= self._kept.ship - now <= _LONGEST * self._settings.ship_every:
+            self._kept.ship = now + self._draw.random() * min(_SOON, self._settings.ship_every)
         self._save()
 
     def _save(self) -> None:
