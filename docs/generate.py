@@ -210,7 +210,7 @@ def fleet_store() -> str:
         "# The store of counts", "",
         "Made from `lastbranch.fleet.schema`. A store is a folder, or a folder of a bucket. It is Parquet: any program",
         f"that reads Parquet can read it. This is version {store.VERSION} of the layout; a store of a newer version is",
-        "refused.", "",
+        "refused, one of an older version is read.", "",
         "| object | what it is |", "|---|---|",
         "| `manifest/NUMBER.json` | a commit: which parts come and which go. It is created under the next number, "
         "which only one writer can do; others begin anew. Each 32nd lists all parts (`whole`) |",

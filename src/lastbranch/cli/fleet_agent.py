@@ -119,7 +119,7 @@ def command(
     time they stand for: a service that is recorded at half the rate counts the same. They wait in a spool of limited
     size until STORE, a folder or a bucket, has them, and are added once, whenever the agent is killed.
 
-    The processor's branch records cost the services next to nothing. Where there are none, --engine software records
+    The processor's branch records are taken without stopping anything. Where there are none, --engine software records
     too, and stops the services' threads by ptrace. It has to be asked for.
 
     The agent runs until SIGTERM or SIGINT. Exit code of --once: 1 if a service was not recorded, or STORE cannot be
@@ -127,8 +127,10 @@ def command(
     """
     check_trigger(options)
     from ..capture import Options
+    from ..capture.traceable import check_linux
     from ..fleet.schedule import Rate
 
+    check_linux()
     default = Rate(rate, length)
     services = _services(click.get_current_context().meta.get(_FROM_FILE, {}), service, within, default, version)
     spool = spool or os.environ.get("STATE_DIRECTORY", "").partition(":")[0] or _own_spool()
@@ -231,7 +233,7 @@ def _print_plan(services: Mapping[str, Service], spool: str) -> int:
             round(3600 / rate.slot, 1), round(rate.weight, 2), f"{at:%Y-%m-%d %H:%M:%S}",
         ])  # fmt: skip
     columns = ["service", "unit", "version", "seconds an hour", "seconds each", "recordings an hour",
-               "stands for seconds", "next (UTC)"]  # fmt: skip
+               "weight", "next (UTC)"]  # fmt: skip
     print_rows(columns, rows, "table", names=("service", "unit"))
     wanted = sum(one.rate.seconds for one in services.values())
     got = sum(service.rate.seconds for service, _ in turns)

@@ -83,7 +83,6 @@ class _Done:
 
     recorded: float = 0.0
     waiting: int = 0
-    absent: bool = False
     failed: str = ""
     dropped: dict[str, int] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
@@ -192,8 +191,6 @@ class Agent:
         kilobytes = max(1, done.waiting // 1000)
         if done.failed:
             self._tell(service.name, f"not recorded: {done.failed}")
-        elif done.absent:
-            self._tell(service.name, f"not recorded: no process of {service.unit} runs")
         else:
             self._last.pop(service.name, None)
             self._say(f"{service.name}: recorded {done.recorded:.1f} s; {kilobytes} kB wait to be shipped")
@@ -208,8 +205,8 @@ class Agent:
             capture = scratch.file(f"{service.name.replace('/', '-')}.data")
             try:
                 seconds = min(self._record(service, capture, rate.length), rate.length)
-            except NotRunningError:
-                return _Done(absent=True)
+            except NotRunningError as error:
+                return _Done(failed=str(error))
             recorded, stands_for = round(1e9 * seconds), round(1e9 * seconds * rate.weight)
             digest, parts = self._count(capture, scratch.file("parts"), service, recorded, stands_for)
             os.unlink(capture)

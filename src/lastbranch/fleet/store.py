@@ -163,8 +163,8 @@ class Store:
         """Add ``parts``, which `count_batch` or `reduce_parts` have written in the folder ``source``, all at once.
 
         False: the store has them already, or had them before they were merged or expired. So the call can be repeated
-        until it returns, whatever went wrong before. ``late``: it was tried first more than `REMEMBERED` seconds ago,
-        so the manifest may have forgotten what was merged since, and captures are compared.
+        until it returns, whatever went wrong before. ``late``: it was tried first days ago, so the manifest may have
+        forgotten what was merged since, and captures are compared.
         Raises `UnavailableError` and `OSError` where the store cannot be written, and `FormatError` where a part in
         ``source`` is not as it was written.
         """
