@@ -16,7 +16,8 @@ import pytest
 from capture_tools import FREESTANDING, Recorded, build, needs_ptrace, record
 from lastbranch.capture.cgroups import Hierarchy, hierarchies
 from lastbranch.model.atomic_output import token
-from lastbranch.opening import open_profile
+from lastbranch.opening import build_id_at, open_profile
+from lastbranch.symbols import Symbolizer
 from waiting import until
 
 pytestmark = [
@@ -33,12 +34,16 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def root(program: Path, tmp_path: Path) -> Path:
-    """A root folder in which the program has another path."""
+def root(program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A root folder in which the program has another path, and its names are in a debug file."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     place = tmp_path / "root" / INNER.lstrip("/")
-    place.parent.mkdir(parents=True)
-    (tmp_path / "root/proc").mkdir()
-    shutil.copy2(program, place)
+    word = build_id_at(str(program)).hex()
+    debug = tmp_path / f"root/usr/lib/debug/.build-id/{word[:2]}/{word[2:]}.debug"
+    for path in (place, debug, tmp_path / "root/proc/none"):
+        path.parent.mkdir(parents=True)
+    shutil.copy2(program, debug)
+    subprocess.run(["strip", "-o", place, program], check=True)
     return tmp_path / "root"
 
 
@@ -87,27 +92,37 @@ def traced(pid: int) -> bool:
     return "TracerPid:\t0\n" not in Path(f"/proc/{pid}/status").read_text()
 
 
+def computed(pid: int) -> int:
+    """ns of CPU time."""
+    return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0])
+
+
 def programs(done: Recorded) -> set[int]:
     """The processes that have samples."""
     return {pid for stream in done.profile().streams for batch in stream.batches() for pid in batch.pid.tolist()}
 
 
-def test_a_container_is_recorded_until_it_ends(container: str, tmp_path: Path) -> None:
+def test_a_container_is_recorded_until_it_ends_and_has_its_names(container: str, tmp_path: Path) -> None:
     (tmp_path / "config.json").unlink()
     output = tmp_path / "it.data"
     command = [sys.executable, "-m", "lastbranch", "record", "--no-progress", "-o", str(output), *SOFTWARE]
-    pid = int(
-        subprocess.run(["runc", "ps", "-f", "json", container], check=True, capture_output=True).stdout.strip(b"[]\n")
-    )
+    state = subprocess.run(["runc", "state", container], check=True, capture_output=True).stdout
+    pid = json.loads(state)["pid"]
     with subprocess.Popen([*command, "--container", container], stderr=subprocess.PIPE) as ours:
-        until(lambda: traced(pid))
+        until(lambda: any(INNER.encode() in part.read_bytes() for part in tmp_path.glob("it.data.part-*")))
         subprocess.run(["runc", "kill", container, "KILL"], check=True)
         assert ours.wait(60) == 0
         assert ours.stderr is not None
-        assert f"recording container {container}: 1 process now" in ours.stderr.read().decode()
+        done = ours.stderr.read().decode()
+        assert f"recording container {container}: 1 process now" in done
     profile = open_profile(output)
     assert INNER in {module.name for module in profile.modules}
     assert pid in {process.pid for process in profile.processes}
+    shutil.rmtree(tmp_path / "root")
+    row = next(row for row, module in enumerate(profile.modules) if module.name == INNER)
+    with Symbolizer(open_profile(output)) as symbolizer:
+        names = {function.name for function in symbolizer.functions(row).functions}
+    assert {"mixes", "divides"} <= names, symbolizer.notes
 
 
 def test_processes_join_and_leave_a_cgroup_while_it_is_recorded(program: Path, cgroup: Path, tmp_path: Path) -> None:
@@ -119,17 +134,14 @@ def test_processes_join_and_leave_a_cgroup_while_it_is_recorded(program: Path, c
         (cgroup / "cgroup.procs").write_text(f"{made.pid}\n")
         return made
 
-    def computes(process: subprocess.Popen[bytes]) -> float:
-        return float(Path(f"/proc/{process.pid}/schedstat").read_text().split()[0])
-
     with joined() as first, subprocess.Popen([*command, "--cgroup", str(cgroup)], stderr=subprocess.PIPE) as ours:
         until(lambda: traced(first.pid))
         first.kill()
         first.wait()
         with joined() as second, subprocess.Popen([program, "1000000000"], stdout=subprocess.DEVNULL) as other:
             until(lambda: traced(second.pid))
-            begun = computes(second)
-            until(lambda: computes(second) > begun + 3e8)
+            begun = computed(second.pid)
+            until(lambda: computed(second.pid) > begun + 3e8)
             assert not traced(other.pid)
             ours.send_signal(signal.SIGINT)
             assert ours.wait(60) == 0

@@ -10,6 +10,7 @@ import pytest
 
 from lastbranch.capture.cgroups import cgroup_at, hierarchies, unit_called
 from lastbranch.capture.containers import container_called, containers
+from lastbranch.capture.foreign_binaries import _open_below
 from lastbranch.capture.process_groups import EveryProcess, is_program
 from lastbranch.errors import UnavailableError
 
@@ -276,3 +277,24 @@ def status_of_process(pid: int) -> str:
         return Path(f"/proc/{pid}/status").read_text()
     except OSError:
         return ""
+
+
+def test_files_of_a_container_are_opened_below_its_root_whatever_links_say(tmp_path: Path) -> None:
+    inside = tmp_path / "root"
+    (inside / "lib").mkdir(parents=True)
+    (inside / "secret").write_text("theirs")
+    (tmp_path / "secret").write_text("ours")
+    (inside / "absolute").symlink_to("/secret")
+    (inside / "lib/up").symlink_to("../../../../secret")
+    (inside / "hangs").symlink_to("/lib/fifo")
+    os.mkfifo(inside / "lib/fifo")
+    root = os.open(inside, os.O_PATH | os.O_DIRECTORY)
+    try:
+        for name in ("/absolute", "/lib/up", "/../secret"):
+            with open(_open_below(root, name)) as file:
+                assert file.read() == "theirs"
+        for name in ("/hangs", "/lib", "/none", "/proc/self/root/secret"):
+            with pytest.raises(OSError, match=name):
+                _open_below(root, name)
+    finally:
+        os.close(root)

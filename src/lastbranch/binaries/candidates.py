@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from ..model import Module, ModuleKind
+from ..model.user_cache import kept_binary
 from .files import below, whole_file
 from .kernel_modules import PACKED_SUFFIXES, module_name
 
@@ -50,6 +51,8 @@ class Candidates:
         word = module.build_id.hex()
         by_id = [f"/.build-id/{word[:2]}/{word[2:]}"] if word else []
         yield from ((folder + n, False) for folder in self._folders for n in by_id + safe)
+        if word and module.kind is ModuleKind.FILE:
+            yield kept_binary(module.build_id), False
 
     def _kernel_module(self, name: str) -> list[str]:
         """Where a module of the kernel may be: compressed or not, and where ``modules.dep`` has one of that name."""

@@ -21,6 +21,7 @@ from ..lbr import PERF_SELECT
 from ..model import Profile
 from ..model.atomic_output import PartFile
 from ..opening import FileSource
+from .foreign_binaries import ForeignBinaries
 from .launch import Interruptions, Launched, held_signals, launch
 from .perf_events.event_set import (
     BUILD_ID,
@@ -289,9 +290,15 @@ def collect_hardware(
             request = replace(wanted, target=Target(child.pid, before_exec=True))
         with on_failure(child.abandon) if child else nullcontext():
             recording = Recording(request, path, kernel=kernel)
+        foreign = ForeignBinaries()
+        for pid in (
+            target.members() if isinstance(target, ProcessGroup) else [target] if isinstance(target, int) else ()
+        ):
+            foreign.look(pid)
         with recording:
             began(child.pid if child else None)
             summary = _until_over(recording, child, duration, stop)
+        summary.notes += foreign.keep()
         if child and (failure := child.failed()):
             raise describe_exec(child.command[0], failure)
         return summary

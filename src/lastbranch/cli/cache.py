@@ -21,6 +21,8 @@ _WHAT: dict[str, Callable[[list[Any]], tuple[str, str]]] = {
     "functions": lambda key: ("functions", _of_symbols(key)),
 }
 """Ends of file names -> (what is kept, of which file) by the key."""
+_BINARIES = {"binary": "binary", "debug": "debug file"}
+_FOLDERS = ("symbols", "results", "binaries")
 
 
 @click.command()
@@ -31,17 +33,18 @@ def command(action: str, form: str, limit: int) -> int:
 
     lastbranch keeps names read from symbol files, and the counts of large captures (400,000 samples and more) that
     `view` has shown, so that these open quickly the next time. Both are found by the contents of the files that they
-    come from, so what has changed is never used. Each kind takes at most 1 GiB: the least recently used files go first.
+    come from, so what has changed is never used. It also keeps the binaries of recorded containers, by their build ids.
+    Each kind takes at most 1 GiB: the least recently used files go first.
 
     list shows the files, the most recently used first; size the bytes of each folder; path the folders. clear removes
     all files.
     """
     from ..model import counted
+    from ..model.user_cache import default_cache
     from ..symbols.cache import CacheRefused, open_cache
-    from ..symbols.options import default_cache
 
     caches: dict[str, Cache] = {}
-    for name in ("symbols", "results"):
+    for name in _FOLDERS:
         folder = default_cache(name)
         if os.path.isdir(folder):
             try:
@@ -54,7 +57,7 @@ def command(action: str, form: str, limit: int) -> int:
     rows: list[list[Cell]] = []
     match action:
         case "path":
-            print_rows(["folder", "path"], [[name, default_cache(name)] for name in ("symbols", "results")], form)
+            print_rows(["folder", "path"], [[name, default_cache(name)] for name in _FOLDERS], form)
         case "size":
             for name, one in caches.items():
                 files = one.files()
@@ -81,8 +84,12 @@ def _listed(one: Cache) -> list[list[Cell]]:
 
     rows: list[list[Cell]] = []
     for used, size, path in one.files():
-        kind, key = path.rpartition(".")[2], one.key_of(path)
-        kept, of = _WHAT[kind](key) if kind in _WHAT and key else (kind, None)
+        stem, _, kind = os.path.basename(path).rpartition(".")
+        if kind in _BINARIES:
+            kept, of = _BINARIES[kind], f"build id {stem}"
+        else:
+            key = one.key_of(path)
+            kept, of = _WHAT[kind](key) if kind in _WHAT and key else (kind, "")
         rows.append([datetime.fromtimestamp(used).isoformat(" ", "seconds"), size, kept, of])
     return rows
 

@@ -28,8 +28,8 @@ def _symbols(
     debug_dir: tuple[str, ...], symbol_store: tuple[str, ...], debuginfod: bool, symbol_backend: str,
     no_symbol_cache: bool,
 ) -> SymbolOptions:  # fmt: skip
+    from ..model.user_cache import default_cache
     from ..symbols import SymbolOptions
-    from ..symbols.options import default_cache
 
     if debuginfod and no_symbol_cache:
         raise click.UsageError("--debuginfod needs the cache for its files: omit --no-symbol-cache")

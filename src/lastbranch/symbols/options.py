@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from dataclasses import dataclass, field
 
-__all__ = ["BACKENDS", "SymbolOptions", "default_cache"]
+from ..model.user_cache import default_cache
+
+__all__ = ["BACKENDS", "SymbolOptions"]
 
 BACKENDS = ("auto", "dwarf", "symbolic", "llvm", "tables")
 """Readers of symbol files: the best one for each file, the in-tree reader of DWARF, the symbolic library,
 llvm-symbolizer, or the in-tree readers of symbol tables."""
-
-
-def default_cache(name: str = "symbols") -> str:
-    """The folder ``name`` of the user's cache (XDG Base Directory Specification; ``LOCALAPPDATA`` on Windows)."""
-    if sys.platform == "win32":
-        base = os.environ.get("LOCALAPPDATA") or os.path.expanduser("~\\AppData\\Local")
-    else:
-        base = os.environ.get("XDG_CACHE_HOME", "")
-        base = base if os.path.isabs(base) else os.path.expanduser("~/.cache")  # relative ones are invalid there
-    return os.path.join(base, "lastbranch", name)
 
 
 @dataclass(frozen=True, slots=True)

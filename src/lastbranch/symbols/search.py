@@ -25,6 +25,7 @@ from ..binaries.files import below, open_regular, read_regular
 from ..binaries.kernel_modules import PACKED_SUFFIXES, as_loaded, module_name
 from ..binaries.pdb import pdb_identity
 from ..model import Change, Module, ModuleKind, Profile, Source
+from ..model.user_cache import kept_binary
 from .breakpad import module_id
 from .cache import Cache
 from .model import DebugFiles
@@ -257,6 +258,8 @@ def _by_name(search: Search, module: Module, build_id: bytes) -> Iterator[tuple[
         for name in names:
             yield root, name + ".debug"
             yield root, name
+    for kept in (kept_binary(found, kind) for found in ids if found for kind in ("debug", "binary")):
+        yield os.path.split(kept)
     if module.kind is ModuleKind.VDSO:
         for name in ("vdso64.so", "vdso32.so"):
             yield f"/lib/modules/{search.release}/vdso", name

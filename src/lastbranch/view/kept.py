@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 
 from ..model import Limits
+from ..model.user_cache import default_cache
 from ..symbols.cache import Cache, CacheRefused, open_cache
-from ..symbols.options import default_cache
 from ..symbols.search import file_state
 from ..version import __version__
 from . import wire

@@ -20,6 +20,7 @@ from ...lbr.filters import CALL_STACK
 from ...model import counted
 from .. import ptrace
 from ..architectures import HERE
+from ..foreign_binaries import ForeignBinaries
 from ..launch import Interruptions, Launched, exit_code, launch
 from ..options import DEFAULT_SELECT, Calls, Options, Summary, Targets
 from ..perf_events.synthesis import process_records
@@ -176,6 +177,7 @@ class Collector:
         self._noted = 0
         """Triggers without a burst whose time is in the summary."""
         self.chains = CallChains(Unwinder() if summary.call_graph == "dwarf" else None)
+        self.foreign = ForeignBinaries()
         sideband.on_mapping = self._mapped
         self._refused: list[LastbranchError | OSError] = []
         """Why processes are not recorded, one for each."""
@@ -206,6 +208,7 @@ class Collector:
         end = None if self.options.duration is None else begun + self.options.duration
         for process in self.tree.processes.values():
             self.chains.mapped(process)
+            self.foreign.look(process.pid)
         while not self._over and not self._stopping:
             if time.monotonic() >= self._next_tick:
                 self._tick(begun)
@@ -228,7 +231,7 @@ class Collector:
         for why, threads in self._unarmed.items():
             named = ", ".join(threads)
             self.summary.notes += (f"{counted(len(threads), 'thread')} not recorded ({why}): {named}",)
-        self.summary.notes += self.chains.notes()
+        self.summary.notes += self.chains.notes() + self.foreign.keep()
         self._note_processes()
 
     def _tick(self, begun: float) -> None:
@@ -350,6 +353,7 @@ class Collector:
         """Record all of a process that was attached to."""
         process.name = os.path.basename(program_of(process.pid))
         self.sideband.attach([self.tree.threads[tid] for tid in process.threads])
+        self.foreign.look(process.pid)
         describe_running(process.pid, since, self.out, self._build_ids)
         self.chains.mapped(process)
         self.summary.processes += 1
@@ -588,7 +592,8 @@ class Collector:
             )  # fmt: skip
             self.summary.calls += 1
 
-    def _mapped(self, pid: int) -> None:
+    def _mapped(self, pid: int, name: str) -> None:
+        self.foreign.seen(pid, name)
         if (process := self.tree.processes.get(pid)) is not None:
             self.chains.mapped(process)
 

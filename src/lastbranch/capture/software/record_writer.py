@@ -127,8 +127,8 @@ class Sideband:
     def __init__(self) -> None:
         self.ids: list[int] = []
         """Of the kernel's events."""
-        self.on_mapping: Callable[[int], None] = lambda pid: None
-        """Gets the id of each process that mapped code."""
+        self.on_mapping: Callable[[int, str], None] = lambda pid, name: None
+        """Gets the id of each process that mapped code, and the name of the file."""
         self.lacks = ""
         """What it does not record, and why."""
 
@@ -196,7 +196,7 @@ class KernelSideband(Sideband):
             places = list(_mappings(records))
             out.write(self._identified(records, places) if places else records)
             for at in places:
-                self.on_mapping(_PID.unpack_from(records, at)[0])
+                self.on_mapping(_PID.unpack_from(records, at)[0], _name_at(records, at))
 
         for ring in self._rings.values():
             ring.drain(take)
@@ -211,7 +211,7 @@ class KernelSideband(Sideband):
         out = bytearray(records)
         for at in places:
             kind, misc, size = _HEAD.unpack_from(records, at)
-            name = os.fsdecode(records[at + _NAME : at + size].partition(b"\0")[0])
+            name = _name_at(records, at)
             if misc & MISC.MMAP_BUILD_ID or not name.startswith("/") or name.startswith("//"):
                 continue
             (pid,), (major, minor, inode) = _PID.unpack_from(records, at), _FILE.unpack_from(records, at)
@@ -253,6 +253,12 @@ _HEAD, _PID, _FILE = struct.Struct("=IHH"), struct.Struct("=8xi"), struct.Struct
 _IDENTITY, _NAME = struct.Struct("=B3x20s"), 72
 """Of an MMAP2 record: its header, process and file; the build id that can take the place of the file at `_FILE`, and
 where the name begins."""
+
+
+def _name_at(records: bytes, at: int) -> str:
+    """The file name of the MMAP2 record at ``at``."""
+    size = _HEAD.unpack_from(records, at)[2]
+    return os.fsdecode(records[at + _NAME : at + size].partition(b"\0")[0])
 
 
 def _mappings(records: bytes) -> Iterator[int]:
@@ -303,7 +309,7 @@ class TracerSideband(Sideband):
         found = mappings(self._kernel.text(f"/proc/{pid}/maps") or "")
         for m in set(found) - set(self._known.get(pid, ())):
             out.write(mapping_record(RECORDS, pid, m, build_id_of(self._kernel, pid, m, self._build_ids), when))
-            self.on_mapping(pid)
+            self.on_mapping(pid, m.name)
         self._known[pid] = found
 
 
