@@ -24,6 +24,10 @@ from capture_tools import FREESTANDING, build, children, needs_ptrace
 from command_line import run_cli
 from growing_files import GrowingFile
 from lastbranch import demo
+from lastbranch.cli.top_tables import FUNCTIONS, ORDERS, Session, View, chosen_functions, function_rows, header
+from lastbranch.live import LiveCapture, RecorderState
+from lastbranch.opening import FileSource
+from lastbranch.symbols import SymbolOptions
 from waiting import until
 
 needs_textual = pytest.mark.skipif(find_spec("textual") is None, reason="Textual is not installed (the extra [tui])")
@@ -79,7 +83,7 @@ def check_equal(seen: dict[str, Any], written: Path, *symfs: str) -> None:
 
 def test_once_is_what_report_and_branches_say_of_the_file_it_writes(file: GrowingFile, tmp_path: Path) -> None:
     out = tmp_path / "seen.tb5"
-    words = ["--once", "--format", "json", "--limit", "0", "--symfs", demo.symfs()]
+    words = ["--once", "--interval", "3600", "--format", "json", "--limit", "0", "--symfs", demo.symfs()]
     done = run_cli("top", *words, "--duration", "0.01", "-i", file.path, "-o", out)
     assert done.code == 0, done.err
     seen = json.loads(done.out)
@@ -87,6 +91,25 @@ def test_once_is_what_report_and_branches_say_of_the_file_it_writes(file: Growin
     assert seen["lost"] == {}
     assert any(row["mispredicted_percent"] for row in seen["functions"])
     assert seen["engine"] is None
+
+
+def test_functions_are_sorted_by_each_order() -> None:
+    columns = ("samples", "now %", "change", "branches", "mispredicted %", "cycles")
+    with LiveCapture(FileSource(demo.capture()), SymbolOptions(), symfs=demo.symfs()) as live:
+        session = Session(live, None)
+        session.read()
+        view = session.look()
+        for order, name in zip(ORDERS, columns, strict=True):
+            found = function_rows(session, view, chosen_functions(session, view, event=0, order=order))
+            values = [row[FUNCTIONS.index(name)] or 0 for row in found]
+            assert len({*values}) > 1 or name == "change", "before the first interval there was nothing"
+            assert values == sorted(values, reverse=True), order
+
+
+def test_triggers_without_a_burst_are_losses() -> None:
+    view = View(None, RecorderState(engine="software", skipped=3), 1, 1, 0, None)
+    assert view.lost == {"triggers without a burst": 3}
+    assert "lost: 3 triggers without a burst" in header(view)[-1]
 
 
 def test_a_pipe_gets_lines(file: GrowingFile) -> None:
@@ -196,10 +219,6 @@ def state(pid: int) -> tuple[str, ...]:
 def on_screen(file: GrowingFile, play: Callable[[Any, Any], Any], output: str | None = None) -> None:
     """``play(app, pilot)`` with the screen over ``file``, which refreshes only when ``play`` asks for it."""
     from lastbranch.cli.top_screen import TopScreen
-    from lastbranch.cli.top_tables import Session
-    from lastbranch.live import LiveCapture
-    from lastbranch.opening import FileSource
-    from lastbranch.symbols import SymbolOptions
 
     async def run() -> None:
         symbols = SymbolOptions(cache=None)

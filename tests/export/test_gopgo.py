@@ -70,8 +70,14 @@ def test_calls_and_inlined_functions_are_counted(run, made: Program, tmp_path: P
     found = read(tmp_path / "x")
     assert edges_of(found) == expected
     names = {edge[2] for edge in expected if edge[3]}
-    assert names == {"step", "twice"}
+    assert names == {"step", "twice", "again"}
+    returned = [made.frames[path[i]] for i in range(first, past) if made.code[path[i - 1]].mnemonic == "ret"]
+    assert any(frames[-1][0] == "again" for frames in returned), "which is no way into it"
     assert {found["string_table"][f["filename"]].rpartition("/")[2] for f in found["function"]} == {"walked.c"}
+
+
+def test_assembler_functions_have_the_names_that_the_compiler_knows() -> None:
+    assert gopgo._plain("runtime.memmove.abi0") == "runtime.memmove"
 
 
 def test_without_lines_it_says_so(run, made: Program, tmp_path: Path) -> None:

@@ -39,14 +39,27 @@ static inline __attribute__((always_inline)) unsigned twice(unsigned i) {
     one += step(k);
   return one;
 }
+__attribute__((noinline)) static unsigned leaf(unsigned n) {
+  return total ^ n * 9;
+}
+static inline __attribute__((always_inline)) unsigned again(unsigned i) {
+  unsigned one = leaf(i);
+  do
+    one = leaf(one ^ i);
+  while (one & 8);
+  return one;
+}
 __attribute__((noinline)) static unsigned outer(unsigned n) {
   unsigned sum = 0;
   for (unsigned i = 0; i < n; i++)
     sum += twice(i);
   return sum;
 }
+__attribute__((noinline)) static unsigned calls(unsigned n) {
+  return again(n) + 1;
+}
 __attribute__((noinline)) static unsigned other(unsigned n) {
-  return n & 4 ? step(n) : outer(n) + 1;
+  return n & 4 ? step(n) : outer(n) + calls(n);
 }
 void _start(void) {
   for (;;)

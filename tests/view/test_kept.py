@@ -76,6 +76,16 @@ def test_the_digest_decides_and_not_the_name_or_the_time(capture: Path, tmp_path
     assert opened(capture).get("hot", {}) is None
 
 
+def test_the_digest_of_what_may_still_be_written_is_not_remembered(
+    capture: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It could change again and have the same size and times."""
+    monkeypatch.setattr(kept, "_SETTLED", 1 << 62)
+    answer = keep(capture)
+    assert kept_files(tmp_path, "digest") == []
+    assert opened(capture).get("hot", {}) == answer
+
+
 @pytest.mark.parametrize("damage", ["cut", "changed", "empty"])
 def test_a_damaged_file_is_counted_anew_and_said(capture: Path, tmp_path: Path, damage: str) -> None:
     answer = keep(capture)
