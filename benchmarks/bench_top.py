@@ -1,9 +1,13 @@
 """What `lastbranch top` costs: the samples of a capture are written again and again at a rate, and looked at meanwhile.
 
     python benchmarks/bench_top.py [CAPTURE] [--rate 10000] [--seconds 30] [--plain]
+    python benchmarks/bench_top.py [CAPTURE] [--rate 10000] --replay 3600
 
 CAPTURE is a perf.data. The figures are those of the process that looks, from five seconds after its start on: its CPU
 time, and its memory at the beginning and at the end.
+
+``--replay`` counts as many seconds of recording as fast as that goes, without a screen, with what is kept for writing
+limited to 64 MiB: memory, and the disk that is taken, over an hour.
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ import sys
 import tempfile
 import threading
 import time
+from itertools import cycle, islice
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +29,10 @@ import numpy as np
 from lastbranch import demo
 from lastbranch.formats.perfdata.layout import RECORD
 from lastbranch.formats.perfdata.reader import Reader
+from lastbranch.live import LiveCapture
+from lastbranch.model import OpenFile
 from lastbranch.opening import FileSource, open_profile
+from lastbranch.symbols import SymbolOptions
 
 WARM = 5.0
 STEP = 0.05
@@ -44,6 +52,29 @@ def parts_of(path: str) -> tuple[bytes, bytes, list[bytes]]:
     return bytes(head), b"".join(rest), samples
 
 
+def replay(head: bytes, samples: list[bytes], rate: int, seconds: int) -> None:
+    """Count so many seconds, one after the other, and print what that took until then."""
+    parts = [b"".join(islice(cycle(samples), at, at + rate)) for at in range(0, min(len(samples), 20 * rate), rate)]
+    del samples
+    with tempfile.TemporaryFile(buffering=0) as file:
+        file.write(head)
+        source = OpenFile(os.fdopen(os.dup(file.fileno()), "rb", buffering=0), "replayed")
+        with LiveCapture(source, SymbolOptions(cache=None), symfs=demo.symfs(), kept=64 << 20, ours=True) as live:
+            began = time.process_time()
+            for second in range(1, seconds + 1):
+                file.write(parts[second % len(parts)])
+                live.read()
+                live.turn()
+                if second in (1, 60) or second % (seconds // 6) == 0:
+                    _, memory = figures(os.getpid())
+                    disk = os.fstat(file.fileno()).st_blocks * 512
+                    cpu = (time.process_time() - began) / second
+                    said = (
+                        f"{second} s: {memory / 1e6:.0f} MB of memory, {disk / 1e6:.1f} MB of disk, {cpu:.1%} of a CPU"
+                    )
+                    print(said, flush=True)
+
+
 def figures(pid: int) -> tuple[float, int]:
     """(seconds of CPU, bytes in memory)."""
     words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -56,8 +87,12 @@ def main() -> None:
     parser.add_argument("--rate", type=int, default=10_000, help="samples a second")
     parser.add_argument("--seconds", type=float, default=30)
     parser.add_argument("--plain", action="store_true", help="lines instead of the screen")
+    parser.add_argument("--replay", type=int, metavar="SECONDS", help="count so many seconds as fast as that goes")
     given = parser.parse_args()
     head, rest, samples = parts_of(given.capture)
+    if given.replay:
+        replay(head + rest, samples, given.rate, given.replay)
+        return
     entries = open_profile(given.capture).entries / len(samples)
     main_side, side = pty.openpty()
     screen = bytearray()

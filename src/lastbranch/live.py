@@ -448,7 +448,7 @@ class LiveCapture(Closing):
             return
         first = next(mark for mark in [*self._marks, self._growing.at] if self._growing.at - mark <= self._kept)
         self._earlier.append(self._growing.record_bytes(self._first, first))
-        _punch(self._source, self._first, first)
+        _punch(self._source, self._growing.start, first)  # from the start: blocks are freed only as a whole
         self._first, self._marks = first, [mark for mark in self._marks if mark > first]
 
     def save(self, output: str, describe: Callable[[Profile], None] = lambda profile: None) -> None:

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,13 @@ import numpy as np
 import pytest
 
 import perfdata_writer as pw
+from capture_tools import FREESTANDING, build, needs_ptrace
 from command_line import Ran
 from lastbranch.analysis.comparison import CodeLocation, Difference
 from lastbranch.cli.differences import sarif
 from perfdata_writer import Builder
 
+SCHEMA = Path(__file__).parents[1] / "data" / "sarif.json"
 ACTION = Path(__file__).parents[2] / ".github" / "actions" / "compare" / "action.yml"
 NAME = "odd|name`s"
 
@@ -66,8 +69,17 @@ def test_markdown_is_a_table_with_its_sentence(run: Callable[..., Ran], captures
     assert "**+" not in same
 
 
+@cache
+def schema() -> Any:
+    jsonschema = pytest.importorskip("jsonschema", reason="jsonschema is not installed")
+    return jsonschema.Draft4Validator(
+        json.loads(SCHEMA.read_text()), format_checker=jsonschema.Draft4Validator.FORMAT_CHECKER
+    )
+
+
 def required(log: dict[str, Any]) -> list[dict[str, Any]]:
-    """The results of a log, which has what the schema of SARIF 2.1.0 requires."""
+    """The results of a log, which is as the schema of SARIF 2.1.0 and code scanning require it."""
+    assert [(list(error.path), error.message) for error in schema().iter_errors(log)] == []
     assert log["version"] == "2.1.0"
     assert log["$schema"].endswith("/sarif-schema-2.1.0.json")
     (one,) = log["runs"]
@@ -80,10 +92,7 @@ def required(log: dict[str, Any]) -> list[dict[str, Any]]:
         assert result["level"] in ("error", "warning", "note")
         assert rules[result["ruleIndex"]] == result["ruleId"]
         for place in (*result["locations"], *result.get("relatedLocations", ())):
-            assert place.keys() <= {"id", "message", "physicalLocation", "logicalLocations"}
-            if "physicalLocation" in place:
-                assert place["physicalLocation"]["artifactLocation"]["uri"]
-                assert place["physicalLocation"]["region"]["startLine"] >= 1
+            assert place["physicalLocation"]["artifactLocation"]["uri"]
     results: list[dict[str, Any]] = one["results"]
     return results
 
@@ -121,12 +130,21 @@ def test_places_are_source_lines_where_they_are_known(monkeypatch: pytest.Monkey
     assert place["logicalLocations"] == [{"fullyQualifiedName": "f+0x8", "kind": "function"}]
     (target,) = result["relatedLocations"]
     assert target["physicalLocation"]["artifactLocation"] == {"uri": "file:///usr/include/b.h"}
+    for spot, place in (
+        (CodeLocation("my lib", "h"), {"artifactLocation": {"uri": "my%20lib"}}),
+        (CodeLocation("", ""), None),
+    ):
+        made.spots[0] = (spot, here)
+        (result,) = required(sarif(made, "edge", 0.05, 0, None))
+        assert [one["physicalLocation"] for one in result["locations"]] == ([place] if place else [])
+    for name, value in (("version", "2.0.0"), ("runs", [{}]), ("more", 1)):
+        assert list(schema().iter_errors({**sarif(made, "edge", 0.05, 0, None), name: value}))
 
 
 # -- the action
 
 
-def run_action(folder: Path, **inputs: str) -> tuple[int, str, str, str]:
+def run_action(here: Path, /, **inputs: str) -> tuple[int, str, str, str]:
     """(exit code, log, step summary, outputs) of the shell steps, as the runner runs them, without the installation."""
     yaml = pytest.importorskip("yaml", reason="PyYAML is not installed")
     action = yaml.safe_load(ACTION.read_text())
@@ -134,7 +152,7 @@ def run_action(folder: Path, **inputs: str) -> tuple[int, str, str, str]:
     values = {name: str(one.get("default", "")) for name, one in action["inputs"].items()}
     assert inputs.keys() <= values.keys()
     values |= {"install": "false", **inputs}
-    summary, outputs, log = folder / "summary.md", folder / "outputs", ""
+    summary, outputs, log = here / "summary.md", here / "outputs", ""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     for step in action["runs"]["steps"]:
         given = {"if": step.get("if", "true"), "run": step["run"], **step.get("env", {})}
@@ -146,11 +164,11 @@ def run_action(folder: Path, **inputs: str) -> tuple[int, str, str, str]:
             continue
         env = {
             **os.environ, **given, "PATH": path, "GITHUB_STEP_SUMMARY": str(summary), "GITHUB_OUTPUT": str(outputs),
-            "XDG_CACHE_HOME": str(folder / "cache"),
+            "XDG_CACHE_HOME": str(here / "cache"),
         }  # fmt: skip
         assert step["shell"] == "bash"
         command = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", env.pop("run")]
-        done = subprocess.run(command, env=env, cwd=folder, capture_output=True, text=True, timeout=300)
+        done = subprocess.run(command, env=env, cwd=here, capture_output=True, text=True, timeout=300)
         log += done.stdout + done.stderr
         if done.returncode:
             break
@@ -186,3 +204,22 @@ def test_the_action_passes_where_none_grew_by_more(captures: tuple[Path, Path], 
     assert "`one`" in summary
     assert "regressed=false" in outputs
     assert run_action(tmp_path, before=before)[:2] == (2, "::error::give after (a capture) or after-command\n")
+
+
+@needs_ptrace
+def test_the_action_records_commands(tmp_path: Path) -> None:
+    program = build(tmp_path, "branches", *FREESTANDING)
+    code, log, summary, outputs = run_action(tmp_path, **{
+        "before-command": f"{program} 6000 > said; echo before >> said", "after-command": f'"{program}" 6000',
+        "record-options": "--engine software --duration 60", "diff-options": "--by edge --no-symbol-cache",
+        "fail-over": "", "picture": "false", "folder": "a folder",
+    })  # fmt: skip
+    assert code == 0, log
+    folder = Path("a folder")
+    assert summary.startswith(f"### Shares of {folder}/after.tb5 against {folder}/before.tb5\n")
+    assert (tmp_path / "said").read_text().endswith("before\n")
+    assert {path.name for path in (tmp_path / folder).iterdir()} == {
+        "before.tb5", "after.tb5", "compare.md", "compare.sarif",
+    }  # fmt: skip
+    required(json.loads((tmp_path / folder / "compare.sarif").read_text()))
+    assert outputs == "regressed=false"

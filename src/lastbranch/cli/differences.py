@@ -183,7 +183,7 @@ def _result(found: Difference, row: int, by: str, fail_over: float | None) -> di
     same = "\n".join([by, event, *(part for spot in spots for part in (spot.module, spot.function, spot.where))])
     result: dict[str, Any] = {
         "ruleId": name, "ruleIndex": rule, "level": level, "message": {"text": text},
-        "locations": [_location(spots[0])],
+        "locations": _locations(spots[0]),
         "partialFingerprints": {"difference/v1": hashlib.sha256(same.encode(errors="backslashreplace")).hexdigest()},
         "properties": {
             "event": event, "aPercent": a, "bPercent": b, "change": change, "noise": noise,
@@ -191,16 +191,22 @@ def _result(found: Difference, row: int, by: str, fail_over: float | None) -> di
         },
     }  # fmt: skip
     if len(spots) > 1:
-        result["relatedLocations"] = [{"id": 1, "message": {"text": "to"}, **_location(spots[1])}]
+        to = [{"id": 1, "message": {"text": "to"}, **place} for place in _locations(spots[1])]
+        result |= {"relatedLocations": to} if to else {}
     return result
 
 
-def _location(spot: CodeLocation) -> dict[str, Any]:
-    """Where it is: always by name, and by source line where that is known."""
-    place: dict[str, Any] = {"logicalLocations": [{"fullyQualifiedName": spot.called, "kind": "function"}]}
+def _locations(spot: CodeLocation) -> list[dict[str, Any]]:
+    """Where it is, by name and by source line; the module where the line is not known. None where neither is: code
+    scanning refuses a log with any location that has only a name."""
     if spot.file and spot.line > 0:
-        place["physicalLocation"] = {"artifactLocation": _artifact(spot.file), "region": {"startLine": spot.line}}
-    return place
+        place = {"artifactLocation": _artifact(spot.file), "region": {"startLine": spot.line}}
+    elif spot.module:
+        place = {"artifactLocation": {"uri": quote(spot.module)}}
+    else:
+        return []
+    name = {"fullyQualifiedName": spot.called, "kind": "function"}
+    return [{"logicalLocations": [name], "physicalLocation": place}]
 
 
 def _artifact(path: str) -> dict[str, str]:
