@@ -28,7 +28,7 @@ from lastbranch.capture.ptrace import (
     RSP,
 )
 from lastbranch.capture.software.control_flow import Code, Edge
-from lastbranch.capture.software.instructions import ANYWHERE, NOT_TAKEN, Store, moved, stored, written
+from lastbranch.capture.software.instructions import ANYWHERE, NOT_TAKEN, Memory, Store, moved, stored, written
 from lastbranch.capture.software.successors import Successors
 from lastbranch.lbr import KIND
 
@@ -303,3 +303,20 @@ def test_a_word_that_another_thread_changes_meanwhile_is_not_believed() -> None:
         found.read.moved()
         assert found.diverged(expected, end, 0x7000) == (not alone)
         assert not found.diverged(expected, end._replace(path=()), 0x7000), "the way did not lead over that branch"
+
+
+def test_code_of_another_process_is_not_taken_for_that_of_the_one_before() -> None:
+    """Forks are shared by processes of one program; where code differs it is decoded again."""
+    first, second = bytes.fromhex("5b 90 ffe0"), bytes.fromhex("5b ffe1")  # pop rbx; nop; jmp rax   pop rbx; jmp rcx
+
+    def memory_of(code: bytes) -> Memory:
+        return lambda at, n: code.ljust(64, b"\xf4")[at - BASE :][:n] if at >= BASE else b""
+
+    found = Successors(Code(), memory_of(first), 2)
+    forks = []
+    for code in (first, first, second, first):
+        found.aim(memory_of(code), -1)
+        found.begin()
+        forks.append(found.of(BASE, [0] * 27, 0x7000).fork)
+    assert [list(fork.ends) for fork in forks] == [[BASE + 2], [BASE + 2], [BASE + 1], [BASE + 2]]
+    assert forks[0] is forks[1]

@@ -19,7 +19,7 @@ import pytest
 from capture_tools import FREESTANDING, build, needs_ptrace
 from lastbranch.capture import ptrace
 from lastbranch.capture.launch import launch
-from lastbranch.capture.procfs import parse_stat, stat_of
+from lastbranch.capture.procfs import fixed_program, parse_stat, stat_of
 from lastbranch.capture.ptrace import event_of, next_stop, signal_of, stopped, ticking
 from lastbranch.capture.software import startup_test
 from lastbranch.capture.software.burst_runner import BurstRunner, NoBurst, SharedProcessor, ThreadsProcessor, Watch
@@ -285,6 +285,17 @@ def test_the_tracer_is_realtime_of_others_until_the_outermost_end(realtime: int)
             pass
         assert os.sched_getscheduler(0) == os.SCHED_FIFO
     assert os.sched_getscheduler(0) == ours
+
+
+def test_processes_of_a_program_share_what_is_known_of_its_code(running: Thread) -> None:
+    runner = bursts(BlockStep(DebugRegisters()), BurstLimits(50, seconds=10))
+    runner.run(running, lambda status: False)
+    known = running.process.successors
+    running.process.forget()  # as another process would begin
+    runner.run(running, lambda status: False)
+    assert running.process.successors is known
+    assert fixed_program(running.tid) is not None
+    assert fixed_program(-1) is None
 
 
 def test_a_thread_that_may_outlive_us_is_left_as_it_is(running: Thread, realtime: int) -> None:

@@ -12,8 +12,8 @@ from array import array
 from typing import NamedTuple
 
 __all__ = [
-    "Mapping", "PAGE", "Stat", "cpu_list", "cpu_model", "cpuid", "fields", "has_interpreter", "mappings",
-    "memory_kb", "parse_stat", "process_of", "program_of", "queued", "read", "stat_of", "status_of",
+    "Mapping", "PAGE", "Stat", "cpu_list", "cpu_model", "cpuid", "fields", "fixed_program", "has_interpreter",
+    "mappings", "memory_kb", "parse_stat", "process_of", "program_of", "queued", "read", "stat_of", "status_of",
 ]  # fmt: skip
 
 _MAPPING = re.compile(r"([0-9a-f]+)-([0-9a-f]+) ([-r][-w][-x][ps]) ([0-9a-f]+) ([0-9a-f]+):([0-9a-f]+) (\d+) *(.*)")
@@ -114,6 +114,20 @@ def program_of(pid: int) -> str:
     except OSError:
         stat = stat_of(pid)
         return stat.name if stat else "?"
+
+
+_ET_EXEC = 2
+
+
+def fixed_program(pid: int) -> tuple[int, int] | None:
+    """Device and inode of the program that ``pid`` executes, if it is one that is always mapped at the same addresses
+    (ELF type ET_EXEC); ``None`` for others."""
+    try:
+        with open(f"/proc/{pid}/exe", "rb", buffering=0) as file:
+            kind, status = file.read(18)[16:], os.fstat(file.fileno())
+    except OSError:
+        return None
+    return (status.st_dev, status.st_ino) if int.from_bytes(kind, "little") == _ET_EXEC else None
 
 
 def queued(tid: int | str) -> int:

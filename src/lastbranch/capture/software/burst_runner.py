@@ -11,12 +11,13 @@ from contextlib import contextmanager, suppress
 
 from ... import native
 from .. import ptrace
+from ..procfs import fixed_program
 from .bursts import Burst, BurstLimits
 from .control_flow import Code
 from .engines import Engine, Target
 from .record_writer import Sideband
 from .successors import Successors
-from .tree import Thread
+from .tree import Process, Thread
 
 __all__ = ["BurstRunner", "NoBurst", "Processors", "SharedProcessor", "ThreadsProcessor", "Watch"]
 
@@ -195,6 +196,9 @@ class NoBurst(Exception):
     """Why a thread gets no burst; it is unchanged."""
 
 
+_PROGRAMS = 32
+
+
 class BurstRunner:
     """Runs bursts with one engine."""
 
@@ -204,6 +208,8 @@ class BurstRunner:
         self.engine, self.limits = engine, limits
         self.processor, self.sideband = processor, sideband or Sideband()
         self._code = Code()
+        self._programs: dict[tuple[int, int], Successors] = {}
+        """Those of programs that are always at the same addresses, which all of their processes share."""
         self._registers = ptrace.Registers()
 
     def run(self, thread: Thread, is_trigger: Callable[[int], bool], depth: int = 0) -> tuple[Burst, int]:
@@ -230,13 +236,10 @@ class BurstRunner:
         process = thread.process
         target = Target(thread.tid, is_trigger)
         try:
-            if process.successors is None:
-                memory = process.descriptor if self.engine.walks else -1
-                process.successors = Successors(self._code, process.memory, self.engine.ends, widen=True, memory=memory)
-            process.successors.begin(alone=len(process.threads) == 1)
+            successors = self.successors(process)
             with self.processor.with_thread(thread.tid, stat.cpu) as cpu, self.sideband.paused(thread, cpu):
                 limits = self.limits.of(depth) if depth else self.limits
-                burst = self.engine.burst(target, process.successors, limits)
+                burst = self.engine.burst(target, successors, limits)
         except OSError as error:
             self.clean(thread)
             raise NoBurst(f"{self.engine.name}: {error.strerror}") from error
@@ -246,6 +249,22 @@ class BurstRunner:
         elif burst.why != "gone":
             self.clean(thread)
         return burst, cpu
+
+    def successors(self, process: Process) -> Successors:
+        """What is known of the code of ``process``, for its next burst."""
+        memory = process.descriptor if self.engine.walks else -1
+        if process.successors is None:
+            key = fixed_program(process.pid)
+            found = self._programs.pop(key, None) if key else None
+            found = found or Successors(self._code, process.memory, self.engine.ends, widen=True, memory=memory)
+            if key:
+                self._programs[key] = found
+                if len(self._programs) > _PROGRAMS:
+                    del self._programs[next(iter(self._programs))]
+            process.successors = found
+        process.successors.aim(process.memory, memory)
+        process.successors.begin(alone=len(process.threads) == 1)
+        return process.successors
 
     def clean(self, thread: Thread) -> None:
         """Undo what a burst left in a stopped thread."""

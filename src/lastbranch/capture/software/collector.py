@@ -406,6 +406,8 @@ class Collector:
         thread = self.tree.add(tid, pid)
         thread.origin, thread.seen, thread.blocks_internal = parent.origin, parent.seen, parent.blocks_internal
         thread.process.by_loader = parent.process.by_loader
+        if thread.process.successors is None:
+            thread.process.successors = parent.process.successors  # a copy of its address space
         if not thread.process.name:
             thread.process.name = parent.process.name
         self.summary.threads += 1
@@ -547,7 +549,8 @@ class Collector:
         if burst.status is not None:
             self._handle(thread.tid, burst.status)
         elif thread.process.successors is not None:
-            thread.process.successors.widen()  # it runs again
+            # It runs again. Finding ends is to cost less than the bursts, which programs that soon end would not repay.
+            thread.process.successors.widen(took)
 
     # -- system calls at which bursts ended
 
@@ -585,7 +588,8 @@ class Collector:
 
     def _write_call(self, thread: Thread, call: Call, when: int) -> None:
         burst = call.burst
-        stack = self._records(burst.edges, thread.process.successors)[-1] if burst.edges else []
+        code = self.bursts.successors(thread.process) if burst.edges and self.select & CALL_STACK else None
+        stack = self._records(burst.edges, code)[-1] if burst.edges else []
         if stack:
             self.out.sample(
                 when, thread.process.pid, thread.tid, call.cpu, burst.start, burst.end, 0, stack, call=True

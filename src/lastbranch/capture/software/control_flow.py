@@ -268,6 +268,11 @@ class Nearby:
         self._read = read
         self._blocks: dict[int, bytes] = {}
 
+    def aim(self, read: Memory) -> None:
+        """Read that memory from now on."""
+        self._read = read
+        self._blocks.clear()
+
     def moved(self) -> None:
         """Forget the blocks, since the program ran."""
         self._blocks.clear()

@@ -420,6 +420,7 @@ class Walker:
         if tables is not self._tables:
             self._tables = tables
             c.use(tables)
+        c.memory = tables.fd  # which changes with the process
         c.tid, c.alone, c.burst, c.counted_kinds = thread.tid, successors.alone, successors.burst, limits.kinds
         c.stops, c.wanted = limits.stops - burst.stops, limits.missing(burst)
         c.node = expected.fork.node

@@ -6,7 +6,9 @@ whose target is known before it executes (`control_flow`). A conditional branch 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
+from math import inf
 from typing import NamedTuple
 
 from ...lbr import KIND
@@ -50,6 +52,10 @@ class Pages:
         self._burst = 0
         self._before: dict[int, bytes] = {}
         self._now: dict[int, bytes] = {}
+
+    def aim(self, read: Memory) -> None:
+        """Read that memory from the next burst on."""
+        self._read = read
 
     def begin(self, burst: int) -> None:
         """Pages may have changed."""
@@ -103,6 +109,8 @@ _MOST_KNOWN = 3
 _OFTEN = 3
 _KEPT = 1 << 14
 """Most forks of one address space."""
+_NARROW = 1 << 10
+"""Most of them that wait for `Successors.widen`."""
 _Targets = Mapping[KnownTarget, int]
 """Values of known targets. On another path the same branch may have another one, or none."""
 
@@ -141,7 +149,8 @@ class _Known(NamedTuple):
 
 
 class Successors:
-    """Forks of one address space. They are cached; each burst compares the code, and drops forks of changed code."""
+    """Forks of one address space, or of several with the same code. They are cached; each burst compares the code, and
+    drops forks of changed code."""
 
     def __init__(self, code: Code, read: Memory, most_ends: int, *, widen: bool = False, memory: int = -1) -> None:
         """``widen``: a new fork has one end only until the program has started there often, or `widen` is called. To
@@ -160,6 +169,15 @@ class Successors:
         self._narrow: dict[tuple[int, int], _Place] = {}
         self._lines: dict[int, _Known] = {}
         self._pages = Pages(read)
+
+    def aim(self, read: Memory, memory: int) -> None:
+        """Read the memory of another process from the next burst on; ``memory`` as at the start."""
+        self.read.aim(read)
+        self._pages.aim(read)
+        if self._descriptor >= 0:
+            self._descriptor = memory
+        if self.tables is not None:
+            self.tables.fd = memory
 
     def begin(self, *, alone: bool = True) -> None:
         """A burst begins, and code may have changed. ``alone``: the process has one thread."""
@@ -263,15 +281,25 @@ class Successors:
             fork.burst = self.burst
         return fork
 
-    def widen(self) -> None:
-        """Find all ends of new forks; with `tables` only of those where the program started often, since a few stops
-        of the walk cost less than finding ends."""
-        for key, at in list(self._narrow.items()):
+    def widen(self, seconds: float = inf) -> None:
+        """Find all ends of new forks, for so many ``seconds``; with `tables` only of those where the program started
+        often, since a few stops of the walk cost less than finding ends. Those where it started most come first."""
+        tables, often = self.tables, list[tuple[int, tuple[int, int]]]()
+        for key, at in self._narrow.items():
             fork = at.among[at.key]
-            if self.tables is None or fork.visits + self.tables.visits(fork) >= _OFTEN:
-                del self._narrow[key]
-                if fork.most < self._most:
-                    self._made(at, self._most)
+            visits = fork.visits + (tables.visits(fork) if tables is not None else 0)
+            if tables is None or visits >= _OFTEN:
+                often.append((visits, key))
+        often.sort(reverse=True)
+        end = time.thread_time() + seconds
+        for _, key in often:
+            at = self._narrow.pop(key)
+            if at.among[at.key].most < self._most:
+                self._made(at, self._most)
+                if time.thread_time() > end:
+                    break
+        for key in list(self._narrow)[:-_NARROW]:
+            del self._narrow[key]
 
     def _made(self, at: _Place, most: int) -> Fork:
         self._kept += 1

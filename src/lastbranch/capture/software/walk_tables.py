@@ -122,7 +122,7 @@ class _Array:
 
 
 class Tables:
-    """Tables of the address space whose ``/proc/PID/mem`` is ``fd``."""
+    """Tables of the address space whose ``/proc/PID/mem`` is ``fd`` at present."""
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
