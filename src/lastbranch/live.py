@@ -253,7 +253,7 @@ class _Reporter:
         if software is None:
             self._send({"engine": "hardware: the processor's branch records", "pid": os.getpid()})
         else:
-            facts = asdict(software) | {"losses": []}  # which grow, and are told in the end
+            facts = asdict(software) | {"losses": []}  # which grow, and are reported at the end
             self._send(_facts(software) | {"summary": facts, "pid": os.getpid()})
 
 

@@ -97,7 +97,7 @@ def test_a_damaged_file_is_counted_anew_and_said(capture: Path, tmp_path: Path, 
     }[damage])  # fmt: skip
     said = list[str]()
     assert opened(capture, said).get("hot", {}) is None
-    assert said == [f"a kept result is counted anew: it is damaged ({path})"]
+    assert said == [f"a kept result is not used: it is damaged ({path})"]
     assert keep(capture) == answer
     assert opened(capture).get("hot", {}) == answer
 

@@ -50,7 +50,7 @@ def command(
 ) -> int:  # fmt: skip
     """Watch a program while it runs.
 
-    The functions and branches that it spends its time in are counted and shown anew each second: the share of samples
+    The functions and branches that it spends its time in are counted and refreshed each second: the share of samples
     since the beginning, that of the last interval (now) and its change, mispredictions and cycles where the processor
     reports them. The first lines say which engine records and why, what was lost, and what it costs.
 

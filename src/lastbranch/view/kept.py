@@ -81,7 +81,7 @@ class KeptAnswers:
         if found is not None and not why:
             return found[1]
         if why not in self._said:
-            self._say(f"a kept result is counted anew: {why} ({path})")
+            self._say(f"a kept result is not used: {why} ({path})")
             self._said.add(why)
         return None
 

@@ -45,7 +45,7 @@ class Watched:
 
     def new(self, traced: Container[int]) -> Iterator[int]:
         """Processes to trace that were not returned before. ``traced``: those whose children are followed anyway. Who
-        stops asking is told the others next time."""
+        stops asking gets the others next time."""
         now = time.monotonic()
         if now >= self._next and not self._waiting:
             self._waiting.extend(self._search())
