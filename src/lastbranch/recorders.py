@@ -13,7 +13,6 @@ from warnings import warn
 
 from .errors import SelectionError, UnavailableError
 from .lbr.filters import PERF_SELECT, perf_select
-from .model.safe_text import counted
 
 if TYPE_CHECKING:
     from .capture import HardwareSummary, Options, ProcessGroup, Request, Summary, Targets
@@ -243,6 +242,7 @@ def _by_software(
 def _traced(target: Recordable, say: Callable[[str], None]) -> Sequence[str] | int | Targets:
     """What the software engine traces. Says which processes a group has, and which it never has."""
     from .capture import EveryProcess, ProcessGroup, Targets
+    from .model.safe_text import counted
 
     if target is not None and not isinstance(target, ProcessGroup):
         return target
