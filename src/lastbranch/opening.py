@@ -10,16 +10,21 @@ import os
 import stat
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from glob import glob
 from threading import Lock
 from typing import IO, TYPE_CHECKING
 
+import numpy as np
+
 from .binaries import Code, Image, SegmentFlags, read_image, same_build_id
 from .binaries.candidates import Candidates
-from .binaries.kernel_modules import as_loaded
+from .binaries.kernel_memory import OpenSource, copies_at, fits, text_of
+from .binaries.kernel_modules import as_loaded, module_name
 from .bind import Opened, bind, join, rebind
+from .bind.binder import bias_of
 from .closing import on_failure
 from .errors import FormatError, LastbranchError, SelectionError
 from .formats.interface import Reading as FormatReading
@@ -27,12 +32,14 @@ from .formats.registry import SNIFFED, format_of
 from .model import (
     PATCHED,
     BytesSource,
+    Change,
     Limits,
     Module,
     ModuleKind,
     OpenFile,
     Profile,
     Progress,
+    RunningText,
     Segment,
     Source,
     StackWatcher,
@@ -61,7 +68,7 @@ Path = str | os.PathLike[str]
 def open_profile(
     path: Path | Sequence[Path], *, symfs: str | None = None, folders: Sequence[str] = (),
     progress: Progress | None = None, pointer_size: int | None = None, manifests: Sequence[Path] = (),
-    limits: Limits | None = None, weights: Mapping[str, int] | None = None,
+    limits: Limits | None = None, weights: Mapping[str, int] | None = None, kcore: Path | None = None,
 ) -> Profile:  # fmt: skip
     """Open the capture at ``path`` (``-``: standard input) and read its tables; samples stay in the file.
 
@@ -78,6 +85,10 @@ def open_profile(
     ``pointer_size`` is for an .etl whose events say it wrong: the bits of a pointer in their payloads, 32 or 64.
     ``manifests`` are instrumentation manifests, or folders of them, that name its providers' events.
 
+    ``kcore`` has the code of the kernel and of its modules as it ran: ``/proc/kcore`` of the machine that was recorded
+    and not started again since, a copy of it, or a folder that perf copied one to (``perf record --kcore``, ``perf
+    buildid-cache --kcore``). Without it, that of a capture by ``perf record --kcore`` is used.
+
     Raises `ValueError` for another size and weights that are no capture's, `FormatError` where the size is given for a
     file that is no .etl and where nothing can be read of the file, `OSError` where it cannot be opened. What is
     damaged in a file that can be read is in ``profile.damage``.
@@ -86,19 +97,25 @@ def open_profile(
     # Without either the decoder of trace logs is not needed: it takes a third of the time to start.
     reading = None if pointer_size is None and not manifests else reading_of(pointer_size, manifests)
     with limited(limits or Limits.current()):
-        return read_captures(paths, progress, reading, symfs, folders, weights)
+        return read_captures(
+            paths, progress, reading, symfs, folders, weights, kcore=None if kcore is None else os.fspath(kcore)
+        )
 
 
 def read_captures(
     paths: Sequence[str], progress: Progress | None = None, reading: FormatReading | None = None,
     symfs: str | None = None, folders: Sequence[str] = (), weights: Mapping[str, int] | None = None,
-    watcher: StackWatcher | None = None,
+    watcher: StackWatcher | None = None, kcore: str | None = None,
 ) -> Profile:  # fmt: skip
     """The profile of the captures at ``paths``; the arguments are those of `open_profile` and `read_profile`.
     ``watcher`` sees the stacks of one capture, none of several."""
     found = captures_at(paths)
     if len(found.paths) == 1 and not weights:
-        return read_profile(open_source(found.paths[0]), progress, reading, symfs, folders, watcher=watcher)
+        profile = read_profile(open_source(found.paths[0]), progress, reading, symfs, folders, watcher=watcher)
+        _use_running_code(profile, found.paths[0], kcore)
+        return profile
+    if kcore is not None:
+        raise SelectionError("kcore has the code of one boot, and there are several captures", hint="give one capture")
     opened: list[Opened] = []
     refused: list[tuple[str, Exception]] = []
     for path, weight in zip(found.paths, _weighed(found.paths, weights or {}), strict=True):
@@ -515,10 +532,93 @@ def code_of(module: Module) -> Code | None:
     ``None`` where there is none (`Module.missing` says why), or it can no longer be read or has been replaced since.
     Of a position-independent file on disk this is what was loaded; code that patched itself looks as it was linked.
     """
-    if not module.binary:
+    found: tuple[OpenSource, Image] | None = None
+    if module.binary:
+        try:
+            source, image = open_image(module.binary)
+        except (OSError, LastbranchError):
+            return None
+        if same_binary(module, image) is False or _segments(image) != module.segments:
+            return None
+        found = source, image
+    with suppress(OSError, LastbranchError):
+        found = _as_it_ran(module, found) or found
+    return Code(*found) if found else None
+
+
+# -- The kernel's code as it ran
+
+
+def _as_it_ran(module: Module, file: tuple[OpenSource, Image] | None) -> tuple[OpenSource, Image] | None:
+    """``file``, the binary of the kernel or of its module, with the code that ran; ``None`` where that is not known.
+    Raises `FormatError` and `OSError`."""
+    running = module.running
+    if running is None:
         return None
+    memory = FileSource(running.memory)
+    with on_failure(memory.close):
+        bias = bias_of(module, running.start, running.start)
+        return text_of(memory, running.start, running.end, bias, *(file or ()))
+
+
+_BESIDE = "kcore_dir"
+"""Where ``perf record --kcore`` copies the kernel's code, in the folder of the capture."""
+
+
+def _use_running_code(profile: Profile, path: str, kcore: str | None) -> None:
+    """Let the code of the kernel and its modules be what ran: that in ``kcore``, or in the copy that perf made with the
+    capture at ``path``. What is not of that kernel is not used, with a note.
+
+    Raises `SelectionError` where ``kcore`` is of another kernel, or of another boot.
+    """
+    beside = os.path.join(os.path.dirname(path), _BESIDE)
+    where = kcore if kcore is not None else beside if os.path.isfile(os.path.join(beside, "kcore")) else None
+    if where is None:
+        return
+    mapped = _mapped(profile)
+    kernel = next((row for row in mapped if profile.modules[row].kind is ModuleKind.KERNEL), None)
+    if kernel is None:
+        why = "the capture has no kernel, or one that moved"
+    else:
+        copies = list(copies_at(where, profile.modules[kernel].build_id))
+        memory = next((one for one in copies if fits(one, mapped[kernel][0], "") is not False), None)
+        why = "no copy in it is of the boot that was recorded" if memory is None else ""
+        if memory is not None:
+            reasons = {row: _let_run(profile.modules[row], memory, *mapped[row]) for row in mapped}
+            why = reasons.pop(kernel)
+            profile.notes += [f"code of {visible(profile.modules[row].short)} as it ran is not known: {reason}"
+                              for row, reason in reasons.items() if reason]  # fmt: skip
+    if why and kcore is not None:
+        raise SelectionError(f"{visible(where)} does not have the kernel's code as it ran: {why}")
+    if why:
+        profile.notes.append(f"{visible(where)} is not used: {why}")
+
+
+def _mapped(profile: Profile) -> dict[int, tuple[int, int]]:
+    """The addresses of the kernel and of each of its modules that stayed where it was, by row of the modules."""
+    changes = profile.timeline.columns()
+    of_kernel = np.array([m.kind in PATCHED for m in profile.modules], bool)
+    rows = np.flatnonzero((changes["kind"] == Change.MAP) & (changes["module"] >= 0))
+    found: dict[int, set[tuple[int, int]]] = {}
+    for row in rows[of_kernel[changes["module"][rows]]].tolist() if len(of_kernel) else ():
+        start, end, offset, module = (int(changes[n][row]) for n in ("start", "end", "offset", "module"))
+        if profile.modules[module].kind is ModuleKind.KERNEL:
+            start = offset or start  # of a kernel the offset is the address of its _text
+        found.setdefault(module, set()).add((start, end))
+    return {module: next(iter(places)) for module, places in found.items() if len(places) == 1}
+
+
+def _let_run(module: Module, memory: str, start: int, end: int) -> str:
+    """Let the code of ``module`` be that of ``memory``, or say why it is not."""
+    name = "" if module.kind is ModuleKind.KERNEL else module_name(module.name)
+    if not module.binary and not fits(memory, start, name):
+        return f"{name or 'the kernel'} has no binary, and no list beside it says that it was at {start:#x}"
+    module.running = RunningText(memory, start, end)
     try:
-        source, image = open_image(module.binary)
-    except (OSError, LastbranchError):
-        return None
-    return None if same_binary(module, image) is False or _segments(image) != module.segments else Code(source, image)
+        found = _as_it_ran(module, open_image(module.binary) if module.binary else None)
+    except (OSError, LastbranchError) as error:
+        module.running = None
+        return str(error)
+    if found is not None:
+        found[0].close()
+    return ""

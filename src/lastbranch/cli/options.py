@@ -171,6 +171,7 @@ class Capture:
     """Where files are looked for by their identity."""
     log: LogOptions = LogOptions()
     weights: dict[str, int] = field(default_factory=dict)
+    kcore: str | None = None
 
     @property
     def path(self) -> str:
@@ -184,7 +185,7 @@ class Capture:
 
         with bar("indexing", self.progress) as progress:
             profile = read_captures(
-                self.paths, progress, self.log.given(), self.symfs, self.folders, self.weights, watcher
+                self.paths, progress, self.log.given(), self.symfs, self.folders, self.weights, watcher, self.kcore
             )
         print_refused(profile)
         return profile
@@ -304,6 +305,11 @@ weight_option = click.option(
 symfs_option = click.option(
     "--symfs", metavar="DIR", shell_complete=complete_folder, help="Look for binaries at DIR + their full path."
 )
+_kcore_option = click.option(
+    "--kcore", metavar="PATH", shell_complete=complete_file,
+    help="Take the kernel's code as it ran from its memory: /proc/kcore, or a folder of `perf record --kcore` or "
+        "`perf buildid-cache --kcore`.",
+)  # fmt: skip
 no_progress_option = click.option("--no-progress", is_flag=True, help="Do not show progress on standard error.")
 _reading_options = stacked(
     symfs_option, no_progress_option, log_options, limit_options,
@@ -315,9 +321,10 @@ def _capture(path: str, symfs: str | None, no_progress: bool, log: LogOptions) -
 
 
 def _captures(
-    paths: tuple[str, ...], symfs: str | None, no_progress: bool, log: LogOptions, weights: dict[str, int]
-) -> Capture:
-    return Capture(paths, symfs, not no_progress, log=log, weights=weights)
+    paths: tuple[str, ...], symfs: str | None, kcore: str | None, no_progress: bool, log: LogOptions,
+    weights: dict[str, int],
+) -> Capture:  # fmt: skip
+    return Capture(paths, symfs, not no_progress, log=log, weights=weights, kcore=kcore)
 
 
 def capture_options(function: _Command) -> _Command:
@@ -326,8 +333,9 @@ def capture_options(function: _Command) -> _Command:
 
 
 def captures_options(function: _Command) -> _Command:
-    """The same with several FILE, and --weight."""
-    return stacked(_files_argument, weight_option, _reading_options, grouped("capture", _captures))(function)
+    """The same with several FILE, --weight and --kcore."""
+    options = _files_argument, weight_option, _kcore_option, _reading_options
+    return stacked(*options, grouped("capture", _captures))(function)
 
 
 def captures_and(name: str, metavar: str) -> Callable[[_Command], _Command]:
@@ -344,7 +352,7 @@ def captures_and(name: str, metavar: str) -> Callable[[_Command], _Command]:
             return whole(paths=_files_or_default(words[:-1]), **{name: words[-1]}, **rest)
 
         words = click.argument("words", metavar=f"[FILE]... {metavar}", nargs=-1, shell_complete=complete_file)
-        options = stacked(words, weight_option, _reading_options)
+        options = stacked(words, weight_option, _kcore_option, _reading_options)
         return options(wrapped)  # type: ignore[return-value]  # its arguments differ from those of the command
 
     return decorate

@@ -27,7 +27,21 @@ if TYPE_CHECKING:
     from .safe_text import counted, visible, word
     from .source import MEMORY, BytesSource, Limits, OpenFile, Source, limited, read_at
     from .stream import IN_PLACE, BatchReader, Progress, SampleStream, StackWatcher, Stages, no_progress
-    from .tables import PATCHED, Capture, Cpu, Event, Machine, Module, ModuleKind, Node, Process, Rows, Segment, Thread
+    from .tables import (
+        PATCHED,
+        Capture,
+        Cpu,
+        Event,
+        Machine,
+        Module,
+        ModuleKind,
+        Node,
+        Process,
+        Rows,
+        RunningText,
+        Segment,
+        Thread,
+    )
     from .tabular import Columns, RowNames, Tabular
     from .timeline import KERNEL, Change, Load, Timeline
 
@@ -72,6 +86,7 @@ __all__ = [
     "Progress",
     "RowNames",
     "Rows",
+    "RunningText",
     "SampleBatch",
     "SampleFilter",
     "SampleStream",
@@ -117,7 +132,7 @@ __getattr__ = lazy_names(__name__, {
     "profile": "TABLES Profile",
     "source": "MEMORY BytesSource Limits OpenFile Source limited read_at",
     "stream": "IN_PLACE BatchReader Progress SampleStream StackWatcher Stages no_progress",
-    "tables": "PATCHED Capture Cpu Event Machine Module ModuleKind Node Process Rows Segment Thread",
+    "tables": "PATCHED Capture Cpu Event Machine Module ModuleKind Node Process Rows RunningText Segment Thread",
     "tabular": "Columns RowNames Tabular",
     "safe_text": "counted visible word",
     "timeline": "KERNEL Change Load Timeline",

@@ -90,6 +90,17 @@ class Segment:
     executable: bool
 
 
+@dataclass(frozen=True, slots=True)
+class RunningText:
+    """Where the code of a kernel or of its module is as it ran: at the addresses ``start`` to ``end`` of a copy of the
+    machine's memory (kcore)."""
+
+    memory: str
+    """Path of the copy."""
+    start: int
+    end: int
+
+
 @dataclass(slots=True)
 class Module:
     """A binary, or other memory with code, that was mapped in the capture."""
@@ -118,6 +129,8 @@ class Module:
     """Path of the file that ``segments`` were read from."""
     missing: str = ""
     """Why no binary is used: ``not found``, ``build id differs``, ``no build id to compare``..."""
+    running: RunningText | None = None
+    """Of a kernel or its module: its code as it ran, where that is known; the binary has it as it was linked."""
 
     @property
     def short(self) -> str:

@@ -385,6 +385,14 @@ def _find_kernel(search: Search, row: int) -> Found:
         return found
     if member and not is_module_name(member):
         return search.nothing("not a name of a kernel module")
+    linked = min((s.address for s in module.segments if s.executable), default=0)
+    if module.running is not None:  # the lists beside its memory are of the same boot
+        listed, modules = (
+            os.path.join(os.path.dirname(module.running.memory), name) for name in ("kallsyms", "modules")
+        )
+        if os.path.isfile(listed):
+            files = DebugFiles("kallsyms", listed, debug=modules if member else None, member=member)
+            return Found(files, f"kallsyms {file_state(listed)} {member}", AddressMap.from_base(linked))
     running = running_build_id(member)
     if not module.build_id:
         return search.nothing("no build id of the kernel was recorded to verify its names")
@@ -394,7 +402,6 @@ def _find_kernel(search: Search, row: int) -> Found:
             f"{module.build_id.hex()}); give vmlinux with --debug-dir"
         )
     files = DebugFiles("kallsyms", KALLSYMS, debug=_MODULES if member else None, member=member)
-    linked = min((s.address for s in module.segments if s.executable), default=0)
     return Found(files, f"kallsyms {running.hex()} {member}", AddressMap.from_base(linked))
 
 

@@ -62,6 +62,7 @@ class KeptAnswers:
         self._options = [
             repr(loaded.reading), repr(replace(loaded.symbols, cache=None)), list(loaded.source_roots), loaded.symfs,
             list(loaded.folders), repr(Limits.current()),
+            repr([module.running for module in loaded.profile.modules if module.running]),
         ]  # fmt: skip
 
     def may_have(self, question: str, parameters: Parameters) -> bool:
