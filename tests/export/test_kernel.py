@@ -17,7 +17,7 @@ from export_tools import ran, tool
 from lastbranch.binaries.kernel_modules import as_loaded, module_name
 from lastbranch.binaries.sections import open_binary
 from lastbranch.errors import FormatError
-from lastbranch.model import BytesSource
+from lastbranch.model import BytesSource, Limits, limited
 from toy_kernel import LINKED, MODULE, SHIFT, TEXT, Toy, build_id_of, built, functions_of, runs_of, unsymbolized
 
 PACKED: dict[str, Callable[[bytes], bytes]] = {
@@ -222,6 +222,14 @@ def test_a_damaged_file_of_a_module_is_named(toy: Toy, run, tmp_path: Path, pack
     assert done.code != 0
     assert "unreadable" in done.err
     assert "cannot be unpacked" in done.err
+
+
+@pytest.mark.parametrize("packed", [".xz", ".gz", ".zst"])
+def test_no_more_is_unpacked_than_the_limits_allow(packed: str) -> None:
+    data = PACKED[packed](b"\x7fELF" + bytes(100_000))
+    with limited(Limits(expansion=5000, ratio=1)), pytest.raises(FormatError, match="become more than 5000") as caught:
+        as_loaded(BytesSource(data, "toy"))
+    assert caught.value.value == 5001
 
 
 def test_lying_headers_of_a_module_are_errors(toy: Toy) -> None:

@@ -10,7 +10,10 @@ import pytest
 
 from code_walks import Walk
 from export_tools import PROGRAM, made_up_stacks, ran, tool
+from lastbranch.errors import FormatError
 from lastbranch.export.contexts import without_repeats
+from lastbranch.export.extbinary import read_extbinary
+from lastbranch.model import Limits, limited
 from probed_programs import SOURCE, built, probes_of, read, shown
 
 
@@ -190,8 +193,13 @@ def test_llvm_reads_the_binary_form_as_the_text(
     *_, kind, _, metadata, _ = struct.unpack_from("<28Q", mine, 18)
     assert kind == 5
     assert mine[242:metadata] == theirs[242:metadata]
-    checks = (run("export", "--check", path, "--binary", program, "--format", "csv").out for path in (text, packed))
-    assert len(set(checks)) == 1
+    compressed = tmp_path / "compressed"
+    ran(*merge[:-2], "--extbinary", "--compress-all-sections", "-o", compressed, text)
+    forms = text, packed, compressed
+    checks = [run("export", "--check", path, "--binary", program, "--format", "csv") for path in forms]
+    assert [(done.code, done.out) for done in checks] == [(0, checks[0].out)] * 3
+    with limited(Limits(expansion=16, ratio=1)), pytest.raises(FormatError, match="bytes"):
+        read_extbinary(compressed.read_bytes(), "compressed")
 
 
 def counts_of(name: str, text: str) -> int:

@@ -91,7 +91,8 @@ def _unpacked(source: Source, unpack: Callable[[bytes, int], bytes]) -> bytes:
 class _Decompressor(Protocol):
     """What lzma's and zlib's decompressors have in common."""
 
-    eof: bool
+    @property
+    def eof(self) -> bool: ...
 
     def decompress(self, data: bytes, max_length: int, /) -> bytes: ...
 
