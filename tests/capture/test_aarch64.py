@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import ctypes
+import signal
 from pathlib import Path
 
 import pytest
 
+from lastbranch.capture import ptrace, traceable
 from lastbranch.capture.architectures import ARCHITECTURES
+from lastbranch.capture.software import collector, engines
+from lastbranch.capture.software.bursts import BurstLimits
 from lastbranch.capture.software.control_flow import Code, Fork
+from lastbranch.capture.software.engines import PerfBreakpoints
 from lastbranch.capture.software.instructions import NOT_TAKEN
 from lastbranch.capture.software.startup_test import KNOWN
 from lastbranch.capture.software.successors import Successors
+from lastbranch.errors import UnavailableError
 from lastbranch.lbr import KIND
 
 VECTORS = Path(__file__).parents[1] / "data" / "aarch64_branches.txt"
@@ -117,3 +124,126 @@ def test_the_start_up_test_knows_its_code() -> None:
         assert branch is not None
         assert (branch.address, branch.kind) == (source, kind)
         assert branch.target in (0, target)
+
+
+def test_programs_of_other_machines_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(traceable, "HERE", ARCHITECTURES["aarch64"])
+    program = tmp_path / "app"
+    for machine, bits, said in ((62, 2, "a 64-bit x86"), (183, 1, "a 32-bit"), (40, 1, "an Arm"), (183, 2, "")):
+        program.write_bytes(b"\x7fELF" + bytes([bits, 1, 1]) + bytes(11) + machine.to_bytes(2, "little") + bytes(44))
+        if not said:
+            traceable.check_program(str(program))
+            continue
+        with pytest.raises(UnavailableError, match=f"{said} program; only AArch64 code is recorded"):
+            traceable.check_program(str(program))
+
+
+def test_call_stacks_come_from_frame_pointers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(collector, "HERE", ARCHITECTURES["aarch64"])
+    assert collector._call_graph("auto", 0) == "fp"
+    with pytest.raises(UnavailableError, match="AArch64"):
+        collector._call_graph("dwarf", 0)
+
+
+# -- engines, on a processor that knows just the instructions of the start-up test
+
+
+class Processor:
+    """Executes `KNOWN`, and stops as Linux does on AArch64: before an instruction with a breakpoint, each time."""
+
+    def __init__(self, *, perf: bool) -> None:
+        self.registers = (ctypes.c_uint64 * 34)()
+        self.registers[PC] = BASE
+        self.breakpoints = set[int]()
+        self.code = 0
+        """si_code of the last stop."""
+        self._perf, self._off = perf, False
+
+    def _execute(self) -> None:
+        r, at = self.registers, self.registers[PC]
+        match at - BASE:
+            case 0x00:
+                r[9] = 7
+            case 0x10:
+                r[30] = at + 4
+            case 0x14:
+                r[9] -= 1
+                r[33] = (r[9] == 0) << 30
+            case 0x20:
+                r[10] = BASE + 0x30
+        goes = {0x10: 0x20, 0x18: None if r[33] else 0x4, 0x1C: 0, 0x24: r[10] - BASE, 0x30: r[30] - BASE,
+                0x4: None if r[9] & 1 else 0x10}.get(at - BASE)  # fmt: skip
+        r[PC] = at + 4 if goes is None else BASE + goes
+
+    def go(self, tid: int, pokes: object, seconds: float, *, step: bool = False) -> int:
+        stops = step
+        if step and self._perf and self._off:  # its breakpoints are off for one step, of which nobody hears
+            self._off = stops = False
+            self._execute()
+        elif step:
+            self._execute()
+            self.code = 2
+        while not stops:
+            assert not self._off, "its breakpoints are off: it would never stop"
+            if self.registers[PC] in self.breakpoints:
+                self.code, self._off, stops = 4, self._perf, True
+            else:
+                self._execute()
+        return (signal.SIGURG if self._perf and self.code == 4 else signal.SIGTRAP) << 8 | 0x7F
+
+    def set(self, tid: int, number: int, words: ctypes.Array[ctypes.c_uint64]) -> None:
+        """struct user_hwdebug_state."""
+        self.breakpoints = {at for at, control in zip(words[1::2], words[2::2], strict=True) if control & 1}
+
+
+class OfProcessor(PerfBreakpoints):
+    def __init__(self, processor: Processor) -> None:
+        super().__init__()
+        self.processor = processor
+
+    def place(self, fork: Fork) -> tuple[()]:
+        self.processor.breakpoints = {*fork.ends}
+        return ()
+
+    def struck(self) -> bool:
+        return self.processor.code == 4
+
+    def disarm(self) -> None:
+        self.processor.breakpoints = set()
+
+
+PC = ARCHITECTURES["aarch64"].pc
+
+
+@pytest.mark.parametrize(("how", "ends"), [("ptrace", 4), ("ptrace", 2), ("perf", 4), ("steps", 1)])
+def test_engines_see_just_the_branches_of_known_code(how: str, ends: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    here, processor = ARCHITECTURES["aarch64"], Processor(perf=how == "perf")
+
+    def read(tid: int, into: ctypes.Array[ctypes.c_uint64]) -> None:
+        into[:] = processor.registers[:]
+
+    def step(tid: int) -> None:
+        processor.go(tid, (), 1, step=True)
+
+    for name, value in {"PC": here.pc, "STACK": here.stack, "FLAGS": here.flags, "RESUME_FLAG": 0}.items():
+        monkeypatch.setattr(engines, name, value)
+    monkeypatch.setattr(ptrace, "Registers", ctypes.c_uint64 * here.words)
+    for name, function in {"registers": read, "set_register_set": processor.set, "single_step": step,
+                           "siginfo": lambda tid: (processor.code, 0, 0)}.items():  # fmt: skip
+        monkeypatch.setattr(ptrace, name, function)
+    monkeypatch.setattr(engines, "next_stop", lambda tid, seconds: signal.SIGTRAP << 8 | 0x7F)
+    engine: engines.Engine = engines.SingleStep()
+    if how != "steps":
+        perf = engines.PerfBlocks(OfProcessor(processor))
+        engine = perf if how == "perf" else engines.SteppedBlocks(engines.HardwareBreakpoints(ends))
+        engine._registers, engine._resumer = processor.registers, processor  # type: ignore[attr-defined]
+    known, seen = successors(KNOWN["aarch64"].code, ends), list[tuple[int, int, int]]()
+    for _ in range(4):  # a burst goes on where the last one ended
+        burst = engine.burst(engines.Target(1, lambda status: False), known, BurstLimits(20, stops=2000))
+        assert burst.why == "full"
+        assert processor.breakpoints == set()
+        seen += burst.edges
+        known.widen()
+        known.begin()
+    assert len(seen) >= 80
+    assert seen == KNOWN["aarch64"].edges(BASE, len(seen))

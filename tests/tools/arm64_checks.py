@@ -20,10 +20,9 @@ _KINDS = (
     (r"br\w*", "ind"), (r"ret\w*", "ret"),
 )  # fmt: skip
 """Mnemonics of llvm-objdump, and perf's branch types."""
-_LEAST = 150
-"""Branches of a recording: a stop takes milliseconds there."""
-_COVERED = {"branches": 0.8, "forms": 0.8}
-"""The least share of executed taken branches whose edge is in a recording with breakpoints."""
+_LEAST, _COVERED = 100, 0.5
+"""Branches of a recording, in which a stop takes milliseconds; and the share of executed taken branches whose edges are
+in a recording with breakpoints."""
 
 
 def check(
@@ -38,10 +37,11 @@ def check(
             yield f"{name}: exit code {code}"
     for name, output in outputs.items():
         after = re.findall(rf"^-- recorded {name}.*(?:\n(?!-- [rft]).*)*", said, re.M)
-        if not after or not all(output in text for text in after):
+        if not all(output in text for text in after):
             yield f"{name}: the program printed something else than {output}"
-    if "-- went on: 0" not in said:
-        yield "the process that was recorded while it ran did not end as it should"
+    for name, how in re.findall(r"^-- (\S+) went on: (.*)", said, re.M):
+        if how != "True -9":
+            yield f"{name}: the process did not go on as it should: {how}"
     if "-- the guest ends: 0" not in said:
         yield "the guest did not end as it should"
     for name, data in files.items():
@@ -51,6 +51,9 @@ def check(
             path = Path(folder) / name
             path.write_bytes(data)
             profile = open_profile(path)
+            if "branch_from" not in profile.streams[-1].columns:
+                yield f"{name}: no branches"
+                continue
             found = stacks(profile)
             entries = [entry for stack in found for entry in stack]
             print(f"{name}: {len(found)} samples, {len(entries)} branches")
@@ -58,7 +61,7 @@ def check(
                 yield f"{name}: only {len(entries)} branches"
             yield from (f"{name}: {what}" for what in _wrong_kinds(profile, programs / program))
             if program in traces:
-                covered = _COVERED[program] if engine != "steps" else 0.0
+                covered = _COVERED if engine != "steps" else 0.0
                 yield from (f"{name}: {what}" for what in _against(traces[program], found, programs / program, covered))
 
 

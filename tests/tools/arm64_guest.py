@@ -14,11 +14,13 @@ from pathlib import Path
 ENGINES = {
     "blocks": "None",
     "steps": "lambda: ([], [SingleStep()])",
+    "risky": "lambda: ([], [SteppedBlocks(HardwareBreakpoints(4))])",
     "two": "lambda: ([], [SteppedBlocks(HardwareBreakpoints(2))])",
 }
 """Engines to record with, and what takes the place of `collector._ENGINES`."""
-RUNS = {"branches-": ("branches", 12000), "forms-": ("forms", 600000), "attached": ("branches", 12000)}
+RUNS = {"branches-": ("branches", 60000), "forms-": ("forms", 2000000)}
 """The programs without a C library, and their rounds, by the beginnings of the recordings' names."""
+ONLY = next((word[5:] for word in Path("/proc/cmdline").read_text().split() if word.startswith("only=")), "")
 _DRIVER = """
 import sys
 from lastbranch.capture.software import collector
@@ -27,15 +29,6 @@ chosen = {}
 if chosen: collector._ENGINES["aarch64"] = chosen
 from lastbranch.cli import main
 sys.argv[0] = "lastbranch"
-if "--run" in sys.argv:  # a process that runs already
-    import subprocess
-    at = sys.argv.index("--run")
-    running = subprocess.Popen(sys.argv[at + 1:])
-    sys.argv[at:] = ["-p", str(running.pid)]
-    try:
-        main()
-    finally:
-        print("-- went on:", running.wait(), flush=True)
 main()
 """
 
@@ -43,28 +36,41 @@ main()
 def main() -> None:
     print(f"-- guest: {platform.platform()} Python {platform.python_version()}", flush=True)
     engines()
-    for engine in ENGINES:
+    for engine in ("blocks", "steps", "two"):
         for name in ("branches-", "forms-"):
             program, rounds = RUNS[name]
             recorded(name + engine, engine, "--", f"/programs/{program}", f"{rounds:06}")
     recorded("threads", "blocks", "--", "/programs/threads")
     recorded("signals", "blocks", "--", "/programs/signals", "urg", "winch", "cont", "60")
-    program, rounds = RUNS["attached"]
-    recorded("attached", "blocks", "--allow-risk", "--duration", "4", "--run", f"/programs/{program}", f"{rounds:06}")
+    attached("attached-safe", "blocks", "--duration", "5")
+    attached("attached-risky", "risky", "--allow-risk", "--duration", "5")
 
 
 def engines() -> None:
     """Each engine on the code that is known."""
     from lastbranch.capture.ptrace import ticking
-    from lastbranch.capture.software.engines import HardwareBreakpoints, SingleStep, SteppedBlocks
+    from lastbranch.capture.software.engines import (
+        HardwareBreakpoints,
+        PerfBlocks,
+        PerfBreakpoints,
+        SingleStep,
+        SteppedBlocks,
+    )
     from lastbranch.capture.software.startup_test import test_engines
 
     with ticking():
-        for engine in (SteppedBlocks(HardwareBreakpoints(4)), SteppedBlocks(HardwareBreakpoints(2)), SingleStep()):
+        for engine in (
+            PerfBlocks(PerfBreakpoints()),
+            SteppedBlocks(HardwareBreakpoints(4)),
+            SteppedBlocks(HardwareBreakpoints(2)),
+            SingleStep(),
+        ):
             print(f"-- engine {test_engines([engine])}", flush=True)
 
 
 def recorded(name: str, engine: str, *words: str) -> None:
+    if ONLY and not name.startswith(ONLY):
+        return
     output = Path(f"/tmp/{name}.data")
     driver = _DRIVER.replace("{}", ENGINES[engine], 1)
     command = [sys.executable, "-c", driver, "record", "--engine", "software", "--no-progress", "--duty", "50"]
@@ -74,6 +80,18 @@ def recorded(name: str, engine: str, *words: str) -> None:
     print(done.stdout + done.stderr, flush=True)
     if output.exists():
         send(output)
+
+
+def attached(name: str, engine: str, *words: str) -> None:
+    """Record a process that runs already, and see that it goes on."""
+    with subprocess.Popen(["/programs/branches", "999999"]) as running:
+        recorded(name, engine, *words, "-p", str(running.pid))
+        ran = []
+        for _ in range(2):
+            time.sleep(1)
+            ran.append(int(Path(f"/proc/{running.pid}/stat").read_text().split()[13]))
+        running.kill()
+    print(f"-- {name} went on: {ran[1] > ran[0]} {running.returncode}", flush=True)
 
 
 def send(path: Path) -> None:

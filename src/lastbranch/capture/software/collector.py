@@ -52,6 +52,7 @@ from .engines import (
     DebugRegisters,
     Engine,
     HardwareBreakpoints,
+    PerfBlocks,
     PerfBreakpoints,
     SingleStep,
     SteppedBlocks,
@@ -794,7 +795,11 @@ def _engines_x86() -> tuple[list[Engine], list[Engine]]:
 
 
 def _engines_a64() -> tuple[list[Engine], list[Engine]]:
-    return [], [SteppedBlocks(HardwareBreakpoints(4)), SteppedBlocks(HardwareBreakpoints(2)), SingleStep()]
+    return [PerfBlocks(PerfBreakpoints())], [
+        SteppedBlocks(HardwareBreakpoints(4)),
+        SteppedBlocks(HardwareBreakpoints(2)),
+        SingleStep(),
+    ]
 
 
 _ENGINES = {"x86_64": _engines_x86, "aarch64": _engines_a64}

@@ -28,7 +28,8 @@ from .successors import Expectation, Successors
 from .walk_tables import SLOTS, Context, SharedWord
 
 __all__ = [
-    "BlockStep", "Breakpoints", "DebugRegisters", "Engine", "HardwareBreakpoints", "PerfBreakpoints", "SingleStep",
+    "BlockStep", "Breakpoints", "DebugRegisters", "Engine", "HardwareBreakpoints", "PerfBlocks", "PerfBreakpoints",
+    "SingleStep",
     "SteppedBlocks", "Target", "Walked",
 ]  # fmt: skip
 
@@ -619,6 +620,51 @@ class SteppedBlocks(BlockStep):
                     return "unexpected path"
                 steps = False
                 self._lifted.place(fork)
+            elif not thread.is_trigger(status):
+                burst.status = status
+                return "signal" if stopped(status) else "gone"
+
+
+class PerfBlocks(BlockStep):
+    """`BlockStep` with perf breakpoints on AArch64.
+
+    At a breakpoint the kernel turns all of the thread's off for one step, after which it turns them on again and lets
+    the thread run on (breakpoint_handler in arch/arm64/kernel/hw_breakpoint.c). PTRACE_CONT takes that step away, and
+    they would stay off: so the thread is resumed by PTRACE_SINGLESTEP, which gives it back.
+    """
+
+    def __init__(self, breakpoints: PerfBreakpoints) -> None:
+        super().__init__(breakpoints, walks=False)
+        self._off = set[int]()
+        """Threads whose breakpoints are off until they are stepped."""
+
+    def _run(
+        self, thread: Target, fork: Fork, burst: Burst, limits: BurstLimits, pending: PendingStop | None = None
+    ) -> str:
+        if burst.stops == limits.stops:
+            return "stops"
+        burst.stops += 1
+        registers, resumer, tid = self._registers, self._resumer, thread.tid
+        before, struck = registers[PC], self.signal << 8 | 0x7F
+        ran = tid in self._off
+        self.breakpoints.place(fork)
+        while True:
+            steps = tid in self._off
+            self._off.discard(tid)
+            status = resumer.go(tid, (), limits.seconds, step=steps)
+            if status is None:
+                return "deadline"
+            if status == struck and self.breakpoints.struck():
+                self._off.add(tid)
+                if registers[PC] not in fork.ends:
+                    return "unexpected path"
+                if ran or registers[PC] != before:
+                    return "full"
+                ran = True  # it stood on a breakpoint that is new: from now on it has run when it comes there again
+            elif status == SIGTRAP << 8 | 0x7F and steps and ptrace.siginfo(tid)[0] == _TRAP_TRACE:
+                if registers[PC] in fork.ends:  # they were not off: a mere step
+                    return "full"
+                ran = True
             elif not thread.is_trigger(status):
                 burst.status = status
                 return "signal" if stopped(status) else "gone"
