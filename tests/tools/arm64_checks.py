@@ -20,7 +20,7 @@ _KINDS = (
     (r"br\w*", "ind"), (r"ret\w*", "ret"),
 )  # fmt: skip
 """Mnemonics of llvm-objdump, and perf's branch types."""
-_LEAST, _COVERED = 100, 0.5
+_LEAST, _COVERED = 30, 0.3
 """Branches of a recording, in which a stop takes milliseconds; and the share of executed taken branches whose edges are
 in a recording with breakpoints."""
 

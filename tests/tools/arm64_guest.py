@@ -6,6 +6,7 @@ import base64
 import gzip
 import os
 import platform
+import signal
 import subprocess
 import sys
 import time
@@ -43,6 +44,7 @@ def main() -> None:
     recorded("threads", "blocks", "--", "/programs/threads")
     recorded("signals", "blocks", "--", "/programs/signals", "urg", "winch", "cont", "60")
     attached("attached-safe", "blocks", "--duration", "5")
+    killed("attached-killed")
     attached("attached-risky", "risky", "--allow-risk", "--duration", "5")
 
 
@@ -86,12 +88,42 @@ def attached(name: str, engine: str, *words: str) -> None:
     """Record a process that runs already, and see that it goes on."""
     with subprocess.Popen(["/programs/branches", "999999"]) as running:
         recorded(name, engine, *words, "-p", str(running.pid))
-        ran = []
-        for _ in range(2):
-            time.sleep(1)
-            ran.append(int(Path(f"/proc/{running.pid}/stat").read_text().split()[13]))
-        running.kill()
-    print(f"-- {name} went on: {ran[1] > ran[0]} {running.returncode}", flush=True)
+        goes_on(name, running)
+
+
+def killed(name: str) -> None:
+    """Kill the recorder, which is in a burst for most of the time, and see that the process goes on."""
+    if ONLY and not name.startswith(ONLY):
+        return
+    for _ in range(3):
+        with subprocess.Popen(["/programs/branches", "999999"]) as running:
+            words = [
+                "record",
+                "--engine",
+                "software",
+                "--duty",
+                "50",
+                "-o",
+                f"/tmp/{name}.data",
+                "-p",
+                str(running.pid),
+            ]
+            recorder = subprocess.Popen([sys.executable, "-m", "lastbranch", *words], start_new_session=True)
+            while "TracerPid:\t0\n" in Path(f"/proc/{running.pid}/status").read_text():
+                time.sleep(0.1)
+            time.sleep(3)
+            os.killpg(recorder.pid, signal.SIGKILL)
+            recorder.wait()
+            goes_on(name, running)
+
+
+def goes_on(name: str, running: subprocess.Popen[bytes]) -> None:
+    ran = []
+    for _ in range(2):
+        time.sleep(1)
+        ran.append(int(Path(f"/proc/{running.pid}/stat").read_text().split()[13]))
+    running.kill()
+    print(f"-- {name} went on: {ran[1] > ran[0]} {running.wait()}", flush=True)
 
 
 def send(path: Path) -> None:
