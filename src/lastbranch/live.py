@@ -316,7 +316,9 @@ class StreamCopy(Closing):
     def __init__(self, stream: BufferedReader) -> None:
         import threading
 
-        self.file: IO[bytes] = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 (closed by `close`)
+        with ExitStack() as opened:
+            self.file: IO[bytes] = opened.enter_context(tempfile.TemporaryFile(buffering=0))
+            self._open = opened.pop_all()
         self.error = ""
         """Why not all of it was copied."""
         self._stream, self._done = stream, threading.Event()
@@ -345,7 +347,7 @@ class StreamCopy(Closing):
             self._done.set()
 
     def close(self) -> None:
-        self.file.close()
+        self._open.close()
 
 
 # -- What was recorded

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, cast
 
 import click
 
@@ -14,6 +14,8 @@ from .record import TargetChoice, check_trigger, duty_option, filter_classes_opt
 from .symbols import symbol_options
 
 if TYPE_CHECKING:
+    from io import BufferedReader
+
     from ..live import RecorderState
     from ..model import OpenFile
     from ..symbols import SymbolOptions
@@ -76,7 +78,7 @@ def command(
         from ..formats.perfdata.header import read_magic
         from ..formats.perfdata.layout import PIPE_HEADER_SIZE
 
-        with StreamCopy(sys.stdin.buffer) as stream:
+        with StreamCopy(cast("BufferedReader", sys.stdin.buffer)) as stream:
             stream.wait(PIPE_HEADER_SIZE)
             source = _copy_of(stream.file, "<stdin>")
             read_magic(source)  # an error now, and not at the end
