@@ -154,8 +154,14 @@ def test_a_part_of_the_time_filters_every_screen(run: Callable[..., Ran], browse
         page.goto(f"{at}#/time?by=thread")
         settled(page)
         chart = page.locator("[data-group='1'] [data-measure=branches] svg")
-        box = chart.bounding_box()
+        box, ticks = chart.bounding_box(), page.locator(".axis span")
         assert box is not None
+        header = ask(shown, "time", {}).header
+        for tick in (ticks.first, ticks.last):
+            place, said = tick.bounding_box(), float(tick.inner_text().removesuffix(" s"))
+            assert place is not None
+            share = (said * 1e9 - header["from"]) / (header["to"] - header["from"])
+            assert box["x"] + box["width"] * share == pytest.approx(place["x"], abs=1)
         page.mouse.move(box["x"] + box["width"] / 4, box["y"] + 5)
         page.mouse.down()
         page.mouse.move(box["x"] + box["width"] / 2, box["y"] + 5)

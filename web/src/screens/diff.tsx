@@ -25,11 +25,13 @@ export function Diff(): ComponentChild {
   const asked = useAnswer(stacks ? "diff_flame" : "diff", { ...filters.value, by: stacks ? "" : by });
   return (
     <>
-      <nav aria-label="What is compared" class="views">
-        {VIEWS.map((one) => (
-          <button key={one.by} type="button" title={one.hint} aria-pressed={one.by === by} onClick={() => change({ by: one.by, sort: "", find: "", zoom: "" })}>{one.title}</button>
-        ))}
-      </nav>
+      <div class="over-table">
+        <nav aria-label="What is compared" class="views">
+          {VIEWS.map((one) => (
+            <button key={one.by} type="button" title={one.hint} aria-pressed={one.by === by} onClick={() => change({ by: one.by, sort: "", find: "", zoom: "" })}>{one.title}</button>
+          ))}
+        </nav>
+      </div>
       <Answered asked={asked}>
         {(answer) => (answer.has("before_own") ? <Stacks answer={answer} /> : answer.has("p") ? <Differences answer={answer} /> : null)}
       </Answered>
@@ -104,9 +106,9 @@ function columnsOf(answer: Answer): Column[] {
     numberColumn("before", "Before", answer.numbers("before"), percent, { unit: "%", width: 5.5 }),
     numberColumn("share", "After", answer.numbers("share"), percent, { unit: "%", width: 5.5 }),
     { ...amount, cell: (row) => <span class={(moved[row] ?? 0) > 0 ? "grew" : "shrank"}>{amount.cell(row)}</span> },
+    textColumn("significant", "Significant", Array.from(significant, (yes) => (yes ? "yes" : "no")), { width: 6, hint: "With all rows of the event judged together." }),
     numberColumn("noise", "Noise", answer.numbers("noise"), percent, { unit: "points", width: 6.5, hint: "Standard error of the change." }),
     numberColumn("p", "p", answer.numbers("p"), chance, { width: 5, hint: "Probability of such a difference between recordings that do not differ.", unknown: "Too few samples have it." }),
-    textColumn("significant", "Significant", Array.from(significant, (yes) => (yes ? "yes" : "no")), { width: 6, hint: "With all rows of the event judged together." }),
     numberColumn("before_samples", "Before", answer.numbers("before_samples"), count, { unit: "samples", width: 8 }),
     numberColumn("samples", "After", answer.numbers("samples"), count, { unit: "samples", width: 8 }),
   ];

@@ -27,6 +27,10 @@ export function Time(): ComponentChild {
 }
 
 /** What is drawn over the time, of each group. */
+/** At most so many times are written on the axis, the last one no later than at that share of its length. */
+const TICKS = 10;
+const LAST = 0.95;
+
 interface Measure {
   readonly name: string;
   readonly title: string;
@@ -64,6 +68,7 @@ function Rates({ answer }: { answer: Answer }): ComponentChild {
         <Table label="Parts of the time" columns={columns} rows={parts} sort="from" onOpen={(row) => isLive() && change(timesOf(row, parts, from, length))} />
       ) : (
         <div class="rates" role="region" aria-label="Rates over time" tabIndex={0}>
+          <Axis from={from} length={length} />
           {names.map((name, group) => (
             <section key={`${ids[group]} ${name}`} aria-label={name} data-group={group}>
               <h2 title={name}>
@@ -91,6 +96,20 @@ function Rates({ answer }: { answer: Answer }): ComponentChild {
         </div>
       )}
     </>
+  );
+}
+
+/** The time below which the charts are, in seconds since the first event. */
+function Axis({ from, length }: { from: number; length: number }): ComponentChild {
+  const power = 10 ** Math.floor(Math.log10(length / TICKS));
+  const step = power * ([1, 2, 5].find((times) => length / (times * power) <= TICKS) ?? 10);
+  const digits = Math.max(0, -Math.floor(Math.log10(step / 1e9)));
+  const first = Math.ceil(from / step);
+  const ticks = Array.from({ length: Math.max(0, Math.floor((from + length * LAST) / step) - first + 1) }, (_, i) => (first + i) * step);
+  return (
+    <div class="axis" aria-hidden="true">
+      {ticks.map((at) => <span key={at} style={{ left: `${(100 * (at - from)) / length}%` }}>{(at / 1e9).toFixed(digits)} s</span>)}
+    </div>
   );
 }
 
