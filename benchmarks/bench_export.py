@@ -8,8 +8,10 @@ remaining step (`sh -c "export && consumer"`), and the export alone. Whole proce
 
 `same` compares the two artefacts: equal files, or for those that are not, how many lines differ. Profiles by probe are
 of a capture of the same program, built by clang with probes. llvm-profgen reads no mispredictions of a capture: it gets
-their sums, which the generator knows, so its row is of the work on lines alone. No other tool makes `propeller` and
-`gopgo` of a capture here.
+their sums, which the generator knows, so its row is of the work on lines alone. By context it reads
+text: its row has the time of perf script and of llvm-profgen, the latter on the text that lastbranch makes, as perf
+script 6.1 prints offsets in the file for frames of a position-independent program, which llvm-profgen takes for
+addresses. No other tool makes `propeller` and `gopgo` of a capture here.
 """
 
 from __future__ import annotations
@@ -44,6 +46,10 @@ class Chain:
     """Command of its remaining step on the exported {text}, writing {out}; empty where the export is what it makes."""
     compiler: tuple[str, ...] = ("gcc",)
     """What compiles the program of the capture."""
+    options: tuple[str, ...] = ()
+    """Of the export."""
+    chains: bool = False
+    """The capture has call chains."""
 
 
 _BOLT = "/usr/lib/llvm-19/bin/perf2bolt"  # under another name it would rewrite the binary
@@ -76,6 +82,12 @@ _CHAINS = (
         "llvm-profgen-19 --binary={binary} --perfdata={data} --format=text --output={out}", "", _PROBED,
     ),
     Chain(
+        "llvm-profgen (contexts)", "sampleprof", ("llvm-profgen-19", "perf", "clang-19"),
+        'sh -c "perf script --show-mmap-events -F ip,brstack -i {data} >/dev/null && llvm-profgen-19 --binary={binary} '
+        '--perfscript={script} --csspgo-preinliner=0 --format=text --output={out}"',
+        "", _PROBED, ("--context",), True,
+    ),
+    Chain(
         "llvm-profgen (mispredictions)", "mispredictions", ("llvm-profgen-19",),
         "llvm-profgen-19 --binary={binary} --unsymbolized-profile={sites} --use-offset=0 --format=text --output={out}",
         "",
@@ -91,9 +103,9 @@ _CHAINS = (
 )  # fmt: skip
 
 
-def _export(capture: Capture, form: str, text: Path) -> str:
+def _export(capture: Capture, form: str, text: Path, options: tuple[str, ...] = ()) -> str:
     words = [sys.executable, "-m", "lastbranch", "export", capture.perf_data, "--to", form, "--no-progress"]
-    words += ["--binary", capture.binary, "--force", "-o", str(text)] + (
+    words += ["--binary", capture.binary, "--force", "-o", str(text), *options] + (
         ["--no-symbol-cache"] if form in ("sampleprof", "mispredictions") else []
     )
     return shlex.join(words)
@@ -126,11 +138,15 @@ def _commands(chain: Chain, capture: Capture, directory: Path) -> list[Command]:
     names = {"binary": shlex.quote(binary), "data": shlex.quote(capture.perf_data)}
     if "{sites}" in chain.alone:
         names["sites"] = shlex.quote(str(_sites(capture, directory / "sites.txt")))
+    if "{script}" in chain.alone:
+        names["script"] = shlex.quote(str(directory / "contexts.script.txt"))
+        export = _export(capture, "perfscript", directory / "contexts.script.txt")
+        subprocess.run(shlex.split(export), check=True, stderr=subprocess.DEVNULL)
     text = directory / f"{chain.name}.{chain.export}.txt"
     peer, ours = directory / f"{chain.name}.peer", directory / f"{chain.name}.ours"
     for path in (text, peer, ours):
         path.unlink(missing_ok=True)
-    export = _export(capture, chain.export, text)
+    export = _export(capture, chain.export, text, chain.options)
     commands = []
     if chain.alone:
         line = chain.alone.format(**names, out=shlex.quote(str(peer)))
@@ -204,7 +220,8 @@ def main() -> None:
     for chain in chains:
         of = capture
         if chain.compiler == _PROBED and all(map(shutil.which, chain.tools)):
-            of = generate(directory / "probed", arguments.size, arguments.processes, chain.compiler)
+            where = directory / "probed"
+            of = generate(where, arguments.size, arguments.processes, chain.compiler, chains=chain.chains)
         found = _rows(chain, of, directory, arguments.rounds)
         rows += found
         print(table(found, reference=found[min(len(found), 2) - 1].name), flush=True)

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perfdata import DEPTH, SAMPLE_BYTES, Writer
-from program import build, control_flow
+from program import Control, Kind, build, control_flow
 from walk import walk
 
 MODULE = "/opt/lbrbench/lbrbench"
@@ -95,9 +95,9 @@ def _build_id(binary: Path) -> bytes:
     return bytes.fromhex(match[1])
 
 
-def _walks(directory: Path, binary: Path, processes: int) -> tuple[list[Words], int]:
+def _walks(directory: Path, binary: Path, processes: int) -> tuple[list[Words], Control]:
     """The walk of each process, from `directory` where it was kept for the same program."""
-    control, walks = control_flow(binary), []
+    control, walks = control_flow(binary), list[Words]()
     directory.mkdir(exist_ok=True)
     for index in range(processes):
         path = directory / f"{_build_id(binary).hex()[:16]}-v{VERSION}-{index}.npy"
@@ -106,11 +106,32 @@ def _walks(directory: Path, binary: Path, processes: int) -> tuple[list[Words], 
             np.save(partial, walk(control, _WALK_LENGTH, seed=index + 1))
             os.replace(partial, path)
         walks.append(np.load(path))
-    return walks, control.basic_blocks
+    return walks, control
 
 
-def _write(path: Path, binary: Path, walks: list[Words], samples: int) -> list[NDArray[np.int64]]:
-    """Stream the capture to `path`; gives how many windows start at each position of each walk."""
+def _callers(control: Control, entries: Words) -> tuple[NDArray[np.int64], list[tuple[int, ...]]]:
+    """(which call stack there is before each branch of a walk, the return addresses of each, innermost first)."""
+    calls = {
+        a: after for a, k, after in zip(control.address, control.kind, control.after, strict=True) if k == Kind.CALL
+    }
+    returns = {a for a, k in zip(control.address, control.kind, strict=True) if k == Kind.RETURN}
+    stacks: dict[tuple[int, ...], int] = {(): 0}
+    now: tuple[int, ...] = ()
+    found = []
+    for source in entries[:, 0].tolist():
+        found.append(stacks.setdefault(now, len(stacks)))
+        if source in calls:
+            now = (calls[source], *now)
+        elif source in returns:
+            now = now[1:]
+    return np.array(found, np.int64), list(stacks)
+
+
+def _write(
+    path: Path, binary: Path, walks: list[Words], samples: int, chained: Control | None
+) -> list[NDArray[np.int64]]:
+    """Stream the capture to `path`; gives how many windows start at each position of each walk. Samples have call
+    chains of the program ``chained``, if given."""
     rng = np.random.default_rng(samples)
     offset, vaddr, length = _segment(binary)
     first, size = vaddr & -_PAGE, (vaddr % _PAGE + length + _PAGE - 1) & -_PAGE
@@ -121,7 +142,8 @@ def _write(path: Path, binary: Path, walks: list[Words], samples: int) -> list[N
         windows.append(np.lib.stride_tricks.sliding_window_view(loaded.reshape(-1), 3 * (DEPTH + 1))[::3])
     starts = [np.zeros(len(entries), np.int64) for entries in walks]
     pids = np.array([pid for pid, _ in _PROCESSES], np.uint64)
-    writer, now, done, running = Writer(path), _START_NS, 0, 0
+    writer, now, done, running = Writer(path, chained is not None), _START_NS, 0, 0
+    callers = [_callers(chained, entries) for entries in walks] if chained is not None else []
     while done < samples:
         if running < len(walks):
             pid, base = _PROCESSES[running]
@@ -132,13 +154,22 @@ def _write(path: Path, binary: Path, walks: list[Words], samples: int) -> list[N
         times = now + np.cumsum(rng.integers(1_000, 200_000, count))
         process = rng.integers(0, running, count)
         rows = np.empty((count, 3 * (DEPTH + 1)), np.uint64)
+        chains: list[tuple[int, ...]] = [()] * count
         for index in range(running):
             chosen = np.flatnonzero(process == index)
             at = rng.integers(0, len(windows[index]), len(chosen))
             rows[chosen] = windows[index][at]
             np.add.at(starts[index], len(walks[index]) - 1 - DEPTH - at, 1)
+            if callers:
+                which, stacks = callers[index]
+                for sample, stack in zip(chosen.tolist(), which[len(which) - 1 - at].tolist(), strict=True):
+                    chains[sample] = tuple(address + _PROCESSES[index][1] for address in stacks[stack])
         # Row entry 0 is the next taken branch: its address is the sample's ip. The stack is the 32 before it.
-        writer.samples(rows[:, 0], pids[process], times.astype(np.uint64), rows[:, 3:])
+        columns = rows[:, 0], pids[process], times.astype(np.uint64), rows[:, 3:]
+        if callers:
+            writer.chained_samples(*columns, chains)
+        else:
+            writer.samples(*columns)
         writer.finished_round()
         now, done = int(times[-1]), done + count
     writer.close(_build_id(binary), MODULE)
@@ -181,8 +212,11 @@ def _truth(path: Path, walks: list[Words], starts: list[NDArray[np.int64]]) -> t
     return len(branches), len(ranges)
 
 
-def generate(directory: Path, size: int, processes: int = 3, compiler: tuple[str, ...] = ("gcc",)) -> Capture:
-    """The capture of about `size` bytes in `directory`: made now, or found there from before.
+def generate(
+    directory: Path, size: int, processes: int = 3, compiler: tuple[str, ...] = ("gcc",), *, chains: bool = False
+) -> Capture:
+    """The capture of about `size` bytes in `directory`: made now, or found there from before. With ``chains`` it has
+    call chains, too, and is larger by these.
 
     Captures of programs of another `compiler` need another `directory`.
     """
@@ -192,15 +226,15 @@ def generate(directory: Path, size: int, processes: int = 3, compiler: tuple[str
     symfs = directory / "symfs"
     binary = symfs / MODULE.lstrip("/")
     build(directory, binary, compiler)
-    name, samples = f"{size}-{processes}p", max(size // SAMPLE_BYTES, 2 * _FIRST_SAMPLES + 1)
+    name, samples = f"{size}-{processes}p{'-chains' * chains}", max(size // SAMPLE_BYTES, 2 * _FIRST_SAMPLES + 1)
     data, truth, about = (directory / f"{name}.{suffix}" for suffix in ("perf.data", "truth.txt", "json"))
     if about.exists() and data.exists() and data.stat().st_mtime >= binary.stat().st_mtime:
         found = json.loads(about.read_text())
         if found.get("version") == VERSION:
             return Capture(**found)
     about.unlink(missing_ok=True)
-    walks, basic_blocks = _walks(directory / "walks", binary, processes)
-    starts = _write(data, binary, walks, samples)
+    walks, control = _walks(directory / "walks", binary, processes)
+    starts = _write(data, binary, walks, samples, control if chains else None)
     distinct_branches, distinct_ranges = _truth(truth, walks, starts)
     capture = Capture(
         *(str(path) for path in (data, binary, symfs, truth)),
@@ -209,7 +243,7 @@ def generate(directory: Path, size: int, processes: int = 3, compiler: tuple[str
         ranges_by_process=[int(start.sum()) * (DEPTH - 1) for start in starts],
         distinct_branches=distinct_branches,
         distinct_ranges=distinct_ranges,
-        basic_blocks=basic_blocks,
+        basic_blocks=control.basic_blocks,
     )
     about.write_text(json.dumps(asdict(capture), indent=2) + "\n")
     return capture

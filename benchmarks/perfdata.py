@@ -19,17 +19,23 @@ SAMPLE_BYTES = 8 * SAMPLE_WORDS
 PERIOD = 1_000_003
 
 # perf_event_attr
-_IP, _TID, _TIME, _SAMPLE_PERIOD, _BRANCH_STACK = 1 << 0, 1 << 1, 1 << 2, 1 << 8, 1 << 11
+_IP, _TID, _TIME, _CALLCHAIN, _SAMPLE_PERIOD, _BRANCH_STACK = 1 << 0, 1 << 1, 1 << 2, 1 << 5, 1 << 8, 1 << 11
 _SAMPLE_TYPE = _IP | _TID | _TIME | _SAMPLE_PERIOD | _BRANCH_STACK  # 0x907
 _BRANCH_USER, _BRANCH_ANY = 1 << 0, 1 << 3
 _ATTR_SIZE = 120
 # inherit, exclude_kernel, exclude_hv, mmap, comm, enable_on_exec, task, sample_id_all, mmap2, comm_exec
 _ATTR_FLAGS = sum(1 << bit for bit in (1, 5, 6, 8, 9, 12, 13, 18, 23, 24))
-_ATTR = struct.pack(
-    "<IIQQQQQIIQQQQIiQIHHII",
-    *(0, _ATTR_SIZE, 0, PERIOD, _SAMPLE_TYPE, 0, _ATTR_FLAGS, 0, 0, 0, 0, _BRANCH_ANY | _BRANCH_USER),
-    *(0, 0, 0, 0, 0, 0, 0, 0, 0),
-)
+_IN_USER_SPACE = (1 << 64) - 512
+"""PERF_CONTEXT_USER, before the frames of a call chain."""
+
+
+def _attr(chains: bool) -> bytes:
+    return struct.pack(
+        "<IIQQQQQIIQQQQIiQIHHII",
+        *(0, _ATTR_SIZE, 0, PERIOD, _SAMPLE_TYPE | _CALLCHAIN * chains, 0, _ATTR_FLAGS, 0, 0, 0, 0),
+        *(_BRANCH_ANY | _BRANCH_USER, 0, 0, 0, 0, 0, 0, 0, 0, 0),
+    )
+
 
 # record types and misc bits
 _COMM, _SAMPLE, _MMAP2, _BUILD_ID, _FINISHED_ROUND = 3, 9, 10, 67, 68
@@ -56,9 +62,11 @@ def _record(kind: int, misc: int, body: bytes) -> bytes:
 
 
 class Writer:
-    """Writes one perf.data file: records in call order, the header when it is closed."""
+    """Writes one perf.data file: records in call order, the header when it is closed. ``chains``: samples have call
+    chains."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, chains: bool = False) -> None:
+        self._attr = _attr(chains)
         self._file: BinaryIO = path.open("wb")
         self._data_offset = _HEADER_SIZE + _ATTR_SIZE + 16
         self._file.write(bytes(self._data_offset))
@@ -92,6 +100,22 @@ class Writer:
         words[:, 6:] = stacks.reshape(len(ip), 3 * DEPTH)
         self._file.write(words.data)
 
+    def chained_samples(
+        self,
+        ip: NDArray[np.uint64],
+        pid: NDArray[np.uint64],
+        time: NDArray[np.uint64],
+        stacks: NDArray[np.uint64],
+        callers: list[tuple[int, ...]],
+    ) -> None:
+        """The same with a call chain each, of which ``callers`` are the return addresses, innermost first."""
+        words = stacks.reshape(len(ip), 3 * DEPTH).astype("<u8")
+        columns = zip(ip.tolist(), pid.tolist(), time.tolist(), callers, words, strict=True)
+        for at, process, when, frames, entries in columns:
+            chain = (2 + len(frames), _IN_USER_SPACE, at, *frames)
+            body = struct.pack(f"<QIIQQ{len(chain)}QQ", at, process, process, when, PERIOD, *chain, DEPTH)
+            self._file.write(_record(_SAMPLE, _USER, body + entries.tobytes()))
+
     def finished_round(self) -> None:
         """Everything older than the newest time so far is in the file."""
         self._file.write(_record(_FINISHED_ROUND, 0, b""))
@@ -108,7 +132,7 @@ class Writer:
             "ARCH": _string("x86_64"),
             "NRCPUS": struct.pack("<II", 4, 4),
             "CMDLINE": struct.pack("<I", 5) + b"".join(map(_string, ("perf", "record", "-e", "cycles:u", "-b"))),
-            "EVENT_DESC": struct.pack("<II", 1, _ATTR_SIZE) + _ATTR + struct.pack("<I", 0) + _string("cycles:u"),
+            "EVENT_DESC": struct.pack("<II", 1, _ATTR_SIZE) + self._attr + struct.pack("<I", 0) + _string("cycles:u"),
             "BRANCH_STACK": b"",
         }
         at = end + 16 * len(sections)
@@ -122,5 +146,5 @@ class Writer:
         self._file.write(struct.pack("<QQ", _HEADER_SIZE, _ATTR_SIZE + 16))
         self._file.write(struct.pack("<QQ", self._data_offset, end - self._data_offset))
         self._file.write(struct.pack("<QQ4Q", 0, 0, features, 0, 0, 0))
-        self._file.write(_ATTR + struct.pack("<QQ", 0, 0))
+        self._file.write(self._attr + struct.pack("<QQ", 0, 0))
         self._file.close()
