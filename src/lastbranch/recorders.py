@@ -103,6 +103,8 @@ def record_file(
         raise CollectorError(f"the {engine} engine is not for {sys.platform}", hint=recorder.instead)
     if growing is not None and (ending == ".etl" or sys.platform != "linux"):
         raise SelectionError("a trace log cannot be read while it is recorded", hint="-o NAME.tb5, or NAME.data")
+    if options.switch is not None and (ending == ".etl" or growing is not None or sys.platform != "linux"):
+        raise SelectionError("--switch-output is for .tb5 and .data files on Linux that nobody reads while they grow")
     check_output(output)
     try:
         return recorder.record(Wanted(target, output, options, engine, tuple(command_line), say, progress, growing))
@@ -183,6 +185,13 @@ def _by_engine(
                 hint="--call-graph fp or lbr",
             )
         say(f"{INSTEAD}call stacks by call frame information (dwarf) need it")
+    elif options.switch is not None and engine != "software":
+        if engine == "hardware":
+            raise SelectionError(
+                "--switch-output needs the software engine",
+                hint="several recordings with --duration make several files",
+            )
+        say(f"{INSTEAD}--switch-output needs it")
     elif engine != "software":
         try:
             return by_hardware()

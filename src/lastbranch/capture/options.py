@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from enum import IntEnum
+from typing import Any
 
 from ..lbr import PERF_SELECT
 from ..model.safe_text import counted
 from .process_groups import ProcessGroup
+from .switch_output import SwitchOutput
 
 __all__ = ["CALL_GRAPHS", "Calls", "DEFAULT_SELECT", "Options", "Summary", "Targets"]
 
@@ -71,6 +73,8 @@ class Options:
     """Seconds after which the recording ends."""
     no_follow: tuple[str, ...] = ()
     """Patterns of programs, by path or its last part, that are released when they are executed."""
+    switch: SwitchOutput | None = None
+    """When to go on in a new file; ``None``: all is in one."""
     allow_risk: bool = False
     """Attach with an engine that kills the target if the collector is killed in mid-burst."""
 
@@ -121,6 +125,21 @@ class Summary:
     hint: str = ""
     status: int = 0
     """125 to 127 where the program could not be run or the collector failed."""
+    files: tuple[str, ...] = ()
+    """The files of a recording in several (`Options.switch`)."""
+
+    def since(self, before: Summary) -> Summary:
+        """What was recorded after ``before``, of the same recording: numbers are differences."""
+
+        def difference(new: Any, old: Any) -> Any:
+            if isinstance(new, dict):
+                rest = {key: difference(value, old.get(key, type(value)())) for key, value in new.items()}
+                return {key: value for key, value in rest.items() if value}
+            return new - old if isinstance(new, int | float) else new
+
+        same = ("self_test", "exit_code", "status")
+        names = [one.name for one in fields(self) if one.name not in same]
+        return replace(self, **{name: difference(getattr(self, name), getattr(before, name)) for name in names})
 
     @property
     def share(self) -> float:

@@ -14,8 +14,8 @@ import shutil
 import signal
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from dataclasses import asdict
+from contextlib import nullcontext, suppress
+from dataclasses import asdict, replace
 from typing import IO, TYPE_CHECKING, NoReturn
 
 from ..errors import LastbranchError
@@ -23,6 +23,7 @@ from ..model.atomic_output import PartFile, PartFolder, keep_old, unused_name
 from .launch import Repeats, end_with_parent, held_signals, interruptible, received
 from .options import Options, Summary, Targets
 from .software import record_software
+from .switch_output import Parts, Switcher, SwitchOutput
 from .traceable import CollectorError, RunError
 
 if TYPE_CHECKING:
@@ -54,6 +55,8 @@ def record(
     `CollectorError` where the collector crashed; what it had recorded is written nevertheless.
     """
     with held_signals(), PartFile(output) as spill:
+        if options.switch is not None:
+            return _record_parts(target, options, options.switch, output, command, say, progress, spill)
         with open(os.dup(spill.file.fileno()), "r+b") as file:
             summary, failure = collect(
                 target, options, file, command, say, progress, running=lambda pid: growing(spill.file),
@@ -66,10 +69,30 @@ def record(
         return summary
 
 
+def _record_parts(
+    target: Sequence[str] | int | Targets, options: Options, switch: SwitchOutput, output: str, command: Sequence[str],
+    say: Say, progress: Callable[[Summary], None], first: PartFile,
+) -> Summary:  # fmt: skip
+    """`record` into several files, which are stored while the recording goes on; their names are in the summary."""
+
+    def store(part: PartFile, name: str, summary: Summary) -> None:
+        save(part, name, lambda profile: describe(profile, options, summary), interrupts=False)
+
+    parts = Parts(switch, output, first, store)
+    with open(os.dup(first.file.fileno()), "r+b") as file:
+        summary, failure = collect(
+            target, options, file, command, say, progress, running=lambda pid: parts.start(), switcher=parts.switcher
+        )
+    parts.finish(summary, least=_EMPTY if failure else 0)
+    if failure is not None:
+        raise failure
+    return replace(summary, files=tuple(parts.names))
+
+
 def collect(
     target: Sequence[str] | int | Targets, options: Options, file: IO[bytes], command: Sequence[str], say: Say,
     progress: Callable[[Summary], None], running: Callable[[int], None] = lambda pid: None,
-    stop: Callable[[], bool] = lambda: False, *, converts: bool = False,
+    stop: Callable[[], bool] = lambda: False, *, converts: bool = False, switcher: Switcher | None = None,
 ) -> tuple[Summary, LastbranchError | None]:  # fmt: skip
     """Record into ``file`` (perf.data, pipe form) in a process of its own: the result, and the failure if any.
 
@@ -90,7 +113,8 @@ def collect(
             gc.disable()  # the loop makes no cycles, and a collection would fall into a burst
             _collect(
                 lambda summary: record_software(
-                    target, options, file, command, unblocked, summary, say, _announcing(writes, progress), stop
+                    target, options, file, command, unblocked, summary, say, _announcing(writes, progress), stop,
+                    switcher,
                 ),
                 file, writes,
             )  # fmt: skip
@@ -140,7 +164,8 @@ def _collect(run: Callable[[Summary], None], file: IO[bytes], pipe: int) -> NoRe
         summary.status = CollectorError.exit_code
     finally:
         with suppress(OSError):
-            file.flush()
+            if not file.closed:  # the recording went on in another
+                file.flush()
         with suppress(OSError):
             os.write(pipe, json.dumps(asdict(summary)).encode())
         os._exit(0)
@@ -201,18 +226,21 @@ def _wait(pid: int) -> None:
             (found._replace(number=signal.SIGTERM) if found.number == signal.SIGALRM else found).forward(pid)
 
 
-def save(spill: PartFile, output: str, describe: Callable[[Profile], None]) -> None:
+def save(
+    spill: PartFile, output: str, describe: Callable[[Profile], None], *, interrupts: bool = True
+) -> None:  # fmt: skip
     """Write ``output`` from the perf.data ``spill``: by its name the same bytes, a trace log, or TB5.
 
     An existing file becomes ``output.old``; ``describe`` completes the profile of the latter two. Where ``output``
-    cannot be written, the recording is kept, and the `CollectorError` says where.
+    cannot be written, the recording is kept, and the `CollectorError` says where. ``interrupts``: Ctrl-C interrupts a
+    conversion.
     """
     try:
         if output.endswith(".data"):
             keep_old(output)
             spill.move(output)
             return
-        with interruptible():
+        with interruptible() if interrupts else nullcontext():
             _convert(f"/proc/self/fd/{spill.file.fileno()}", output, describe)
     except BaseException as error:
         hint = _kept(spill, output)

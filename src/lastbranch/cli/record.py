@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
+from ..errors import SelectionError
 from ..recorders import CLASSES
 from .options import DEFAULT_FILE, Count, complete_file, grouped, no_progress_option, stacked
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
     from ..capture import ProcessGroup, Summary
+    from ..capture.switch_output import SwitchOutput
     from ..live import LiveViewer
 
 
@@ -142,6 +144,12 @@ class _Record(click.Command):
 @click.option(
     "--duration", type=click.FloatRange(min=0, min_open=True), metavar="SECONDS", help="Stop after this time."
 )
+@click.option("--switch-output", metavar="SIZE|TIME",
+              help="Software: go on in a new file after that many bytes of records (100M, 1G) or that time (30s, 5m, "
+                   "1h). Each file can be read by itself and has the time in its name, before the "
+                   "extension.")  # fmt: skip
+@click.option("--switch-max-files", type=Count(1), metavar="N",
+              help="With --switch-output: keep the newest N files.")  # fmt: skip
 @click.option("--no-follow", multiple=True, metavar="GLOB",
               help="Do not record programs with this path or name (repeatable).")  # fmt: skip
 @click.option("--allow-risk", is_flag=True,
@@ -190,6 +198,9 @@ def command(
     """
     target.check()
     check_trigger(options)
+    options["switch"] = _switch(options.pop("switch_output"), options.pop("switch_max_files"))
+    if options["switch"] and (live or view):
+        raise click.UsageError("--switch-output makes several files: `lastbranch view` shows them when they are done")
     if live and view:
         raise click.UsageError("--live goes on when the recording is done: --view is not needed")
     if no_open and not (live or view):
@@ -205,7 +216,7 @@ def command(
             command_line=("lastbranch", *sys.argv[1:]), say=_say, growing=viewer.show if viewer else None,
             progress=_Line() if not no_progress and sys.stderr.isatty() else lambda summary: None,
         )  # fmt: skip
-        _say(f"{done} written to {output}")
+        _say(f"{done} written to {_written(output, done)}")
         for note in done.notes:
             _say(f"note: {note}")
         if viewer:
@@ -236,6 +247,29 @@ def _look_at(output: str, progress: bool, browse: bool) -> None:
 
     capture = Capture((output,), None, progress)
     show(capture, capture.open(), SymbolOptions(), (), browse=browse)
+
+
+def _switch(text: str | None, keep: int | None) -> SwitchOutput | None:
+    from ..capture.switch_output import SwitchOutput
+
+    if text is None:
+        if keep is not None:
+            raise click.BadParameter("needs --switch-output", param_hint="--switch-max-files")
+        return None
+    try:
+        return SwitchOutput.parse(text, keep or 0)
+    except SelectionError as error:
+        raise click.BadParameter(str(error), param_hint="--switch-output") from error
+
+
+def _written(output: str, done: object) -> str:
+    """The name of the file, or of the last one of several."""
+    files: tuple[str, ...] = getattr(done, "files", ())
+    if not files:
+        return output
+    from ..model import counted
+
+    return files[-1] + (f" and {counted(len(files) - 1, 'file')} before it" if files[1:] else "")
 
 
 def _say(line: str) -> None:

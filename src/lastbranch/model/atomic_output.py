@@ -157,6 +157,14 @@ class PartFile(_Part):
         super().__init__(final, lambda path: os.open(path, flags, mode))
         self.file = NamedFile(self._lock, "r+b", self.final)
 
+    @classmethod
+    def adopted(cls, final: str, path: str, descriptor: int) -> PartFile:
+        """A part that another process made and gave us: ``descriptor``, which holds its lock, and its ``path``."""
+        part = cls.__new__(cls)
+        part.final, part.path, part._lock, part._done = final, path, descriptor, False
+        part.file = NamedFile(descriptor, "r+b", final)
+        return part
+
     def __enter__(self) -> PartFile:
         return self
 

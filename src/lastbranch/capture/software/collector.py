@@ -41,6 +41,7 @@ from ..ptrace import (
     stopped,
     ticking,
 )
+from ..switch_output import Switcher
 from ..traceable import check_machine, check_program, describe_attach, describe_exec, describe_launch, warnings_of
 from .burst_runner import BurstRunner, NoBurst, SharedProcessor, ThreadsProcessor
 from .bursts import Burst, BurstLimits
@@ -193,6 +194,10 @@ class Collector:
     def stop(self) -> None:
         """End the recording at the next tick; programs continue."""
         self._stopping = True
+
+    @property
+    def stopping(self) -> bool:
+        return self._stopping
 
     @property
     def _over(self) -> bool:
@@ -660,7 +665,7 @@ _SLOWER_HERE = f"no part of the compiled library is for bursts on {HERE.title}: 
 def record_software(
     target: Sequence[str] | int | Targets, options: Options, file: IO[bytes], command: Sequence[str],
     unblocked: Iterable[int], summary: Summary, say: Callable[[str], None], progress: Callable[[Summary], None],
-    stop: Callable[[], bool] = lambda: False,
+    stop: Callable[[], bool] = lambda: False, switcher: Switcher | None = None,
 ) -> None:  # fmt: skip
     """Record a command, a process id or `Targets` (these with a sideband for their group alone) into ``file``
     (perf.data, pipe form), in this process, which must have no other children, one thread, and `SIGNALS` blocked.
@@ -683,6 +688,8 @@ def record_software(
         traced = _Traced(target, unblocked)
         bursts.sideband = sideband = traced.sideband(options.time_period, graph, summary)
         out.begin(sideband.ids, command)
+        if switcher is not None:
+            out.carry_state()
         collector = Collector(
             traced.tree, traced.root, options, select, bursts, lengths, trigger, sideband, out, summary, kills=launched,
             report_time=report_time(), watched=traced.watched,
@@ -693,6 +700,11 @@ def record_software(
             if signals.enough() or stop():
                 collector.stop()
             progress(summary)
+            if switcher is not None and switcher.due(out.size) and not collector.stopping:
+                moment = now()
+                sideband.drain(out)
+                out.flush()
+                out.switch(switcher.next_file(summary), moment)
 
         def warn(pid: int, path: str) -> None:
             for sentence in warnings_of(pid, path):

@@ -19,6 +19,7 @@ from ...errors import UnavailableError
 from ...formats.perfdata.layout import MISC, RECORD, SAMPLE
 from ...formats.perfdata.writer import Described, SideRecords, pipe_begin, pipe_event, pipe_feature, record
 from ...lbr import FLAG_FIELDS
+from ..carried_state import CarriedState
 from ..perf_events import syscall
 from ..perf_events.synthesis import build_id_of, machine_features, mapping_record
 from ..perf_events.syscall import CLOCK, CPU_CLOCK, FLAG, Ring
@@ -76,15 +77,40 @@ class RecordWriter:
         """``select``: PERF_SAMPLE_BRANCH_* of the bursts. ``period``: CPU time between bursts, of the time samples
         ``time_period``, in ns. ``call_graph`` ``dwarf``: bursts have call chains, ``fp``: time samples. ``calls``:
         system calls have records, too."""
-        self.write, self.flush = file.write, file.flush
+        self.write: Callable[[bytes], object] = file.write
+        self.flush = file.flush
+        self._file, self._state = file, CarriedState(RECORDS)
+        self.size = 0
+        """Bytes of records since the beginning of this file, where state is carried over (`carry_state`)."""
         self.write(pipe_begin())
         self._chains, self._calls = call_graph == "dwarf", calls
         fields = BURSTS | SAMPLE.CALLCHAIN if self._chains else BURSTS
         self._time_attr = time_attribute(time_period, call_graph == "fp")
         self._burst_attr = _attribute(sample_period=period, sample_type=fields, branch_sample_type=select)
 
+    def carry_state(self) -> None:
+        """Remember what is written of processes, for files that follow this one."""
+        self.write = self._write_and_note
+
+    def _write_and_note(self, records: bytes) -> None:
+        self._state.note(records)
+        self.size += len(records)
+        self._file.write(records)
+
+    def switch(self, file: IO[bytes], moment: int) -> None:
+        """Go on in ``file``. All that happened before ``moment`` is in the one before, which is closed."""
+        self._file.close()
+        self._file, self.flush = file, file.flush
+        self.write, self.size = file.write, 0
+        self.write(pipe_begin())
+        self.begin(*self._begun)
+        for one in self._state.at(moment):
+            self.write(one)
+        self.carry_state()
+
     def begin(self, time_ids: Sequence[int], command: Sequence[str]) -> None:
         """What must precede samples: the two events, with the ids of the kernel's one, and the machine."""
+        self._begun = time_ids, command
         self.write(pipe_event(Described("cpu-clock", self._time_attr, time_ids)))
         self.write(pipe_event(Described("software-lbr", self._burst_attr, (_BURST_ID,))))
         if self._calls:

@@ -1,0 +1,153 @@
+"""One recording in several files, each whole and readable by itself.
+
+The collector decides when to go on in a new file: it begins that with the state of all processes, and hands it to its
+parent, which stores the file before. So what a file holds is stored, whatever happens to the collector.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from typing import IO, TYPE_CHECKING
+
+from ..errors import LastbranchError, SelectionError
+from ..model.atomic_output import PartFile
+
+if TYPE_CHECKING:
+    from .options import Summary
+
+__all__ = ["Parts", "SwitchOutput", "Switcher"]
+
+
+_UNITS = {"B": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+_TIMES = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_WORD = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)([BKMGsmhd])")
+_SHORTEST, _SMALLEST = 0.1, 1 << 10
+_MESSAGE = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class SwitchOutput:
+    """When a recording goes on in a new file: after ``size`` bytes of records, or after ``seconds``; the other is 0."""
+
+    size: int = 0
+    seconds: float = 0.0
+    keep: int = 0
+    """How many files stay, the newest; 0: all."""
+
+    @classmethod
+    def parse(cls, text: str, keep: int = 0) -> SwitchOutput:
+        """``100M`` (B, K, M, G: bytes) or ``30s`` (s, m, h, d), as perf takes it. Raises `SelectionError`."""
+        found = _WORD.fullmatch(text)
+        if found is None:
+            raise SelectionError(f"{text!r} is neither a size as 100M (B, K, M, G) nor a time as 30s (s, m, h, d)")
+        number, unit = float(found[1]), found[2]
+        if unit in _UNITS:
+            if number * _UNITS[unit] < _SMALLEST:
+                raise SelectionError(f"{text} is too small for a file: the least is {_SMALLEST}B")
+            return cls(size=int(number * _UNITS[unit]), keep=keep)
+        if number * _TIMES[unit] < _SHORTEST:
+            raise SelectionError(f"{text} is too short for a file: the least is {_SHORTEST}s")
+        return cls(seconds=number * _TIMES[unit], keep=keep)
+
+
+def _stamp() -> str:
+    """The local time to hundredths of a second, as in the names of perf's files."""
+    now = time.time()
+    return time.strftime("%Y%m%d%H%M%S", time.localtime(now)) + f"{int(now * 100) % 100:02}"
+
+
+class Switcher:
+    """The collector's side: knows when a file is full."""
+
+    def __init__(self, wanted: SwitchOutput, output: str, connection: socket.socket) -> None:
+        self._wanted, self._output, self.connection = wanted, output, connection
+        self._since = time.monotonic()
+
+    def due(self, size: int) -> bool:
+        """Whether to go on in a new file, after ``size`` bytes of records in this one."""
+        if self._wanted.size:
+            return size >= self._wanted.size
+        return size > 0 and time.monotonic() - self._since >= self._wanted.seconds
+
+    def next_file(self, summary: Summary) -> IO[bytes]:
+        """A new file; that before is complete, and ``summary`` is that of the recording until now. Raises `OSError`."""
+        part = PartFile(self._output)
+        message = json.dumps({"path": part.path, "stamp": _stamp(), "summary": asdict(summary)}).encode()
+        socket.send_fds(self.connection, [message], [part.file.fileno()])
+        self._since = time.monotonic()
+        return open(os.dup(part.file.fileno()), "r+b")
+
+
+class Parts:
+    """The parent's side: stores files by ``save`` (file, name, summary of it) while the recording goes on.
+
+    Use as a context around the recording; `finish` at its end.
+    """
+
+    def __init__(
+        self, wanted: SwitchOutput, output: str, first: PartFile, save: Callable[[PartFile, str, Summary], None]
+    ) -> None:
+        self._wanted, self._output, self._current, self._save = wanted, output, first, save
+        self._before: Summary | None = None
+        self._ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._theirs = theirs
+        self.switcher = Switcher(wanted, output, theirs)
+        self.names: list[str] = []
+        """Of the files that were stored, and are there still."""
+        self.failed: LastbranchError | None = None
+        self._thread = threading.Thread(target=self._store_all)
+
+    def start(self) -> None:
+        """Begin to store, once the collector has been forked."""
+        self._theirs.close()
+        self._thread.start()
+
+    def finish(self, summary: Summary, *, least: int = 0) -> None:
+        """Store the last file, of a recording with ``summary``, unless it is the only one and has no more than
+        ``least`` bytes. Raises what went wrong with the first that failed."""
+        self._thread.join()
+        self._ours.close()
+        if self.names or os.fstat(self._current.file.fileno()).st_size > least:
+            self._store(_stamp(), summary)
+        if self.failed is not None:
+            raise self.failed
+
+    def _store_all(self) -> None:
+        from .options import Summary
+
+        while True:
+            message, files, _, _ = socket.recv_fds(self._ours, _MESSAGE, 1)
+            if not message:
+                return
+            said = json.loads(message)
+            self._store(said["stamp"], Summary(**said["summary"]))
+            self._current = PartFile.adopted(self._output, said["path"], files[0])
+
+    def _store(self, stamp: str, summary: Summary) -> None:
+        root, ending = os.path.splitext(self._output)
+        name = f"{root}.{stamp}{ending}"
+        while os.path.exists(name):
+            stamp = str(int(stamp) + 1)
+            name = f"{root}.{stamp}{ending}"
+        ran_on = self._before is not None and summary.seconds >= self._before.seconds  # else the collector was killed
+        part = summary.since(self._before) if self._before is not None and ran_on else summary
+        self._before = summary
+        try:
+            self._save(self._current, name, part)
+        except LastbranchError as error:
+            self.failed = self.failed or error
+            return
+        finally:
+            self._current.discard()
+        self.names.append(name)
+        while self._wanted.keep and len(self.names) > self._wanted.keep:
+            with suppress(OSError):
+                os.unlink(self.names.pop(0))
