@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 
 _LONGEST_BURST = 1 << 14
-_LARGEST_ID = (1 << 31) - 1
 
 
 class _Range(click.ParamType[tuple[int, int]]):
@@ -68,7 +67,7 @@ class _Processes(click.ParamType[tuple[int, ...]]):
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
         words = str(value).split(",")
-        if not all(word.isdecimal() and 0 < int(word) <= _LARGEST_ID for word in words):
+        if not all(word.isdecimal() and 0 < int(word) for word in words):
             self.fail(f"{value!r} is not a process id, nor several with commas", param, ctx)
         return tuple(dict.fromkeys(map(int, words)))
 
