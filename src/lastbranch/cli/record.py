@@ -67,7 +67,7 @@ class _Processes(click.ParamType[tuple[int, ...]]):
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
         words = str(value).split(",")
-        if not all(word.isdecimal() and 0 < int(word) for word in words):
+        if not all(word.isdecimal() and len(word) < 100 and int(word) > 0 for word in words):
             self.fail(f"{value!r} is not a process id, nor several with commas", param, ctx)
         return tuple(dict.fromkeys(map(int, words)))
 
