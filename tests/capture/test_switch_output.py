@@ -16,9 +16,9 @@ import pytest
 
 from capture_tools import FREESTANDING, build, needs_ptrace
 from lastbranch.capture.carried_state import CarriedState
-from lastbranch.capture.options import Summary
+from lastbranch.capture.options import Summary, SwitchOutput
 from lastbranch.capture.software.record_writer import RECORDS, RecordWriter
-from lastbranch.capture.switch_output import Parts, Switcher, SwitchOutput
+from lastbranch.capture.switch_output import Parts, Switcher
 from lastbranch.errors import SelectionError
 from lastbranch.lbr import PERF_SELECT
 from lastbranch.model import Profile

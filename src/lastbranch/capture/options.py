@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, fields, replace
 from enum import IntEnum
 from typing import Any
 
+from ..errors import SelectionError
 from ..lbr import PERF_SELECT
 from ..model.safe_text import counted
 from .process_groups import ProcessGroup
-from .switch_output import SwitchOutput
 
-__all__ = ["CALL_GRAPHS", "Calls", "DEFAULT_SELECT", "Options", "Summary", "Targets"]
+__all__ = ["CALL_GRAPHS", "Calls", "DEFAULT_SELECT", "Options", "Summary", "SwitchOutput", "Targets"]
 
 CALL_GRAPHS = ("auto", "dwarf", "fp", "lbr", "none")
 """Where call stacks come from: call frame information, frame pointers, call-stack mode of the branch records."""
@@ -39,6 +40,37 @@ class Calls(IntEnum):
     """Bursts last until a system call. Its record has the time at which the thread entered it."""
     LEFT = 2
     """Also a record without branches when the thread has left the call."""
+
+
+_UNITS = {"B": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+_TIMES = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_WORD = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)([BKMGsmhd])")
+_SHORTEST, _SMALLEST = 0.1, 1 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class SwitchOutput:
+    """When a recording goes on in a new file: after ``size`` bytes of records, or after ``seconds``; the other is 0."""
+
+    size: int = 0
+    seconds: float = 0.0
+    keep: int = 0
+    """How many files stay, the newest; 0: all."""
+
+    @classmethod
+    def parse(cls, text: str, keep: int = 0) -> SwitchOutput:
+        """``100M`` (B, K, M, G: bytes) or ``30s`` (s, m, h, d), as perf takes it. Raises `SelectionError`."""
+        found = _WORD.fullmatch(text)
+        if found is None:
+            raise SelectionError(f"{text!r} is neither a size as 100M (B, K, M, G) nor a time as 30s (s, m, h, d)")
+        number, unit = float(found[1]), found[2]
+        if unit in _UNITS:
+            if number * _UNITS[unit] < _SMALLEST:
+                raise SelectionError(f"{text} is too small for a file: the least is {_SMALLEST}B")
+            return cls(size=int(number * _UNITS[unit]), keep=keep)
+        if number * _TIMES[unit] < _SHORTEST:
+            raise SelectionError(f"{text} is too short for a file: the least is {_SHORTEST}s")
+        return cls(seconds=number * _TIMES[unit], keep=keep)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,9 +21,9 @@ from typing import IO, TYPE_CHECKING, NoReturn
 from ..errors import LastbranchError
 from ..model.atomic_output import PartFile, PartFolder, keep_old, unused_name
 from .launch import Repeats, end_with_parent, held_signals, interruptible, received
-from .options import Options, Summary, Targets
+from .options import Options, Summary, SwitchOutput, Targets
 from .software import record_software
-from .switch_output import Parts, Switcher, SwitchOutput
+from .switch_output import Parts, Switcher
 from .traceable import CollectorError, RunError
 
 if TYPE_CHECKING:

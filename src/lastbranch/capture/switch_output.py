@@ -8,54 +8,22 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import socket
 import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass
-from typing import IO, TYPE_CHECKING
+from dataclasses import asdict
+from typing import IO
 
-from ..errors import LastbranchError, SelectionError
+from ..errors import LastbranchError
 from ..model.atomic_output import PartFile
+from .options import Summary, SwitchOutput
 
-if TYPE_CHECKING:
-    from .options import Summary
-
-__all__ = ["Parts", "SwitchOutput", "Switcher"]
+__all__ = ["Parts", "Switcher"]
 
 
-_UNITS = {"B": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
-_TIMES = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-_WORD = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)([BKMGsmhd])")
-_SHORTEST, _SMALLEST = 0.1, 1 << 10
 _MESSAGE = 1 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class SwitchOutput:
-    """When a recording goes on in a new file: after ``size`` bytes of records, or after ``seconds``; the other is 0."""
-
-    size: int = 0
-    seconds: float = 0.0
-    keep: int = 0
-    """How many files stay, the newest; 0: all."""
-
-    @classmethod
-    def parse(cls, text: str, keep: int = 0) -> SwitchOutput:
-        """``100M`` (B, K, M, G: bytes) or ``30s`` (s, m, h, d), as perf takes it. Raises `SelectionError`."""
-        found = _WORD.fullmatch(text)
-        if found is None:
-            raise SelectionError(f"{text!r} is neither a size as 100M (B, K, M, G) nor a time as 30s (s, m, h, d)")
-        number, unit = float(found[1]), found[2]
-        if unit in _UNITS:
-            if number * _UNITS[unit] < _SMALLEST:
-                raise SelectionError(f"{text} is too small for a file: the least is {_SMALLEST}B")
-            return cls(size=int(number * _UNITS[unit]), keep=keep)
-        if number * _TIMES[unit] < _SHORTEST:
-            raise SelectionError(f"{text} is too short for a file: the least is {_SHORTEST}s")
-        return cls(seconds=number * _TIMES[unit], keep=keep)
 
 
 def _stamp() -> str:
@@ -121,8 +89,6 @@ class Parts:
             raise self.failed
 
     def _store_all(self) -> None:
-        from .options import Summary
-
         while True:
             message, files, _, _ = socket.recv_fds(self._ours, _MESSAGE, 1)
             if not message:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
     from ..capture import ProcessGroup, Summary
-    from ..capture.switch_output import SwitchOutput
+    from ..capture.options import SwitchOutput
     from ..live import LiveViewer
 
 
@@ -249,7 +249,7 @@ def _look_at(output: str, progress: bool, browse: bool) -> None:
 
 
 def _switch(text: str | None, keep: int | None) -> SwitchOutput | None:
-    from ..capture.switch_output import SwitchOutput
+    from ..capture.options import SwitchOutput
 
     if text is None:
         if keep is not None:
