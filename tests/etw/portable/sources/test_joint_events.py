@@ -86,10 +86,10 @@ def test_a_request_has_the_time_since_it_was_issued() -> None:
 
 
 def test_a_flush_is_known_by_its_device() -> None:
-    """It has no sector: the kernel issues it with -1 and completes it with 0."""
+    """It has no sector: the kernel issues it with 0 and may complete it with -1."""
     events = made(
-        follower(BlockIo, "disk"), block("rq_issue", 10, sector=(1 << 64) - 1, bytes=0, rwbs=b"FF"),
-        block("rq_complete", 25, 0, sector=0, rwbs=b"FF"),
+        follower(BlockIo, "disk"), block("rq_issue", 10, sector=0, bytes=0, rwbs=b"FF"),
+        block("rq_complete", 25, 0, sector=(1 << 64) - 1, rwbs=b"FF"),
     )  # fmt: skip
     assert [(hook, time, fields["HighResResponseTime"]) for hook, time, fields in events] == [(0x10E, 25, 15)]
 
