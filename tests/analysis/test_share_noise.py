@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,8 +14,9 @@ import pytest
 import lastbranch
 import perfdata_writer as pw
 from lastbranch.analysis import branches
-from lastbranch.analysis.bursts import bursts_of, whole_bursts
+from lastbranch.analysis.bursts import BurstCount, bursts_of, whole_bursts
 from lastbranch.analysis.share_noise import ShareNoise, noise_of_branches
+from lastbranch.analysis.stacks import CallStacks
 from lastbranch.model import Clock, Profile, SampleBatch
 
 KEYS = 4
@@ -105,9 +107,9 @@ def test_bursts_are_whole_wherever_a_file_cuts_them(seed: int) -> None:
     at = next(i for i, row in enumerate(rows) if row[0] == 0 and row == (0, row[1], 1, row[3]) and rows[i][1] > 500)
     rows[at:at] = [(0, 7_000_000, 9, 500)] * 3
     cut = sorted({0, len(rows), *chance.integers(0, len(rows), 25).tolist()})
-    batches = (batch_of(*map(list, zip(*rows[a:b], strict=True))) for a, b in pairwise(cut))
+    batches = [batch_of(*map(list, zip(*rows[a:b], strict=True))) for a, b in pairwise(cut)]
     profile, seen, all_rows = profile_of(RECORDS, "cpu-clock"), list[set[int]](), list[tuple[int, ...]]()
-    for batch in whole_bursts(profile, batches):
+    for batch in whole_bursts(profile, iter(batches)):
         burst = bursts_of(profile, batch)
         for which in range(int(burst[-1]) + 1):
             part = batch.select(burst == which)
@@ -116,6 +118,18 @@ def test_bursts_are_whole_wherever_a_file_cuts_them(seed: int) -> None:
         all_rows += zip(*(batch[name].tolist() for name in ("event", "time", "tid", "ip")), strict=True)
     assert sorted(all_rows) == sorted(rows)
     assert sorted(map(sorted, seen)) == [[number] for number in [*range(60), 500]]
+    counted = BurstCount(profile)
+    for batch in batches:
+        counted.add(batch)
+    assert counted.result() == 61 + sum(row[0] for row in rows)
+
+
+def test_shares_of_stacks_mean_something_from_a_hundred_bursts_on() -> None:
+    none = np.zeros(0, np.int64)
+    stacks = CallStacks(*[none] * 2, np.array([1000, 101]), *[none] * 5, bursts=300)
+    assert stacks.enough == 367  # of 1101 samples
+    assert replace(stacks, bursts=1101).enough == 100
+    assert replace(stacks, bursts=0).enough == 100
 
 
 def recorded(path: Path, bursts: list[list[int]]) -> Profile:

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from ..model import ENTRY, Array, Profile, SampleBatch, concatenate
+from ..model import ENTRY, Array, Profile, SampleBatch, column, concatenate
 
-__all__ = ["WholeBursts", "bursts_of", "share_bursts", "whole_bursts"]
+__all__ = ["BurstCount", "WholeBursts", "bursts_of", "share_bursts", "whole_bursts", "without_lists"]
 
 _IN_RECORDS = "software-lbr"
 """The event whose bursts are longer than a record: a burst has several, which follow each other and have one time."""
@@ -99,6 +99,37 @@ class WholeBursts:
         """What is left when there are no more."""
         kept, self._kept = self._kept, None
         return [] if kept is None else [kept]
+
+
+def without_lists(batch: SampleBatch) -> SampleBatch:
+    """The samples of a batch without branch entries and frames, which takes less to put together anew."""
+    return SampleBatch({name: values for name, values in batch.columns.items() if column(name).group == "sample"})
+
+
+class BurstCount:
+    """Counts the bursts that samples are of; those of events whose samples are alone count one each."""
+
+    def __init__(self, profile: Profile) -> None:
+        self._profile, self._whole = profile, WholeBursts(profile)
+        self._shared = bool(share_bursts(profile).any())
+        self._count = 0
+
+    def add(self, batch: SampleBatch) -> None:
+        if not self._shared:
+            self._count += len(batch) * self._profile.weight_of(batch)
+            return
+        for whole in self._whole.add(without_lists(batch)):
+            self._add(whole)
+
+    def _add(self, whole: SampleBatch) -> None:
+        if len(whole):
+            self._count += (int(bursts_of(self._profile, whole)[-1]) + 1) * self._profile.weight_of(whole)
+
+    def result(self) -> int:
+        """How many there were."""
+        for whole in self._whole.rest():
+            self._add(whole)
+        return self._count
 
 
 def _alike(a: SampleBatch, b: SampleBatch) -> bool:

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..arrays import Sums, distinct_rows, group
-from ..model import Array, Profile, SampleBatch, SampleFilter, column
-from .bursts import WholeBursts, bursts_of, share_bursts, whole_bursts
+from ..model import Array, Profile, SampleBatch, SampleFilter
+from .bursts import WholeBursts, bursts_of, share_bursts, whole_bursts, without_lists
 from .count_tables import Key, rows_of
 from .naming import Namer, View
 from .sample_filtering import any_end_in, filtered_batches
@@ -78,8 +78,7 @@ class ShareNoise:
         self._first = low if self._first is None else min(low, self._first)
         self._last = max(int(batch.time.max()), self._last)
         if self._shared.any():
-            samples = {name: values for name, values in batch.columns.items() if column(name).group == "sample"}
-            for whole in self._whole.add(SampleBatch(samples)):
+            for whole in self._whole.add(without_lists(batch)):
                 self._add_bursts(whole)
 
     def _add_bursts(self, batch: SampleBatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
@@ -13,9 +14,11 @@ from ..errors import NotRecordedError
 from ..lbr import call_frames, call_stack_mode, no_call_stacks_because, open_calls
 from ..model import BRANCH, FRAME, Array, Event, Profile, SampleBatch, SampleFilter
 from .branch_kinds import BranchKinds
+from .bursts import BurstCount, without_lists
 from .counting import Replacing, how_to_record
 from .native_stacks import rebuilt_stacks
 from .sample_filtering import check_events, filtered_batches, period_of, wanted_events
+from .significance import ENOUGH
 
 __all__ = [
     "CallStacks", "StackCounter", "StackMaker", "Stacked", "Tally", "call_stacks", "why_no_call_stacks",
@@ -50,6 +53,13 @@ class CallStacks:
     address: Array
     sources: list[str] = field(default_factory=list)
     executions: Array | None = None
+    bursts: int = 0
+    """Independent observations among the samples (`bursts.BurstCount`)."""
+
+    @property
+    def enough(self) -> int:
+        """How many samples rest on `ENOUGH` bursts, on average: shares of fewer are mostly chance."""
+        return math.ceil(ENOUGH * int(self.samples.sum()) / self.bursts) if self.bursts else ENOUGH
 
     def __len__(self) -> int:
         return len(self.samples)
@@ -228,7 +238,7 @@ class StackCounter:
 
     def __init__(self, profile: Profile, estimate: Replacing | None = None) -> None:
         self._profile, self._maker, self._tally = profile, StackMaker(profile), Tally(profile, bool(estimate))
-        self._estimate = estimate
+        self._estimate, self._bursts = estimate, BurstCount(profile)
 
     def add(self, batch: SampleBatch) -> None:
         for part, scope, frame, offsets in self._maker.of(batch):
@@ -237,6 +247,7 @@ class StackCounter:
             counted = (part.event[some], scope[some], period, frame, np.append(offsets[some], offsets[-1]))
             executions = [self._estimate.stacks(self._profile.binder, scope, part)[some]] if self._estimate else []
             self._tally.add(*counted, *executions)
+            self._bursts.add(part if len(some) == len(part) else without_lists(part).select(some))
 
     def result(self) -> CallStacks:
         """What was counted. Raises `NotRecordedError` where no branch is known to be a call."""
@@ -246,7 +257,7 @@ class StackCounter:
                 "to decode",
                 hint="pass the folder of the binaries with --symfs",
             )
-        return replace(self._tally.result(), sources=sorted(self._maker.sources))
+        return replace(self._tally.result(), sources=sorted(self._maker.sources), bursts=self._bursts.result())
 
 
 def _leaf(address: Array, known: Array) -> Frames:

@@ -7,7 +7,6 @@ import numpy as np
 from ...analysis import CallStacks, call_stacks, fold
 from ...analysis.functions import Folded
 from ...analysis.naming import View
-from ...analysis.significance import ENOUGH
 from ...analysis.stacks import REBUILT
 from ...model import Array, Profile, visible
 from ..answer import Answer, module_names, texts
@@ -31,7 +30,7 @@ def flame(loaded: Loaded, parameters: Parameters) -> Answer:
     name is the row ``other.name`` of the header (-1: all was sent), with ``other.nodes`` and ``other.samples`` in all.
     Other facts in the header: ``samples``, ``events`` (name and samples of each that has stacks, where the capture has
     several), ``sources`` of the stacks, ``rebuilt`` where branch stacks are one of them, ``bare`` samples without
-    callers, and ``enough`` of them for a share to mean something.
+    callers, and ``enough`` of them for a share to mean something (`CallStacks.enough`).
     """
     profile, chosen = loaded.profile, loaded.filter(parameters)
     view: View = "inline" if parameters.get("inline") else "function"
@@ -48,7 +47,8 @@ def flame(loaded: Loaded, parameters: Parameters) -> Answer:
         {
             "samples": int(stacks.samples.sum()), "events": _events(profile, stacks),
             "sources": texts(stacks.sources), "bare": stacks.bare, "rebuilt": REBUILT in stacks.sources,
-            "enough": ENOUGH, "other": {"name": other - 1, "nodes": cut, "samples": int(samples[name < 0].sum())},
+            "enough": stacks.enough,
+            "other": {"name": other - 1, "nodes": cut, "samples": int(samples[name < 0].sum())},
         },
         {
             "parent": parent.astype(np.int32), "name": which.reshape(-1).astype(np.int32),
