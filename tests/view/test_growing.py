@@ -37,7 +37,6 @@ from lastbranch.view.growing import (
     PAUSE,
     GrowingCapture,
     _Beginning,
-    _same_names,
     pause,
 )
 from lastbranch.view.loaded import Loaded
@@ -130,12 +129,20 @@ def test_an_opening_ends_where_the_file_ended(file: GrowingFile) -> None:
         assert bytes(buffer) == file.path.read_bytes()[4:10] + bytes(14)
 
 
-def test_names_are_kept_unless_a_jit_may_have_more(file: GrowingFile, opened: Open) -> None:
-    with opened(file.path) as growing:
-        shown = growing.loaded
-        assert _same_names(shown, shown.profile)
-        shown.symbolizer.names_at(0, np.array([1], np.uint64))
-        assert not _same_names(shown, shown.profile)
+def test_names_are_kept_but_those_of_a_jit_are_looked_for_again(file: GrowingFile, tmp_path: Path) -> None:
+    options, address = SymbolOptions(cache=None, debug_dirs=(str(tmp_path),)), np.array([1], np.uint64)
+    with (
+        closing(FileSource(str(file.path))) as source,
+        GrowingCapture(source, "run.tb5", options, demo.symfs()) as growing,
+    ):
+        symbolizer, pid = growing.loaded.symbolizer, growing.loaded.profile.processes[0].pid
+        assert not symbolizer.names_at(0, address).functions
+        (tmp_path / f"perf-{pid}.map").write_text("1 10 one\n")
+        file.add(64)
+        assert growing.refresh()
+        assert growing.loaded.symbolizer is symbolizer
+        assert [one.name for one in symbolizer.names_at(0, address).functions] == ["one"]
+        symbolizer.close()
 
 
 def test_opening_anew_takes_more_of_processors_that_nobody_else_wants() -> None:

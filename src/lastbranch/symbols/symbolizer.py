@@ -126,10 +126,9 @@ class Symbolizer(Closing):
                 states.append([files.binary])
         return states
 
-    @property
-    def asked_of_jit(self) -> bool:
-        """Whether names of memory without a file were asked of, which a JIT may have more of later."""
-        return bool(self._jit)
+    def forget_jit(self) -> None:
+        """Look for the files of JITs anew when they are needed next: they come and grow while a program runs."""
+        self._jit = {}
 
     def used(self) -> list[list[Any]] | None:
         """(row of the module, `state_of` it) of all modules that names were asked of, for JSON; ``None`` where names
@@ -170,13 +169,14 @@ class Symbolizer(Closing):
         return find_files(search, row)
 
     def _jit_files(self, process: int) -> JitSource:
-        if process not in self._jit:
+        source = self._jit.get(process)
+        if source is None:
             known = process >= 0
             profile, row = self._profile.capture_of(process) if known else (self._profile, process)
             source = find_jit(profile, profile.processes[row], self._options) if known else JitSource()
             self.notes += [note for note in source.notes if note not in self.notes]
             self._jit[process] = source
-        return self._jit[process]
+        return source
 
     def _dump_times(self, source: JitSource, time: NDArray[np.int64] | None) -> NDArray[np.uint64] | None:
         """Times in the clock of the jitdump, where both have the same."""

@@ -158,6 +158,7 @@ class GrowingCapture(Closing):
         made = Loaded(profile, self._symbols, symfs=self._symfs, recording=LIVE)
         if before is not None and _same_names(before, profile):
             made.symbolizer = before.symbolizer
+            made.symbolizer.forget_jit()
         return made
 
 
@@ -173,7 +174,7 @@ def _same_names(before: Loaded, now: Profile) -> bool:
     """Whether names that were found for ``before`` are those of ``now``: starting to look for them takes longest."""
     old = before.profile
     pids = [[process.pid for process in one.processes] for one in (old, now)]
-    return pids[0] == pids[1] and [*old.modules] == [*now.modules] and not before.symbolizer.asked_of_jit
+    return pids[0] == pids[1] and [*old.modules] == [*now.modules]
 
 
 class _Beginning:
