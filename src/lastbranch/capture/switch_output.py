@@ -65,6 +65,8 @@ class Parts:
     ) -> None:
         self._wanted, self._output, self._current, self._save = wanted, output, first, save
         self._before: Summary | None = None
+        self._stamp = 0
+        """That of the newest name."""
         self._ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._theirs = theirs
         self.switcher = Switcher(wanted, output, theirs)
@@ -99,10 +101,9 @@ class Parts:
 
     def _store(self, stamp: str, summary: Summary) -> None:
         root, ending = os.path.splitext(self._output)
-        name = f"{root}.{stamp}{ending}"
-        while os.path.exists(name):
-            stamp = str(int(stamp) + 1)
-            name = f"{root}.{stamp}{ending}"
+        self._stamp = max(int(stamp), self._stamp + 1)  # names ascend, also where two files have one time
+        while os.path.exists(name := f"{root}.{self._stamp}{ending}"):
+            self._stamp += 1
         ran_on = self._before is not None and summary.seconds >= self._before.seconds  # else the collector was killed
         part = summary.since(self._before) if self._before is not None and ran_on else summary
         self._before = summary
