@@ -218,7 +218,7 @@ _JITTER = 0.25
 _NEW_WEIGHT = 0.1
 """Weight of the newest burst in the running means."""
 _SWITCHES = 0.1
-"""Largest share of a burst that its threads wait for a processor on an idle machine: 3 % were measured."""
+"""Largest share of a burst that its threads wait for a processor on an idle machine, three times what was seen."""
 
 
 class Budget:
