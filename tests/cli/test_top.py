@@ -14,7 +14,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -24,6 +25,7 @@ from capture_tools import FREESTANDING, build, children, needs_ptrace
 from command_line import run_cli
 from growing_files import GrowingFile
 from lastbranch import demo
+from lastbranch.cli import top_tables
 from lastbranch.cli.top_tables import FUNCTIONS, ORDERS, Session, View, chosen_functions, function_rows, header
 from lastbranch.live import LiveCapture, RecorderState
 from lastbranch.opening import FileSource
@@ -142,6 +144,30 @@ def test_what_cannot_be_looked_at(words: tuple[str, ...], code: int, message: st
     assert (done.code, done.out) == (code, "")
     assert message in done.err
     assert "Traceback" not in done.err
+
+
+def test_time_that_names_take_is_part_of_the_next_interval(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As are the samples that come meanwhile."""
+    now = 0.0
+
+    class Slow:
+        profile = None
+
+        def read(self, last: bool) -> None: ...
+
+        def turn(self) -> None:
+            nonlocal now
+            now += 4
+
+    monkeypatch.setattr(top_tables, "time", SimpleNamespace(monotonic=lambda: now, process_time=lambda: 0.0))
+    session = top_tables.Session(cast("Any", Slow()))
+    session.read()
+    intervals = []
+    for _ in range(3):
+        now += 1
+        session.read()
+        intervals.append(session.look().interval)
+    assert intervals == [1, 5, 5]
 
 
 @needs_ptrace

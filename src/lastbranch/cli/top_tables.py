@@ -105,7 +105,6 @@ class Session:
 
     def look(self) -> View:
         """What was seen until now."""
-        snapshot = self.live.turn()
         now, cpu = time.monotonic(), time.process_time()
         interval = max(now - self._looked, 1e-6)
         recorder, state = None, None
@@ -113,6 +112,7 @@ class Session:
             state, recorders = self.recorder.state, self.recorder.seconds_of_cpu()
             recorder = max(0.0, recorders - self._recorders) / interval
             self._recorders = recorders
+        snapshot = self.live.turn()  # finding names may take seconds: what comes meanwhile is of the next interval
         view = View(snapshot, state, self.seconds, interval, (cpu - self._cpu) / interval, recorder)
         self._looked, self._cpu = now, cpu
         return view
