@@ -43,6 +43,8 @@ def main() -> None:
             recorded(name + engine, engine, "--", f"/programs/{program}", f"{rounds:06}")
     recorded("threads", "blocks", "--", "/programs/threads")
     recorded("signals", "blocks", "--", "/programs/signals", "urg", "winch", "cont", "60")
+    twice = "/programs/branches 006000 & /programs/branches 006000; wait"
+    recorded("forks", "blocks", "--", "/bin/busybox", "sh", "-c", twice)
     attached("attached-safe", "blocks", "--duration", "5")
     killed("attached-killed")
     attached("attached-risky", "risky", "--allow-risk", "--duration", "5")
