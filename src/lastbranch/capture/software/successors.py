@@ -342,7 +342,8 @@ class Successors:
             if state is not None:
                 state = state.after(line.effects)
             awaits = awaits if line.awaits_store is None else line.awaits_store
-            end = End(branch, tuple(path), state or _UNKNOWN, awaits)
+            # Behind an indirect branch no code stores what was loaded before it: GCC leaves a failed comparison so.
+            end = End(branch, tuple(path), state or _UNKNOWN, awaits and branch.kind == _CONDITIONAL)
             if branch.address in passed or any(branch.address == source for source, _, _ in path):
                 return before[-1] if before else end  # its breakpoint would stop the first pass
             if branch.kind in _DIRECT:
