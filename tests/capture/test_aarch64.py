@@ -248,12 +248,14 @@ class OfProcessor(PerfBreakpoints):
 PC = ARCHITECTURES["aarch64"].pc
 
 
-@pytest.mark.parametrize("memory", [KNOWN["aarch64"].code, LOOP])
+@pytest.mark.parametrize("memory", [KNOWN["aarch64"].code, LOOP], ids=["start-up test", "loop"])
 @pytest.mark.parametrize(("how", "ends"), [("ptrace", 4), ("ptrace", 2), ("perf", 4), ("steps", 1)])
 def test_engines_see_just_the_branches_of_known_code(
     how: str, ends: int, memory: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here, processor = ARCHITECTURES["aarch64"], Processor(memory, perf=how == "perf")
+    if memory is LOOP:  # the trigger stops it at the branch
+        processor.registers[PC], processor.registers[9] = BASE + 8, 3
 
     def read(tid: int, into: ctypes.Array[ctypes.c_uint64]) -> None:
         into[:] = processor.registers[:]
