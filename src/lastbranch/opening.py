@@ -39,7 +39,6 @@ from .model import (
     OpenFile,
     Profile,
     Progress,
-    RunningText,
     Segment,
     Source,
     StackWatcher,
@@ -552,13 +551,12 @@ def code_of(module: Module) -> Code | None:
 def _as_it_ran(module: Module, file: tuple[OpenSource, Image] | None) -> tuple[OpenSource, Image] | None:
     """``file``, the binary of the kernel or of its module, with the code that ran; ``None`` where that is not known.
     Raises `FormatError` and `OSError`."""
-    running = module.running
-    if running is None:
+    if not module.running:
         return None
-    memory = FileSource(running.memory)
+    memory = FileSource(module.running)
     with on_failure(memory.close):
-        bias = bias_of(module, running.start, running.start)
-        return text_of(memory, running.start, running.end, bias, *(file or ()))
+        start, end = module.ran_at
+        return text_of(memory, start, end, bias_of(module, start, start), *(file or ()))
 
 
 _BESIDE = "kcore_dir"
@@ -613,11 +611,11 @@ def _let_run(module: Module, memory: str, start: int, end: int) -> str:
     name = "" if module.kind is ModuleKind.KERNEL else module_name(module.name)
     if not module.binary and not fits(memory, start, name):
         return f"{name or 'the kernel'} has no binary, and no list beside it says that it was at {start:#x}"
-    module.running = RunningText(memory, start, end)
+    module.running, module.ran_at = memory, (start, end)
     try:
         found = _as_it_ran(module, open_image(module.binary) if module.binary else None)
     except (OSError, LastbranchError) as error:
-        module.running = None
+        module.running, module.ran_at = "", ()
         return str(error)
     if found is not None:
         found[0].close()

@@ -90,17 +90,6 @@ class Segment:
     executable: bool
 
 
-@dataclass(frozen=True, slots=True)
-class RunningText:
-    """Where the code of a kernel or of its module is as it ran: at the addresses ``start`` to ``end`` of a copy of the
-    machine's memory (kcore)."""
-
-    memory: str
-    """Path of the copy."""
-    start: int
-    end: int
-
-
 @dataclass(slots=True)
 class Module:
     """A binary, or other memory with code, that was mapped in the capture."""
@@ -129,8 +118,11 @@ class Module:
     """Path of the file that ``segments`` were read from."""
     missing: str = ""
     """Why no binary is used: ``not found``, ``build id differs``, ``no build id to compare``..."""
-    running: RunningText | None = None
-    """Of a kernel or its module: its code as it ran, where that is known; the binary has it as it was linked."""
+    running: str = ""
+    """Of a kernel or its module: path of a copy of its memory (kcore), which has its code as it ran. The binary has it
+    as it was linked."""
+    ran_at: tuple[int, ...] = ()
+    """Run-time addresses of that code: its first byte, and the one behind its last."""
 
     @property
     def short(self) -> str:

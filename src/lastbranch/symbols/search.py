@@ -386,10 +386,8 @@ def _find_kernel(search: Search, row: int) -> Found:
     if member and not is_module_name(member):
         return search.nothing("not a name of a kernel module")
     linked = min((s.address for s in module.segments if s.executable), default=0)
-    if module.running is not None:  # the lists beside its memory are of the same boot
-        listed, modules = (
-            os.path.join(os.path.dirname(module.running.memory), name) for name in ("kallsyms", "modules")
-        )
+    if module.running:  # the lists beside its memory are of the same boot
+        listed, modules = (os.path.join(os.path.dirname(module.running), name) for name in ("kallsyms", "modules"))
         if os.path.isfile(listed):
             files = DebugFiles("kallsyms", listed, debug=modules if member else None, member=member)
             return Found(files, f"kallsyms {file_state(listed)} {member}", AddressMap.from_base(linked))

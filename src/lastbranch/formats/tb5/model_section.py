@@ -137,7 +137,13 @@ CHANGE = np.dtype(
 )  # fmt: skip
 """One change of the timeline, in the order that it was recorded."""
 THREAD = np.dtype([("pid", "<i4"), ("tid", "<i4")])
-_NOT_STORED = ("segments", "binary", "missing")  # of a module: they are those of the binary on this machine
+_NOT_STORED = (
+    "segments",
+    "binary",
+    "missing",
+    "running",
+    "ran_at",
+)  # of a module: they are those of the binary on this machine
 _DAMAGE_KEPT = 100
 
 
