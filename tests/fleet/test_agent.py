@@ -7,6 +7,7 @@ import random
 import shutil
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -126,7 +127,7 @@ def steps_of_a_day(world: World) -> None:
     world.is_away = lambda time: False
 
 
-@pytest.mark.parametrize("apart", [8, pytest.param(1, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("apart", [12, pytest.param(1, marks=pytest.mark.thorough)])
 def test_a_kill_at_each_step(apart: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whenever it comes, what is there is shipped once, and nothing is lost but the recording that was being made."""
     services = {name: SERVICES[name] for name in "ab"}
@@ -166,11 +167,11 @@ def test_a_kill_at_each_step(apart: int, tmp_path: Path, monkeypatch: pytest.Mon
 # -- the spool, with parts that are made up
 
 
-def made(spool: Spool, folder: Path, slot: int, size: int = 1000) -> list[Entry]:
+def made(spool: Spool, folder: Path, slot: int, size: int = 1000, service: str = "a") -> list[Entry]:
     """Have six seconds in the spool that stand for 600. What had to go for it."""
-    digest, rows = f"{slot:064x}", ["a", 6, 600]
+    digest, rows = f"{slot:064x}", [service, 6, 600]
     parts = [part(str(folder), "captures/day=2026-08-03", digest[32:], json.dumps({digest: rows}).encode().ljust(size))]
-    return spool.add(str(folder), parts, Recorded("a", digest, slot, 6, 600))
+    return spool.add(str(folder), parts, Recorded(service, digest, slot, 6, 600))
 
 
 def test_a_full_spool_gets_thinner_evenly(tmp_path: Path) -> None:
@@ -182,6 +183,25 @@ def test_a_full_spool_gets_thinner_evenly(tmp_path: Path) -> None:
     assert [one.stands_for for one in spool.entries.values()] == [2400, 2400, 1200, 1200]
     assert Spool(spool.folder, spool.limit, merge).entries == spool.entries
     assert [one.dropped for one in Spool(spool.folder, 5000, merge).entries.values()] == [7, 3]
+
+
+@pytest.mark.parametrize("oldest", ["a", "b"])
+def test_a_kill_while_a_recording_is_dropped(oldest: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was dropped is stood for once: by itself or by its heir, in the spool or, if that has none, to come."""
+    for step in range(1, 12):
+        spool = Spool(str(tmp_path / f"{step}"), 10_000, merge)
+        for slot in range(4):
+            assert made(spool, tmp_path, slot, service="a" if slot else oldest) == []
+        world = World(tmp_path, {}, 0, kill=lambda number, step=step: "before" if number == step else "")
+        with monkeypatch.context() as patch:
+            world.install(patch)
+            with suppress(KilledError):
+                made(spool, tmp_path, 9)
+        again = Spool(spool.folder, spool.limit, merge)
+        stood = [one.stands_for for one in (*again.entries.values(), *again._owed.values())]
+        arrived = any(one.slot == 9 for one in again.entries.values())
+        assert sum(stood) == 600 * (4 + arrived)
+        assert arrived or world.dead
 
 
 def test_a_recording_that_is_too_large_is_stood_for_by_the_next(tmp_path: Path) -> None:
@@ -230,12 +250,6 @@ def spooled(spool: Spool, folder: Path, service: str, wall: int, weight: float) 
     return spool.add(str(folder / "counted"), parts, Recorded(service, file.digest, wall, recorded, stands_for))
 
 
-def ship(spool: Spool, store: str, *, late: bool = False) -> None:
-    while (batch := spool.seal(0)) is not None:
-        assert Store(store).adopt(spool.folder, batch.parts, late=late)
-        spool.shipped()
-
-
 @pytest.fixture(scope="module")
 def shipped(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A store with services recorded at different rates. Each capture has two branches to one place, and four to
@@ -250,7 +264,11 @@ def shipped(tmp_path_factory: pytest.TempPathFactory) -> str:
     assert len(spooled(spool, folder, "dropped", 16, 100)) == 1
     spool.limit = 1 << 20
     assert spooled(spool, folder, "dropped", 19, 100) == []
-    ship(spool, str(folder / "store"))
+    batch = spool.seal(0)
+    assert batch is not None
+    shutil.copytree(spool.folder, folder / "store-spool")
+    assert Store(str(folder / "store")).adopt(spool.folder, batch.parts)
+    spool.shipped()
     assert spool.bytes == 0
     assert not [path for path in Path(spool.folder).rglob("*") if path.is_file() and path.name != "owed.json"]
     return str(folder / "store")
@@ -302,19 +320,24 @@ def test_stores_of_version_1_are_read(run: Run, shipped: str, tmp_path: Path) ->
 # -- shipping
 
 
-def test_a_batch_is_added_once(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_is_added_once(
+    run: Run, shipped: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
     """Also after its parts were merged, and after the manifest has forgotten that."""
-    store, spool = str(tmp_path / "store"), Spool(str(tmp_path / "spool"), 1 << 20)
-    spooled(spool, tmp_path, "a", 1, 100)
-    batch = spool.seal(0)
+    batch = Spool(f"{shipped}-spool", 1 << 20).batch
     assert batch is not None
-    assert Store(store).adopt(spool.folder, batch.parts)
-    assert not Store(store).adopt(spool.folder, batch.parts)
-    other = Spool(str(tmp_path / "other"), 1 << 20)
-    spooled(other, tmp_path, "a", 4, 100)
-    ship(other, store, late=True)
+    store = str(tmp_path / "store")
+    shutil.copytree(shipped, store)
+    more = three_branches(tmp_path / "more", 1, b"\7" * 20, DAY)
+    assert run("fleet", "add", store, more, "--service", "other").code == 0
+
+    def is_added(*, late: bool = False) -> bool:
+        return Store(store).adopt(f"{shipped}-spool", batch.parts, late=late)
+
+    assert not is_added()
     assert run("fleet", "compact", store, "--keep", "0").code == 0
-    assert not Store(store).adopt(spool.folder, batch.parts)
+    assert not {part.name for part in batch.parts} & Store(store).state().parts.keys()
+    assert not is_added()
     read = Manifest.read
 
     def forgetful(manifest: Manifest) -> State:
@@ -323,5 +346,7 @@ def test_a_batch_is_added_once(run: Run, tmp_path: Path, monkeypatch: pytest.Mon
         return state
 
     monkeypatch.setattr(Manifest, "read", forgetful)
-    assert not Store(store).adopt(spool.folder, batch.parts, late=True)
-    assert counts(run, store, "a")[1] == [2 * 2 * 100, 2 * 4 * 100]
+    assert not is_added(late=True)
+    assert counts(run, store, "half") == counts(run, shipped, "half")
+    Store(store).expire("2100-01-01")
+    assert is_added(late=True)

@@ -22,6 +22,7 @@ from waiting import until
 Run = Callable[..., Ran]
 EXAMPLES = Path(__file__).parents[2] / "examples" / "fleet"
 SERVICE = """
+#include <unistd.h>
 __attribute__((noinline)) unsigned work(unsigned x) {
   unsigned sum = 0;
   for (unsigned i = 0; i < x % 97 + 3; i++) sum = sum * 31 + (i & x ? i : 7);
@@ -29,7 +30,10 @@ __attribute__((noinline)) unsigned work(unsigned x) {
 }
 int main(void) {
   volatile unsigned total = 0;
-  for (unsigned i = 0;; i++) total += work(i);
+  for (unsigned i = 1;; i++) {
+    total += work(i);
+    if (i % 10000 == 0) usleep(2000);
+  }
 }
 """
 KNOWN = (
@@ -57,7 +61,7 @@ def service(tmp_path: Path) -> Iterator[int]:
 @needs_ptrace
 def test_a_service_that_runs(run: Run, service: int, tmp_path: Path) -> None:
     store = tmp_path / "store"
-    words = ["fleet", "agent", store, "--once", "--service", "known=72", "--length", "1", "--version", "7",
+    words = ["fleet", "agent", store, "--once", "--service", "known=72", "--length", "3", "--version", "7",
              "--engine", "software", "--duty", "50", "--spool", tmp_path / "spool"]  # fmt: skip
     command, env = [sys.executable, "-c", KNOWN, *map(str, words)], {**os.environ, "SERVICE": str(service)}
 
@@ -70,7 +74,7 @@ def test_a_service_that_runs(run: Run, service: int, tmp_path: Path) -> None:
         found = run("fleet", "report", store, "--event", "software-lbr", "--format", "json")
         return found if found.code == 0 else None
 
-    found = until(reported)
+    found = until(reported, 240)
     assert json.loads(found.out)[0]["function"] == "work"
     assert "known: the counts are 50 times what was recorded" in found.err
     sql = "SELECT DISTINCT service, version, stands_for = 50 * recorded AS fifty FROM captures"

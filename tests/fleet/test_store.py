@@ -20,7 +20,7 @@ from captures import Data
 from command_line import Ran
 from fleet_faults import add_captures, create_object
 from lastbranch.errors import FormatError, UnavailableError
-from lastbranch.fleet import TABLES, Part, Store, reduce_parts
+from lastbranch.fleet import TABLES, Labels, Part, Store, capture_file, count_batch, reduce_parts
 from lastbranch.fleet.objects import open_objects
 from lastbranch.fleet.schema import VERSION, bucket_of
 from small_captures import build
@@ -420,6 +420,14 @@ def test_a_bucket_holds_what_a_folder_holds(run: Run, bucket: str, tmp_path: Pat
         there, here = (run("fleet", verb[0], url, *verb[1:]) for url in (bucket, tmp_path / "store"))
         assert (there.code, there.out, there.err) == (here.code, here.out, here.err)
     assert sql(run, bucket, "SELECT sum(n) FROM counts WHERE kind = 'sample'") == [["120"]]
+
+
+def test_parts_that_were_counted_elsewhere_come_into_a_bucket_once(run: Run, bucket: str, tmp_path: Path) -> None:
+    (capture,) = captures(tmp_path, 1)
+    parts = count_batch(str(tmp_path / "spool"), [capture_file(capture, Labels("a"))])
+    store = Store(f"{bucket}/agent")
+    assert [store.adopt(str(tmp_path / "spool"), parts) for _ in range(2)] == [True, False]
+    assert sql(run, store.url, "SELECT sum(n) FROM counts WHERE kind = 'sample'") == [["30"]]
 
 
 def test_one_of_eight_creates_an_object_in_a_bucket(bucket: str) -> None:

@@ -87,7 +87,7 @@ class World:
     # -- what the agent is given
 
     def agent(self) -> Agent:
-        settings = Settings(str(self.store), str(self.spool), self.limit, ship_every=2 * 3600)
+        settings = Settings(str(self.store), str(self.spool), self.limit, ship_every=6 * 3600)
         return Agent(
             settings, lambda: self.services, self._record, host=cast("Host", self), say=self.lines.append,
             draw=self.draw, count=self._count, ship=self._ship, spool=lambda folder, limit: Spool(folder, limit, merge),
