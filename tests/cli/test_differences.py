@@ -211,7 +211,7 @@ def test_the_action_records_commands(tmp_path: Path) -> None:
     program = build(tmp_path, "branches", *FREESTANDING)
     code, log, summary, outputs = run_action(tmp_path, **{
         "before-command": f"{program} 6000 > said; echo before >> said", "after-command": f'"{program}" 6000',
-        "record-options": "--engine software --duration 60", "diff-options": "--by edge --no-symbol-cache",
+        "record-options": "--engine software --duration 60", "diff-options": "--no-symbol-cache",
         "fail-over": "", "picture": "false", "folder": "a folder",
     })  # fmt: skip
     assert code == 0, log
