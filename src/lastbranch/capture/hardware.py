@@ -53,6 +53,8 @@ __all__ = [
 
 
 _KERNEL = PERF_SELECT["KERNEL"]
+_LOOK = 0.5
+"""Seconds between two looks at what was lost."""
 _HIDDEN = "kernel addresses are hidden (kernel.kptr_restrict), so kernel code is not divided into modules"
 
 
@@ -116,6 +118,9 @@ class Recording(Closing):
         self._known: dict[object, bytes] = {}
         """Build ids of files."""
         self._notes: list[str] = []
+        self._lost: dict[int, int] = {}
+        """By the id of the event: samples that the file says were lost."""
+        self._next_look = time.monotonic() + _LOOK
         target = request.target
         attach = target.pid >= 0 and not target.before_exec
         tid = next(iter(tasks_of(self._kernel, target.pid)), target.pid) if attach else target.pid
@@ -183,6 +188,9 @@ class Recording(Closing):
             self._join(self._group)
             more = not (self._group.empty and self._request.target.group.ends)  # type: ignore[union-attr]
         self._copy()
+        if time.monotonic() >= self._next_look:
+            self._next_look = time.monotonic() + _LOOK
+            self._note_losses()
         return more
 
     def _join(self, group: GroupEvents) -> None:
@@ -205,16 +213,25 @@ class Recording(Closing):
             self._file.write(record("FINISHED_ROUND", b""))
             self._file.flush()  # others may read the file while it grows
 
+    def _note_losses(self) -> None:
+        """Record what was lost since the last look, for others that read the file while it grows."""
+        assert self._file is not None
+        for identifier, count in self._set.losses():
+            more = count - self._lost.get(identifier, 0)
+            if more <= 0:
+                continue
+            self._lost[identifier] = count
+            event = self._group.labels.get(identifier, identifier) if self._group else identifier
+            self._file.write(record("LOST_SAMPLES", number(more) + self._side_records(event).trailer()))
+            self._file.flush()
+
     def finish(self) -> HardwareSummary:
         """Stop, copy the rest, record the losses, and complete the file."""
         assert self._file is not None
         self._set.disable()
         self._copy()
-        lost = 0
-        for identifier, count in self._set.losses():
-            lost += count
-            identifier = self._group.labels.get(identifier, identifier) if self._group else identifier
-            self._file.write(record("LOST_SAMPLES", number(count) + self._side_records(identifier).trailer()))
+        self._note_losses()
+        lost = sum(self._lost.values())
         counted = all(p.counts_losses for p in self._specs)
         command, select = self._request.command_line, self._request.select
         features = features_of(self._kernel, self._host, self._described(), command, bool(select))

@@ -22,7 +22,7 @@ import pytest
 import fake_kernel as fake
 import perfdata_writer
 from fake_kernel import FakeKernel, Machine
-from lastbranch.capture import HardwareSummary, Request, RunError, Target, record_hardware
+from lastbranch.capture import HardwareSummary, Request, RunError, Target, hardware, record_hardware
 from lastbranch.capture.hardware import Recording
 from lastbranch.capture.perf_events import event_set
 from lastbranch.capture.perf_events.refusals import EventUnavailable
@@ -62,6 +62,18 @@ class TestOnAFakeKernel:
         }  # fmt: skip
         kernel.folders["/proc/77/task"] = lambda: ["77"]
         return kernel
+
+    def test_losses_are_in_the_file_while_it_grows(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(hardware, "_LOOK", 0)
+        path, kernel = tmp_path / "x.data", self.kernel()
+        with Recording(Request(LAUNCH), str(path), kernel=kernel) as recording:
+            owner = next(fd for fd, (attr, _, _) in kernel.opened.items() if attr.stacks)
+            for lost in (5, 5, 17):
+                kernel.losses[owner] = lost
+                recording.drain(0.1)
+                assert open_profile(str(path)).lost == {"samples": lost}
+            assert recording.finish().lost == 17
+        assert open_profile(str(path)).lost == {"samples": 17}
 
     def test_what_the_rings_held_is_in_the_file_byte_for_byte(self, tmp_path: Path) -> None:
         path, kernel = tmp_path / "x.data", self.kernel()
