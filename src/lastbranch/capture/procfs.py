@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 __all__ = [
     "Mapping", "PAGE", "Stat", "cpu_list", "cpu_model", "cpuid", "fields", "fixed_program", "has_interpreter",
-    "mappings", "memory_kb", "parse_stat", "process_of", "program_of", "queued", "read", "stat_of", "status_of",
+    "mappings", "memory_kb", "parse_stat", "process_of", "program_of", "queued", "read", "running_threads", "stat_of",
+    "status_of",
 ]  # fmt: skip
 
 _MAPPING = re.compile(r"([0-9a-f]+)-([0-9a-f]+) ([-r][-w][-x][ps]) ([0-9a-f]+) ([0-9a-f]+):([0-9a-f]+) (\d+) *(.*)")
@@ -114,6 +115,13 @@ def program_of(pid: int) -> str:
     except OSError:
         stat = stat_of(pid)
         return stat.name if stat else "?"
+
+
+def running_threads() -> int | None:
+    """How many threads of the whole machine run or wait for a processor now, ours included; ``None``: not known."""
+    found = (read("/proc/loadavg") or "").split()
+    counts = found[3].partition("/")[0] if len(found) > 3 else ""
+    return int(counts) if counts.isdecimal() else None
 
 
 _ET_EXEC = 2

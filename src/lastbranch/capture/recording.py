@@ -22,6 +22,7 @@ from ..errors import LastbranchError
 from ..model.atomic_output import PartFile, PartFolder, keep_old, unused_name
 from .launch import Repeats, end_with_parent, held_signals, interruptible, received
 from .options import Options, Summary, SwitchOutput, Targets
+from .procfs import running_threads
 from .software import record_software
 from .switch_output import Parts, Switcher
 from .traceable import CollectorError, RunError
@@ -207,13 +208,9 @@ def _load(pipe: int, first: list[bytes]) -> None:
 
 
 def _spare_processor() -> bool:
-    """Whether there are more processors than running threads, us and the collector included."""
-    try:
-        with open("/proc/loadavg") as file:
-            running = int(file.read().split()[3].partition("/")[0])
-    except (OSError, ValueError, IndexError):
-        return False
-    return running <= len(os.sched_getaffinity(0))
+    """Whether there is a processor for each running thread, us and the collector included."""
+    running = running_threads()
+    return running is not None and running <= len(os.sched_getaffinity(0))
 
 
 def _wait(pid: int) -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 from ... import native
 from .. import ptrace
-from ..procfs import fixed_program
+from ..procfs import fixed_program, running_threads
 from .bursts import Burst, BurstLimits
 from .control_flow import Code
 from .engines import Engine, Target
@@ -133,7 +134,7 @@ class ThreadsProcessor(Processors):
                 return
             os.sched_setaffinity(0, {last})
             self._busy = max(self._busy - 1, 0)
-            watch = None if self._busy or not self._is_realtime else self._watch
+            watch = None if self._busy or not self._is_realtime or not _one_is_idle() else self._watch
             if watch is not None:
                 watch.begin()
                 _priority(0, os.SCHED_IDLE, 0)
@@ -149,6 +150,12 @@ class ThreadsProcessor(Processors):
         if self._watch is not None:
             self._watch.close()
             self._watch = None
+
+
+def _one_is_idle() -> bool:
+    """Whether a processor is idle, on which the scheduler might wake the thread. Where none is, to give way only lets
+    others run."""
+    return (running_threads() or sys.maxsize) < (os.cpu_count() or 1)
 
 
 _STAYS = 16
