@@ -124,7 +124,7 @@ def owners(profile: Profile, since: int) -> list[tuple[int, int, int, str, str]]
     return sorted(found)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(4))
 def test_a_file_that_begins_in_the_middle_knows_what_the_whole_one_does(seed: int, tmp_path: Path) -> None:
     history = History(seed)
     moment = history.events[len(history.events) * (seed + 1) // 8][0]
@@ -184,22 +184,21 @@ def test_all_that_is_recorded_is_in_one_of_the_files(tmp_path: Path) -> None:
     program = build(tmp_path, "shares", *FREESTANDING, "-Wl,--build-id")
     command = [
         sys.executable, "-m", "lastbranch", "record", "--no-progress", "--engine", "software", "--duty", "50",
-        "--switch-output", "8K", "-o", str(tmp_path / "it.tb5"),
+        "--switch-output", "4K", "-o", str(tmp_path / "it.data"),
     ]  # fmt: skip
     with subprocess.Popen([program, "1000000000"], stdout=subprocess.DEVNULL) as target:
         with subprocess.Popen([*command, "-p", str(target.pid)], stderr=subprocess.PIPE, text=True) as ours:
-            until(lambda: len(list(tmp_path.glob("it.*.tb5"))) >= 2)
+            until(lambda: len(list(tmp_path.glob("it.*.data"))) >= 2)
             ours.send_signal(signal.SIGINT)
             said = ours.communicate()[1]
         target.kill()
     assert ours.returncode == 0, said
-    files = sorted(tmp_path.glob("it.*.tb5"))
+    files = sorted(tmp_path.glob("it.*.data"))
     found = re.search(r"(\d+) branches in (\d+) bursts? .* written to (.*) and (\d+) files? before it", said)
     assert found is not None, said
     assert (found[3], int(found[4])) == (str(files[-1]), len(files) - 1)
     profiles = [open_profile(file) for file in files]
     assert sum(profile.entries for profile in profiles) == int(found[1])
-    assert sum(int(profile.header["bursts"].split(",")[0]) for profile in profiles) == int(found[2])
     for profile in profiles:
         assert {p.name for p in profile.processes if p.pid == target.pid} == {program.name[:15]}
         assert all(module for *_, module, _ in owners(profile, 0))
