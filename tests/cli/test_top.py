@@ -199,8 +199,9 @@ def test_ctrl_c_at_the_terminal_does_not_reach_the_recorder(target: subprocess.P
     nowhere = subprocess.DEVNULL
     with subprocess.Popen([*command, "-p", str(target.pid)], stdout=nowhere, stderr=nowhere) as top:
         tracer = until(lambda: int(state(target.pid)[1]))
-        assert os.getpgid(tracer) != os.getpgid(top.pid)
+        groups = os.getpgid(tracer), os.getpgid(top.pid)
         top.send_signal(signal.SIGINT)
+    assert groups[0] != groups[1]
 
 
 @needs_ptrace
