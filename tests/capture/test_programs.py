@@ -30,7 +30,7 @@ def assert_unchanged(tmp_path: Path) -> Runs:
     def run(*words: str | Path, least: int = 1, options: tuple[str, ...] = DENSE) -> Recorded:
         alone = subprocess.run([str(w) for w in words], capture_output=True, timeout=60)
         code = alone.returncode if alone.returncode >= 0 else 128 - alone.returncode
-        for _ in range(6):
+        for _ in range(15):
             done = record(tmp_path / "it.data", *options, "--", *words)
             assert (done.code, done.out) == (code, alone.stdout), done.err
             if done.bursts() >= least:
