@@ -10,7 +10,7 @@ import pytest
 
 from lastbranch.capture import ptrace, traceable
 from lastbranch.capture.architectures import ARCHITECTURES
-from lastbranch.capture.software import collector, engines
+from lastbranch.capture.software import engines, recorder
 from lastbranch.capture.software.bursts import BurstLimits
 from lastbranch.capture.software.control_flow import Code, Fork
 from lastbranch.capture.software.engines import PerfBreakpoints
@@ -152,10 +152,10 @@ def test_programs_of_other_machines_are_refused(tmp_path: Path, monkeypatch: pyt
 
 
 def test_call_stacks_come_from_frame_pointers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(collector, "HERE", ARCHITECTURES["aarch64"])
-    assert collector._call_graph("auto", 0) == "fp"
+    monkeypatch.setattr(recorder, "HERE", ARCHITECTURES["aarch64"])
+    assert recorder._call_graph("auto", 0) == "fp"
     with pytest.raises(UnavailableError, match="AArch64"):
-        collector._call_graph("dwarf", 0)
+        recorder._call_graph("dwarf", 0)
 
 
 # -- engines, on a processor that knows just the instructions of the start-up test

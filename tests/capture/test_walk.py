@@ -20,8 +20,7 @@ from capture_tools import FREESTANDING, WALK, build, needs_ptrace, needs_walk, r
 from lastbranch.capture import Summary, ptrace
 from lastbranch.capture.launch import end_with_parent, launch
 from lastbranch.capture.ptrace import event_of, next_stop, signal_of, stopped, ticking
-from lastbranch.capture.software import collector as run
-from lastbranch.capture.software import engines, startup_test, walk_tables
+from lastbranch.capture.software import engine_choice, engines, startup_test, walk_tables
 from lastbranch.capture.software.burst_runner import BurstRunner, SharedProcessor
 from lastbranch.capture.software.bursts import Burst, BurstLimits
 from lastbranch.capture.software.engines import (
@@ -493,9 +492,9 @@ def test_without_a_walk_that_fails_the_start_up_test_python_does_it_all(monkeypa
             e.name: "branch 3 is wrong" if isinstance(e, BlockStep) and e.walks else startup_test.OK for e in engines
         }
 
-    monkeypatch.setattr(run, "test_engines", tested)
+    monkeypatch.setattr(engine_choice, "test_engines", tested)
     summary = Summary()
-    engine = run._engine(True, False, summary)
+    engine = engine_choice.choose_engine(True, False, summary)
     assert isinstance(engine, BlockStep)
     assert not engine.walks
     assert summary.engine == engine.name

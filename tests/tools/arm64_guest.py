@@ -18,16 +18,16 @@ ENGINES = {
     "risky": "lambda: ([], [SteppedBlocks(HardwareBreakpoints(4))])",
     "two": "lambda: ([], [SteppedBlocks(HardwareBreakpoints(2))])",
 }
-"""Engines to record with, and what takes the place of `collector._ENGINES`."""
+"""Engines to record with, and what takes the place of `engine_choice._ENGINES`."""
 RUNS = {"branches-": ("branches", 60000), "forms-": ("forms", 2000000)}
 """The programs without a C library, and their rounds, by the beginnings of the recordings' names."""
 ONLY = next((word[5:] for word in Path("/proc/cmdline").read_text().split() if word.startswith("only=")), "")
 _DRIVER = """
 import sys
-from lastbranch.capture.software import collector
+from lastbranch.capture.software import engine_choice
 from lastbranch.capture.software.engines import *
 chosen = {}
-if chosen: collector._ENGINES["aarch64"] = chosen
+if chosen: engine_choice._ENGINES["aarch64"] = chosen
 from lastbranch.cli import main
 sys.argv[0] = "lastbranch"
 main()

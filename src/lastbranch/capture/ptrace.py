@@ -20,7 +20,8 @@ from .architectures import HERE
 
 __all__ = [
     "SyscallBatch", "CS", "DEBUG_REGISTER", "EFLAGS", "EVENT_CLONE", "EVENT_EXEC", "EVENT_FORK", "EVENT_STOP",
-    "EVENT_VFORK", "EXITKILL", "FLAGS", "FOLLOW", "GENERAL", "Gone", "HW_BREAK", "Interrupted", "ORIG_RAX", "PC",
+    "EVENT_VFORK", "EXITKILL", "FLAGS", "FOLLOW", "GENERAL", "Gone", "HW_BREAK", "Interrupted", "NEW_TASK", "ORIG_RAX",
+    "PC",
     "Resumer", "Poke", "RESUME_FLAG", "RIP", "Registers", "STACK", "THREADS", "TICK", "TRACE_CALLS", "WORDS", "at_call",
     "compiled", "cont", "cont_to_call", "detach", "event_message", "event_of", "go_on_at", "interrupt", "is_64_bit",
     "listen", "next_stop", "poke_user", "refusal", "register_set", "registers", "reports", "seize", "set_register_set",
@@ -37,6 +38,7 @@ _PRSTATUS, HW_BREAK, _SYSTEM_CALL = 1, 0x402, 0x404
 """NT_PRSTATUS, NT_ARM_HW_BREAK and NT_ARM_SYSTEM_CALL: sets of registers."""
 
 EVENT_FORK, EVENT_VFORK, EVENT_CLONE, EVENT_EXEC, EVENT_STOP = 1, 2, 3, 4, 128
+NEW_TASK = (EVENT_FORK, EVENT_VFORK, EVENT_CLONE)
 FOLLOW = 1 << EVENT_FORK | 1 << EVENT_VFORK | 1 << EVENT_CLONE | 1 << EVENT_EXEC
 """PTRACE_O_* for stops at forks, clones and execs; new tasks are traced from their first instruction."""
 THREADS = 1 << EVENT_CLONE

@@ -1,143 +1,43 @@
-"""A software recording in one process: the choice of engine, trigger and sideband, and the loop over all stops."""
+"""The loop over all stops of the threads of a software recording."""
 
 from __future__ import annotations
 
-import errno
 import os
-import shutil
 import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from fnmatch import fnmatch
-from typing import IO
 
 from ...errors import LastbranchError, UnavailableError
-from ...lbr import KIND, convert
 from ...lbr.filters import CALL_STACK
 from ...model import counted
 from .. import ptrace
-from ..architectures import HERE
 from ..foreign_binaries import ForeignBinaries
-from ..launch import Interruptions, Launched, exit_code, launch
-from ..options import DEFAULT_SELECT, Calls, Options, Summary, Targets
-from ..perf_events.synthesis import process_records
-from ..perf_events.syscall import CPU_CLOCK, FLAG, USER_ONLY, attribute, more_files, open_event
+from ..options import Calls, Options, Summary
 from ..process_groups import is_program
-from ..procfs import has_interpreter, process_of, program_of, queued, stat_of, status_of
-from ..ptrace import (
-    EVENT_CLONE,
-    EVENT_EXEC,
-    EVENT_FORK,
-    EVENT_STOP,
-    EVENT_VFORK,
-    TICK,
-    at_call,
-    event_of,
-    next_stop,
-    signal_of,
-    stopped,
-    ticking,
-)
-from ..switch_output import Switcher
-from ..traceable import check_machine, check_program, describe_attach, describe_exec, describe_launch, warnings_of
-from .burst_runner import BurstRunner, NoBurst, SharedProcessor, ThreadsProcessor
-from .bursts import Burst, BurstLimits
+from ..procfs import has_interpreter, process_of, program_of, queued, status_of
+from ..ptrace import EVENT_CLONE, EVENT_EXEC, EVENT_STOP, NEW_TASK, TICK, at_call, event_of, signal_of, stopped
+from .attaching import attach, describe_running, threads_of
+from .burst_choice import is_ring
+from .burst_runner import BurstRunner, NoBurst
+from .bursts import Burst
 from .call_chains import CallChains
 from .control_flow import CALLS, Edge
-from .engines import (
-    BlockStep,
-    Breakpoints,
-    DebugRegisters,
-    Engine,
-    HardwareBreakpoints,
-    PerfBlocks,
-    PerfBreakpoints,
-    SingleStep,
-    SteppedBlocks,
-)
-from .group_sideband import open_group_sideband
+from .detaching import detach_all, detach_thread
 from .instructions import LONGEST
-from .quiet_signals import handled_signal, quiet_signal
-from .record_writer import RECORDS, RecordWriter, Sideband, now, open_sideband
-from .schedule import Budget, BurstLengths, ClockTrigger, Duty, PollTrigger, Trigger
-from .startup_test import OK, report_time, test_engines
+from .record_writer import RecordWriter, Sideband, now
+from .schedule import Budget, BurstLengths, Duty, Trigger
 from .successors import Successors
 from .tree import Call, Process, Thread, Tree
 from .unwinder import Unwinder
 from .watched import Watched
 
-__all__ = ["record_software"]
+__all__ = ["Collector"]
 
 _SECOND = 1_000_000_000
 _MOST_LOSSES = 1 << 16
-
-
-# -- detaching from threads, so that they continue as if they had never been traced
-
-
-_NEW_TASK = (EVENT_FORK, EVENT_VFORK, EVENT_CLONE)
-_SECONDS = 2.0
-"""The longest wait for a thread."""
-
-
-def detach_all(tree: Tree, trigger: Trigger, bursts: BurstRunner, *, killed: bool) -> None:
-    """Detach from the threads of ``tree``. ``killed``: they would be killed at our end, so each one is stopped first.
-
-    The kernel releases others when we end, without interrupting system calls; here only the remains of a burst are
-    removed, and signals of triggers that are on their way.
-    """
-    for thread in tree.threads.values():
-        trigger.disarm(thread)
-    stopped_first = [thread for thread in tree.threads.values() if killed or thread.timed_out]
-    for thread in stopped_first:
-        with suppress(ptrace.Gone, OSError):
-            ptrace.interrupt(thread.tid)
-    waiting = stopped_first + [thread for thread in tree.threads.values() if not killed and trigger.stops(thread)]
-    deadline = time.monotonic() + _SECONDS
-    while waiting and time.monotonic() < deadline:
-        thread = waiting.pop(0)
-        try:
-            status = next_stop(thread.tid, TICK)
-            if status is None:
-                waiting.append(thread)
-            elif stopped(status):
-                if event_of(status) in _NEW_TASK:  # its own first stop is on its way
-                    waiting.append(tree.add(ptrace.event_message(thread.tid), thread.process.pid))
-                _detach(thread, status, trigger, bursts)
-        except ptrace.Gone:
-            continue
-
-
-def _detach(thread: Thread, status: int, trigger: Trigger, bursts: BurstRunner) -> None:
-    """Detach from a stopped thread. It gets its own signal, but none of ours."""
-    ours = _is_ours(thread, status, trigger) or (thread.timed_out and signal_of(status) == thread.stops_by)
-    bursts.clean(thread)
-    mask, blocked = ptrace.sigmask(thread.tid), False
-    while waiting := trigger.pending(thread):
-        nothing_else = bool(event_of(status)) or ours
-        if waiting & mask:
-            if not nothing_else:
-                break  # it gets its own signal; ours stays blocked
-            ptrace.set_sigmask(thread.tid, mask & ~waiting)
-            blocked = True
-        ptrace.cont(thread.tid, 0 if nothing_else else signal_of(status))
-        following = next_stop(thread.tid, _SECONDS)
-        if following is None or not stopped(following):
-            return
-        status, ours = following, _is_ours(thread, following, trigger)
-    if blocked:
-        ptrace.set_sigmask(thread.tid, mask)
-    ptrace.detach(thread.tid, 0 if event_of(status) or ours else signal_of(status))
-
-
-def _is_ours(thread: Thread, status: int, trigger: Trigger) -> bool:
-    """Whether we caused this stop, so that the thread has no signal to get."""
-    return at_call(status) or trigger.due(thread, status)
-
-
 _MOST_FOLLOWING = 0.02
 """Seconds that new threads may cost at once: a hundred of them."""
 _ALWAYS_FOLLOWED = 100
@@ -170,7 +70,7 @@ class Collector:
         self._following = Budget(options.duty / 2, _MOST_FOLLOWING, _MOST_FOLLOWING)
         """What new threads may cost: each stops at least twice."""
         self._traced = ptrace.FOLLOW | (ptrace.EXITKILL if kills else 0) | (ptrace.TRACE_CALLS if options.calls else 0)
-        self.lengths, self.is_ring = lengths, _is_ring(options, select)
+        self.lengths, self.is_ring = lengths, is_ring(options, select)
         self.on_exec: Callable[[int, str], None] = lambda pid, path: None
         self.on_attached: Callable[[Process], None] = lambda process: None
         self.on_tick: Callable[[Summary], None] = lambda summary: None
@@ -296,7 +196,7 @@ class Collector:
                 thread.follows = True
                 ptrace.set_options(tid, self._traced)
             event = event_of(status)
-            if event in _NEW_TASK:
+            if event in NEW_TASK:
                 self._forked(thread, event)
                 if event == EVENT_CLONE:
                     self._limit_following(thread)
@@ -445,7 +345,7 @@ class Collector:
     def _find_threads(self, process: Process) -> None:
         """Trace threads of ``process`` that were not followed and are still there."""
         parent = next((self.tree.threads[tid] for tid in process.threads), None)
-        for tid in _threads(process.pid) - process.threads:
+        for tid in threads_of(process.pid) - process.threads:
             if parent is None or self._following.left() <= 0:
                 return
             self._worked = time.process_time()
@@ -476,7 +376,7 @@ class Collector:
             self.tree.remove(thread.tid)
             if self._watched is not None:
                 self._watched.leave(process.pid)
-            _detach(thread, status, self.trigger, self.bursts)
+            detach_thread(thread, status, self.trigger, self.bursts)
             self._skipped["program not followed"] += 1
             return
         self.arm(thread)
@@ -653,198 +553,6 @@ class Collector:
         return [newest_first[at : at + depth] for at in range(0, len(newest_first), depth)][::-1]
 
 
-# -- a recording: the choice of engine, trigger and sideband, launching or attaching, and the collector's run
-
-
-_HANDLED = "handles SIGURG and SIGWINCH: its handler of SIGWINCH may run if the recorder is killed"
-_FIRST_PERIOD = 20_000_000
-_SLOWER = "the compiled library is not in use: bursts take longer (`lastbranch doctor` says why)"
-_SLOWER_HERE = f"no part of the compiled library is for bursts on {HERE.title}: they take longer than on 64-bit x86"
-
-
-def record_software(
-    target: Sequence[str] | int | Targets, options: Options, file: IO[bytes], command: Sequence[str],
-    unblocked: Iterable[int], summary: Summary, say: Callable[[str], None], progress: Callable[[Summary], None],
-    stop: Callable[[], bool] = lambda: False, switcher: Switcher | None = None,
-) -> None:  # fmt: skip
-    """Record a command, a process id or `Targets` (these with a sideband for their group alone) into ``file``
-    (perf.data, pipe form), in this process, which must have no other children, one thread, and `SIGNALS` blocked.
-    ``summary`` is kept up to date, ``command`` is stored in the file as the command that recorded. The recording ends
-    early where ``stop`` is true, and the program runs on. Raises `UnavailableError` or `RunError`."""
-    check_machine()
-    select = convert(options.select, "perf", "msr").value if options.ring is None else options.ring
-    launched = not isinstance(target, int | Targets)
-    with ticking():
-        engine = _engine(launched, options.allow_risk, summary)
-        if ptrace.compiled() is None:
-            summary.notes = (*summary.notes, _SLOWER if HERE.compiled else _SLOWER_HERE)
-        trigger = _trigger(launched)
-        summary.trigger = trigger.name
-        limits, lengths = _limits(options, select)
-        bursts = BurstRunner(engine, limits, SharedProcessor() if launched else ThreadsProcessor())
-        summary.call_graph = graph = _call_graph(options.call_graph, select)
-        period = options.burst_period or _FIRST_PERIOD
-        out = RecordWriter(file, options.select, period, options.time_period, graph, calls=bool(options.calls))
-        traced = _Traced(target, unblocked)
-        bursts.sideband = sideband = traced.sideband(options.time_period, graph, summary)
-        out.begin(sideband.ids, command)
-        if switcher is not None:
-            out.carry_state()
-        collector = Collector(
-            traced.tree, traced.root, options, select, bursts, lengths, trigger, sideband, out, summary, kills=launched,
-            report_time=report_time(), watched=traced.watched,
-        )  # fmt: skip
-        signals = Interruptions(traced.root if launched else None)
-
-        def tick(summary: Summary) -> None:
-            if signals.enough() or stop():
-                collector.stop()
-            progress(summary)
-            if switcher is not None and switcher.due(out.size) and not collector.stopping:
-                moment = now()
-                sideband.drain(out)
-                out.flush()
-                out.switch(switcher.next_file(summary), moment)
-
-        def warn(pid: int, path: str) -> None:
-            for sentence in warnings_of(pid, path):
-                say(sentence)
-
-        collector.on_tick, collector.on_exec, collector.on_attached = tick, warn, _warning_of_handlers(say)
-        try:
-            traced.run(collector, out, say)
-        finally:
-            bursts.processor.close()
-            sideband.close()
-            out.flush()
-        traced.check_end(collector.root_status, signals.last, summary)
-
-
-class _Traced:
-    """What a recording traces, from when it is attached or launched: it waits until `run`.
-
-    A command is ``child``, a process that runs already has none, and `Targets` are ``watched`` for as they begin. The
-    collector's ``root`` is 0 for these.
-    """
-
-    def __init__(self, target: Sequence[str] | int | Targets, unblocked: Iterable[int]) -> None:
-        self.tree, self._since = Tree(), now()
-        self.child: Launched | None = None
-        self.watched: Watched | None = None
-        self.root = 0
-        if isinstance(target, Targets):
-            self.watched = Watched(target)
-        elif isinstance(target, int):
-            self.root = target
-            attach(target, self.tree)
-        else:
-            self.child = _launch(target, unblocked, self.tree)
-            self.root = self.child.pid
-
-    def sideband(self, time_period: int, graph: str, summary: Summary) -> Sideband:
-        """The perf events of its threads; ``summary`` says which there are."""
-        with suppress(OSError, ValueError):  # the whole system's limit may be lower
-            more_files()  # each thread takes a few; what was launched keeps the limit that it has
-        opened = Sideband()
-        if self.watched is None:
-            at_exec = self.child is not None
-            opened = open_sideband(list(self.tree.threads), time_period, at_exec=at_exec, chains=graph == "fp")
-        elif self.watched.group is not None:
-            opened = open_group_sideband(time_period, chains=graph == "fp")
-        summary.sideband = opened.name
-        if opened.lacks:
-            summary.notes += (opened.lacks,)
-        return opened
-
-    def run(self, collector: Collector, out: RecordWriter, say: Callable[[str], None]) -> None:
-        """Let it run under ``collector`` until that ends."""
-        if self.child:
-            self.child.release()
-        elif self.watched is None:
-            describe_running(self.root, self._since, out, {})
-            collector.arm_running(self.tree.threads)
-            _warning_of_handlers(say)(self.tree.processes[self.root])
-        collector.run()
-
-    def check_end(self, status: int | None, interrupted: int, summary: Summary) -> None:
-        """Put the exit code of a command that ended with ``status``, or by the signal ``interrupted``, into
-        ``summary``. Raises `RunError` where it could not be executed."""
-        if self.child is None:
-            return
-        if status is not None:
-            summary.exit_code = exit_code(status)
-        elif interrupted:
-            summary.exit_code = 128 + interrupted
-        if error := self.child.failed():
-            raise describe_exec(self.child.command[0], error)
-
-
-def _engine(launched: bool, allow_risk: bool, summary: Summary) -> Engine:
-    """The first engine that passes the start-up test, of those that may be used."""
-    safe, risky = _ENGINES[HERE.name]()
-    tested = risky if launched else safe + risky
-    try:
-        summary.self_test = test_engines(tested)
-    except OSError as error:
-        raise describe_launch(error) from error
-    good = next((engine for engine in tested if summary.self_test.get(engine.name) == OK), None)
-    if good is None:
-        said = "; ".join(f"{name}: {what}" for name, what in summary.self_test.items())
-        raise UnavailableError(f"no engine passes the start-up test on this machine ({said})")
-    if not launched and good not in safe and not allow_risk:
-        said = summary.self_test[safe[-1].name] if safe else f"not on {HERE.title}"
-        raise UnavailableError(
-            f"perf breakpoints cannot be used here ({said}); with the other engines the process would be killed if the "
-            "collector were killed in the middle of a burst",
-            hint="--allow-risk accepts that risk; or launch the program with `lastbranch record COMMAND`",
-        )
-    summary.engine = good.name
-    return good
-
-
-def _engines_x86() -> tuple[list[Engine], list[Engine]]:
-    return _block_steps(PerfBreakpoints), [*_block_steps(DebugRegisters), SingleStep()]
-
-
-def _engines_a64() -> tuple[list[Engine], list[Engine]]:
-    return [PerfBlocks(PerfBreakpoints())], [
-        SteppedBlocks(HardwareBreakpoints(4)),
-        SteppedBlocks(HardwareBreakpoints(2)),
-        SingleStep(),
-    ]
-
-
-_ENGINES = {"x86_64": _engines_x86, "aarch64": _engines_a64}
-"""Engines whose threads survive our death in a burst, and those whose threads do not, best first."""
-
-
-def _block_steps(breakpoints: Callable[[], Breakpoints]) -> list[Engine]:
-    """With the compiled walk where there is one, and without."""
-    walking, plain = BlockStep(breakpoints()), BlockStep(breakpoints(), walks=False)
-    return [walking, plain] if walking.walks else [plain]
-
-
-def _trigger(launched: bool) -> Trigger:
-    """Perf events if they are allowed."""
-    try:
-        os.close(open_event(attribute(USER_ONLY | FLAG["disabled"], sample_period=_FIRST_PERIOD, **CPU_CLOCK), 0))
-    except OSError:
-        return PollTrigger()
-    return ClockTrigger(ends_with_us=launched)
-
-
-def _call_graph(wanted: str, select: int) -> str:
-    """How call stacks are recorded: call frame information needs nothing but what bursts need, too. Raises
-    `UnavailableError` where it is not followed."""
-    if select & CALL_STACK:
-        return "lbr"
-    if wanted == "dwarf" and not HERE.unwinds:
-        raise UnavailableError(
-            f"call stacks by call frame information are not for {HERE.title}", hint="--call-graph fp"
-        )
-    return ("dwarf" if HERE.unwinds else "fp") if wanted == "auto" else wanted
-
-
 def _length_of_call(edge: Edge, code: Successors | None) -> int:
     """Bytes of the instruction of a call that may be one of the next instruction; 0 for any other branch."""
     source, target, kind = edge
@@ -852,101 +560,3 @@ def _length_of_call(edge: Edge, code: Successors | None) -> int:
         return 0
     branch = code.line(source)
     return branch.length if branch is not None and branch.address == source else 0
-
-
-def _is_ring(options: Options, select: int) -> bool:
-    """Whether a burst makes one record, as a processor's ring delivers it."""
-    return options.ring is not None or select != convert(DEFAULT_SELECT, "perf", "msr").value
-
-
-def kinds_recorded(select: int) -> frozenset[int]:
-    """perf's branch types that MSR_LBR_SELECT ``select`` records; of call-stack mode, before returns delete calls."""
-    import numpy as np
-
-    from ...lbr import ring_contents
-
-    one, far = np.ones(1, np.uint64), np.full(1, 256, np.uint64)
-    return frozenset(
-        kind for kind in KIND.values()
-        if len(ring_contents(one, far, np.array([kind], np.uint8), depth=1, select=select & ~CALL_STACK))
-    )  # fmt: skip
-
-
-_UP_TO_A_CALL = 1 << 20
-"""Branches of a burst that only a system call, or the number of stops, is to end."""
-
-
-def _limits(options: Options, select: int) -> tuple[BurstLimits, BurstLengths]:
-    """When bursts end, and who draws their lengths. A ring is read when one to two times ``depth`` branches have passed
-    its filter, in call-stack mode, where returns delete calls, two to three times: at a fixed number a loop would show
-    one of its branches as the newest in all records."""
-    if not _is_ring(options, select):
-        lengths = BurstLengths(options.burst)
-        return BurstLimits(lengths.most, stops=64 + 16 * lengths.most), lengths
-    least = options.depth * 2 if select & CALL_STACK else options.depth
-    lengths = BurstLengths((least, least + options.depth))
-    limits = BurstLimits(lengths.most, stops=64 + 16 * lengths.most)
-    if select != convert(DEFAULT_SELECT, "perf", "msr").value:
-        limits = BurstLimits(lengths.most, kinds_recorded(select), stops=64 + 32 * lengths.most)
-    if options.calls:
-        limits = replace(limits, depth=_UP_TO_A_CALL, stops=64 + 32 * lengths.most)
-    return limits, lengths
-
-
-def _launch(command: Sequence[str], unblocked: Iterable[int], tree: Tree) -> Launched:
-    """A child that will execute ``command``, traced."""
-    if found := shutil.which(command[0]):
-        check_program(found)
-    try:
-        child = launch(command, unblocked)
-    except OSError as error:
-        raise describe_launch(error) from error
-    tree.add(child.pid, child.pid)
-    return child
-
-
-def attach(pid: int, tree: Tree) -> None:
-    """Trace all threads of a running process."""
-    check_program(f"/proc/{pid}/exe")
-    while new := _threads(pid) - set(tree.threads):  # threads may be created meanwhile
-        for tid in new:
-            try:
-                ptrace.seize(tid, ptrace.FOLLOW)
-            except (OSError, ptrace.Gone) as error:
-                if tid != pid:
-                    continue
-                why = error if isinstance(error, OSError) else OSError(errno.ESRCH, "No such process")
-                raise describe_attach(tid, why) from error
-            tree.add(tid, pid)
-    if pid not in tree.processes:
-        raise UnavailableError(f"process {pid} does not exist")
-
-
-def _threads(pid: int) -> set[int]:
-    try:
-        return {int(name) for name in os.listdir(f"/proc/{pid}/task")}
-    except OSError:
-        return set()
-
-
-def describe_running(pid: int, since: int, out: RecordWriter, build_ids: dict[object, bytes]) -> None:
-    """Write the threads, names and mappings of a process that was running before. ``build_ids`` caches what was read
-    of binaries."""
-    from ..perf_events.linux_kernel import Kernel  # loads the readers of binaries
-
-    for one in process_records(Kernel(), pid, RECORDS, build_ids, maps=True, time=since):
-        out.write(one)
-
-
-def _warning_of_handlers(say: Callable[[str], None]) -> Callable[[Process], None]:
-    """A function that warns of attached processes whose handlers may run, once for each program."""
-    warned: set[str] = set()
-
-    def warn(process: Process) -> None:
-        name = process.name or os.path.basename(program_of(process.pid))
-        signals = stat_of(process.pid)
-        if name not in warned and not quiet_signal(signals) and handled_signal(signals):
-            warned.add(name)
-            say(f"process {process.pid} ({name}) {_HANDLED}")
-
-    return warn

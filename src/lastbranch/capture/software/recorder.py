@@ -1,0 +1,100 @@
+"""A software recording in one process: engine, trigger, sideband, and the collector that runs with them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import IO
+
+from ...errors import UnavailableError
+from ...lbr import convert
+from ...lbr.filters import CALL_STACK
+from .. import ptrace
+from ..architectures import HERE
+from ..launch import Interruptions
+from ..options import Options, Summary, Targets
+from ..ptrace import ticking
+from ..switch_output import Switcher
+from ..traceable import check_machine, warnings_of
+from .attaching import warning_of_handlers
+from .burst_choice import limits_of
+from .burst_runner import BurstRunner, SharedProcessor, ThreadsProcessor
+from .collector import Collector
+from .engine_choice import FIRST_PERIOD, choose_engine, choose_trigger
+from .record_writer import RecordWriter, now
+from .startup_test import report_time
+from .traced import Traced
+
+__all__ = ["record_software"]
+
+_SLOWER = "the compiled library is not in use: bursts take longer (`lastbranch doctor` says why)"
+_SLOWER_HERE = f"no part of the compiled library is for bursts on {HERE.title}: they take longer than on 64-bit x86"
+
+
+def record_software(
+    target: Sequence[str] | int | Targets, options: Options, file: IO[bytes], command: Sequence[str],
+    unblocked: Iterable[int], summary: Summary, say: Callable[[str], None], progress: Callable[[Summary], None],
+    stop: Callable[[], bool] = lambda: False, switcher: Switcher | None = None,
+) -> None:  # fmt: skip
+    """Record a command, a process id or `Targets` (these with a sideband for their group alone) into ``file``
+    (perf.data, pipe form), in this process, which must have no other children, one thread, and `SIGNALS` blocked.
+    ``summary`` is kept up to date, ``command`` is stored in the file as the command that recorded. The recording ends
+    early where ``stop`` is true, and the program runs on. Raises `UnavailableError` or `RunError`."""
+    check_machine()
+    select = convert(options.select, "perf", "msr").value if options.ring is None else options.ring
+    launched = not isinstance(target, int | Targets)
+    with ticking():
+        engine = choose_engine(launched, options.allow_risk, summary)
+        if ptrace.compiled() is None:
+            summary.notes = (*summary.notes, _SLOWER if HERE.compiled else _SLOWER_HERE)
+        trigger = choose_trigger(launched)
+        summary.trigger = trigger.name
+        limits, lengths = limits_of(options, select)
+        bursts = BurstRunner(engine, limits, SharedProcessor() if launched else ThreadsProcessor())
+        summary.call_graph = graph = _call_graph(options.call_graph, select)
+        period = options.burst_period or FIRST_PERIOD
+        out = RecordWriter(file, options.select, period, options.time_period, graph, calls=bool(options.calls))
+        traced = Traced(target, unblocked)
+        bursts.sideband = sideband = traced.sideband(options.time_period, graph, summary)
+        out.begin(sideband.ids, command)
+        if switcher is not None:
+            out.carry_state()
+        collector = Collector(
+            traced.tree, traced.root, options, select, bursts, lengths, trigger, sideband, out, summary, kills=launched,
+            report_time=report_time(), watched=traced.watched,
+        )  # fmt: skip
+        signals = Interruptions(traced.root if launched else None)
+
+        def tick(summary: Summary) -> None:
+            if signals.enough() or stop():
+                collector.stop()
+            progress(summary)
+            if switcher is not None and switcher.due(out.size) and not collector.stopping:
+                moment = now()
+                sideband.drain(out)
+                out.flush()
+                out.switch(switcher.next_file(summary), moment)
+
+        def warn(pid: int, path: str) -> None:
+            for sentence in warnings_of(pid, path):
+                say(sentence)
+
+        collector.on_tick, collector.on_exec, collector.on_attached = tick, warn, warning_of_handlers(say)
+        try:
+            traced.run(collector, out, say)
+        finally:
+            bursts.processor.close()
+            sideband.close()
+            out.flush()
+        traced.check_end(collector.root_status, signals.last, summary)
+
+
+def _call_graph(wanted: str, select: int) -> str:
+    """How call stacks are recorded: call frame information needs nothing but what bursts need, too. Raises
+    `UnavailableError` where it is not followed."""
+    if select & CALL_STACK:
+        return "lbr"
+    if wanted == "dwarf" and not HERE.unwinds:
+        raise UnavailableError(
+            f"call stacks by call frame information are not for {HERE.title}", hint="--call-graph fp"
+        )
+    return ("dwarf" if HERE.unwinds else "fp") if wanted == "auto" else wanted
