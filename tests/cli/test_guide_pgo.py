@@ -36,6 +36,7 @@ class Shell:
         (folder / "app.c").write_text(SOURCE)
         path = f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
         self.folder, self.env = folder, {**os.environ, "PATH": path, "XDG_CACHE_HOME": str(folder / "cache")}
+        self.env.pop("MAKEFLAGS", None)  # of `make test`, whose jobs are not for the guide's make
         self.told: dict[str, str] = {}
 
     def follow(self, title: str, made: tuple[str, ...] = ()) -> None:

@@ -17,6 +17,8 @@ NOT_FUZZED = {
     "lb_compiler": "takes no input",
     "lb_system_calls": "makes whatever calls the table says",
     "lb_branch_walk": "leads a traced thread over tables of our own (tests/capture/test_walk_parts.py has its parts)",
+    "lb_set_watch": "sets a word of our own (tests/capture has attached recordings)",
+    "lb_watch_tracer": "waits for such a word, and sets the priority of a thread of ours",
     "lb_unwind_stack": "reads the memory of a traced thread, on one system (test_unwind_stack.py has any memory)",
 }
 

@@ -18,7 +18,7 @@ BINARIES = {
 }  # fmt: skip
 """What the demo opens. The program in them is read, never executed."""
 EXECUTES = {"capture/software/startup_test.py"}
-"""The start-up test of the engines runs a program of 46 bytes, listed instruction by instruction, in a child."""
+"""The start-up test of the engines runs a program of 46 or 52 bytes, listed instruction by instruction, in a child."""
 
 _CONTROL = re.compile(r"[\0-\x08\x0e-\x1f\x7f]")
 _DIGITS = {

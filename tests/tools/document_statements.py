@@ -22,7 +22,7 @@ FILES = {
     "select": "lbr/test_filters", "registers": "lbr/test_registers", "stacks": "lbr/test_callstacks",
     "truth": "capture/test_truth", "explain": "cli/test_lbr", "session": "etw/portable/test_lbr_session",
     "config": "etw/portable/test_lbr", "case": "tools/etw_cases_lbr", "names": "etw/test_names",
-    "layouts": "etw/test_layouts", "calls": "etw/test_api", "recipe": "lbr/test_recipe",
+    "layouts": "etw/test_layouts", "calls": "etw/test_api", "recipe": "etw/portable/test_lbr_recipe",
     "prop": "tools/etw_cases_properties", "disk": "tools/etw_cases_files", "ask": "tools/etw_cases_query",
     "live": "etw/portable/sources/test_linux", "joint": "etw/portable/sources/test_joint_events",
     "bytes": "etw/portable/sources/test_sources", "map": "etw/portable/sources/test_map",

