@@ -47,7 +47,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.fixture(scope="module", params=["data", "tb5", "etl"])
+@pytest.fixture(scope="module", params=[pytest.param("data", marks=pytest.mark.thorough), "tb5", "etl"])
 def recorded(request: pytest.FixtureRequest, program: Path) -> Recorded:
     return record(program.with_suffix(f".{request.param}"), *DENSE, "--", program, "20000")
 

@@ -97,7 +97,10 @@ def test_a_folder_of_exports_is_that_of_the_capture(run: Run, data: Data, symfs,
     assert stored == plain
 
 
-@pytest.mark.parametrize("name", REAL)
+_EVERY_THIRD = [pytest.param(name, marks=[] if i % 3 == 1 else pytest.mark.thorough) for i, name in enumerate(REAL)]
+
+
+@pytest.mark.parametrize("name", _EVERY_THIRD)
 def test_counts_of_real_captures(run: Run, data: Data, tmp_path: Path, name: str) -> None:
     plain = run("export", data.path(name), "--to", "counts")
     store = added(run, tmp_path / "store", data.path(name))
@@ -295,7 +298,7 @@ def compared(done: Ran, by: str) -> dict[tuple[object, ...], list[object]]:
     return {tuple(row[key] for key in ends): [row[name] for name in values] for row in rows_of(done)}
 
 
-@pytest.mark.parametrize("by", ["function", "edge"])
+@pytest.mark.parametrize("by", ["function", pytest.param("edge", marks=pytest.mark.thorough)])
 def test_differences_are_those_of_the_captures(run: Run, tmp_path: Path, by: str) -> None:
     """The sums over samples say what the samples do: also of two captures on a side, and of merged parts."""
     a, b, more = (recorded(tmp_path / str(seed), seed) for seed in range(3))

@@ -127,7 +127,7 @@ def stacks_of(address: np.ndarray[Any, Any], depth: int) -> SampleBatch:
     return SampleBatch(columns, {BRANCH: np.arange(samples + 1) * depth})
 
 
-@pytest.mark.parametrize("details", [False, True])
+@pytest.mark.parametrize("details", [pytest.param(False, marks=pytest.mark.thorough), True])
 def test_tables_grow_and_are_handed_over(details: bool) -> None:
     """More pairs than a table starts with, and than it may have."""
     random = np.random.default_rng(5)
