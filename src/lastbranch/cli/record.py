@@ -189,8 +189,8 @@ def command(
     from.
 
     --live serves the viewer while it records, to this user on this machine only, as `lastbranch view` does. The screens
-    are at most 2 s behind as long as the recording is small. They show the complete file when the program has ended;
-    the exit code comes after the Ctrl-C that ends the viewer.
+    are about a second behind where a processor is free. They show the complete file when the program has ended; the
+    exit code comes after the Ctrl-C that ends the viewer.
 
     The exit code is that of the program, or 128+n if signal n killed it; 125 if recording fails, 126 if the command
     cannot be executed, 127 if it is not found.
