@@ -28,7 +28,6 @@ import signal
 import statistics
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 import urllib.request
@@ -47,7 +46,7 @@ from bench_top import parts_of
 from in_turn import Groups, run_in_turn
 from lastbranch import demo
 from lastbranch.view import wire
-from measure import Command, Row, Run, machine, summarise, table, write_json
+from measure import Command, Row, Run, run_parts, summarise
 
 _CHROMIUM = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 _QUIET = ["--disable-background-networking", "--disable-component-update", "--no-first-run", "--disable-gpu"]
@@ -157,7 +156,7 @@ class Ender(threading.Thread):
 
     def run(self) -> None:
         while not (self._said.exists() and _DONE in self._said.read_text()):
-            time.sleep(_LOOK)
+            time.sleep(_LOOK)  # only the log says when the recording is written
         recorder = int(self._pid.read_text())
         viewer = _viewer_of(recorder)
         self.viewer = _cpu(viewer)
@@ -243,9 +242,9 @@ def _of_lag(folder: Path, arguments: argparse.Namespace) -> list[list[Row]]:
         recorder = subprocess.Popen([*_recording(out, "--live", "--no-open"), *words], stdout=said, stderr=said)
     looker = Looker(log)
     while recorder.poll() is None and _DONE not in log.read_text():
-        time.sleep(0.05)
+        time.sleep(0.05)  # only the log says when the recording is written
     viewer = _viewer_of(recorder.pid)
-    time.sleep(_MOST_LAG)
+    time.sleep(_MOST_LAG)  # what is shown later than that is late anyway
     cpu = _cpu(viewer)
     looker.stop()
     recorder.send_signal(signal.SIGINT)
@@ -292,8 +291,8 @@ def _of_size(folder: Path, arguments: argparse.Namespace) -> list[list[Row]]:
             file.write(b"".join(samples[i % len(samples)] for i in range(written, due)))
             times += [time.monotonic()] * (due - written)
             written = due
-            time.sleep(0.05)
-        time.sleep(10 * _MOST_LAG)
+            time.sleep(0.05)  # samples arrive in pieces, as from a recorder
+        time.sleep(10 * _MOST_LAG)  # what is not shown then never is
         cpu = _cpu(viewer.pid)
         looker.stop()
     name = f"{arguments.rate} samples/s"
@@ -314,16 +313,7 @@ def main() -> None:
     parser.add_argument("--rate", type=int, default=10_000, help="samples a second")
     parser.add_argument("--json", type=Path, help="write the results here as well")
     arguments = parser.parse_args()
-    about = {"machine": machine()}
-    print("  ".join(f"{key}: {value}" for key, value in about["machine"].items()))
-    rows: list[Row] = []
-    with tempfile.TemporaryDirectory() as name:
-        for part in arguments.only:
-            for found in _PARTS[part](Path(name), arguments):
-                print(table(found, reference=found[0].name), flush=True)
-                rows += found
-    if arguments.json:
-        write_json(arguments.json, about, rows)
+    run_parts(_PARTS, arguments)
 
 
 if __name__ == "__main__":

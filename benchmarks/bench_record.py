@@ -27,7 +27,6 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -38,7 +37,7 @@ from in_turn import Groups, run_in_turn
 from lastbranch.analysis import Namer, call_stacks, fold
 from lastbranch.opening import open_profile
 from lastbranch.symbols import Symbolizer
-from measure import Command, Row, Run, machine, run_rounds, summarise, table, write_json
+from measure import Command, Row, Run, run_parts, run_rounds, summarise
 
 SOURCE = """
 #include <pthread.h>
@@ -162,16 +161,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=list(_PARTS), default=list(_PARTS))
     parser.add_argument("--json", type=Path, help="write the results here as well")
     arguments = parser.parse_args()
-    about = {"machine": machine()}
-    print("  ".join(f"{key}: {value}" for key, value in about["machine"].items()))
-    rows: list[Row] = []
-    with tempfile.TemporaryDirectory() as name:
-        for part in arguments.only:
-            for found in _PARTS[part](Path(name), arguments):
-                print(table(found, reference=found[0].name), flush=True)
-                rows += found
-    if arguments.json:
-        write_json(arguments.json, about, rows)
+    run_parts(_PARTS, arguments)
 
 
 def environment(folder: Path) -> dict[str, str]:

@@ -216,7 +216,7 @@ def _wait_until_kept() -> None:
     """Counts are kept when nobody waits for an answer."""
     results, before = Path(os.environ["XDG_CACHE_HOME"], "lastbranch", "results"), -1
     while before != (before := len(list(results.glob("*.answer")))) or before < _KEPT:
-        time.sleep(2)
+        time.sleep(2)  # longer than between two results: an unchanged number is the last one
 
 
 def _counts(capture: Many, folder: Path) -> Measured:

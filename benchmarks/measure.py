@@ -15,12 +15,15 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import chain
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import argparse
 
 _KEPT = 1 << 12
 """Characters of a log."""
@@ -182,6 +185,25 @@ def machine() -> dict[str, str]:
 def write_json(path: Path, about: dict[str, Any], rows: list[Row]) -> None:
     """Everything that the table shows, for a machine to read."""
     path.write_text(json.dumps({**about, "rows": [asdict(row) for row in rows]}, indent=2) + "\n")
+
+
+def run_parts(
+    parts: Mapping[str, Callable[[Path, argparse.Namespace], list[list[Row]]]], arguments: argparse.Namespace
+) -> None:
+    """Run the ``parts`` that ``arguments.only`` names in a temporary folder, and print their tables, whose rows are
+    compared with the first. All rows go to ``arguments.json``, if it is given."""
+    import tempfile
+
+    about = {"machine": machine()}
+    print("  ".join(f"{key}: {value}" for key, value in about["machine"].items()))
+    rows: list[Row] = []
+    with tempfile.TemporaryDirectory() as name:
+        for part in arguments.only:
+            for found in parts[part](Path(name), arguments):
+                print(table(found, reference=found[0].name), flush=True)
+                rows += found
+    if arguments.json:
+        write_json(arguments.json, about, rows)
 
 
 if __name__ == "__main__" and sys.argv[1:2] == ["--launch"]:

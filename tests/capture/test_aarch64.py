@@ -274,7 +274,8 @@ def test_engines_see_just_the_branches_of_known_code(
     if how != "steps":
         perf = engines.PerfBlocks(OfProcessor(processor))
         engine = perf if how == "perf" else engines.SteppedBlocks(engines.HardwareBreakpoints(ends))
-        engine._registers, engine._resumer = processor.registers, processor  # type: ignore[attr-defined]
+        for name, value in {"_registers": processor.registers, "_resumer": processor}.items():
+            monkeypatch.setattr(engine, name, value)
     known, seen = successors(memory, ends), list[tuple[int, int, int]]()
     for _ in range(4):  # a burst goes on where the last one ended
         burst = engine.burst(engines.Target(1, lambda status: False), known, BurstLimits(20, stops=2000))

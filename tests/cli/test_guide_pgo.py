@@ -39,9 +39,9 @@ class Shell:
         self.env.pop("MAKEFLAGS", None)  # of `make test`, whose jobs are not for the guide's make
         self.told: dict[str, str] = {}
 
-    def follow(self, title: str, made: tuple[str, ...] = ()) -> None:
-        """Run the commands of a section, but not those that begin like one of ``made``: the test has made what these
-        write. Skips where a tool is not there."""
+    def assert_commands_run(self, title: str, made: tuple[str, ...] = ()) -> None:
+        """Run the commands of a section, which succeed, but not those that begin like one of ``made``: the test has
+        made what these write. Skips where a tool is not there."""
         commands = [c for c in re.findall(r"^\$ (.*)$", SECTIONS[title], re.M) if not c.startswith(made or ("\0",))]
         for name in {shlex.split(c)[0] for c in commands}:
             if shutil.which(name, path=self.env["PATH"]) is None:
@@ -55,7 +55,7 @@ class Shell:
             assert done.returncode == 0, f"{command}\n{done.stderr}"
             self.told[command] = done.stdout + done.stderr
 
-    def agrees(self, title: str) -> None:
+    def assert_lines_are_printed(self, title: str) -> None:
         """Every line that a section shows below a command was printed by it, but for numbers."""
         for block in re.findall(r"^```console\n(.*?)^```", SECTIONS[title], re.M | re.S):
             for command, text in re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", block, re.M):
@@ -81,31 +81,31 @@ def shell(tmp_path: Path) -> Shell:
 
 
 def test_clang(shell: Shell) -> None:
-    shell.follow("clang")
+    shell.assert_commands_run("clang")
     assert shell.counted("guest instrs", "app.pgo") < shell.counted("guest instrs", "app") * 0.97
     assert "clamp" in (shell.folder / "app.prof").read_text()
     assert any(line.startswith("app.unsym.txt\t") for line in (shell.folder / "profiles/index.tsv").open())
 
 
 def test_contexts(shell: Shell) -> None:
-    shell.follow("Contexts")
+    shell.assert_commands_run("Contexts")
     assert "inlined into 'main' to match profiling context" in "".join(shell.told.values())
 
 
 def test_gcc(shell: Shell) -> None:
-    shell.follow("gcc")
+    shell.assert_commands_run("gcc")
     assert shell.counted("guest instrs", "app-gcc.pgo") < shell.counted("guest instrs", "app-gcc") * 0.97
 
 
 def test_bolt(shell: Shell) -> None:
-    shell.follow("BOLT")
+    shell.assert_commands_run("BOLT")
     assert shell.counted("taken", "bolted.opt") < shell.counted("taken", "bolted") * 0.5
     assert any("3 out of 11 functions" in told for command, told in shell.told.items() if "bolt.yaml" in command)
     assert shell.counted("guest instrs", "bolted.opt") < shell.counted("guest instrs", "bolted")
 
 
 def test_propeller(shell: Shell) -> None:
-    shell.follow("Propeller")
+    shell.assert_commands_run("Propeller")
     assert (shell.folder / "cc_prof.txt").read_text().startswith("v1\nf main\nc 0 ")
     assert shell.counted("taken", "laid-out", 2) < shell.counted("taken", "mapped", 2) * 0.5
     assert shell.counted("guest instrs", "laid-out", 2) < shell.counted("guest instrs", "mapped", 2)
@@ -122,8 +122,8 @@ def test_go(shell: Shell) -> None:
     """It compiles Go's runtime three times."""
     shutil.copy(PROGRAMS / "calls.go", shell.folder)
     toolchain(shell, GOFLAGS="", GOTOOLCHAIN="local", GOMAXPROCS="2")
-    shell.follow("Go")
-    shell.agrees("Go")
+    shell.assert_commands_run("Go")
+    shell.assert_lines_are_printed("Go")
 
 
 @pytest.mark.thorough
@@ -135,7 +135,7 @@ def test_rust(shell: Shell) -> None:
         (shell.folder / "bin" / "rustc").write_text(f'#!/bin/sh\nshift\nexec {tool("rustc")} "$@"\n')
         (shell.folder / "bin" / "rustc").chmod(0o755)
     toolchain(shell, RUSTC_BOOTSTRAP="1")
-    shell.follow("Rust", made=("cargo",))
+    shell.assert_commands_run("Rust", made=("cargo",))
     said = "".join(shell.told.values())
     assert re.search(r"note: \S*shapes\.rs:\d+:\d+ sample-profile-impl \(analysis\): Applied [1-9]\d* samples", said)
     assert re.search(
@@ -172,8 +172,8 @@ def test_arm(shell: Shell) -> None:
     whole = b"".join(operation(made, one, None).bytes() for one in branches[:1000])
     spe_writer.write(folder / "cut.data", Area(whole, flags=1), maps=[(PID, CODE, 0x10000, "/bin/app")])
     spe_writer.write(folder / "pt.data", Area(bytes(4096)), kind=1)
-    shell.follow("Arm", made=("perf record",))
-    shell.agrees("Arm")
+    shell.assert_commands_run("Arm", made=("perf record",))
+    shell.assert_lines_are_printed("Arm")
 
 
 def test_kernel(shell: Shell) -> None:
@@ -189,7 +189,7 @@ def test_kernel(shell: Shell) -> None:
     (folder / "linux" / "Makefile").write_text(
         f"%.o: %.c\n\tclang$(LLVM) {' '.join(toy_kernel.FLAGS)} $(KCFLAGS) -c -o $@ $<\n"
     )
-    shell.follow("Kernel", made=("perf record",))
+    shell.assert_commands_run("Kernel", made=("perf record",))
     profiled, placed = (told for command, told in shell.told.items() if command.startswith("make"))
     assert re.search(r"remark: Applied [1-9]\d* samples from profile", profiled)
     assert "warning:" not in profiled + placed
@@ -213,6 +213,6 @@ def test_windows(shell: Shell, run) -> None:
     (shell.folder / "made-up.txt").write_text(pe_stacks(shell.folder / "app.exe", ("main", "clamp", "wrap")))
     done = run("convert", shell.folder / "made-up.txt", shell.folder / "trace.etl")
     assert done.code == 0, done.err
-    shell.follow("Windows")
+    shell.assert_commands_run("Windows")
     assert "main:" in (shell.folder / "win.prof").read_text()
     assert (shell.folder / "app.pgo.exe").read_bytes() != (shell.folder / "app.exe").read_bytes()

@@ -1,5 +1,5 @@
-"""What a file that begins in the middle of a recording must say first: the processes, threads and mappings of that
-moment, as the records before it told them.
+"""What a file that begins in the middle of a recording must say first: the processes, threads and mappings that earlier
+records had led to at that moment.
 
 Layouts: include/uapi/linux/perf_event.h. The records are those of events with the fields of `TRAILER`.
 """
@@ -12,11 +12,12 @@ from dataclasses import dataclass, field
 
 from ..formats.perfdata.layout import MISC, RECORD
 from ..formats.perfdata.writer import SideRecords
+from .perf_events.ring_records import HEAD, records_in
 
 __all__ = ["CarriedState"]
 
 
-_HEAD, _PAIR, _FORK, _RANGE = (struct.Struct(words) for words in ("=IHH", "=ii", "=iiii", "=QQ"))
+_PAIR, _FORK, _RANGE = (struct.Struct(words) for words in ("=ii", "=iiii", "=QQ"))
 _TIME = struct.Struct("=Q")
 _TRAILER, _TIME_AT = 32, 24
 """Bytes of the end of a record: i32 process, thread; u64 time, processor, identifier. The time is this far from it."""
@@ -44,13 +45,10 @@ class CarriedState:
 
     def note(self, records: bytes) -> None:
         """Take the whole records that are written."""
-        at = 0
-        while at + _HEAD.size <= len(records):
-            kind, _, size = _HEAD.unpack_from(records, at)
+        for at, kind, size in records_in(records):
             if kind in _KINDS and size >= _LEAST[kind] + _TRAILER:
                 (when,) = _TIME.unpack_from(records, at + size - _TIME_AT)
                 self._pending.append((when, kind, records[at : at + size]))
-            at += max(size, _HEAD.size)
 
     def at(self, moment: int) -> Iterator[bytes]:
         """Records of the state at ``moment`` (ns of the records' clock), as from before the recording, and those that
@@ -77,7 +75,7 @@ class CarriedState:
         elif kind == RECORD["FORK"]:
             self._forked(record)
         else:
-            pid, _, tid, _ = _FORK.unpack_from(record, _HEAD.size)
+            pid, _, tid, _ = _FORK.unpack_from(record, HEAD.size)
             process = self._processes.get(pid)
             if process is not None:
                 process.names.pop(tid, None)
@@ -85,26 +83,26 @@ class CarriedState:
                     del self._processes[pid]
 
     def _forked(self, record: bytes) -> None:
-        pid, parent, tid, parent_tid = _FORK.unpack_from(record, _HEAD.size)
+        pid, parent, tid, parent_tid = _FORK.unpack_from(record, HEAD.size)
         of = self._processes.get(parent)
         name = of.names.get(parent_tid, b"") if of is not None else b""
         if pid == parent:
             self._processes.setdefault(pid, _Process()).names[tid] = name
             return
-        alone = _HEAD.unpack_from(record)[1] & MISC.FORK_EXEC
+        alone = HEAD.unpack_from(record)[1] & MISC.FORK_EXEC
         mappings = list(of.mappings) if of is not None and not alone else []
         self._processes[pid] = _Process(parent, {tid: name}, mappings)
 
     def _named(self, record: bytes) -> None:
-        pid, tid = _PAIR.unpack_from(record, _HEAD.size)
+        pid, tid = _PAIR.unpack_from(record, HEAD.size)
         process = self._processes.setdefault(pid, _Process())
-        if _HEAD.unpack_from(record)[1] & MISC.COMM_EXEC:  # the other threads have ended
+        if HEAD.unpack_from(record)[1] & MISC.COMM_EXEC:  # the other threads have ended
             process.names, process.mappings = {}, []
         process.names[tid] = record
 
     def _mapped(self, record: bytes) -> None:
-        pid, tid = _PAIR.unpack_from(record, _HEAD.size)
-        start, length = _RANGE.unpack_from(record, _HEAD.size + _PAIR.size)
+        pid, tid = _PAIR.unpack_from(record, HEAD.size)
+        start, length = _RANGE.unpack_from(record, HEAD.size + _PAIR.size)
         end = start + length
         process = self._processes.setdefault(pid, _Process())
         process.names.setdefault(tid, b"")
@@ -115,10 +113,10 @@ class CarriedState:
 def _from_before(record: bytes, pid: int, tid: int) -> bytes:
     """``record`` as of the thread ``tid``, from before the recording."""
     out = bytearray(record)
-    kind, misc, size = _HEAD.unpack_from(record)
+    kind, misc, size = HEAD.unpack_from(record)
     if kind == RECORD["COMM"]:
-        _HEAD.pack_into(out, 0, kind, misc & ~MISC.COMM_EXEC, size)
-    _PAIR.pack_into(out, _HEAD.size, pid, tid)
+        HEAD.pack_into(out, 0, kind, misc & ~MISC.COMM_EXEC, size)
+    _PAIR.pack_into(out, HEAD.size, pid, tid)
     _PAIR.pack_into(out, size - _TRAILER, pid, tid)
     _TIME.pack_into(out, size - _TIME_AT, 0)
     return bytes(out)

@@ -186,7 +186,7 @@ class Recording(Closing):
         more = self._set.wait(seconds)
         if self._group:
             self._join(self._group)
-            more = not (self._group.empty and self._request.target.group.ends)  # type: ignore[union-attr]
+            more = not self._group.ended
         self._copy()
         if time.monotonic() >= self._next_look:
             self._next_look = time.monotonic() + _LOOK

@@ -21,8 +21,10 @@ if TYPE_CHECKING:
 
 _FROM_FILE = "lastbranch.fleet_agent.services"
 """Where the services of the configuration are, in the context's ``meta``."""
-_SERVICE_KEYS = {"unit": str, "rate": (int, float), "length": (int, float), "version": str}
-"""What the configuration says of a service, and its type."""
+_SERVICE_KEYS: dict[str, tuple[type, ...]] = {
+    "unit": (str,), "rate": (int, float), "length": (int, float), "version": (str,),
+}  # fmt: skip
+"""What the configuration says of a service, and its types."""
 _UNITS = (".service", ".scope")
 _MOST_RATE = 1800
 
@@ -59,8 +61,7 @@ def _checked(ctx: click.Context, param: click.Parameter, file: str, name: str, o
     if not isinstance(one, dict):
         raise click.BadParameter(f"{file}: services.{name} = {one!r}: not a table", ctx, param)
     for key, value in one.items():
-        kind = _SERVICE_KEYS.get(key)
-        if kind is None or not isinstance(value, kind) or isinstance(value, bool):  # type: ignore[arg-type]
+        if not isinstance(value, _SERVICE_KEYS.get(key, ())) or isinstance(value, bool):
             known = ", ".join(_SERVICE_KEYS)
             raise click.BadParameter(f"{file}: services.{name}.{key} = {value!r}: keys are {known}", ctx, param)
     return one
@@ -115,9 +116,10 @@ def command(
 ) -> int:  # fmt: skip
     """Record the services of this host at a rate, count each recording, and ship the counts to STORE.
 
-    A service is recorded for a few seconds at random times, for --rate seconds of each hour. The counts keep how much
-    time they stand for: a service that is recorded at half the rate counts the same. They wait in a spool of limited
-    size until STORE, a folder or a bucket, has them, and are added once, whenever the agent is killed.
+    A service is recorded for a few seconds at random times, for --rate seconds of each hour. Counts are
+    stored with the run time that they represent, so a service that is recorded at half the rate counts the same. They
+    wait in a spool of limited size until STORE, a folder or a bucket, has them. Each is added exactly once, even if the
+    agent is killed.
 
     The processor's branch records are taken without stopping anything. Where there are none, --engine software records
     too, and stops the services' threads by ptrace. It has to be asked for.

@@ -90,7 +90,7 @@ class Session:
         if self.recorder is not None:
             self.recorder.wait(seconds)
         else:
-            time.sleep(seconds)
+            time.sleep(seconds)  # a file can only be looked at again
 
     @property
     def seconds(self) -> float:

@@ -8,7 +8,7 @@ on.
 from __future__ import annotations
 
 import os
-import pickle
+import pickle  # the answers of our own children, and of nobody else
 import select
 import signal
 import time

@@ -221,7 +221,7 @@ class Reading:
         return [event for (event,) in self.rows(sql)]
 
     def scales(self) -> list[Scale]:
-        """The counts that stand for more than what was recorded: for each day, service, host, version and event."""
+        """The counts that reports and exports scale, by day, service, host, version and event: those of agents."""
         group = ", ".join(("day", *LABELS, "event"))
         return [
             Scale(*row) for row in self.rows(

@@ -123,8 +123,8 @@ _CAPTURES = StoreTable(
         _number("bytes", "its size"),
         _number("period", "events between two samples; 0: a frequency was used"),
         _number("recorded", "ns for which an agent recorded; 0 where the capture was added by `fleet add`"),
-        _number("stands_for", "ns of the service's run that this stands for: counts are multiplied by stands_for / "
-                "recorded where they are reported or exported, both summed over the captures of a day, host, service, "
+        _number("stands_for", "part of the service's run time that the recording represents, in ns. Reports and "
+                "exports scale counts by stands_for / recorded, each summed over the captures of a day, host, service, "
                 "version and event"),
         _number("samples", "samples of the event"),
         _number("stacks", "of these, with branch entries"),

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -574,7 +575,7 @@ def joined_sample(kernel: FakeKernel, tid: int, at: int) -> bytes:
 def test_processes_that_join_a_group_get_events_unless_they_inherited_them(tmp_path: Path) -> None:
     path, kernel, group = tmp_path / "x.data", TestOnAFakeKernel().kernel(), Group(77)
     for pid in (78, 79, 80):
-        kernel.folders[f"/proc/{pid}/task"] = lambda pid=pid: [str(pid)]  # type: ignore[misc]
+        kernel.folders[f"/proc/{pid}/task"] = partial(list, [str(pid)])
         kernel.contents[f"/proc/{pid}/task/{pid}/comm"] = f"app{pid}\n"
     with Recording(Request(Target(0, group=group)), str(path), kernel=kernel) as recording:
         assert {tid for _, tid, _ in kernel.opened.values()} == {77}

@@ -36,7 +36,7 @@ class Oracle:
         self._used += size
 
 
-def one_session(file: Path, seed: int) -> None:
+def assert_newest_are_kept(file: Path, seed: int) -> None:
     choose = random.Random(seed)
     most = choose.randint(2, 9)
     rig = recorder(most)
@@ -55,7 +55,7 @@ def one_session(file: Path, seed: int) -> None:
         elif what < 0.2:
             rig.poll()
         elif what < 0.24:
-            compare(rig, file.with_name(f"{step}.etl"), everyone, most)
+            assert_newest_are_in(rig, file.with_name(f"{step}.etl"), everyone, most)
         else:
             writer = choose.choice(list(writers))
             for _ in range(choose.choice([1, 3, 40, 300])):
@@ -63,11 +63,11 @@ def one_session(file: Path, seed: int) -> None:
                 number = rig.offered
                 assert rig.write(writer, 1, payload) == 1
                 writers[writer].wrote(number, len(event(number, 0, payload)))
-    compare(rig, file, everyone, most)
+    assert_newest_are_in(rig, file, everyone, most)
     assert rig.stop().events_lost == 0
 
 
-def compare(rig: Rig, file: Path, everyone: list[Oracle], most: int) -> None:
+def assert_newest_are_in(rig: Rig, file: Path, everyone: list[Oracle], most: int) -> None:
     rig.logger.flush(str(file))
     newest = sorted((b for one in everyone for b in one.buffers), key=lambda b: b[-1])[-most:]
     assert sorted(read(file).numbers) == sorted(number for buffer in newest for number in buffer)
@@ -77,16 +77,16 @@ def compare(rig: Rig, file: Path, everyone: list[Oracle], most: int) -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_the_newest_buffers_of_all_writers_are_kept_exactly(tmp_path: Path, seed: int) -> None:
     """Whoever writes and leaves, and whether or not the session looks."""
-    one_session(tmp_path / "a.etl", seed)
+    assert_newest_are_kept(tmp_path / "a.etl", seed)
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("seed", range(100, 400))
 def test_many_sessions(tmp_path: Path, seed: int) -> None:
-    one_session(tmp_path / "a.etl", seed)
+    assert_newest_are_kept(tmp_path / "a.etl", seed)
 
 
-def busy(tmp_path: Path, copies: int) -> None:
+def assert_copies_have_no_gap(tmp_path: Path, copies: int) -> None:
     rig = recorder(4)
     writer, stop = rig.writer(), threading.Event()
 
@@ -112,12 +112,12 @@ def busy(tmp_path: Path, copies: int) -> None:
 
 def test_a_copy_of_a_busy_writer_has_no_gap(tmp_path: Path) -> None:
     """Though a thread uses the buffers again all the time."""
-    busy(tmp_path, 8)
+    assert_copies_have_no_gap(tmp_path, 8)
 
 
 @pytest.mark.thorough
 def test_many_copies_of_a_busy_writer(tmp_path: Path) -> None:
-    busy(tmp_path, 500)
+    assert_copies_have_no_gap(tmp_path, 500)
 
 
 def test_large_events_without_a_pause(tmp_path: Path) -> None:

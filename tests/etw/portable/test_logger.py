@@ -405,7 +405,7 @@ def test_buffers_that_go_from_one_process_to_another_take_their_memory_along(fil
 
 
 def test_random_garbage_all_over_the_pool(file: Path) -> None:
-    """Whatever stands in slots and buffers: nothing is raised, and the file reads."""
+    """Whatever stands in slots and buffers, nothing is raised; `read_header_and_walk` asserts that the file reads."""
     random.seed(11)
     for _ in range(30):
         rig = Rig(file=str(file), buffer_size=4)

@@ -16,11 +16,12 @@ from ...formats.perfdata.layout import RECORD
 from ..process_groups import ProcessGroup
 from ..procfs import program_of
 from .event_set import EventRefused, EventSet, EventSpec
+from .ring_records import HEAD, records_in
 
 __all__ = ["GroupEvents", "relabeled"]
 
 
-_HEAD, _ID = struct.Struct("=IHH"), struct.Struct("=Q")
+_ID = struct.Struct("=Q")
 _ID_AT = {RECORD["LOST"]: 8, RECORD["THROTTLE"]: 16, RECORD["UNTHROTTLE"]: 16}
 """Records that name an event in their body, and where: u64 id, lost; u64 time, id, stream_id."""
 _MOST_NAMED = 20
@@ -28,15 +29,13 @@ _MOST_NAMED = 20
 
 def relabeled(records: bytes, labels: Mapping[int, int]) -> bytes:
     """``records`` with identifiers exchanged as ``labels`` says; others stay."""
-    out, at = bytearray(records), 0
-    while at + _HEAD.size <= len(records):
-        kind, _, size = _HEAD.unpack_from(records, at)
+    out = bytearray(records)
+    for at, kind, size in records_in(records):
         places = [8] if kind == RECORD["SAMPLE"] else [size - 8, *filter(None, [_ID_AT.get(kind)])]
         for place in places if size >= 2 * _ID.size else ():
             (identifier,) = _ID.unpack_from(records, at + place)
             if identifier in labels:
                 _ID.pack_into(out, at + place, labels[identifier])
-        at += max(size, _HEAD.size)
     return bytes(out)
 
 
@@ -52,7 +51,8 @@ class GroupEvents:
         """The ids of late events -> those of early ones."""
         self.refused: list[str] = []
         """Which processes are not recorded, and why."""
-        self.empty = False
+        self.ended = False
+        """No process is left, and none is waited for."""
 
     def attach(self, write: Callable[[bytes], object]) -> list[int]:
         """Open the events on processes that have joined since the last time; their ids. ``write`` gets the records that
@@ -61,7 +61,7 @@ class GroupEvents:
         self._known &= members | {os.getpid()}
         # Of one that has just been forked, the record that says so may not be in a ring yet.
         waiting = sorted((members & self._before) - self._known)
-        self._before, self.empty = members, not members
+        self._before, self.ended = members, self._group.ends and not members
         joined, last = [], None
         for pid in waiting:
             self._known.add(pid)
@@ -83,7 +83,8 @@ class GroupEvents:
             self.refused.append(f"process {pid} ({name}) is not recorded: {os.strerror(error.errno or 0)}")
 
     def label(self, first: Sequence[int]) -> None:
-        """Let the ids of events that were opened since stand for the first ``n`` of each spec."""
+        """Have `labels` map the ids of late events to those that the file names: ``first`` says how many ids of each
+        spec these are. A spec keeps only them."""
         for count, spec in zip(first, self._specs, strict=True):
             self.labels.update(dict.fromkeys(spec.ids[count:], spec.ids[0]))
             del spec.ids[count:]
@@ -96,9 +97,6 @@ class GroupEvents:
 
 def _forked(records: bytes) -> Iterator[int]:
     """Processes in FORK records: u32 pid, ..."""
-    at = 0
-    while at + _HEAD.size <= len(records):
-        kind, _, size = _HEAD.unpack_from(records, at)
-        if kind == RECORD["FORK"] and size >= _HEAD.size + 4:
-            yield struct.unpack_from("=i", records, at + _HEAD.size)[0]
-        at += max(size, _HEAD.size)
+    for at, kind, size in records_in(records):
+        if kind == RECORD["FORK"] and size >= HEAD.size + 4:
+            yield struct.unpack_from("=i", records, at + HEAD.size)[0]

@@ -245,7 +245,7 @@ class Collector:
             attach(pid, self.tree)
         except (LastbranchError, OSError) as error:
             if status_of(pid, "TracerPid") == str(os.getpid()):
-                watched.forget(pid)  # one of ours has created it, which we are about to be told
+                watched.forget(pid)  # a thread of ours has created it: the stop that says so comes next
             elif is_program(pid):
                 self._refused.append(error)
                 if len(self._refused) <= _MOST_NAMED:

@@ -214,7 +214,21 @@ def moves(before: tuple[int, ...], fork: Fork) -> Placed:
     return found
 
 
-class DebugRegisters(Breakpoints):
+class _OfProcessor(Breakpoints):
+    """Those in registers of the processor, which stay until they are cleared."""
+
+    def struck(self) -> bool:
+        return ptrace.siginfo(self._tid)[0] == _TRAP_HWBKPT
+
+    def disarm(self) -> None:
+        if self.at:
+            self.clear(self._tid)
+
+    def abandon(self) -> None:
+        self.at = ()
+
+
+class DebugRegisters(_OfProcessor):
     """DR0 to DR3, set by ptrace. For threads that may end with us."""
 
     name = "debug registers"
@@ -228,21 +242,11 @@ class DebugRegisters(Breakpoints):
             pokes.append((_DR7, _ENABLE[len(self.at)]))
         return pokes
 
-    def struck(self) -> bool:
-        return ptrace.siginfo(self._tid)[0] == _TRAP_HWBKPT
-
-    def disarm(self) -> None:
-        if self.at:
-            self.clear(self._tid)
-
-    def abandon(self) -> None:
-        self.at = ()
-
     def clear(self, tid: int) -> None:
         ptrace.poke_user(tid, _DR7, 0)
 
 
-class HardwareBreakpoints(Breakpoints):
+class HardwareBreakpoints(_OfProcessor):
     """Those of AArch64, set by ptrace. For threads that may end with us."""
 
     signal = int(SIGTRAP)
@@ -265,16 +269,6 @@ class HardwareBreakpoints(Breakpoints):
             slots = max(len(self.at), len(addresses))
             ptrace.set_register_set(self._tid, ptrace.HW_BREAK, _hardware(addresses, slots))
             self.at = addresses
-
-    def struck(self) -> bool:
-        return ptrace.siginfo(self._tid)[0] == _TRAP_HWBKPT
-
-    def disarm(self) -> None:
-        if self.at:
-            self.clear(self._tid)
-
-    def abandon(self) -> None:
-        self.at = ()
 
     def clear(self, tid: int) -> None:
         ptrace.set_register_set(tid, ptrace.HW_BREAK, _hardware((), self.slots))

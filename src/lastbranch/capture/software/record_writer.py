@@ -21,6 +21,7 @@ from ...formats.perfdata.writer import Described, SideRecords, pipe_begin, pipe_
 from ...lbr import FLAG_FIELDS
 from ..carried_state import CarriedState
 from ..perf_events import syscall
+from ..perf_events.ring_records import HEAD, records_in
 from ..perf_events.synthesis import build_id_of, machine_features, mapping_record
 from ..perf_events.syscall import CLOCK, CPU_CLOCK, FLAG, Ring
 from ..procfs import Mapping, mappings, read, stat_of
@@ -236,7 +237,7 @@ class KernelSideband(Sideband):
         segment alone, and that of Go's programs has another note."""
         out = bytearray(records)
         for at in places:
-            kind, misc, size = _HEAD.unpack_from(records, at)
+            kind, misc, size = HEAD.unpack_from(records, at)
             name = _name_at(records, at)
             if misc & MISC.MMAP_BUILD_ID or not name.startswith("/") or name.startswith("//"):
                 continue
@@ -249,7 +250,7 @@ class KernelSideband(Sideband):
                 self._kernel, pid, Mapping(0, 0, 0, 0, 0, major, minor, inode, name), self._build_ids
             )
             if build_id:
-                _HEAD.pack_into(out, at, kind, misc | MISC.MMAP_BUILD_ID, size)
+                HEAD.pack_into(out, at, kind, misc | MISC.MMAP_BUILD_ID, size)
                 _IDENTITY.pack_into(out, at + 40, min(len(build_id), 20), build_id[:20])
         return bytes(out)
 
@@ -275,26 +276,23 @@ class KernelSideband(Sideband):
         self._rings, self._fds = {}, {}
 
 
-_HEAD, _PID, _FILE = struct.Struct("=IHH"), struct.Struct("=8xi"), struct.Struct("=40xIIQ")
+_PID, _FILE = struct.Struct("=8xi"), struct.Struct("=40xIIQ")
 _IDENTITY, _NAME = struct.Struct("=B3x20s"), 72
-"""Of an MMAP2 record: its header, process and file; the build id that can take the place of the file at `_FILE`, and
+"""Of an MMAP2 record: its process and file; the build id that can take the place of the file at `_FILE`, and
 where the name begins."""
 
 
 def _name_at(records: bytes, at: int) -> str:
     """The file name of the MMAP2 record at ``at``."""
-    size = _HEAD.unpack_from(records, at)[2]
+    size = HEAD.unpack_from(records, at)[2]
     return os.fsdecode(records[at + _NAME : at + size].partition(b"\0")[0])
 
 
 def _mappings(records: bytes) -> Iterator[int]:
     """The offset of each MMAP2 record."""
-    at = 0
-    while at + _HEAD.size <= len(records):
-        kind, _, size = _HEAD.unpack_from(records, at)
+    for at, kind, size in records_in(records):
         if kind == RECORD["MMAP2"] and size > _NAME:
             yield at
-        at += max(size, _HEAD.size)
 
 
 class TracerSideband(Sideband):
