@@ -8,6 +8,7 @@ import json
 import os
 import select
 import signal
+import socket
 import sys
 import tempfile
 import time
@@ -261,48 +262,56 @@ class _Reporter:
 
 
 class LiveViewer(Closing):
-    """The viewer of a recording that runs, in a process of its own; ``name`` is what the recording will be called, and
-    ``browse`` opens the browser. `show` starts it, its address is printed to standard error, `close` ends it. If it
-    fails, ``say`` gets the reason and the recording goes on.
+    """The viewer of a recording that runs, in a process of its own, which starts beside the recorder; ``name`` is what
+    the recording will be called, and ``browse`` opens the browser. `show` gives it the recording, and its address is
+    printed to standard error; `close` ends it. If it fails, ``say`` gets the reason and the recording goes on.
 
     It is in a process group of its own, so that Ctrl-C at the terminal is the program's and ours.
     """
 
     def __init__(self, name: str, browse: bool, say: Callable[[str], None]) -> None:
-        self._name, self._browse, self._say = name, browse, say
+        self._name, self._shown = name, False
         self._process: subprocess.Popen[bytes] | None = None
+        if sys.platform != "linux":
+            return  # nor can a recording be watched elsewhere: the recorder says so
+        import subprocess
+
+        self._line, line = socket.socketpair()
+        words = [name, "browse" if browse else ""]
+        with line:
+            try:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-P", "-m", "lastbranch.view.live_process", *words],
+                    stdin=line.fileno(), stdout=2, process_group=0,
+                )  # fmt: skip
+            except OSError as error:
+                say(f"warning: the viewer cannot be started: {error.strerror}")
 
     def show(self, file: IO[bytes]) -> None:
         """Show the perf.data that is written to ``file``."""
-        import subprocess
-
-        words = [str(file.fileno()), self._name, "browse" if self._browse else ""]
-        try:
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "lastbranch.view.live_process", *words],
-                stdin=subprocess.PIPE, stdout=2, pass_fds=[file.fileno()], process_group=0,
-            )  # fmt: skip
-        except OSError as error:
-            self._say(f"warning: the viewer cannot be started: {error.strerror}")
+        self._shown = True
+        self._send(lambda: socket.send_fds(self._line, [b"\n"], [file.fileno()]))
 
     def finish(self) -> None:
         """The recording is complete: show the file of that name, until Ctrl-C, or until the viewer has ended."""
-        if self._process is None or self._process.stdin is None:
-            return
-        with suppress(OSError, KeyboardInterrupt):
-            self._process.stdin.write(json.dumps(self._name).encode() + b"\n")
-            self._process.stdin.flush()
-            self._process.wait()
+        self._send(lambda: self._line.sendall(json.dumps(self._name).encode() + b"\n"))
+        with suppress(KeyboardInterrupt):
+            if self._process is not None:
+                self._process.wait()
+
+    def _send(self, send: Callable[[], object]) -> None:
+        if self._process is not None:
+            with suppress(OSError):  # it has ended
+                send()
 
     def close(self) -> None:
-        if self._process is None or self._process.stdin is None:
+        if self._process is None:
             return
         import subprocess
 
-        with suppress(OSError):
-            self._process.stdin.close()
+        self._line.close()
         with suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
-            self._process.wait(_ENDING)
+            self._process.wait(_ENDING if self._shown else 0)
         self._process.kill()
         self._process.wait()
 

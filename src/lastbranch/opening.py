@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import stat
 import sys
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -513,12 +514,45 @@ def open_image(path: str) -> tuple[FileSource | BytesSource, Image]:
     `FormatError` where it is none, or damaged, and `OSError`."""
     file = FileSource(path)
     with on_failure(file.close):
+        if (known := _HEADERS.of(file)) is not None:
+            return file, known
         source = as_loaded(file)
         image = read_image(source)
     if isinstance(source, BytesSource):
         file.close()
         return source, image
+    _HEADERS.keep(file, image)
     return file, image
+
+
+class _Headers:
+    """The headers of the binaries that were opened last. Each is asked for several times when a capture is opened and
+    counted, and each second while a recording is watched, of which reading them was a third of the work."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, ...], Image] = {}
+
+    def of(self, file: FileSource) -> Image | None:
+        return self._known.get(self._state(file))
+
+    def keep(self, file: FileSource, image: Image) -> None:
+        """Not of a file that changed so recently that it can change again without another time stamp."""
+        state = self._state(file)
+        if time.time_ns() - max(state[-2:]) < _SETTLED:
+            return
+        self._known[state] = image
+        if len(self._known) > _MOST_HEADERS:
+            self._known.pop(next(iter(self._known)), None)
+
+    @staticmethod
+    def _state(file: FileSource) -> tuple[int, ...]:
+        return *file.state(), os.fstat(file.fileno()).st_ctime_ns
+
+
+_MOST_HEADERS = 64
+_SETTLED = 2_000_000_000
+"""ns."""
+_HEADERS = _Headers()
 
 
 def _segments(image: Image) -> tuple[Segment, ...]:

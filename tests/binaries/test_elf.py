@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from lastbranch import opening
 from lastbranch.binaries import DebugLink, Section, Segment, SegmentFlags, elf, read_image
 from lastbranch.binaries.elf import CLASSES, read_elf
 from lastbranch.errors import FormatError
@@ -410,3 +411,23 @@ def test_code_of_the_captures(layout, name, distance):
     assert text.vaddr - text.offset == code.vaddr - code.offset == distance
     if shutil.which("readelf"):
         assert said(image) == readelf([path])[0]
+
+
+def test_headers_are_read_once_while_the_file_is_the_same(tmp_path, monkeypatch):
+    path = tmp_path / "a"
+    path.write_bytes(typical(64, "<"))
+    monkeypatch.setattr(opening, "_SETTLED", 0)
+    first = opening.image_at(str(path))
+    assert opening.image_at(str(path)) is first
+    path.write_bytes(make_elf(kind=2, machine=183))
+    assert opening.image_at(str(path)).kind == "executable" != first.kind
+
+
+def test_headers_of_a_file_that_may_still_change_are_read_each_time(tmp_path, monkeypatch):
+    path = tmp_path / "a"
+    path.write_bytes(typical(64, "<"))
+    monkeypatch.setattr(opening, "_SETTLED", 1 << 62)
+    first = opening.image_at(str(path))
+    again = opening.image_at(str(path))
+    assert again == first
+    assert again is not first

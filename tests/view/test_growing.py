@@ -32,6 +32,7 @@ from lastbranch.view import wire
 from lastbranch.view.answers import ask
 from lastbranch.view.growing import (
     BUSY_SHARE,
+    FIRST_PAUSE,
     FREE_SHARE,
     LONGEST_PAUSE,
     PAUSE,
@@ -151,6 +152,8 @@ def test_opening_anew_takes_more_of_processors_that_nobody_else_wants() -> None:
     assert pause(0.1, 0.2, 2) == pytest.approx(0.1 / (2 * BUSY_SHARE))
     assert pause(0.1, 0.2, 8) == pytest.approx(0.1 / (8 * BUSY_SHARE))
     assert pause(1e6, 0, 2) == LONGEST_PAUSE
+    assert pause(0.001, 0, 2, FIRST_PAUSE) == FIRST_PAUSE < PAUSE
+    assert pause(0.1, 0.2, 2, FIRST_PAUSE) == pause(0.1, 0.2, 2)
 
 
 # -- Server-sent events
@@ -287,7 +290,7 @@ def test_record_live_serves_while_it_records_and_until_ctrl_c(target: subprocess
         assert listener.states[-1]["recording"] == "live"
         (viewer,) = (pid for pid in children(recorder.pid) if b"live_process" in command_line(pid))
         assert os.getpgid(viewer) == viewer, "Ctrl-C at the terminal does not reach it"
-        assert os.getpriority(os.PRIO_PROCESS, viewer) == min(os.getpriority(os.PRIO_PROCESS, recorder.pid) + 5, 19)
+        assert os.getpriority(os.PRIO_PROCESS, viewer) == min(os.getpriority(os.PRIO_PROCESS, recorder.pid) + 10, 19)
         recorder.send_signal(signal.SIGINT)  # ends the recording: the program is not ours
         until(lambda: listener.states[-1]["recording"] == "ended")
         assert target.poll() is None

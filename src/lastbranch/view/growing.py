@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 from ..bind import bind
@@ -20,12 +20,16 @@ from ..opening import attach_binaries, open_profile, recorded_here
 from ..symbols import SymbolOptions
 from .loaded import Loaded
 
-__all__ = ["BUSY_SHARE", "ENDED", "FREE_SHARE", "LIVE", "LONGEST_PAUSE", "PAUSE", "GrowingCapture", "pause"]
+__all__ = [
+    "BUSY_SHARE", "ENDED", "FIRST_PAUSE", "FREE_SHARE", "LIVE", "LONGEST_PAUSE", "PAUSE", "GrowingCapture", "pause",
+]  # fmt: skip
 
 LIVE, ENDED = "live", "ended"
 """What `Loaded.recording` says of a recording."""
 PAUSE = 1.0
 """Seconds from one opening to the next, at least."""
+FIRST_PAUSE = 0.2
+"""The same while there are no samples: opening the file takes next to nothing, and somebody waits for a picture."""
 FREE_SHARE = 0.5
 """Of one CPU: what opening the file anew, and answering the pages that look, may take on average where nobody else
 wants that processor."""
@@ -35,14 +39,13 @@ LONGEST_PAUSE = 60.0
 """Seconds, however long an opening takes."""
 _WAITED = 0.5
 """Of its CPU time: how long a process waits for processors that others want, too, at least."""
-_TICK = 0.05
 
 
-def pause(cpu: float, waited: float, processors: int) -> float:
-    """Seconds until the next look at the file, where the last one and the answers since took ``cpu`` seconds, and
-    ``waited`` so many for one of the ``processors``."""
+def pause(cpu: float, waited: float, processors: int, least: float = PAUSE) -> float:
+    """Seconds from one look at the file to the next, at ``least``, where that look and the answers since took ``cpu``
+    seconds, and ``waited`` so many for one of the ``processors``."""
     share = BUSY_SHARE * processors if waited > _WAITED * cpu else FREE_SHARE
-    return min(max(PAUSE, cpu / share), LONGEST_PAUSE)
+    return min(max(least, cpu / share), LONGEST_PAUSE)
 
 
 def _times() -> tuple[float, float]:
@@ -65,7 +68,8 @@ class GrowingCapture(Closing):
     def __init__(self, source: OpenFile, name: str, symbols: SymbolOptions, symfs: str | None = None) -> None:
         self._source, self._name, self._symbols, self._symfs = source, name, symbols, symfs
         self._watching = 0
-        self._end = threading.Event()
+        self._end, self._looks = threading.Event(), threading.Event()
+        self._listeners = set[Callable[[], object]]()
         self._thread: threading.Thread | None = None
         self.revision = 0
         """How often `loaded` was another one."""
@@ -84,13 +88,21 @@ class GrowingCapture(Closing):
         return self._watching > 0
 
     @contextmanager
-    def watched(self) -> Iterator[None]:
-        """For the time that a page looks."""
+    def watched(self, changed: Callable[[], object]) -> Iterator[None]:
+        """For the time that a page looks. ``changed`` is called, in any thread, when there is another state, and when
+        there will be none."""
         self._watching += 1
+        self._listeners.add(changed)
+        self._looks.set()
         try:
             yield
         finally:
+            self._listeners.discard(changed)
             self._watching -= 1
+
+    def _tell(self) -> None:
+        for changed in tuple(self._listeners):
+            changed()
 
     def refresh(self) -> bool:
         """Open the file anew if it has grown. Where it cannot be read as far as it is, that waits for more of it."""
@@ -127,22 +139,30 @@ class GrowingCapture(Closing):
     def _follow(self) -> None:
         processors = len(os.sched_getaffinity(0))
         began, (ran, waited) = -LONGEST_PAUSE, _times()
-        while not self._end.wait(_TICK):
-            passed = time.monotonic() - began
-            if not self.is_watched or passed < PAUSE:
+        while not self._end.is_set():
+            if not self.is_watched:
+                self._looks.clear()
+                if not self.is_watched:
+                    self._looks.wait()
                 continue
             # What the answers to the pages take comes after the refresh, and counts as well.
             now = _times()
-            if passed >= pause(now[0] - ran, now[1] - waited, processors):
-                began, (ran, waited) = time.monotonic(), now
-                self.refresh()
+            least = PAUSE if self.loaded.profile.samples else FIRST_PAUSE
+            left = began + pause(now[0] - ran, now[1] - waited, processors, least) - time.monotonic()
+            if left > 0:
+                self._end.wait(left)
+                continue
+            began, (ran, waited) = time.monotonic(), now
+            self.refresh()
 
     def close(self) -> None:
         self.closed = True
         self._stop()
+        self._tell()
 
     def _stop(self) -> None:
         self._end.set()
+        self._looks.set()
         if self._thread is not None:
             self._thread.join()
             self._thread = None
@@ -150,6 +170,7 @@ class GrowingCapture(Closing):
     def _show(self, loaded: Loaded) -> None:
         self.loaded = loaded
         self.revision += 1
+        self._tell()
 
     def _opened(self, before: Loaded | None = None) -> Loaded:
         """All that is there now, with the names of ``before`` where they are the same."""

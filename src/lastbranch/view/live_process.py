@@ -1,10 +1,14 @@
-"""The process of `lastbranch record --live` that serves the viewer: the recorder does nothing more than without it."""
+"""The process of `lastbranch record --live` that serves the viewer: the recorder does nothing more than without it.
+
+It starts beside the recorder, so that what it imports is there when the program begins.
+"""
 
 from __future__ import annotations
 
 import json
 import os
 import signal
+import socket
 import sys
 import threading
 from collections.abc import Sequence
@@ -20,22 +24,28 @@ from .server import listen, serve
 
 __all__ = ["main"]
 
-_NICE = 5
-"""Where processors are short, the program and its recorder go first."""
+_NICE = 10
+"""Where processors are short, the program, its recorder and the browser go first: beside a program that takes all of a
+processor it gets a tenth of it. Of the lowest priority it would get a seventieth, too little for a new picture each
+second."""
 _TICK = 0.05
 """Seconds between two looks at whether the recording has begun."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Serve the recording in the descriptor that is first of ``arguments``, which becomes the file that is second; the
-    third is ``browse``, or empty. The recorder says on standard input what the complete file is, as JSON in a line (or
-    ``null``: there is none); the end of standard input ends the process."""
-    descriptor, name, browse = int(arguments[0]), arguments[1], arguments[2] == "browse"
+    """Serve the recording that becomes the file that is first of ``arguments``; the second is ``browse``, or empty.
+
+    Standard input is a socket. The recorder sends the descriptor of the file that it writes, and at the end what the
+    complete file is, as JSON in a line (or ``null``: there is none); the end of standard input ends the process."""
+    name, browse = arguments[0], arguments[1] == "browse"
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the recorder holds its signals back
-    os.nice(_NICE)
+    os.nice(_NICE)  # before there are threads, which each have their own
     try:
-        _serve(FileSource(f"/proc/self/fd/{descriptor}", name), name, browse)
+        with socket.socket(fileno=os.dup(0)) as recorder:
+            _, descriptors, _, _ = socket.recv_fds(recorder, 1, 1)
+        if descriptors:  # else the recording did not begin
+            _serve(FileSource(f"/proc/self/fd/{descriptors[0]}", name), name, browse)
     except KeyboardInterrupt:
         pass
     except (LastbranchError, OSError) as error:

@@ -43,8 +43,6 @@ _OPENED = "The viewer is open in the browser, and at this address; Ctrl-C ends i
 _SERVING = "The viewer is at this address; Ctrl-C ends it."
 _NO_BROWSER = "No browser was found. Open this address; Ctrl-C ends the viewer."
 _GROWING = " when the recording has ended."
-_LOOK = 0.1
-"""Seconds between two looks at whether a recording has grown."""
 _SILENT = 5
 """Seconds after which a page hears from the server, also without news: so a lost connection is noticed."""
 _KEPT = 64 << 20
@@ -158,18 +156,20 @@ class _Endpoints:
 
 async def _states(growing: GrowingCapture) -> AsyncIterator[str]:
     """Events that say how often the capture was another one and whether it still grows: now, and at each change."""
-    said, silent = "", 0.0
-    with growing.watched():
+    loop, change, said = asyncio.get_running_loop(), asyncio.Event(), ""
+
+    def changed() -> None:
+        with suppress(RuntimeError):  # the server has ended
+            loop.call_soon_threadsafe(change.set)
+
+    with growing.watched(changed):
         while not growing.closed:
+            change.clear()
             state = json.dumps({"revision": growing.revision, "recording": growing.recording})
-            if state != said:
-                yield f"data: {state}\n\n"
-                said, silent = state, 0.0
-            elif silent > _SILENT:
-                yield ":\n\n"
-                silent = 0.0
-            await asyncio.sleep(_LOOK)
-            silent += _LOOK
+            yield f"data: {state}\n\n" if state != said else ":\n\n"
+            said = state
+            with suppress(TimeoutError):
+                await asyncio.wait_for(change.wait(), _SILENT)
 
 
 class _Connection(H11Protocol):
