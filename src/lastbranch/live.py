@@ -439,7 +439,7 @@ class LiveCapture(Closing):
             recorded_here(profile)
         new = profile.modules[self._attached :]
         self._attached = len(profile.modules)
-        attach_binaries(new, profile.machine.os_release, self._symfs, self._folders)
+        attach_binaries(new, profile.machine.os_release, self._symfs, self._folders, time.time_ns())
         bind(profile)
         if self._counts is None:
             namer = Namer(profile, None if self._symbols is None else Symbolizer(profile, self._symbols))

@@ -22,6 +22,7 @@ import numpy as np
 
 from .binaries import Code, Image, SegmentFlags, read_image, same_build_id
 from .binaries.candidates import Candidates
+from .binaries.files import is_unchanged
 from .binaries.kernel_memory import OpenSource, copies_at, fits, text_of
 from .binaries.kernel_modules import as_loaded, module_name
 from .bind import Opened, bind, join, rebind
@@ -57,7 +58,7 @@ if TYPE_CHECKING:
 __all__ = [
     "FileSource", "attach_binaries", "build_id_at", "captures_at", "code_of", "image_at", "is_called",
     "is_no_capture", "open_image", "open_profile", "open_source", "read_captures", "read_manifests", "read_profile",
-    "reading_of", "recorded_here", "same_binary", "use_binary",
+    "reading_of", "recorded_here", "recorded_until", "same_binary", "use_binary",
 ]  # fmt: skip
 
 _SPOOL_CHUNK = 1 << 20
@@ -135,7 +136,7 @@ def read_captures(
         raise refused[0][1] if refused else _nothing_in(paths)
 
     def attach(profile: Profile, modules: list[Module]) -> None:
-        attach_binaries(modules, profile.machine.os_release, symfs, folders)
+        attach_binaries(modules, profile.machine.os_release, symfs, folders, recorded_until(profile))
 
     return join(opened, attach, refused, found.notes)
 
@@ -163,7 +164,7 @@ def read_profile(
     profile = format_of(source).open(source, progress, reading, watcher)
     profile.watcher = watcher
     if binaries:
-        attach_binaries(profile.modules, profile.machine.os_release, symfs, folders)
+        attach_binaries(profile.modules, profile.machine.os_release, symfs, folders, recorded_until(profile))
     return bind(profile)
 
 
@@ -419,7 +420,7 @@ def _spool(stream: IO[bytes], name: str) -> FileSource:
 def use_binary(profile: Profile, row: int, path: str) -> None:
     """Make the file at ``path`` the binary of module ``row``, unless both have an identity and these differ."""
     module = profile.modules[row]
-    module.missing = _attach(module, [(path, True)], searched=True)
+    module.missing = _attach(module, [(path, True)], True, recorded_until(profile))
     rebind(profile)
 
 
@@ -432,26 +433,39 @@ def recorded_here(profile: Profile) -> None:
 
 
 def attach_binaries(
-    modules: Iterable[Module], os_release: str, symfs: str | None = None, folders: Sequence[str] = ()
-) -> None:
+    modules: Iterable[Module], os_release: str, symfs: str | None = None, folders: Sequence[str] = (),
+    until: int | None = None,
+) -> None:  # fmt: skip
     """Give ``modules`` of a machine with kernel ``os_release`` the load segments of their binaries, or the reason why
-    there are none. The other arguments are those of `open_profile`."""
+    there are none. ``until`` is when they were recorded at the latest, in ns since 1970: a file that was not written
+    since is known by its inode. The other arguments are those of `open_profile`."""
     places = Candidates(os_release, symfs, folders)
     for module in modules:
         if module.kind in (ModuleKind.FILE, *PATCHED):
-            module.missing = _attach(module, places.of(module), symfs is not None)
+            module.missing = _attach(module, places.of(module), symfs is not None, until)
 
 
-def _attach(module: Module, candidates: Iterable[tuple[str, bool]], searched: bool) -> str:
+def recorded_until(profile: Profile) -> int | None:
+    """When the recording ended at the latest, in ns since 1970: by its clock, or the time of its file; ``None`` if
+    neither is known."""
+    end = None if profile.last_time is None else profile.clock.wall_ns(profile.last_time)
+    try:
+        return os.stat(profile.name).st_mtime_ns if end is None else end
+    except (OSError, ValueError):
+        return None
+
+
+def _attach(module: Module, candidates: Iterable[tuple[str, bool]], searched: bool, until: int | None = None) -> str:
     """Use the first candidate that is the module's binary; else the reason why the last one is not.
 
     Trusted ones (--symfs) need no identity to match, only none that differs. ``searched``: the user gave a place to
-    look in.
+    look in. ``until``: see `attach_binaries`.
     """
     known = bool(module.build_id or module.pdb_guid or module.timestamp)
     reason = "not found" if known or searched else "not used: no build id was recorded to identify it"
     for path, trusted in candidates:
-        if not (trusted or known):
+        mapped = until is not None and is_unchanged(path, module.inode, until)
+        if not (trusted or known or mapped):
             continue
         try:
             image = image_at(path)
@@ -463,8 +477,9 @@ def _attach(module: Module, candidates: Iterable[tuple[str, bool]], searched: bo
         same = same_binary(module, image)
         if not _has_code(image):
             reason = "only a debug file, without the code"
-        elif same or (trusted and same is None):
+        elif same or (same is None and (trusted or mapped)):
             module.segments, module.binary = _segments(image), path
+            module.unverified = not (same or mapped)
             module.image_base = image.image_base if image.format == "pe" else module.image_base
             return ""
         else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import shutil
@@ -10,12 +11,17 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+import lastbranch
 from arm_walks import INLINED, Frame, Program, program, spe_capture, walk
 from capture_tools import needs_ptrace
 from lastbranch.export import gopgo
 from lastbranch.export.gopgo import Calls
+from lastbranch.model import Change
+from lastbranch.model.columns import BRANCH, ENTRY
+from perfdata_writer import Builder, inode_of
 from proto_profile import read
 
 PROGRAM = Path(__file__).parent.parent / "programs" / "calls.go"
@@ -122,6 +128,28 @@ def test_gos_compiler_inlines_what_is_hot(tmp_path: Path) -> None:
     assert set(re.findall(r"hot-budget check allows inlining for call main\.big .*main\.go:(\d+):", said)) == {"28"}
 
 
+def without_build_id(taken: Path, program: Path, out: Path) -> Path:
+    """The branches of ``program`` in a capture of Linux's perf events, which find no build id in it."""
+    b = Builder()
+    profile = lastbranch.open(taken)
+    row = next(i for i, module in enumerate(profile.modules) if module.short == program.name)
+    changes = profile.timeline.columns()
+    (place, *_) = np.flatnonzero((changes["kind"] == Change.MAP) & (changes["module"] == row)).tolist()
+    start, end, offset = (int(changes[name][place]) for name in ("start", "end", "offset"))
+    b.comm(pid=7, name=program.name, time=1, exec=True)
+    b.mmap2(
+        pid=7, addr=start, length=end - start, pgoff=offset, name=str(program), time=2, **inode_of(program)
+    )  # fmt: skip
+    for batch in profile.batches(ENTRY, having=ENTRY[0]):
+        columns = [batch[name].tolist() for name in ENTRY]
+        for first, past in itertools.pairwise(batch.offsets[BRANCH].tolist()):
+            entries = list(zip(*(column[first:past] for column in columns), strict=True))
+            if entries:
+                b.sample(ip=entries[0][1], pid=7, time=10, branches=entries)
+    out.write_bytes(b.build())
+    return out
+
+
 @pytest.mark.thorough
 @needs_ptrace
 def test_go_build_takes_a_recorded_program(run, tmp_path: Path) -> None:
@@ -136,6 +164,19 @@ def test_go_build_takes_a_recorded_program(run, tmp_path: Path) -> None:
     (mixed,) = (n for (caller, line, callee, _), n in found.items() if (caller, callee) == ("main.sum", "main.mix"))
     assert mixed == max(found.values())
     assert ("main.mix", 2, "main.small", True) in found
+    bare = without_build_id(tmp_path / "x.data", tmp_path / "calls", tmp_path / "bare.data")
+    for binary, note in ((tmp_path / "calls", False), (tmp_path / "copies" / "calls", True)):
+        if note:
+            (tmp_path / "copies").mkdir()
+            shutil.copyfile(tmp_path / "calls", binary)
+            (tmp_path / "calls").unlink()
+        done = run("export", bare, "--to", "gopgo", "--binary", binary, "-o", tmp_path / "bare.pgo", "--force")
+        assert done.code == 0, done.err
+        assert edges_of(read(tmp_path / "bare.pgo")) == found
+        assert ("recorded without a build id: only the size of its code" in " ".join(done.err.split())) == note
+        done = run("export", bare, "--to", "sampleprof", "--binary", binary)
+        assert done.code == 0, done.err
+        assert "main.mix:" in done.out
     said = go("build", "-pgo=x.pgo", "-gcflags=-d=pgodebug=1", "-o", "calls.pgo", "calls.go", cwd=tmp_path)
     assert "allows inlining for call main.mix" in said
     assert "main.mix" in go("tool", "pprof", "-top", "x.pgo", cwd=tmp_path)

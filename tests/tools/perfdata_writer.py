@@ -24,8 +24,11 @@ Kind x in a list is plain bytes.
 
 from __future__ import annotations
 
+import os
 import struct
+import sys
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -591,6 +594,21 @@ def to_compressed(capture: Capture, level: int = 3) -> bytes:
 def to_compressed2(capture: Capture, level: int = 3) -> bytes:
     """As `perf record -z` writes since Linux 6.16: COMPRESSED2 records, aligned to 8."""
     return encode(capture, compress=83, level=level)
+
+
+def inode_of(path: str | os.PathLike[str]) -> Fields:
+    """The fields of an MMAP2 record that say which file it maps. The generation is 0 where the file system does not
+    tell it (``FS_IOC_GETVERSION``)."""
+    import fcntl
+
+    word = bytearray(8)
+    with open(path, "rb") as file, suppress(OSError):
+        fcntl.ioctl(file, 0x80087601, word)
+    state, generation = os.stat(path), int.from_bytes(word[:4], sys.byteorder)
+    return {
+        "maj": os.major(state.st_dev), "min": os.minor(state.st_dev), "ino": state.st_ino,
+        "ino_generation": generation,
+    }  # fmt: skip
 
 
 class Builder:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import stat
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -24,6 +25,7 @@ __all__ = [
     "Words",
     "below",
     "is_remote",
+    "is_unchanged",
     "open_regular",
     "read_regular",
     "strings_at",
@@ -75,6 +77,43 @@ def below(root: str, hint: str) -> str | None:
         return found if inside and stat.S_ISREG(os.stat(found).st_mode) else None
     except (OSError, ValueError):
         return None
+
+
+def is_unchanged(path: str, inode: Sequence[int], until: int) -> bool:
+    """Whether ``path`` is the file with this ``inode`` (`Module.inode`), and was last written at ``until`` or before
+    (ns since 1970).
+
+    An inode's number is given to other files later. Its generation is not, but few file systems tell it (ext4, XFS,
+    btrfs: ioctl_iflags(2)); of the others the number decides. The time of the last change of the inode would be harder
+    to set back than that of the last writing, but `perf record` itself changes it: it makes a link in its cache.
+    """
+    if len(inode) != 4 or not hasattr(os, "major"):
+        return False
+    try:
+        fd = open_regular(path)
+    except OSError:
+        return False
+    try:
+        now = os.fstat(fd)
+        same = (os.major(now.st_dev), os.minor(now.st_dev), now.st_ino) == tuple(inode[:3])
+        return same and now.st_mtime_ns <= until and _generation(fd) in (None, inode[3])
+    finally:
+        os.close(fd)
+
+
+_FS_IOC_GETVERSION = 0x80087601  # _IOR('v', 1, long), linux/fs.h
+
+
+def _generation(fd: int) -> int | None:
+    """The generation of an open file's inode; ``None`` where the file system does not tell it."""
+    from fcntl import ioctl  # not on Windows
+
+    word = bytearray(8)
+    try:
+        ioctl(fd, _FS_IOC_GETVERSION, word)
+    except OSError:
+        return None
+    return int.from_bytes(word[:4], sys.byteorder)
 
 
 # -- Bytes of checked files as arrays, read at any offset

@@ -106,7 +106,7 @@ class SharedModules:
         elif module.binary and not self.modules[row].binary:
             known = self.modules[row]
             known.binary, known.segments, known.missing = module.binary, module.segments, ""
-            known.image_base = module.image_base
+            known.image_base, known.unverified = module.image_base, module.unverified
         for key in keys:
             self._rows.setdefault(key, row)
         return row

@@ -12,7 +12,7 @@ from ..errors import NotRecordedError, UnavailableError
 from ..model import Module, Profile, word
 from ..model.atomic_output import PartFolder
 from .interface import Exported, ExportOptions
-from .modules import ModuleCounts, ModuleFormat, count_modules, why_not
+from .modules import ModuleCounts, ModuleFormat, count_modules, unverified, why_not
 
 __all__ = ["INDEX", "export_folder", "write_index", "writing_folder"]
 
@@ -45,7 +45,7 @@ def export_folder(profile: Profile, folder: str, form: ModuleFormat, options: Ex
                 for file in files:
                     os.remove(place.file(file))
                 continue
-            notes += [f"{name}: {note}" for note in done.all_notes]
+            notes += [f"{name}: {note}" for note in (*unverified(counts), *done.all_notes)]
             written, recorded, unit = written + done.written, recorded + done.recorded, done.unit
             lines += (_index_line(file, counts) for file in files)
         if not lines:

@@ -12,12 +12,12 @@ from ..analysis import Counted, count_stacks, merge_processes
 from ..analysis.executed import decoded
 from ..errors import NotRecordedError, UnavailableError
 from ..isa import Decoder
-from ..model import PATCHED, Array, Module, ModuleKind, Profile, counted, word
+from ..model import PATCHED, Array, Change, Module, ModuleKind, Profile, counted, visible, word
 from ..opening import code_of
 from .binary_choice import choose
 from .interface import Exported, Exporter, ExportOptions
 
-__all__ = ["ModuleCounts", "ModuleFormat", "count_modules", "exporter_of", "first_code"]
+__all__ = ["ModuleCounts", "ModuleFormat", "count_modules", "exporter_of", "first_code", "unverified"]
 
 
 @dataclass(slots=True)
@@ -145,9 +145,41 @@ def exporter_of(form: ModuleFormat) -> Exporter:
                 f"nothing was recorded in {word(module.name)}", hint="see `lastbranch report FILE --by module`"
             )
         written = form.write(counts, out, options)
-        return written._replace(notes=notes + written.notes)
+        return written._replace(notes=notes + unverified(counts) + written.notes)
 
     return export
+
+
+def unverified(counts: ModuleCounts) -> list[str]:
+    """A note where nothing recorded identifies the binary; the size of its code may still show that it is another."""
+    module = counts.module
+    if not module.unverified or module.is_pe:
+        return []
+    name, file = word(module.short), visible(module.binary)
+    why = f"{file} has no build id to compare" if module.build_id else f"{name} was recorded without a build id"
+    code, mapped = _sizes_of_code(counts)
+    if mapped and code != mapped:
+        more = f"it has {code} bytes of code in whole pages, and {mapped} were mapped"
+        return [f"{why}, and {file} is probably another build than the one that ran: {more}"]
+    shows = "only the size of its code shows" if mapped else "nothing shows"
+    return [f"{why}: {shows} that {file} is the binary that ran"]
+
+
+def _sizes_of_code(counts: ModuleCounts) -> tuple[int, int]:
+    """(bytes of code in the binary, bytes of it that were mapped), in whole pages; 0 where that is not recorded."""
+    page = np.uint64(counts.profile.machine.page_size)
+    changes = counts.profile.timeline.columns()
+    rows = (changes["kind"] == Change.MAP) & (changes["module"] == counts.row)
+    start, end, offset = (changes[name][rows].astype(np.uint64) for name in ("start", "end", "offset"))
+    code = mapped = 0
+    for segment in counts.module.segments:
+        first = np.uint64(segment.offset) // page * page
+        past = -(-(segment.offset + segment.size) // int(page)) * int(page)
+        here = (offset >= first) & (offset < np.uint64(past))
+        if segment.executable and here.any():
+            code += past - int(first)
+            mapped += int((offset + end - start)[here].max()) - int(offset[here].min())
+    return code, mapped
 
 
 def count_modules(

@@ -99,6 +99,9 @@ class Module:
     kind: ModuleKind = ModuleKind.FILE
     build_id: bytes = b""
     """ELF build id as recorded, without padding; empty if unknown."""
+    inode: tuple[int, ...] = ()
+    """The file that was mapped, where its build id was not recorded: major and minor number of the device, inode, inode
+    generation (`PERF_RECORD_MMAP2`). Empty if unknown, and if several files had the name."""
     pdb_guid: UUID | None = None
     pdb_age: int = 0
     pdb_name: str = ""
@@ -116,6 +119,8 @@ class Module:
     """Load segments of the binary itself; empty while no matching binary is available."""
     binary: str = ""
     """Path of the file that ``segments`` were read from."""
+    unverified: bool = False
+    """Whether the user says that ``binary`` is the file that ran, and nothing recorded shows it."""
     missing: str = ""
     """Why no binary is used: ``not found``, ``build id differs``, ``no build id to compare``..."""
     running: str = ""

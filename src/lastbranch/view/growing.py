@@ -187,7 +187,7 @@ def _profile(source: Source, symfs: str | None) -> Profile:
     profile = format_of(source).open(source, None, None, None)
     profile.damage.clear()  # that the recorder has not finished the file, and that its last record is not whole yet
     recorded_here(profile)
-    attach_binaries(profile.modules, profile.machine.os_release, symfs)
+    attach_binaries(profile.modules, profile.machine.os_release, symfs, until=time.time_ns())
     return bind(profile)
 
 

@@ -134,16 +134,19 @@ def _mmap(state: State, r: Record) -> None:
     f = r.fields()
     name, start, offset = f["filename"], f["addr"], f["pgoff"]
     build_id = build_id_of(f["build_id"], f["build_id_size"]) if "build_id" in f else b""
+    inode = tuple(f[part] for part in _INODE) if f.get("ino") else ()
     kernel = r.cpumode in (Mode.KERNEL, Mode.GUEST_KERNEL)
     if kernel and name.startswith(("[kernel.", "[guest.kernel.")) and name.endswith("]_stext"):
         offset &= ~0xFFF  # _text is the page of _stext
-    module = state.module(name, kernel, build_id)
+    module = state.module(name, kernel, build_id, inode)
     if kernel and not name.startswith("[") and start == 0:
         return  # simpleperf names kernel modules whose place it does not know: from 0, as long as may be
     owner, end = _OWNERS.get(r.cpumode, int)(f["pid"]), min(start + f["len"], _LAST)
     timeline = state.profile.timeline
     timeline.add(Change.MAP, r.time, owner, tid=f["tid"], module=module, start=start, end=end, offset=offset)
 
+
+_INODE = ("maj", "min", "ino", "ino_generation")
 
 _OWNERS: dict[int, Callable[[int], int]] = {
     # perf names a guest by the process of the host that runs it, 0 where it knows of one only

@@ -58,14 +58,17 @@ class State:
     _modules: dict[tuple[str, bytes], int] = field(default_factory=dict)
     _build_ids: dict[str, bytes] = field(default_factory=dict)
 
-    def module(self, name: str, kernel: bool, build_id: bytes = b"") -> int:
-        """Row of the modules table, made if need be. Two build ids under one name are two modules."""
+    def module(self, name: str, kernel: bool, build_id: bytes = b"", inode: tuple[int, ...] = ()) -> int:
+        """Row of the modules table, made if need be. Two build ids under one name are two modules; two inodes are not,
+        as some file systems have two for one file."""
         short, kind = classify(name, kernel)
         key = (short, build_id)
         row = self._modules.get(key)
         if row is None:
             row = self._modules[key] = len(self.profile.modules)
-            self.profile.modules.append(Module(short, kind, build_id))
+            self.profile.modules.append(Module(short, kind, build_id, inode))
+        elif self.profile.modules[row].inode != inode:
+            self.profile.modules[row].inode = ()
         return row
 
     def add_attr(self, attr: Attr) -> None:
