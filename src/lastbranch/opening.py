@@ -462,7 +462,8 @@ def _attach(module: Module, candidates: Iterable[tuple[str, bool]], searched: bo
     look in. ``until``: see `attach_binaries`.
     """
     known = bool(module.build_id or module.pdb_guid or module.timestamp)
-    reason = "not found" if known or searched else "not used: no build id was recorded to identify it"
+    identity = "PDB or time stamp" if module.is_pe else "build id"
+    reason = "not found" if known or searched else f"not used: no {identity} was recorded to identify it"
     for path, trusted in candidates:
         mapped = until is not None and is_unchanged(path, module.inode, until)
         if not (trusted or known or mapped):
@@ -483,7 +484,6 @@ def _attach(module: Module, candidates: Iterable[tuple[str, bool]], searched: bo
             module.image_base = image.image_base if image.format == "pe" else module.image_base
             return ""
         else:
-            identity = "PDB or time stamp" if module.is_pe else "build id"
             reason = f"binary has no {identity} to identify it" if same is None else f"{identity} differs"
     return reason
 

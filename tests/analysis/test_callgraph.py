@@ -304,6 +304,11 @@ def test_what_has_no_call_stacks_says_so(data: Data) -> None:
         with pytest.raises(NotRecordedError, match=why) as refused:
             call_stacks(profile)
         assert "perf record" in str(refused.value.hint)
+        profile.machine.os = "Windows"
+        with pytest.raises(NotRecordedError) as refused:
+            call_stacks(profile)
+        assert "xperf -stackwalk" in str(refused.value.hint)
+        assert "perf record" not in str(refused.value.hint)
     profile = lastbranch.open(data.path("skx_6154_32deep_pie"))  # no binaries, no types
     with pytest.raises(NotRecordedError, match="no types, and none"):
         call_stacks(profile)

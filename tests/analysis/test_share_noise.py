@@ -73,7 +73,8 @@ def test_the_standard_error_is_that_of_the_bootstrap(name: str, sticky: float) -
     assert found.observed.tolist() == [sum(place in unit for unit in units) for place in range(KEYS)]
     assert found.seconds == pytest.approx(3.99)
     np.testing.assert_allclose(found.error, by_bootstrap(units), rtol=0.1)
-    assert "12 s more of recording would halve it" in found.notes[0]
+    unit = "bursts" if name == RECORDS else "samples"
+    assert found.notes[0].endswith(f"from {len(units)} {unit}; 12 s more of recording would halve it")
 
 
 def test_events_have_shares_of_their_own() -> None:

@@ -520,6 +520,21 @@ def test_a_reader_that_has_seen_enough(data: Data, capture: Path) -> None:
             assert (done.returncode, said) == (0, []), verb
 
 
+@pytest.mark.skipif(os.name != "posix", reason="a shell closes streams")
+def test_standard_streams_that_are_closed(capture: Path) -> None:
+    """They are not given to the files that are read and written."""
+    out = capture.with_name("out.tb5")
+    for words in (["info", capture], ["convert", capture, out]):
+        command = [sys.executable, "-m", "lastbranch", *map(str, words)]
+        for closed in ("<&- >&- 2>&-", ">&-"):
+            done = subprocess.run(["sh", "-c", f'"$@" {closed}', "sh", *command], capture_output=True, timeout=60)
+            assert (done.returncode, done.stdout) == (0, b""), done.stderr
+            assert b"Traceback" not in done.stderr
+            whole = out.read_bytes() if out.exists() else b""
+            out.unlink(missing_ok=True)
+    assert whole.startswith(b"lastbranch TB5")
+
+
 @pytest.mark.parametrize("encoding", ["ascii", "cp1252", "utf-8"])
 def test_names_that_the_output_cannot_hold(encoding: str, tmp_path: Path, run: Run) -> None:
     """No name out of a capture may stop the output, nor reach a terminal as an escape sequence."""

@@ -129,6 +129,16 @@ def test_a_verb_without_file_says_so_where_there_is_no_recording(
     assert ran.code == 2
     assert "there is no lastbranch.tb5 in this folder" in ran.err
     assert "`lastbranch record COMMAND`" in ran.err
+    assert "- is standard input" in ran.err
+
+
+def test_words_of_other_profilers_are_answered_with_ours(tmp_path: Path, run: Run) -> None:
+    capture = build(tmp_path / "perf.data")
+    assert run(capture).err.endswith(f"No such command '{capture}'. To look at a capture: lastbranch info {capture}\n")
+    for words in (["report", "-i", str(capture)], ["dump", "--input", str(capture)]):
+        ran = run(*words)
+        assert (ran.code, f"A file needs none: lastbranch {words[0]} FILE" in ran.err) == (2, True), ran.err
+    assert "A file needs none" not in run("session", "list", "-i").err
 
 
 @pytest.mark.parametrize("verb", ["annotate", "callers", "callees", "query"])

@@ -25,6 +25,7 @@ from lastbranch.sql import TABLES, query
 from lastbranch.sql import result as running
 from lastbranch.sql.database import Database, Plan, plan_of
 from lastbranch.sql.schema import UNKNOWN
+from perfdata_writer import CALLCHAIN, IP, TID, TIME, Builder
 from view_truth import NmSymbols, name_at, symbols
 
 pytest.importorskip("duckdb")
@@ -133,6 +134,18 @@ def test_samples_have_what_the_batches_have_and_where_they_belong(pie: Profile) 
     inside = [ip - bias for ip in batch.ip.tolist() if 0 <= ip - bias - segment.address < segment.size]
     truth = Counter(name_at(known, a) or None for a in inside)
     assert {f: n for short, f, n in rows(pie, statement) if short == "lbrdemo"} == dict(truth)
+
+
+def test_a_fixed_period_is_that_of_each_sample(tmp_path: Path) -> None:
+    """Such samples need not record it."""
+    b = Builder(sample_type=IP | TID | TIME | CALLCHAIN, sample_period=5000)
+    for time in (1, 2):
+        b.sample(ip=9, pid=7, time=time, callchain=[9])
+    (tmp_path / "fixed.data").write_bytes(b.build())
+    profile = lastbranch.open(tmp_path / "fixed.data")
+    assert rows(profile, "select period from samples") == [(5000,)] * 2
+    assert rows(profile, "select period from stacks") == [(10000,)]
+    assert next(profile.batches()).period.tolist() == [0, 0]
 
 
 def test_model_tables_are_those_of_the_profile(small: Profile) -> None:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from ..arrays import positions
 from ..lbr import type_name
 from ..model import FRAME, Array, Profile, SampleBatch
+from .sample_filtering import period_of
 
 __all__ = ["TYPE_NAMES", "BoundRows", "recorded_address"]
 
@@ -29,10 +30,10 @@ def recorded_address(group: str, end: str) -> str:
 class BoundRows:
     """The samples of ``batch``, the first of which has number ``first``; `entries` has what they hold several of.
 
-    Beside the recorded columns there are ``sample`` (its number) and ``depth`` of the branch stack, int64;
-    ``time_ns`` int64 since the start of the capture; ``process`` and ``thread`` int64 rows, -1 unknown; ``module``
-    int64 row, -1 nothing mapped, and uint64 module ``address`` of the sample or frame, and the same of both ends of a
-    branch: ``from_module``... Entries have the ``position`` in their sample.
+    Beside the recorded columns there are ``sample`` (its number) and ``depth`` of the branch stack, int64; ``time_ns``
+    int64 since the start of the capture; ``process`` and ``thread`` int64 rows, -1 unknown; ``module`` int64 row, -1
+    nothing mapped, and uint64 module ``address`` of the sample or frame, and the same of both ends of a branch:
+    ``from_module``... ``period`` is what `period_of` says. Entries have the ``position`` in their sample.
     """
 
     def __init__(self, profile: Profile, batch: SampleBatch, first: int) -> None:
@@ -90,6 +91,7 @@ _OF_SAMPLE: dict[str, Callable[[BoundRows], Array]] = {
     "sample": lambda rows: np.arange(rows._first, rows._first + len(rows.batch)),
     "time_ns": BoundRows._time_ns,
     "event": lambda rows: rows.batch.event,
+    "period": lambda rows: period_of(rows._profile, rows.batch),
     "process": lambda rows: rows._process,
     "thread": lambda rows: rows._thread,
     "depth": lambda rows: rows.batch.depth,

@@ -29,21 +29,21 @@ _ALONE = -1
 @dataclass(slots=True)
 class Noise:
     """``error`` float64, a row that was asked for: the standard error of its share ``of`` its event, from 0 to 1;
-    ``observed`` int64: the independent observations that have it. ``bursts``: those of all events; ``seconds`` they
-    cover, 0 where times are not known."""
+    ``observed`` int64: the independent observations that have it. ``bursts``: those of all events, which are ``unit``;
+    ``seconds`` they cover, 0 where times are not known."""
 
     error: NDArray[np.float64]
     observed: NDArray[np.int64]
     bursts: int
     seconds: float
+    unit: str
     of: str = "samples %"
 
     @property
     def notes(self) -> list[str]:
         """How long to record for half of the errors. Nothing where that is not known."""
         more = halving(self.seconds)
-        what = "samples and bursts" if self.of == "samples %" else "bursts"
-        noise = f"noise is the standard error of {self.of}, in points, from {self.bursts} {what}"
+        noise = f"noise is the standard error of {self.of}, in points, from {self.bursts} {self.unit}"
         return [f"{noise}; {more}"] if more else []
 
 
@@ -126,7 +126,8 @@ class ShareNoise:
             bursts += clusters.samples
         clock = self._profile.clock
         seconds = (clock.to_ns(self._last) - clock.to_ns(self._first or 0)) / 1e9 if clock.has_time else 0.0
-        return Noise(error, observed, bursts, seconds)
+        kinds = ("samples", not self._shared.all()), ("bursts", self._shared.any())
+        return Noise(error, observed, bursts, seconds, " and ".join(kind for kind, has in kinds if has))
 
 
 def noise_of_addresses(profile: Profile) -> ShareNoise:
@@ -193,4 +194,4 @@ def noise_of_branches(
     clock = profile.clock
     seconds = (clock.to_ns(max(high)) - clock.to_ns(min(low))) / 1e9 if clock.has_time and low else 0.0
     error = np.sqrt(found.variance(found.share))
-    return Noise(error, found.present, found.samples, seconds, "share of time %")
+    return Noise(error, found.present, found.samples, seconds, "bursts", "share of time %")

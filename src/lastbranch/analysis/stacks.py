@@ -15,7 +15,8 @@ from ..lbr import call_frames, call_stack_mode, no_call_stacks_because, open_cal
 from ..model import BRANCH, FRAME, Array, Event, Profile, SampleBatch, SampleFilter
 from .branch_kinds import BranchKinds
 from .bursts import BurstCount, without_lists
-from .counting import Replacing, how_to_record
+from .counting import Replacing, how_to_record, origin_of
+from .findings import Origin
 from .native_stacks import rebuilt_stacks
 from .sample_filtering import check_events, filtered_batches, period_of, wanted_events
 from .significance import ENOUGH
@@ -153,8 +154,15 @@ def call_stacks(
     return counter.result()
 
 
+_HOW = {
+    Origin.PERF: "with call chains (`perf record -g`, or --call-graph lbr)",
+    Origin.WINDOWS: "with stack walks (`xperf -stackwalk Profile`, or the CPU profile of wpr)",
+    Origin.LASTBRANCH: "with call stacks (--call-graph dwarf)",
+}
+
+
 def _how(profile: Profile) -> str:
-    return f"{how_to_record(profile)}; or with call chains (`perf record -g`, or --call-graph lbr)"
+    return f"{how_to_record(profile)}; or {_HOW[origin_of(profile)]}"
 
 
 Frames = tuple[Array, Array]

@@ -88,6 +88,7 @@ def program(command: click.Command, name: str) -> None:
     Functions that are registered for the end of the process still run first.
     """
     gc.set_threshold(_OBJECTS)
+    _open_closed_streams()
     try:
         run(command, name)
     except SystemExit as end:
@@ -98,6 +99,16 @@ def program(command: click.Command, name: str) -> None:
                 sys.stderr.flush()
             os._exit(end.code if isinstance(end.code, int) else 0)
         raise  # the interpreter waits for the others
+
+
+def _open_closed_streams() -> None:
+    """Give standard streams that the caller closed (``>&-``) to the null device: else the first file to be opened would
+    get the number of one, and what is printed would go there."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            while (opened := os.open(os.devnull, os.O_RDWR)) < number:
+                pass
+            setattr(sys, name, open(opened, "w" if number else "r", closefd=False))  # noqa: SIM115
 
 
 def run(command: click.Command, name: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping
 from importlib import import_module
@@ -37,19 +38,33 @@ class Group(click.Group):
             return super().resolve_command(ctx, args)
         from difflib import get_close_matches
 
-        near = get_close_matches(name, self.list_commands(ctx))
-        raise click.UsageError(f"No such command {name!r}." + _did_you_mean(near), ctx)
+        if os.path.isfile(name) and "info" in self.list_commands(ctx):
+            meant = f" To look at a capture: {ctx.command_path} info {name}"
+        else:
+            meant = _did_you_mean(get_close_matches(name, self.list_commands(ctx)))
+        raise click.UsageError(f"No such command {name!r}." + meant, ctx)
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
         except click.NoSuchOption as error:
+            if error.option_name in _INPUT and error.ctx is not None and _takes_files(error.ctx.command):
+                name = error.ctx.command_path
+                raise click.UsageError(f"{error.format_message()} A file needs none: {name} FILE", error.ctx) from None
             raise _with_one_dash(error) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         named = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
         with formatter.section("Commands"):
             formatter.write_dl([(name, summary(command)) for name, command in named if command])
+
+
+_INPUT = ("-i", "--input")
+"""What perf has before the name of a capture."""
+
+
+def _takes_files(command: click.Command) -> bool:
+    return any(isinstance(param, click.Argument) and "FILE" in (param.metavar or "") for param in command.params)
 
 
 def summary(command: click.Command) -> str:

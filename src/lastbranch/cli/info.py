@@ -95,7 +95,7 @@ def _rows(t: dict[str, Any], limit: int) -> Iterator[tuple[str, str | int]]:
     for name, count in frequent[: limit or None]:
         yield "records", f"{name}: {count}"
     if rest := frequent[limit or len(frequent) :]:
-        yield "records", f"{sum(n for _, n in rest)} of {len(rest)} more kinds; --limit 0 names all"
+        yield "records", f"{len(rest)} more kinds: {sum(n for _, n in rest)}; --limit 0 names all"
     for name, count in t["lost"].items():
         yield "lost", f"{name}: {count}"
     for name, size in t["undecoded_bytes"].items():

@@ -267,7 +267,7 @@ limit_options = stacked(
 
 def _files_or_default(paths: tuple[str, ...]) -> tuple[str, ...]:
     if not paths and not os.path.exists(DEFAULT_FILE):
-        makes = "`lastbranch record COMMAND` makes one"
+        makes = "`lastbranch record COMMAND` makes one, and - is standard input"
         raise click.UsageError(f"Missing argument 'FILE': there is no {DEFAULT_FILE} in this folder; {makes}.")
     return paths or (DEFAULT_FILE,)
 

@@ -19,8 +19,8 @@ from etl_kernel_logs import lbr, pmc, process, thread, wide
 from lastbranch.analysis import Namer, annotate, find_functions
 from lastbranch.binaries import Image, read_image
 from lastbranch.binaries.candidates import windows_parts
-from lastbranch.model import BytesSource, Profile
-from lastbranch.opening import code_of, open_profile
+from lastbranch.model import BytesSource, Module, Profile
+from lastbranch.opening import attach_binaries, code_of, open_profile
 from lastbranch.symbols import Symbolizer, SymbolOptions
 
 GCC = "x86_64-w64-mingw32-gcc"
@@ -134,6 +134,12 @@ def test_another_build_is_not_used(app: Path, tmp_path: Path) -> None:
     assert module.missing == "PDB or time stamp differs"
     _, target, _ = back_edge(app)
     assert lastbranch.branches(profile).to_address.tolist() == [target - image_of(app).image_base]
+
+
+def test_a_module_without_identity_says_what_would_be_one() -> None:
+    module = Module(PATH)
+    attach_binaries([module], "")
+    assert module.missing == "not used: no PDB or time stamp was recorded to identify it"
 
 
 def test_links_out_of_the_folder_are_not_followed(app: Path, tmp_path: Path) -> None:
