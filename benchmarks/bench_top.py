@@ -2,9 +2,11 @@
 
     python benchmarks/bench_top.py [CAPTURE] [--rate 10000] [--seconds 30] [--plain]
     python benchmarks/bench_top.py [CAPTURE] [--rate 10000] --replay 3600
+    python benchmarks/bench_top.py --many [--rate 10000] [--seconds 30] [--plain]
 
-CAPTURE is a perf.data. The figures are those of the process that looks, from five seconds after its start on: its CPU
-time, and its memory at the beginning and at the end.
+CAPTURE is a perf.data, ``--many`` one of 100,000 functions that are all sampled (many_functions.py). The figures are
+those of the process that looks, from five seconds after its start on: its CPU time, and its memory at the beginning and
+at the end.
 
 ``--replay`` counts as many seconds of recording as fast as that goes, without a screen, with what is kept for writing
 limited to 64 MiB: memory, and the disk that is taken, over an hour.
@@ -52,14 +54,14 @@ def parts_of(path: str) -> tuple[bytes, bytes, list[bytes]]:
     return bytes(head), b"".join(rest), samples
 
 
-def replay(head: bytes, samples: list[bytes], rate: int, seconds: int) -> None:
+def replay(head: bytes, samples: list[bytes], symfs: str, rate: int, seconds: int) -> None:
     """Count so many seconds, one after the other, and print what that took until then."""
     parts = [b"".join(islice(cycle(samples), at, at + rate)) for at in range(0, min(len(samples), 20 * rate), rate)]
     del samples
     with tempfile.TemporaryFile(buffering=0) as file:
         file.write(head)
         source = OpenFile(os.fdopen(os.dup(file.fileno()), "rb", buffering=0), "replayed")
-        with LiveCapture(source, SymbolOptions(cache=None), symfs=demo.symfs(), kept=64 << 20, ours=True) as live:
+        with LiveCapture(source, SymbolOptions(cache=None), symfs=symfs, kept=64 << 20, ours=True) as live:
             began = time.process_time()
             for second in range(1, seconds + 1):
                 file.write(parts[second % len(parts)])
@@ -88,17 +90,35 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=30)
     parser.add_argument("--plain", action="store_true", help="lines instead of the screen")
     parser.add_argument("--replay", type=int, metavar="SECONDS", help="count so many seconds as fast as that goes")
-    given = parser.parse_args()
+    parser.add_argument("--many", action="store_true", help="100,000 functions")
+    given, symfs = parser.parse_args(), demo.symfs()
+    if given.many:
+        from many_functions import generate_many
+
+        folder = Path(tempfile.gettempdir(), "lastbranch-bench")
+        folder.mkdir(exist_ok=True)
+        many = generate_many(folder, 64 << 20)
+        given.capture, symfs = many.perf_data, many.symfs
     head, rest, samples = parts_of(given.capture)
     if given.replay:
-        replay(head + rest, samples, given.rate, given.replay)
+        replay(head + rest, samples, symfs, given.rate, given.replay)
         return
     entries = open_profile(given.capture).entries / len(samples)
     main_side, side = pty.openpty()
     screen = bytearray()
     with tempfile.TemporaryDirectory() as folder, open(Path(folder, "growing.data"), "wb", buffering=0) as file:
         file.write(head + rest)
-        words = [sys.executable, "-m", "lastbranch", "top", *["--plain"] * given.plain, "-i", file.name]
+        words = [
+            sys.executable,
+            "-m",
+            "lastbranch",
+            "top",
+            *["--plain"] * given.plain,
+            "--symfs",
+            symfs,
+            "-i",
+            file.name,
+        ]
         env = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "140", "LINES": "45"}
         top = subprocess.Popen(words, stdin=side, stdout=side, stderr=side, env=env, start_new_session=True)
         os.close(side)

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lastbranch.arrays import Sums, covered, distinct_rows
+from lastbranch.arrays import Sums, covered, distinct_rows, lowest_rows
 
 WORDS = st.integers(0, (1 << 64) - 1) | st.integers(0, 3)
 SIGNED = st.integers(-(1 << 63), (1 << 63) - 1) | st.integers(-2, 2)
@@ -43,3 +43,10 @@ def test_rows_that_ranges_cover(spans: list[tuple[int, int, int]]) -> None:
     first, past, weight = np.array(ordered, np.int64).reshape(-1, 3).T
     expected = [sum(w for a, b, w in ordered if a <= row < b) for row in range(9)]
     assert covered(first, past, weight, 9).tolist() == expected
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), WORDS, st.sampled_from([-1.5, 0.0, 2.0]))), st.integers(1, 9))
+def test_lowest_rows_are_the_first_of_all_sorted(rows: list[tuple[int, int, float]], number: int) -> None:
+    found = lowest_rows([np.array([row[i] for row in rows], kind) for i, kind in enumerate(("i8", "u8", "f8"))], number)
+    assert [rows[i] for i in found.tolist()] == sorted(rows)[:number]
+    assert len(set(found.tolist())) == len(found)

@@ -16,7 +16,7 @@ from . import native
 __all__ = [
     "Array", "Ints", "StackSums", "Sums", "SummedStacks", "Table", "bisect_within", "covered", "distinct",
     "distinct_rows", "distinct_stacks", "group", "group_unordered", "in_groups", "insertion_points", "interval_of",
-    "offsets_of", "positions", "ranges", "take_ranges", "take_rows", "unaligned",
+    "lowest_rows", "offsets_of", "positions", "ranges", "take_ranges", "take_rows", "unaligned",
 ]  # fmt: skip
 
 Array = NDArray[Any]
@@ -159,6 +159,24 @@ def interval_of(start: Array, end: Array, value: Array) -> Ints:
         return np.full(len(value), -1, np.int64)
     row = np.searchsorted(start, value, side="right").astype(np.int64) - 1
     return np.where((row >= 0) & (value < end[np.maximum(row, 0)]), row, -1)
+
+
+def lowest_rows(keys: Sequence[Array], number: int) -> Ints:
+    """The rows with the lowest ``keys``, the first of which counts most, in order: at most ``number``, not 0.
+
+    Only these are sorted, and of the others each key is looked at where those before it are equal.
+    """
+    rows, found = np.arange(len(keys[0])), [np.empty(0, np.int64)]
+    for key in keys:
+        if len(rows) <= number:
+            break
+        values = key[rows]
+        last = np.partition(values, number - 1)[number - 1]
+        found.append(rows[values < last])
+        number -= len(found[-1])
+        rows = rows[values == last]
+    chosen = np.concatenate([*found, rows[:number]])
+    return np.asarray(chosen[np.lexsort([key[chosen] for key in reversed(keys)])])
 
 
 # -- Rows with equal keys made one
@@ -361,8 +379,8 @@ def _equal(keys: Sequence[Array], frame: Array, offsets: Array, one: Array, othe
 
 
 class SummedStacks(NamedTuple):
-    """Different stacks: ``frame`` uint64, ragged by ``offsets`` (int64, stacks + 1). ``keys`` and ``values``, which are
-    sums, have a row for each column: int64[columns, stacks]."""
+    """Different stacks: ``frame`` uint64, ragged by ``offsets`` (int64, stacks + 1). ``keys`` and ``values`` have a row
+    for each column: int64[columns, stacks]."""
 
     keys: Ints
     frame: NDArray[np.uint64]
@@ -371,13 +389,18 @@ class SummedStacks(NamedTuple):
 
 
 class StackSums:
-    """Adds up columns over equal stacks, batch after batch: those with the same frames and the same ``keys``."""
+    """Adds up columns over equal stacks, batch after batch: those with the same frames and the same ``keys``.
 
-    def __init__(self, keys: int, values: int) -> None:
-        self._keys, self._values = keys, values
+    The ``values`` are sums, ``lows`` columns after them keep the lowest value, ``highs`` after these the highest.
+    Without frames, rows with equal keys are added up.
+    """
+
+    def __init__(self, keys: int, values: int, lows: int = 0, highs: int = 0) -> None:
+        self._keys, self._values = keys, values + lows + highs
+        self._ops = [np.add] * values + [np.minimum] * lows + [np.maximum] * highs
         self._library = native.library()
         if self._library is not None:
-            self._table = self._library.lb_sums_new(int(_KEY), keys, values)
+            self._table = self._library.lb_sums_new(int(_KEY), keys, values, lows, highs)
             if not self._table:
                 raise MemoryError
             weakref.finalize(self, self._library.lb_sums_free, self._table)
@@ -393,7 +416,7 @@ class StackSums:
 
     def add(self, keys: Iterable[Array], frame: Array, offsets: Array, values: Iterable[Array]) -> None:
         """Add stacks: stack ``i`` has the frames ``offsets[i]:offsets[i + 1]`` and an element of each of ``keys`` and
-        ``values``. All are 64-bit integers; values are added modulo 2**64."""
+        ``values``. All are 64-bit integers; sums are modulo 2**64, what is lowest and highest is so as int64."""
         rows = len(offsets) - 1
         whole, bounds = np.ascontiguousarray(frame).view(np.uint64), np.ascontiguousarray(offsets, np.int64)
         part = SummedStacks(_words(keys), whole, bounds, _words(values))
@@ -407,16 +430,22 @@ class StackSums:
             self._sum()
 
     def take(self) -> SummedStacks:
-        """The stacks as they were first seen; none is left."""
+        """`read`; none is left."""
+        found = self.read()
+        if self._library is not None:
+            self._library.lb_sums_clear(self._table)
+        self._parts, self._size, self._summed = [], 0, 0
+        return found
+
+    def read(self) -> SummedStacks:
+        """The stacks, in the order in which they were first seen."""
         if self._library is None:
             self._sum()
-            (found,), self._parts = self._parts, []
-            self._size = self._summed = 0
-            return found
+            return self._parts[0]
         rows, frames = self._library.lb_sums_rows(self._table), self._library.lb_sums_frames(self._table)
         keys, values = np.empty((self._keys, rows), np.int64), np.empty((self._values, rows), np.int64)
         found = SummedStacks(keys, np.empty(frames, np.uint64), np.empty(rows + 1, np.int64), values)
-        self._library.lb_sums_take(self._table, *_addresses(found))
+        self._library.lb_sums_read(self._table, *_addresses(found))
         return found
 
     def _sum(self) -> None:
@@ -426,9 +455,11 @@ class StackSums:
         keys = np.concatenate([np.empty((self._keys, 0), np.int64), *(part.keys for part in self._parts)], 1)
         values = np.concatenate([np.empty((self._values, 0), np.int64), *(part.values for part in self._parts)], 1)
         rows, which = distinct_stacks(list(keys), frame, offsets_of(sizes))
-        sums = np.zeros((self._values, len(rows)), np.int64)
-        for total, column in zip(sums, values, strict=True):
-            np.add.at(total, which, column)
+        sums = values[:, rows]
+        for total, column, op in zip(sums, values, self._ops, strict=True):
+            if op is np.add:
+                total[:] = 0
+            op.at(total, which, column)
         self._parts = [SummedStacks(keys[:, rows], *take_rows(frame, offsets_of(sizes), rows), sums)]
         self._size = self._summed = len(rows) + len(self._parts[0].frame)
 

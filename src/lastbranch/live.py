@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     import subprocess
     from io import BufferedReader
 
+    from .analysis import BranchTable
     from .analysis.annotation import Annotation
     from .analysis.naming import Namer, Place
     from .analysis.running import Snapshot
@@ -419,6 +420,11 @@ class LiveCapture(Closing):
             return None
         snapshot: Snapshot = self._counts.turn()
         return snapshot
+
+    def hottest_branches(self, limit: int = 0) -> tuple[BranchTable, int]:
+        """Those until the last `turn`, and how many there were in all (`RunningCounts.hottest_branches`)."""
+        found: tuple[BranchTable, int] = self._counts.hottest_branches(limit)
+        return found
 
     def annotate(self, place: Place) -> Annotation:
         """The code of ``place`` with what was counted until now (`RunningCounts.annotate`)."""

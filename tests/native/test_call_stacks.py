@@ -162,7 +162,7 @@ def test_sums_over_equal_stacks(compiled: bool, data: st.DataObject) -> None:
     stack = st.tuples(st.sampled_from([0, -1, 1 << 40]), st.lists(st.sampled_from([0, 1, (1 << 64) - 1]), max_size=3))
     amounts = st.sampled_from([0, 1, 7, -1, (1 << 63) - 1])
     with mock.patch.object(native, "library", native.library if compiled else lambda: None):
-        sums = StackSums(1, 2)
+        sums = StackSums(1, 2, 1, 1)
     for _ in range(2):  # what was taken is forgotten
         expected = dict[tuple[int, tuple[int, ...]], list[int]]()
         for _ in range(data.draw(st.integers(0, 3))):
@@ -170,12 +170,16 @@ def test_sums_over_equal_stacks(compiled: bool, data: st.DataObject) -> None:
             frame = np.array([value for (_, frames), _, _ in batch for value in frames], np.uint64)
             rows = [(owner, *values) for (owner, _), *values in batch]
             key, one, other = np.array(rows, np.int64).reshape(-1, 3).T
-            sums.add([key], frame, offsets_of([frames for (_, frames), _, _ in batch]), [one, other.view(np.uint64)])
+            columns = [one, other.view(np.uint64), one, other]
+            sums.add([key], frame, offsets_of([frames for (_, frames), _, _ in batch]), columns)
             for (owner, frames), *values in batch:
-                total = expected.setdefault((owner, tuple(frames)), [0, 0])
-                total[:] = [(a + b + (1 << 63)) % (1 << 64) - (1 << 63) for a, b in zip(total, values, strict=True)]
+                total = expected.setdefault((owner, tuple(frames)), [0, 0, *values])
+                added = [(a + b + (1 << 63)) % (1 << 64) - (1 << 63) for a, b in zip(total[:2], values, strict=True)]
+                total[:] = *added, min(total[2], values[0]), max(total[3], values[1])
         assert (sums.size == 0) == (not expected)
-        (owners,), frame, offsets, values = sums.take()
+        read, taken = sums.read(), sums.take()
+        assert all((a == b).all() for a, b in zip(read, taken, strict=True))
+        (owners,), frame, offsets, values = taken
         stacks = [tuple(frame[lo:hi].tolist()) for lo, hi in pairwise(offsets.tolist())]
         assert list(zip(owners.tolist(), stacks, strict=True)) == list(expected)
         assert values.T.tolist() == list(expected.values())

@@ -616,43 +616,52 @@ static int sample_sums(struct input in)
     return entries > 0;
 }
 
-/* -- sum_stacks.c: the sums of equal stacks of two batches, against a comparison with all others */
+/* -- sum_stacks.c: sums, lowest and highest values of equal stacks of two batches, against a comparison with all others */
 
-void *lb_sums_new(u64 seed, i64 keys, i64 values);
+void *lb_sums_new(u64 seed, i64 keys, i64 sums, i64 lows, i64 highs);
 void lb_sums_free(void *t);
 int lb_sums_add(void *t, const u64 *key, const u64 *frame, const i64 *offsets, const u64 *value, i64 stacks);
+void lb_sums_clear(void *t);
 i64 lb_sums_rows(const void *t);
 i64 lb_sums_frames(const void *t);
-void lb_sums_take(void *t, u64 *key, u64 *frame, i64 *offsets, u64 *value);
+void lb_sums_read(const void *t, u64 *key, u64 *frame, i64 *offsets, u64 *value);
 
 static int sum_stacks(struct input in)
 {
     i64 keys = (i64)take(&in, 1) & 3, stacks[2] = {(i64)take(&in, 1)}, size = 0;
     stacks[1] = stacks[0] / 2;
-    void *table = lb_sums_new(take(&in, 8), keys, 1);
+    void *table = lb_sums_new(take(&in, 8), keys, 1, 1, 1);
     if (!table) abort();
     i64 *offsets = block((size_t)(stacks[0] + 1) * 8);
-    u64 *key = block((size_t)(keys * stacks[0]) * 8), *value = block((size_t)stacks[0] * 8), all = 0, sum = 0;
+    u64 *key = block((size_t)(keys * stacks[0]) * 8), *value = block((size_t)stacks[0] * 24), all = 0, sum = 0;
+    u64 low = ~(u64)0, high = 0, lowest = low, highest = 0;
     for (i64 i = 0; i < keys * stacks[0]; i++) key[i] = take(&in, 1) & 1;
     offsets[0] = (i64)take(&in, 1) - 1; /* -1: none begins there */
     for (i64 i = 0; i < stacks[0]; i++) offsets[i + 1] = offsets[i] + (i64)(take(&in, 1) & 3) - (take(&in, 1) == 255);
     for (i64 i = 0; i <= stacks[0]; i++) size = offsets[i] > size ? offsets[i] : size;
     u64 *frame = block((size_t)size * 8);
     for (i64 i = 0; i < size; i++) frame[i] = take(&in, 1) & 1;
-    for (i64 i = 0; i < stacks[0]; i++) value[i] = take(&in, 1);
+    for (i64 i = 0; i < 3 * stacks[0]; i++) value[i] = take(&in, 1);
     int took = 0;
     for (int batch = 0; batch < 2; batch++) { /* the second is the beginning of the first, with other columns of keys */
         if (lb_sums_add(table, key, frame, offsets, value, stacks[batch])) continue;
         took++;
-        for (i64 i = 0; i < stacks[batch]; i++) all += value[i];
+        for (i64 i = 0, n = stacks[batch]; i < n; i++) {
+            all += value[i];
+            low = value[n + i] < low ? value[n + i] : low;
+            high = value[2 * n + i] > high ? value[2 * n + i] : high;
+        }
     }
     i64 rows = lb_sums_rows(table), frames = lb_sums_frames(table);
-    u64 *keys_out = block((size_t)(keys * rows) * 8), *frame_out = block((size_t)frames * 8), *sums = block((size_t)rows * 8);
+    u64 *keys_out = block((size_t)(keys * rows) * 8), *frame_out = block((size_t)frames * 8), *sums = block((size_t)rows * 24);
     i64 *bounds = block((size_t)(rows + 1) * 8);
-    lb_sums_take(table, keys_out, frame_out, bounds, sums);
+    lb_sums_read(table, keys_out, frame_out, bounds, sums);
+    lb_sums_clear(table);
     expect(bounds[rows] == frames && !lb_sums_rows(table), "all frames are in a stack, and none is left");
     for (i64 i = 0; i < rows; i++) {
         sum += sums[i];
+        lowest = sums[rows + i] < lowest ? sums[rows + i] : lowest;
+        highest = sums[2 * rows + i] > highest ? sums[2 * rows + i] : highest;
         for (i64 other = 0; other < i; other++) {
             i64 k = 0, length = bounds[i + 1] - bounds[i];
             while (k < keys && keys_out[k * rows + i] == keys_out[k * rows + other]) k++;
@@ -660,8 +669,8 @@ static int sum_stacks(struct input in)
                    || memcmp(frame_out + bounds[i], frame_out + bounds[other], (size_t)length * 8), "no two stacks are equal");
         }
     }
-    expect(sum == all, "nothing is lost");
-    seen(keys_out, keys * rows * 8), seen(frame_out, frames * 8), seen(sums, rows * 8), seen(bounds, (rows + 1) * 8);
+    expect(sum == all && lowest == low && highest == high, "nothing is lost");
+    seen(keys_out, keys * rows * 8), seen(frame_out, frames * 8), seen(sums, rows * 24), seen(bounds, (rows + 1) * 8);
     free(offsets), free(key), free(value), free(frame), free(keys_out), free(frame_out), free(sums), free(bounds);
     lb_sums_free(table);
     return took > 0;

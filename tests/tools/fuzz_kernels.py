@@ -184,7 +184,7 @@ def _summed_stacks(chance: random.Random) -> Iterator[bytes]:
     """Number of keys, number of stacks, seed; keys; where the first begins, length of each stack; frames; values."""
     for keys in range(3):
         head = bytes([keys, 60]) + chance.randbytes(8 + 60 * keys) + bytes([1])
-        yield head + b"".join(bytes([chance.randrange(3), 0]) for _ in range(60)) + chance.randbytes(180)
+        yield head + b"".join(bytes([chance.randrange(3), 0]) for _ in range(60)) + chance.randbytes(240)
 
 
 def _code(chance: random.Random) -> Iterator[bytes]:

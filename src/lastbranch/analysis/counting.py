@@ -84,6 +84,9 @@ class Bound(Table):
         return replace(super(Bound, self).take(rows), values={name: v[rows] for name, v in self.values.items()})
 
 
+BoundRows = tuple[list[Array], list[Array]]
+"""The columns of `Bound`: keys, and values."""
+
 _NONE, _NOWHERE = np.empty(0, np.int64), np.empty(0, np.uint64)
 NO_PAIRS = Bound(_NONE, _NONE, _NOWHERE, _NONE, _NOWHERE, _NONE, _NONE, _NONE)
 
@@ -141,10 +144,8 @@ class PairTable:
         if self._waiting_rows > _SHRINK_ROWS:
             self._bind()
 
-    def _bind(self) -> None:
-        """Bind what is waiting, if anything is."""
-        if not self._waiting_rows:
-            return
+    def _bind_waiting(self) -> BoundRows:
+        """(keys, values) of what is waiting, bound; equal pairs are several rows."""
         *columns, waiting = zip(*self._waiting, strict=True)
         scope, a, b = map(_joined, columns)
         sums = [*map(_joined, zip(*waiting, strict=True))]
@@ -158,7 +159,13 @@ class PairTable:
             keys.insert(0, process)
         else:
             sums += [process, process]
-        keys, sums = group_unordered(keys, sums, self._bound_ops)
+        return keys, sums
+
+    def _bind(self) -> None:
+        """Bind what is waiting, if anything is."""
+        if not self._waiting_rows:
+            return
+        keys, sums = group_unordered(*self._bind_waiting(), self._bound_ops)
         self._keys.append(keys)
         self._values.append(sums)
         self._rows += len(keys[0])
@@ -168,6 +175,8 @@ class PairTable:
 
     def _merge(self) -> None:
         """Make one part of all parts."""
+        if len(self._keys) == 1:  # whose rows are distinct
+            return
         keys = [np.concatenate(part) for part in zip(*self._keys, strict=True)]
         self._keys.clear()
         values = (np.concatenate(part) for part in zip(*self._values, strict=True))
@@ -181,6 +190,15 @@ class PairTable:
         yield from self._waiting
         for (process, _, a, _, b), sums in zip(self._keys, self._values, strict=True):
             yield process, a, b, sums
+
+    def take_bound(self) -> Iterator[BoundRows]:
+        """(keys, values) of what was added, bound, in parts; none is left. Equal pairs may be several rows."""
+        self._sum_each()
+        parts = list(zip(self._keys, self._values, strict=True))
+        if self._waiting_rows:
+            parts.append(self._bind_waiting())
+        self._keys, self._values, self._rows = [], [], 0
+        yield from parts
 
     @property
     def bound(self) -> int:
@@ -478,12 +496,22 @@ class EntryCounter:
     def _finish(self) -> None:
         """Bring all that was counted to the tables."""
         self._broken = self._broken_now
+        self._flush()
+        self._kernel = None
+
+    def _flush(self) -> None:
         if self._kernel is not None:
             self._kernel.flush()
-            self._kernel = None
         self._branches.decode()
         if self._ranges is not None:
             self._ranges.decode()
+
+    def take(self) -> tuple[list[BoundRows], list[BoundRows]]:
+        """(branches, ranges) that were counted, bound, in parts; none is left, and counting may go on. Equal pairs may
+        be several rows."""
+        self._flush()
+        ranges = list(self._range_table.take_bound()) if self._range_table is not None else []
+        return list(self._branch_table.take_bound()), ranges
 
     def pour(self, other: EntryCounter, scope: NDArray[np.int64]) -> None:
         """Have ``other`` hold what this one counted, too, under ``scope`` (int64) of each scope here. Where that is -1,

@@ -7,68 +7,59 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..arrays import Table, distinct, group_unordered
+from ..arrays import StackSums, Table, distinct, group_unordered, lowest_rows
 from ..model import Array, Profile, SampleBatch
 from .annotation import Annotation, annotate_counts
 from .count_tables import BranchTable, branch_table
-from .counting import BRANCH_VALUES, Bound, EntryCounter, why_no_ranges, why_no_stacks
+from .counting import BRANCH_VALUES, Bound, BoundRows, EntryCounter, why_no_ranges, why_no_stacks
 from .early_pass import Spaces
 from .naming import Label, Namer, Place
 
-__all__ = ["MOST_ROWS", "LiveFunctions", "RunningCounts", "Snapshot"]
+__all__ = ["MOST_ROWS", "LiveFunctions", "Order", "RunningCounts", "Snapshot"]
 
 MOST_ROWS = 1 << 18
 """Rows of each table; beyond it the rarer half of them is one sum."""
-_WAITING_ROWS = 1 << 15
-_MOST_PARTS = 256
 _ADDED = np.add
-_BRANCH_OPS = [_ADDED] * 3 + list(BRANCH_VALUES.values())
+_PAIR, _BRANCH_SUMS = 4, 3 + sum(op is _ADDED for op in BRANCH_VALUES.values())
+"""Columns of a table of pairs: keys, and sums of branches; it has the lowest and the highest type and process, too."""
 
 
 class _Totals:
-    """Rows with equal keys, added up part after part."""
+    """Rows with equal keys, added up part after part. Of the last of the ``values``, which are ``lows`` and ``highs``,
+    the lowest or the highest is kept."""
 
-    def __init__(self, ops: Sequence[np.ufunc]) -> None:
-        self._ops = ops
-        self._parts: list[tuple[list[Array], list[Array]]] = []
-        self._waiting = 0
-        """Rows that were added since these were one part."""
+    def __init__(self, keys: int, values: int, lows: int = 0, highs: int = 0) -> None:
+        self._sums = StackSums(keys, values, lows, highs)
         self.left_out = 0
         """The sum of the first value over rows that there was no room for."""
 
-    def add(self, keys: list[Array], values: list[Array]) -> None:
-        if not len(keys[0]):
-            return
-        self._parts.append((keys, values))
-        self._waiting += len(keys[0])
-        enough = self._waiting > max(_WAITING_ROWS, len(self._parts[0][0][0]))
-        if enough or len(self._parts) > _MOST_PARTS:  # not each time: that would cost more
-            self.rows()
+    def add(self, keys: Sequence[Array], values: Sequence[Array]) -> None:
+        self._add(keys, values)
+        if self._sums.size > MOST_ROWS:
+            found = self._sums.take()
+            keys, values = list(found.keys), list(found.values)
+            if len(values[0]) > MOST_ROWS:
+                order = np.argsort(-values[0], kind="stable")
+                kept = np.sort(order[: MOST_ROWS // 2])
+                self.left_out += int(values[0].sum() - values[0][kept].sum())
+                keys, values = [c[kept] for c in keys], [c[kept] for c in values]
+            self._add(keys, values)
+
+    def _add(self, keys: Sequence[Array], values: Sequence[Array]) -> None:
+        self._sums.add(keys, _NO_FRAMES, np.zeros(len(keys[0]) + 1, np.int64), values)
 
     def rows(self) -> tuple[list[Array], list[Array]]:
-        """The distinct keys, in no order, and their values."""
-        if not self._parts:
-            raise LookupError
-        if len(self._parts) > 1:
-            keys, values = (
-                [np.concatenate(column) for column in zip(*part, strict=True)]
-                for part in zip(*self._parts, strict=True)
-            )
-            self._parts = [group_unordered(keys, values, self._ops)]
-        keys, values = self._parts[0]
-        self._waiting = 0
-        if len(keys[0]) > MOST_ROWS:
-            order = np.argsort(-values[0], kind="stable")
-            kept = np.sort(order[: MOST_ROWS // 2])
-            self.left_out += int(values[0].sum() - values[0][kept].sum())
-            keys, values = [c[kept] for c in keys], [c[kept] for c in values]
-            self._parts = [(keys, values)]
-        return keys, values
+        """The distinct keys, in the order in which they came, and their values: int64."""
+        found = self._sums.read()
+        return list(found.keys), list(found.values)
+
+
+_NO_FRAMES = np.empty(0, np.uint64)
 
 
 class _StableSpaces:
@@ -106,7 +97,7 @@ class _StableSpaces:
 
 @dataclass(slots=True)
 class LiveFunctions(Table):
-    """One row for each event and function, most samples first within its event. Equal-length arrays.
+    """One row for each event and function. Equal-length arrays.
 
     ``event`` int64 row of the events table; ``name`` int64 row of the namer's labels; ``samples`` int64 by the sample's
     own address, ``recent`` int64 of them since the snapshot before, ``before`` int64 in the time before that.
@@ -136,7 +127,7 @@ class Snapshot:
     and in the time before that; ``left_out`` are branches whose addresses there was no room for."""
 
     functions: LiveFunctions
-    branches: BranchTable
+    """In no order: `hottest_functions` sorts those that are shown."""
     labels: list[Label]
     samples: NDArray[np.int64]
     """By row of the events table."""
@@ -148,6 +139,40 @@ class Snapshot:
     lost: dict[str, int] = field(default_factory=dict)
     """By the name of the counter, as in `Profile.lost`."""
 
+    def hottest_functions(
+        self, limit: int = 0, order: Order = "samples", *, event: int | None = None, names: Array | None = None
+    ) -> LiveFunctions:
+        """The first ``limit`` functions (0: all): by ``order``, then by event, samples and branches.
+
+        ``event`` (row) and ``names`` (bool, by row of the labels) choose some.
+        """
+        found = self.functions
+        kept = np.ones(len(found), bool) if event is None else found.event == event
+        if names is not None:
+            kept &= names[found.name]
+        if not kept.all():
+            found = found.take(kept)
+        keys = [found.event, -found.samples, -found.branches, found.name]
+        if order != "samples":
+            keys.insert(0, -self._value(found, order))
+        return found.take(lowest_rows(keys, limit or len(found)))
+
+    def _value(self, found: LiveFunctions, order: Order) -> Array:
+        now = found.recent / np.maximum(self.recent, 1)[found.event]
+        match order:
+            case "now":
+                return np.asarray(now)
+            case "change":
+                return np.asarray(now - found.before / np.maximum(self.before, 1)[found.event])
+            case "mispredicted":
+                return np.asarray(found.mispredicted / np.maximum(found.mispredicted + found.predicted, 1))
+            case "cycles":
+                return np.asarray(found.cycles / np.maximum(found.timed, 1))
+        return found.branches
+
+
+Order = Literal["samples", "now", "change", "branches", "mispredicted", "cycles"]
+"""By what functions can be sorted, highest first."""
 
 _BY_NAME = 5
 """Columns of branches by function."""
@@ -164,6 +189,8 @@ class _MadeCode:
         self._known: dict[int, dict[tuple[int, int], int]] = {}
         """By the number of the process: (module, address) -> row of the label."""
         self._nameless: dict[str, _Totals] = {}
+        self._named = np.empty(0, bool)
+        """By row of the labels, as far as they were looked at: whether it has a function."""
 
     def look(self, row_of: Callable[[Array], Array]) -> bool:
         """Look for the files of the processes anew; whether any has others."""
@@ -204,20 +231,22 @@ class _MadeCode:
 
     def without_name(self, name: Array) -> NDArray[np.bool_]:
         """Which of these rows of labels have no function."""
-        return ~np.array([bool(label.function) for label in self._namer.labels], bool)[name]
+        new = [bool(label.function) for label in self._namer.labels[len(self._named) :]]
+        self._named = np.append(self._named, np.array(new, bool))
+        return np.asarray(~self._named[name])
 
     def keep(self, what: str, keys: list[Array], values: list[Array]) -> None:
         """Keep sums whose last keys are number, module and address, which have no name yet."""
-        self._nameless.setdefault(what, _Totals([_ADDED] * len(values))).add(keys, values)
+        self._nameless.setdefault(what, _Totals(len(keys), len(values))).add(keys, values)
 
     def renamed(
         self, what: str, rows_of: Callable[[Array, Array, Array], NDArray[np.int64]]
     ) -> tuple[list[Array], list[Array], Array, Array] | None:
         """(keys, values, label until now, name) of kept sums that have a name now. They are kept no more."""
-        try:
-            keys, values = self._nameless.pop(what).rows()
-        except (KeyError, LookupError):
+        if what not in self._nameless:
             return None
+        keys, values = self._nameless.pop(what).rows()
+        keys[-1] = keys[-1].view(np.uint64)
         name = rows_of(*keys[-3:])
         nameless = self.without_name(name)
         if nameless.any():
@@ -235,20 +264,21 @@ class RunningCounts:
         self.namer, self.profile = namer, namer.profile
         self._spaces = _StableSpaces()
         self._counter: EntryCounter | None = None
-        self._samples, self._branches = _Totals([_ADDED]), _Totals(_BRANCH_OPS)
-        self._ranges = _Totals([_ADDED])
-        self._new: dict[str, list[tuple[list[Array], list[Array]]]] = {"samples": [], "branches": []}
+        self._samples, self._ranges = _Totals(2, 1), _Totals(_PAIR, 1)
+        self._branches = _Totals(_PAIR, _BRANCH_SUMS, 2, 2)
+        self._new: dict[str, list[BoundRows]] = {"samples": [], "branches": []}
         self._leaves: list[tuple[Array, Array, Array]] = []
         """(event, scope, ip) of samples that are not bound yet."""
         self._by_event: list[NDArray[np.int64]] = [np.empty((0, 0), np.int64)] * 3
         """Samples of each event (row) by name: all, recent ones, those before."""
-        self._by_name = np.zeros((0, _BY_NAME), np.int64)
+        self._by_name = np.zeros((_BY_NAME, 0), np.int64)
         self._entries = self._recent_entries = 0
         self._made = _MadeCode(namer)
 
     def bind(self) -> None:
         """The profile has a new binder."""
         self._settle()
+        self._counter = None  # there may be other events
         self._spaces.replace(self.profile)
 
     def add(self, batch: SampleBatch) -> None:
@@ -273,23 +303,18 @@ class RunningCounts:
             keys = [keys[0], self._spaces.process_of(keys[1]), module, address]
             self._new["samples"].append(group_unordered(keys, values, [_ADDED]))
         if self._counter is not None:
-            found = self._counter.result(None)
-            self._counter = None
-            self._new["branches"].append(_columns(found.branches))
-            if found.ranges is not None:
-                keys, values = _columns(found.ranges)
-                self._ranges.add(keys, values[:1])
+            branches, ranges = self._counter.take()
+            self._new["branches"] += branches
+            for (_, *pair), (count, *_) in ranges:
+                self._ranges.add(pair, [count])
 
     def turn(self) -> Snapshot:
         """What was counted until now; what comes next is recent."""
         self._settle()
         if self._made.look(self._spaces.rows_of):
             self._rename()
-        recent = {name: _Totals(_BRANCH_OPS if name == "branches" else [_ADDED]) for name in self._new}
-        for name, parts in self._new.items():
-            for keys, values in parts:
-                recent[name].add(keys, values)
-                (self._branches if name == "branches" else self._samples).add(keys, values)
+        recent = {name: _joined(parts) for name, parts in self._new.items()}
+        for parts in self._new.values():
             parts.clear()
         self._name_samples(recent["samples"])
         self._name_branches(recent["branches"])
@@ -315,99 +340,111 @@ class RunningCounts:
             np.add.at(total, (event, name), count)
         if (found := self._made.renamed("branches", self._rows)) is not None:
             _, values, was, name = found
-            self._by_name = _grown(self._by_name, (len(self.namer.labels), _BY_NAME))
-            np.subtract.at(self._by_name, was, np.stack(values, axis=1))
-            np.add.at(self._by_name, name, np.stack(values, axis=1))
+            self._by_name = _grown(self._by_name, (_BY_NAME, len(self.namer.labels)))
+            for total, column in zip(self._by_name, values, strict=True):
+                np.subtract.at(total, was, column)
+                np.add.at(total, name, column)
 
     def _keep_nameless(self, what: str, name: Array, keys: list[Array], values: list[Array]) -> None:
         """Keep the sums of code that was made at run time, and whose name is not known yet."""
         later = self.namer.is_own(keys[-2])
-        later[later] = self._made.without_name(name[later])
+        if later.any():
+            later[later] = self._made.without_name(name[later])
         if later.any():
             self._made.keep(what, [key[later] for key in keys], [value[later] for value in values])
 
-    def _name_samples(self, recent: _Totals) -> None:
+    def _name_samples(self, recent: BoundRows | None) -> None:
         total, now, _ = self._by_event
         added = np.zeros((len(self.profile.events), 0), np.int64)
-        try:
-            (event, process, module, address), (count,) = recent.rows()
-        except LookupError:
-            pass
-        else:
+        if recent is not None:
+            (event, process, module, address), (count,) = recent
+            self._samples.add([module, address], [count])
             name = self._rows(process, module, address)
             self._keep_nameless("samples", name, [event, process, module, address], [count])
             added = np.zeros((len(self.profile.events), len(self.namer.labels)), np.int64)
-            np.add.at(added, (event, name), count)
+            np.add.at(added.reshape(-1), event * len(self.namer.labels) + name, count)
         shape = len(self.profile.events), len(self.namer.labels)
         total, now, added = (_grown(one, shape) for one in (total, now, added))
         self._by_event = [total + added, added, now]
 
-    def _name_branches(self, recent: _Totals) -> None:
-        try:
-            (process, module, address, *_), values = recent.rows()
-        except LookupError:
+    def _name_branches(self, recent: BoundRows | None) -> None:
+        if recent is None:
             return
+        (process, *pair), values = recent
+        *sums, low, high = values
+        self._branches.add(pair, [*sums, low, process, high, process])
+        module, address = pair[:2]
         recorded = (address != 0) | (module >= 0)
-        keys, values = (
-            [process[recorded], module[recorded], address[recorded]],
-            [v[recorded] for v in values[:_BY_NAME]],
-        )
+        keys, values = [process, module, address], values[:_BY_NAME]
+        if not recorded.all():
+            keys, values = [key[recorded] for key in keys], [value[recorded] for value in values]
         name = self._rows(*keys)
         self._keep_nameless("branches", name, keys, values)
-        self._by_name = _grown(self._by_name, (len(self.namer.labels), _BY_NAME))
-        np.add.at(self._by_name, name, np.stack(values, axis=1))
+        self._by_name = _grown(self._by_name, (_BY_NAME, len(self.namer.labels)))
+        for total, column in zip(self._by_name, values, strict=True):
+            np.add.at(total, name, column)
 
     def _snapshot(self) -> Snapshot:
         shape = len(self.profile.events), len(self.namer.labels)
         total, now, before = self._by_event = [_grown(one, shape) for one in self._by_event]
-        self._by_name = _grown(self._by_name, (shape[1], _BY_NAME))
+        self._by_name = _grown(self._by_name, (_BY_NAME, shape[1]))
         stacked = [row for row, event in enumerate(self.profile.events) if event.branch_select is not None]
         seen = total > 0
         for row in stacked[:1]:  # a function that only branches were seen of has a row, too
-            seen[row] |= (self._by_name[:, 0] > 0) & ~(total > 0).any(axis=0)
+            seen[row] |= (self._by_name[0] > 0) & ~(total > 0).any(axis=0)
         event, name = np.nonzero(seen)
-        order = np.lexsort((-self._by_name[name, 0], -total[event, name], event))
-        event, name = event[order], name[order]
         sums = (one[event, name] for one in (total, now, before))
-        functions = LiveFunctions(event, name, *sums, *self._by_name[name].T)
+        functions = LiveFunctions(event, name, *sums, *(column[name] for column in self._by_name))
         return Snapshot(
-            functions, self._branch_table(), self.namer.labels, total.sum(axis=1), now.sum(axis=1), before.sum(axis=1),
+            functions, self.namer.labels, total.sum(axis=1), now.sum(axis=1), before.sum(axis=1),
             self._entries, self._recent_entries, self._branches.left_out, dict(self.profile.lost),
         )  # fmt: skip
 
-    def _branch_table(self) -> BranchTable:
-        return branch_table(self.profile, self._bound(self._branches, tuple(BRANCH_VALUES)))
+    def hottest_branches(self, limit: int = 0) -> tuple[BranchTable, int]:
+        """(the ``limit`` hottest branches (0: all) that were recorded until the last `turn`, hottest first; how often
+        all of them were taken)."""
+        found = self._bound_branches()
+        recorded = np.flatnonzero((found.a != 0) | (found.b != 0) | (found.a_module >= 0))
+        count = found.count[recorded]
+        if 0 < limit < len(recorded):
+            keys = [found.a_module, found.a, found.b_module, found.b]
+            recorded = recorded[lowest_rows([-count, *(key[recorded] for key in keys)], limit)]
+        return branch_table(self.profile, found.take(recorded)), int(count.sum())
 
-    def _bound(self, totals: _Totals, names: tuple[str, ...]) -> Bound:
-        try:
-            (process, a_module, a, b_module, b), (count, *values) = totals.rows()
-        except LookupError:
-            none, address = np.empty(0, np.int64), np.empty(0, np.uint64)
-            return Bound(none, none, address, none, address, none, none, none, dict.fromkeys(names, none))
-        none = np.zeros(len(count), np.int64)
-        mispredicted, predicted, *rest = values or [none, none]
-        named = dict(zip(names, rest or [none] * len(names), strict=True))
-        owner = self._spaces.rows_of(process)
-        return Bound(owner, a_module, a, b_module, b, count, mispredicted, predicted, named)
+    def _bound_branches(self) -> Bound:
+        keys, (*sums, type_low, low, type_high, high) = self._branches.rows()
+        process = self._spaces.rows_of(np.where(low == high, low, -1))
+        return _bound(keys, process, [*sums, type_low, type_high], tuple(BRANCH_VALUES))
 
     def annotate(self, place: Place) -> Annotation:
         """The code of ``place`` with all that was counted until now, as `annotate` makes it; without cycles of blocks
         and trips of loops, which need whole stacks. Raises what that raises."""
         missing = why_no_stacks(self.profile) or why_no_ranges(self.profile)
-        try:
-            (_, _, module, address), (samples,) = self._samples.rows()
-        except LookupError:
-            module, address, samples = np.empty(0, np.int64), np.empty(0, np.uint64), np.empty(0, np.int64)
-        branches, ranges = self._bound(self._branches, tuple(BRANCH_VALUES)), self._bound(self._ranges, _TIMES)
-        return annotate_counts(self.profile, place, branches, ranges, (module, address, samples), missing)
+        (module, address), (samples,) = self._samples.rows()
+        keys, (count,) = self._ranges.rows()
+        none = np.zeros(len(count), np.int64)
+        ranges = _bound(keys, none - 1, [count, *[none] * (2 + len(_TIMES))], _TIMES)
+        at = module, address.view(np.uint64), samples
+        return annotate_counts(self.profile, place, self._bound_branches(), ranges, at, missing)
 
 
 _TIMES = ("cycles", "timed")
 
 
-def _columns(bound: Bound) -> tuple[list[Array], list[Array]]:
-    keys = [bound.process, bound.a_module, bound.a, bound.b_module, bound.b]
-    return keys, [bound.count, bound.mispredicted, bound.predicted, *bound.values.values()]
+def _bound(pair: list[Array], process: Array, values: list[Array], names: tuple[str, ...]) -> Bound:
+    """Rows of a table of pairs; ``values`` are the count, mispredicted, predicted, and those with ``names``."""
+    a_module, a, b_module, b = pair
+    count, mispredicted, predicted, *rest = values
+    ends = a_module, a.view(np.uint64), b_module, b.view(np.uint64)
+    return Bound(process, *ends, count, mispredicted, predicted, dict(zip(names, rest, strict=True)))
+
+
+def _joined(parts: list[BoundRows]) -> BoundRows | None:
+    """One part of all parts; ``None`` of none."""
+    if len(parts) < 2:
+        return parts[0] if parts else None
+    keys, values = ([np.concatenate(c) for c in zip(*part, strict=True)] for part in zip(*parts, strict=True))
+    return keys, values
 
 
 def _grown(table: NDArray[np.int64], shape: tuple[int, int]) -> NDArray[np.int64]:

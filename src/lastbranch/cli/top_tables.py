@@ -12,8 +12,10 @@ from .output import Cell, share
 from .symbols import module_of
 
 if TYPE_CHECKING:
-    from ..analysis.running import LiveFunctions, Snapshot
+    from ..analysis.naming import Label
+    from ..analysis.running import LiveFunctions, Order, Snapshot
     from ..live import LiveCapture, LiveRecorder, RecorderState, StreamCopy
+    from ..model import Array
 
 __all__ = ["BRANCHES", "FUNCTIONS", "MACHINE_ONLY", "ORDERS", "Session", "View", "branch_table", "chosen_functions",
            "facts", "function_rows", "header", "with_dashes"]  # fmt: skip
@@ -21,8 +23,7 @@ __all__ = ["BRANCHES", "FUNCTIONS", "MACHINE_ONLY", "ORDERS", "Session", "View",
 FUNCTIONS = ("event", "samples", "samples %", "now %", "change", "branches", "mispredicted %", "cycles", "function",
              "module", "linkage name", "file", "line number")  # fmt: skip
 BRANCHES = tuple(name for name in COLUMNS if name not in ("bursts", "noise"))
-ORDERS = ("samples", "now", "change", "branches", "mispredicted", "cycles")
-"""By what functions can be sorted."""
+ORDERS: tuple[Order, ...] = ("samples", "now", "change", "branches", "mispredicted", "cycles")
 MACHINE_ONLY = ("linkage name", "file", "line number", "from_module", "from_address", "to_module", "to_address")
 
 
@@ -76,6 +77,8 @@ class Session:
         self.live, self.recorder, self._stream = live, recorder, stream
         self._began = None if stream is None else time.monotonic()
         self._looked, self._cpu, self._recorders = time.monotonic(), time.process_time(), 0.0
+        self._wanted: tuple[str, list[bool]] = "", []
+        """Part of a name, and for each label that was looked at whether it has that."""
 
     def read(self) -> None:
         """Count what came."""
@@ -116,6 +119,19 @@ class Session:
         view = View(snapshot, state, self.seconds, interval, (cpu - self._cpu) / interval, recorder)
         self._looked, self._cpu = now, cpu
         return view
+
+    def names_with(self, part: str, labels: list[Label]) -> Array:
+        """bool: which of the ``labels``, a list that grows, have this part in their name or that of their module."""
+        import numpy as np
+
+        profile, text = self.live.profile, part.casefold()
+        assert profile is not None
+        if self._wanted[0] != text:
+            self._wanted = text, []
+        known = self._wanted[1]
+        for label in labels[len(known) :]:
+            known.append(text in f"{label.shown(profile)} {module_of(profile, label) or ''}".casefold())
+        return np.array(known, bool)
 
     def save(self, output: str) -> None:
         """Write what was seen (`LiveCapture.save`)."""
@@ -178,51 +194,33 @@ def function_rows(session: Session, view: View, found: LiveFunctions) -> list[li
 
 
 def chosen_functions(
-    session: Session, view: View, limit: int = 0, *, event: int | None = None, order: str = "samples", wanted: str = ""
+    session: Session,
+    view: View,
+    limit: int = 0,
+    *,
+    event: int | None = None,
+    order: Order = "samples",
+    wanted: str = "",
 ) -> LiveFunctions:
-    """The functions of ``view``, most samples first within their event; ``limit`` 0 gives all.
+    """The first functions of ``view``, most samples first within their event; ``limit`` 0 gives all.
 
     ``event`` (row of the events table) and ``wanted`` (a part of the name or of its module, in any case) choose some,
     ``order``, one of `ORDERS`, sorts them.
     """
-    import numpy as np
-
     from ..analysis.running import LiveFunctions
 
-    seen, profile = view.snapshot, session.live.profile
-    if seen is None or profile is None:
+    if view.snapshot is None or session.live.profile is None:
         return LiveFunctions.none()
-    found = seen.functions
-    kept = np.ones(len(found), bool) if event is None else found.event == event
-    if wanted:
-        text = wanted.casefold()
-        meant = [
-            text in f"{label.shown(profile)} {module_of(profile, label) or ''}".casefold() for label in seen.labels
-        ]
-        kept &= np.array([*meant, False], bool)[found.name]
-    found = found.take(kept)
-    if order == "samples":
-        return found.take(slice(limit or None))
-    recent, before = np.maximum(seen.recent, 1), np.maximum(seen.before, 1)
-    now = found.recent / recent[found.event]
-    value = {
-        "now": now,
-        "change": now - found.before / before[found.event],
-        "branches": found.branches,
-        "mispredicted": found.mispredicted / np.maximum(found.mispredicted + found.predicted, 1),
-        "cycles": found.cycles / np.maximum(found.timed, 1),
-    }[order]
-    return found.take(np.argsort(-value, kind="stable")[: limit or None])
+    names = session.names_with(wanted, view.snapshot.labels) if wanted else None
+    return view.snapshot.hottest_functions(limit, order, event=event, names=names)
 
 
 def branch_table(session: Session, view: View, limit: int) -> list[list[Cell]]:
-    """Rows of `BRANCHES`, hottest first."""
+    """Rows of `BRANCHES`, hottest first, as they are now."""
     if view.snapshot is None:
         return []
-    table = view.snapshot.branches
-    recorded = table.recorded
-    shown = table.take(recorded.nonzero()[0][: limit or None])
-    return branch_rows(session.live.namer, shown, int(table.count[recorded].sum()))
+    shown, total = session.live.hottest_branches(limit)
+    return branch_rows(session.live.namer, shown, total)
 
 
 _UNKNOWN = ("now %", "change", "mispredicted %", "cycles")

@@ -69,12 +69,13 @@ SIGNATURES: dict[str, str] = {
     "lb_elimination_run": "int pointer pointer pointer",
     "lb_strong_components": "int pointer i64 pointer pointer",
     # sum_stacks.c
-    "lb_sums_new": "pointer u64 i64 i64",
+    "lb_sums_new": "pointer u64 i64 i64 i64 i64",
     "lb_sums_free": "nothing pointer",
     "lb_sums_add": f"int {'pointer ' * 5} i64",
     "lb_sums_rows": "i64 pointer",
     "lb_sums_frames": "i64 pointer",
-    "lb_sums_take": f"nothing {'pointer ' * 5}",
+    "lb_sums_read": f"nothing {'pointer ' * 5}",
+    "lb_sums_clear": "nothing pointer",
     # unwind_stack.c
     "lb_unwind_stack": "int pointer",
     # walk_events.c

@@ -1,6 +1,7 @@
-/* Sums over equal stacks: rows of a ragged column, with keys, whose values are added up, batch after batch.
+/* Sums over equal stacks: rows of a ragged column, with keys, whose values are added up, batch after batch. Of the last
+ * values, the lowest or the highest is kept instead.
  *
- * A record has all that is known of a stack, one word each: how many frames it has, its keys, its sums, its frames. Records
+ * A record has all that is known of a stack, one word each: how many frames it has, its keys, its values, its frames. Records
  * lie one after the other. The table is of where they begin, with a part of the hash; hashes are seeded. */
 #include "lastbranch.h"
 
@@ -13,7 +14,7 @@ enum { PLACE_BITS = 40, LEAST_SLOTS = 1 << 10, LEAST_WORDS = 1 << 14 };
 struct sums {
     u64 *slots, *words; /* of a slot: 1 + where the record begins, below the upper bits of the hash; 0: free */
     u64 mask, used, room, seed;
-    i64 rows, frames, keys, values;
+    i64 rows, frames, keys, values, sums, lows; /* of the values the first are sums, and after these the lowest ones */
 };
 
 static const u64 PLACE = ((u64)1 << PLACE_BITS) - 1;
@@ -34,12 +35,13 @@ EXPORT void lb_sums_free(struct sums *t)
     free(t);
 }
 
-/* A table for stacks with so many keys and values. */
-EXPORT struct sums *lb_sums_new(u64 seed, i64 keys, i64 values)
+/* A table for stacks with so many keys, sums, lowest and highest values. */
+EXPORT struct sums *lb_sums_new(u64 seed, i64 keys, i64 sums, i64 lows, i64 highs)
 {
     struct sums *t = calloc(1, sizeof *t);
     if (!t) return NULL;
-    *t = (struct sums){.mask = LEAST_SLOTS - 1, .room = LEAST_WORDS, .seed = seed, .keys = keys, .values = values};
+    *t = (struct sums){.mask = LEAST_SLOTS - 1, .room = LEAST_WORDS, .seed = seed, .keys = keys, .sums = sums, .lows = lows};
+    t->values = sums + lows + highs;
     t->slots = calloc(LEAST_SLOTS, sizeof *t->slots);
     t->words = malloc(LEAST_WORDS * sizeof *t->words);
     if (t->slots && t->words) return t;
@@ -83,8 +85,8 @@ static int grown(struct sums *t, u64 words)
     return 1;
 }
 
-/* Stack i of `stacks` has the frames offsets[i] to offsets[i + 1], the keys key[i], key[stacks + i], ... and likewise values,
- * which are added up modulo 2**64. ADDED or a negative number; NO_MEMORY: the stacks before one are added. */
+/* Stack i of `stacks` has the frames offsets[i] to offsets[i + 1], the keys key[i], key[stacks + i], ... and likewise values:
+ * sums are modulo 2**64, the others signed. ADDED or a negative number; NO_MEMORY: the stacks before one are added. */
 EXPORT int lb_sums_add(struct sums *t, const u64 *key, const u64 *frame, const i64 *offsets, const u64 *value, i64 stacks)
 {
     i64 keys = t->keys, values = t->values, head = 1 + keys + values;
@@ -122,13 +124,19 @@ EXPORT int lb_sums_add(struct sums *t, const u64 *key, const u64 *frame, const i
                 record = t->words + t->used;
                 record[0] = size;
                 for (i64 k = 0; k < keys; k++) record[1 + k] = key[k * stacks + i];
-                for (i64 v = 0; v < values; v++) record[1 + keys + v] = 0;
+                for (i64 v = 0; v < values; v++) record[1 + keys + v] = v < t->sums ? 0 : value[v * stacks + i];
                 memcpy(record + head, frame + offsets[i], size * 8);
                 t->used += (u64)head + size;
                 t->rows++;
                 t->frames += (i64)size;
             }
-            for (i64 v = 0; v < values; v++) record[1 + keys + v] += value[v * stacks + i];
+            u64 *kept = record + 1 + keys;
+            i64 v = 0;
+            for (; v < t->sums; v++) kept[v] += value[v * stacks + i];
+            for (; v < values; v++) {
+                i64 more = (i64)value[v * stacks + i], there = (i64)kept[v];
+                if (v < t->sums + t->lows ? more < there : more > there) kept[v] = (u64)more;
+            }
         }
     }
     return ADDED;
@@ -138,8 +146,8 @@ EXPORT int lb_sums_add(struct sums *t, const u64 *key, const u64 *frame, const i
 EXPORT i64 lb_sums_rows(const struct sums *t) { return t->rows; }
 EXPORT i64 lb_sums_frames(const struct sums *t) { return t->frames; }
 
-/* Give all stacks as they were first seen, in the form of `lb_sums_add`, and forget them. `offsets` begins with 0. */
-EXPORT void lb_sums_take(struct sums *t, u64 *key, u64 *frame, i64 *offsets, u64 *value)
+/* Give all stacks in the order in which they were first seen, in the form of `lb_sums_add`. `offsets` begins with 0. */
+EXPORT void lb_sums_read(const struct sums *t, u64 *key, u64 *frame, i64 *offsets, u64 *value)
 {
     const u64 *record = t->words;
     i64 rows = t->rows;
@@ -152,6 +160,11 @@ EXPORT void lb_sums_take(struct sums *t, u64 *key, u64 *frame, i64 *offsets, u64
         record += size;
         offsets[i + 1] = offsets[i] + (i64)size;
     }
+}
+
+/* Forget all stacks. */
+EXPORT void lb_sums_clear(struct sums *t)
+{
     memset(t->slots, 0, (t->mask + 1) * sizeof *t->slots);
     t->used = 0;
     t->rows = t->frames = 0;

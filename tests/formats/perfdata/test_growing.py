@@ -20,7 +20,7 @@ from lastbranch.errors import FormatError
 from lastbranch.formats.perfdata.layout import RECORD
 from lastbranch.formats.perfdata.reader import Reader
 from lastbranch.live import LiveCapture
-from lastbranch.model import Array, OpenFile
+from lastbranch.model import OpenFile
 from lastbranch.opening import FileSource, open_profile
 from lastbranch.symbols import SymbolOptions
 
@@ -50,13 +50,17 @@ def test_in_parts_of_any_size_it_has_the_counts_of_the_whole(growing: GrowingFil
     assert now.entries == seen == recent == profile.entries > 1000
     assert now.samples.tolist() == [profile.samples]
     expected = branches(profile)
-    for name, column in now.branches.arrays().items():
-        assert np.array_equal(column, getattr(expected, name)), name
+    recorded = expected.take(expected.recorded)
+    for limit in (0, 1, 20, len(recorded) - 1):
+        found, total = live.hottest_branches(limit)
+        assert total == recorded.count.sum()
+        for name, column in recorded.take(slice(limit or None)).arrays().items():
+            assert np.array_equal(column, getattr(found, name)), name
     table = names(profile, "function", None, totals=False)
     by_module = {table.labels[n].module: int(c) for n, c in zip(table.name, table.samples, strict=True)}
-    found = now.functions
-    assert {now.labels[n].module: int(c) for n, c in zip(found.name, found.samples, strict=True)} == by_module
-    assert found.branches.sum() == expected.count[(expected.from_address != 0)].sum()
+    functions = now.functions
+    assert {now.labels[n].module: int(c) for n, c in zip(functions.name, functions.samples, strict=True)} == by_module
+    assert functions.branches.sum() == expected.count[(expected.from_address != 0)].sum()
 
 
 @pytest.mark.parametrize(("compress", "pipe"), [(81, False), (83, False), (0, True), (83, True)])
@@ -164,33 +168,13 @@ def test_there_are_never_more_rows_than_allowed(
     while growing.add(50_000):
         live.read()
         now = live.turn()
-        assert now is None or len(now.branches) <= 64
+        assert now is None or len(live.hottest_branches()[0]) <= 64
     assert now is not None
     assert now.left_out > 0
-    assert now.left_out + now.branches.count.sum() == open_profile(growing.path).entries
-    hottest = branches(open_profile(growing.path)).count[:5].tolist()
-    assert now.branches.count[:5].tolist() == hottest
-
-
-def test_rows_of_many_turns_are_added_up(
-    growing: GrowingFile, live: LiveCapture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    added = 0
-
-    def add(totals: running._Totals, keys: list[Array], values: list[Array]) -> None:
-        nonlocal added
-        added += len(keys[0])
-        whole(totals, keys, values)
-        assert sum(len(keys[0]) for keys, _ in totals._parts) <= 2 * distinct
-
-    distinct = 2 * len(branches(open_profile(demo.capture())))
-    whole = running._Totals.add
-    monkeypatch.setattr(running, "_WAITING_ROWS", 64)
-    monkeypatch.setattr(running._Totals, "add", add)
-    while growing.add(1500):
-        live.read()
-        live.turn()
-    assert added > 4 * distinct
+    table, total = live.hottest_branches(5)
+    expected = branches(open_profile(growing.path))
+    assert now.left_out + total + expected.count[~expected.recorded].sum() == now.entries
+    assert table.count.tolist() == expected.count[expected.recorded][:5].tolist()
 
 
 def test_the_disk_keeps_the_newest_records(growing: GrowingFile, tmp_path: Path) -> None:
