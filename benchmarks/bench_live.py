@@ -1,21 +1,26 @@
 """What does `lastbranch record --live` cost a recording, and how far is the screen behind?
 
-    python benchmarks/bench_live.py [--only cost lag size] [--rounds 5] [--seconds 10] [--threads 1 2] [--json FILE]
+    python benchmarks/bench_live.py [--only cost lag size] [--rounds 5] [--seconds 20] [--threads 1 2] [--json FILE]
 
-A page looks all the time: in a real Chromium if Playwright and one are installed, else a client of the event stream
-that asks for what the first screen shows.
+Somebody looks all the time: a client of the event stream that asks for what the first screen shows and draws nothing,
+so that what is measured is the viewer's server; and, on their own, pages in a real Chromium, if Playwright and one are
+installed.
 
-``cost``: in each round three recordings of one program run in turns (`in_turn`): without --live, with it, and without.
-The times are those until the recording is written: of the program and its recorder, and apart from them the CPU time of
-the viewer's process. Target: 1.01 times the wall time. The control is one run without over the other.
+``cost``: in each round recordings of one program run in turns (`in_turn`): without --live, with it and a client, with
+it and a page, and without. The times are those until the recording is written: of the program and its recorder, and
+apart from them the CPU time of the viewer's process: until its address is printed, and for each second after that.
+Target: 1.01 times the wall time with a client. What a page adds is the browser's, whose CPU time is beside it. The
+control is one run without --live over the other.
 
-``lag``: from the time stamp of a sample until the page shows it, for all samples that came after the page was there.
-Target: 2 s at most.
+``lag``: from the time stamp of a sample until the client has it, and until a page shows it, for all samples that came
+after the first picture. Target: 2 s at most. ``first`` is the time from the first sample to the first picture; the
+browser runs already.
 
 ``size``: the same for a recording that grows by ``--rate`` samples a second: those of the packaged capture are written
-again and again at that rate, for three times as long, and shown by the process that --live starts. Target: 2 s.
+again and again at that rate, for as long, and shown by the process that --live starts. Target: 2 s.
 
-On a machine that others load, the CPU times mean more than the wall times."""
+Lags are times on a machine that is otherwise idle: one that others load says nothing of them. CPU times then mean more
+than wall times."""
 
 from __future__ import annotations
 
@@ -25,12 +30,12 @@ import os
 import re
 import shutil
 import signal
+import socket
 import statistics
 import subprocess
 import sys
 import threading
 import time
-import urllib.request
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from importlib.util import find_spec
@@ -55,7 +60,11 @@ _DONE = "the viewer goes on"
 _MOST_LAG, _MOST_COST = 2.0, 1.01
 _TICKS = os.sysconf("SC_CLK_TCK")
 _KILLED = -signal.SIGKILL
-_LOOK = 0.002
+_LOOK = 0.01
+_FRAME = 8
+"""Bytes before the answer: `lastbranch.view.server` frames it."""
+_TURN = 3.0
+"""Seconds. The viewer looks at the file at once when it may run again, so short turns have more looks than seconds."""
 _WATCH = """() => {
     window.seen = [];
     const look = () => {
@@ -72,26 +81,34 @@ _WATCH = """() => {
 
 
 class Looker(threading.Thread):
-    """Looks at the viewer whose address is in ``said``, until `stop`. `seen` has (monotonic seconds, samples shown)."""
+    """Looks at the viewer whose address is in ``said``, until `stop`: a page, or a client. `seen` has (monotonic
+    seconds, samples shown)."""
 
-    def __init__(self, said: Path) -> None:
+    def __init__(self, said: Path, *, page: bool) -> None:
         super().__init__(daemon=True)
-        self._said, self._end = said, threading.Event()
+        self._said, self._end, self._page = said, threading.Event(), page
+        self._ready = threading.Event()
         self.seen: list[tuple[float, int]] = []
+        self.browser = 0.0
+        """CPU seconds of the browser's processes while it looked."""
         self.start()
+        self._ready.wait()
 
     def stop(self) -> None:
         self._end.set()
         self.join()
 
     def run(self) -> None:
-        while (found := _ADDRESS.search(self._said.read_text() if self._said.exists() else "")) is None:
-            if self._end.wait(_LOOK):
-                return
         with suppress(OSError, http.client.HTTPException):  # the viewer was killed
-            (self._by_page if _chromium() and find_spec("playwright") else self._by_events)(found[0].strip())
+            (self._by_page if self._page else self._by_events)()
 
-    def _by_page(self, address: str) -> None:
+    def _address(self) -> str | None:
+        while (found := _address(self._said)) is None:
+            if self._end.wait(_LOOK):
+                return None
+        return found
+
+    def _by_page(self) -> None:
         from playwright.sync_api import Error, sync_playwright
 
         with sync_playwright() as playwright:
@@ -99,27 +116,46 @@ class Looker(threading.Thread):
             browser = playwright.chromium.launch(executable_path=_chromium(), args=[*_QUIET, *root])
             page = browser.new_page(viewport={"width": 1400, "height": 1000})
             page.set_default_timeout(600_000)
+            began = _cpu_of_children(os.getpid(), _is_browser)
+            self._ready.set()
             with suppress(Error):
-                page.goto(address, wait_until="commit")
-                page.locator("[role=grid] .body [role=row]").first.wait_for()
-                page.evaluate(_WATCH)
-                offset = time.time() - time.monotonic()
-                while not self._end.is_set():
-                    page.wait_for_timeout(50)
-                    self.seen = [(at / 1e3 - offset, number) for at, number in page.evaluate("() => seen")]
+                if (address := self._address()) is not None:
+                    page.goto(address, wait_until="commit")
+                    page.locator("[role=grid] .body [role=row]").first.wait_for()
+                    page.evaluate(_WATCH)
+                    offset = time.time() - time.monotonic()
+                    while not self._end.is_set():
+                        page.wait_for_timeout(200)
+                        self.seen = [(at / 1e3 - offset, number) for at, number in page.evaluate("() => seen")]
+                        self.browser = _cpu_of_children(os.getpid(), _is_browser) - began
             browser.close()
 
-    def _by_events(self, address: str) -> None:
+    def _by_events(self) -> None:
+        self._ready.set()
+        address = self._address()
+        if address is None:
+            return
         at = urlsplit(address)
-        connection = http.client.HTTPConnection("127.0.0.1", at.port or 0, timeout=600)
-        connection.request("GET", f"{at.path}events")
-        response = connection.getresponse()
+        events = http.client.HTTPConnection("127.0.0.1", at.port or 0, timeout=600)
+        events.request("GET", f"{at.path}events")
+        response = events.getresponse()
         while not self._end.is_set() and (line := response.readline()):
-            if line.startswith(b"data: "):
-                for question in ("overview", "timeline", "hot"):
-                    with urllib.request.urlopen(f"{address}ask/{question}", timeout=600) as answer:
-                        found = wire.decode(answer.read())
-                self.seen.append((time.monotonic(), int(np.sum(found.columns["samples"]))))
+            if not line.startswith(b"data: "):
+                continue
+            asks = http.client.HTTPConnection("127.0.0.1", at.port or 0, timeout=600)
+            for question in ("hot", "overview", "timeline"):
+                asks.request("GET", f"{at.path}watch/{question}")
+                answer = asks.getresponse().read()
+                if question == "hot":
+                    samples = int(np.sum(wire.decode(answer[_FRAME:]).columns["samples"]))
+                    if samples and (not self.seen or self.seen[-1][1] != samples):
+                        self.seen.append((time.monotonic(), samples))
+            asks.close()
+
+
+def _address(said: Path) -> str | None:
+    found = _ADDRESS.search(said.read_text() if said.exists() else "")
+    return found[0].strip() if found else None
 
 
 def _chromium() -> str | None:
@@ -144,6 +180,23 @@ def _cpu(pid: int | None) -> float:
     return 0.0
 
 
+def _is_browser(command: bytes) -> bool:
+    return b"chrom" in command or b"headless" in command
+
+
+def _cpu_of_children(parent: int, wanted: Callable[[bytes], bool]) -> float:
+    """Seconds of CPU of the processes that descend from one and whose command line is ``wanted``."""
+    total, waiting = 0.0, [parent]
+    while waiting:
+        one = waiting.pop()
+        with suppress(OSError):
+            for thread in os.listdir(f"/proc/{one}/task"):
+                waiting += map(int, Path(f"/proc/{one}/task/{thread}/children").read_text().split())
+            if one != parent and wanted(Path(f"/proc/{one}/cmdline").read_bytes()):
+                total += _cpu(one)
+    return total
+
+
 class Ender(threading.Thread):
     """Kills the recorder whose id is in ``pid`` as soon as ``said`` has that its recording is written, and notes what
     its viewer has taken until then: how long that takes to end is no cost of the recording."""
@@ -151,14 +204,18 @@ class Ender(threading.Thread):
     def __init__(self, pid: Path, said: Path) -> None:
         super().__init__(daemon=True)
         self._pid, self._said = pid, said
-        self.viewer = 0.0
+        self.started = self.viewer = 0.0
+        """CPU seconds until the viewer had an address, and in all."""
         self.start()
 
     def run(self) -> None:
-        while not (self._said.exists() and _DONE in self._said.read_text()):
-            time.sleep(_LOOK)  # only the log says when the recording is written
+        while _address(self._said) is None:
+            time.sleep(_LOOK)  # only the log says when it serves
         recorder = int(self._pid.read_text())
         viewer = _viewer_of(recorder)
+        self.started = _cpu(viewer)
+        while _DONE not in self._said.read_text():
+            time.sleep(_LOOK)  # only the log says when the recording is written
         self.viewer = _cpu(viewer)
         os.kill(recorder, signal.SIGKILL)
         if viewer is not None:
@@ -170,6 +227,21 @@ def _recording(output: Path, *options: str) -> list[str]:
     return [sys.executable, "-m", "lastbranch", *words]
 
 
+def _compile_modules(folder: Path) -> None:
+    """Have all modules compiled, as where the package is installed: a short recording, of which somebody asks."""
+    said = folder / "first.log"
+    said.unlink(missing_ok=True)
+    looker = Looker(said, page=False)
+    with said.open("wb") as log:
+        words = [*_recording(folder / "first.tb5", "--live", "--no-open"), sys.executable, "-c", "sum(range(10**8))"]
+        process = subprocess.Popen(words, env={**os.environ, **environment(folder)}, stdout=log, stderr=log)
+    while process.poll() is None and _DONE not in said.read_text():
+        time.sleep(_LOOK)  # only the log says when the recording is written
+    looker.stop()
+    process.send_signal(signal.SIGINT)
+    process.wait()
+
+
 # -- what it costs
 
 
@@ -178,45 +250,61 @@ def _of_cost(folder: Path, arguments: argparse.Namespace) -> list[list[Row]]:
     return [_cost(folder, program, threads, arguments) for threads in arguments.threads]
 
 
+def _kinds() -> dict[str, bool]:
+    """Who looks, and whether it is a page."""
+    return {"client": False, **({"page": True} if _chromium() and find_spec("playwright") else {})}
+
+
 def _cost(folder: Path, program: Path, threads: int, arguments: argparse.Namespace) -> list[Row]:
     words = [str(program), str(threads), str(rounds_for(program, threads, arguments.seconds))]
-    env, pid, name = environment(folder), folder / "pid", f"{threads} threads"
-    before, live, after = (
+    env, pid, name, kinds = environment(folder), folder / "pid", f"{threads} threads", _kinds()
+    commands = [
         Command(one, ["/bin/sh", "-c", f'echo $$ > {pid}-{one}; exec "$@"', "sh", *_recording(
-            folder / f"{one}.tb5", *(["--live", "--no-open"] if one == "live" else [])), *words],
+            folder / f"{one}.tb5", *(["--live", "--no-open"] if one in kinds else [])), *words],
             folder / f"{one}.log", env=env)
-        for one in ("before", "live", "after")
-    )  # fmt: skip
-    subprocess.run(
-        [*_recording(folder / "first.tb5"), "true"], check=True, env={**os.environ, **env}, stderr=subprocess.DEVNULL
-    )
-    found: list[tuple[Run, Run, Run]] = []
-    viewers: list[float] = []
+        for one in ("before", *kinds, "after")
+    ]  # fmt: skip
+    _compile_modules(folder)
+    found: dict[str, list[tuple[Run, Run, Run]]] = {one: [] for one in kinds}
+    starts: dict[str, list[float]] = {one: [] for one in kinds}
+    rates: dict[str, list[float]] = {one: [] for one in kinds}
+    browsers: dict[str, list[float]] = {one: [] for one in kinds}
     groups = Groups()
     try:
         for _ in range(arguments.rounds):
-            live.log.unlink(missing_ok=True)
-            looker, ender = Looker(live.log), Ender(Path(f"{pid}-live"), live.log)
-            one, other, third = run_in_turn([before, live, after], groups, 1.0)
-            ender.join()
-            looker.stop()
-            found.append((one, other, third))
-            viewers.append(ender.viewer)
-            print(f"{name}: {_figures(found[-1])}, viewer {ender.viewer:.2f} s of CPU, "
-                  f"{len(looker.seen)} states of the page", file=sys.stderr, flush=True)  # fmt: skip
+            lookers, enders = {}, {}
+            for one, page in kinds.items():
+                log = folder / f"{one}.log"
+                log.unlink(missing_ok=True)
+                lookers[one], enders[one] = Looker(log, page=page), Ender(Path(f"{pid}-{one}"), log)
+            before, *live, after = run_in_turn(commands, groups, _TURN)
+            for one, run in zip(kinds, live, strict=True):
+                looker, ender = lookers[one], enders[one]
+                ender.join()
+                looker.stop()
+                found[one].append((before, run, after))
+                starts[one].append(ender.started)
+                rates[one].append((ender.viewer - ender.started) / run.wall)
+                browsers[one].append(looker.browser / run.wall)
+                print(f"{name}, {one}: {_figures(found[one][-1])}, viewer {ender.started:.2f} s of CPU to start and "
+                      f"{rates[one][-1] * 1e3:.0f} ms/s, browser {browsers[one][-1] * 1e3:.0f} ms/s, "
+                      f"{len(looker.seen)} states", file=sys.stderr, flush=True)  # fmt: skip
     finally:
         groups.close()
-    medians = [statistics.median(one[i] for one in map(_ratios, found)) for i in range(3)]
-    failed = any(run.exit_code not in (0, _KILLED) for one in found for run in one)
-    verdict = "void: a run failed" if failed else "meets" if medians[0] <= _MOST_COST else "MISSES"
-    said = (
-        f"{verdict} {_MOST_COST} times; medians: times {medians[0]:.3f}, control {medians[1]:.3f}, CPU times "
-        f"{medians[2]:.3f}, viewer {statistics.median(viewers):.2f} s of CPU"
-    )
-    return [
-        summarise(f"recorded, {name}", "", [run for one in found for run in (one[0], one[2])]),
-        summarise(f"recorded live, {name}", said, [one[1] for one in found]),
-    ]
+    rows = [summarise(f"recorded, {name}", "", [run for one in found["client"] for run in (one[0], one[2])])]
+    for one, runs in found.items():
+        medians = [statistics.median(each[i] for each in map(_ratios, runs)) for i in range(3)]
+        failed = any(run.exit_code not in (0, _KILLED) for each in runs for run in each)
+        verdict = "void: a run failed" if failed else "meets" if medians[0] <= _MOST_COST else "MISSES"
+        target = f"{verdict} {_MOST_COST} times; " if failed or one == "client" else ""
+        said = (
+            f"{target}medians: times {medians[0]:.3f}, control {medians[1]:.3f}, CPU times {medians[2]:.3f}; viewer "
+            f"{statistics.median(starts[one]):.2f} s of CPU to start, {statistics.median(rates[one]) * 1e3:.0f} ms/s"
+        )
+        if one == "page":
+            said += f"; browser {statistics.median(browsers[one]) * 1e3:.0f} ms/s"
+        rows.append(summarise(f"recorded live, {one}, {name}", said, [each[1] for each in runs]))
+    return rows
 
 
 def _ratios(runs: Sequence[Run]) -> tuple[float, float, float]:
@@ -236,11 +324,22 @@ def _figures(runs: Sequence[Run]) -> str:
 
 
 def _of_lag(folder: Path, arguments: argparse.Namespace) -> list[list[Row]]:
-    program, out, log = compiled(folder, "program", SOURCE, "-pthread"), folder / "lag.data", folder / "lag.log"
-    words = [str(program), "1", str(rounds_for(program, 1, arguments.seconds))]
+    program = compiled(folder, "program", SOURCE, "-pthread")
+    _compile_modules(folder)
+    rows = []
+    for threads in arguments.threads:
+        words = [str(program), str(threads), str(rounds_for(program, threads, arguments.seconds))]
+        rows += [_lag(folder, words, f"{one}, {threads} threads", page) for one, page in _kinds().items()]
+    return [rows]
+
+
+def _lag(folder: Path, words: list[str], name: str, page: bool) -> Row:
+    out, log = folder / "lag.data", folder / "lag.log"
+    log.unlink(missing_ok=True)
+    looker = Looker(log, page=page)
     with log.open("wb") as said:
-        recorder = subprocess.Popen([*_recording(out, "--live", "--no-open"), *words], stdout=said, stderr=said)
-    looker = Looker(log)
+        recorder = subprocess.Popen([*_recording(out, "--live", "--no-open"), *words], stdout=said, stderr=said,
+                                    env={**os.environ, **environment(folder)})  # fmt: skip
     while recorder.poll() is None and _DONE not in log.read_text():
         time.sleep(0.05)  # only the log says when the recording is written
     viewer = _viewer_of(recorder.pid)
@@ -250,7 +349,7 @@ def _of_lag(folder: Path, arguments: argparse.Namespace) -> list[list[Row]]:
     recorder.send_signal(signal.SIGINT)
     recorder.wait()
     times = np.concatenate([batch.time for batch in lastbranch.open(out).batches(("time",))])
-    return [[_lag_row("recorded live", np.sort(times) / 1e9, looker.seen, cpu, f"{out.stat().st_size / 1e6:.1f} MB")]]
+    return _lag_row(name, np.sort(times) / 1e9, looker.seen, cpu, f"{out.stat().st_size / 1e6:.1f} MB")
 
 
 def _lag_row(name: str, times: Any, seen: list[tuple[float, int]], cpu: float, size: str) -> Row:
@@ -266,7 +365,10 @@ def _lag_row(name: str, times: Any, seen: list[tuple[float, int]], cpu: float, s
     never = int((times > shown[0]).sum()) - len(lags)
     most = float(lags.max())
     verdict = "void: not all were shown" if never else "meets" if most <= _MOST_LAG else "MISSES"
-    said = f"{verdict} {_MOST_LAG:g} s; {len(seen)} states, {len(lags)} samples, {never} never shown, {size}"
+    said = (
+        f"{verdict} {_MOST_LAG:g} s; first {shown[0] - times[0]:.1f} s, {len(seen)} states, {len(lags)} samples, "
+        f"{never} never shown, {size}"
+    )
     return Row(name, said, float(np.median(lags)), float(lags.min()), most, cpu, 0, 1)
 
 
@@ -275,18 +377,30 @@ def _lag_row(name: str, times: Any, seen: list[tuple[float, int]], cpu: float, s
 
 def _of_size(folder: Path, arguments: argparse.Namespace) -> list[list[Row]]:
     head, rest, samples = parts_of(str(demo.capture()))
+    _compile_modules(folder)
+    return [[_size(folder, head + rest, samples, one, page, arguments) for one, page in _kinds().items()]]
+
+
+def _size(
+    folder: Path, begin: bytes, samples: list[bytes], name: str, page: bool, arguments: argparse.Namespace
+) -> Row:
     out, log = folder / "size.data", folder / "size.log"
+    log.unlink(missing_ok=True)
     with open(out, "w+b", buffering=0) as file, log.open("wb") as said, ExitStack() as ends:
-        file.write(head + rest)
-        viewer = subprocess.Popen(
-            [sys.executable, "-P", "-m", "lastbranch.view.live_process", str(file.fileno()), str(out), ""],
-            stdin=subprocess.PIPE, stdout=said, stderr=said, pass_fds=[file.fileno()],
-        )  # fmt: skip
+        file.write(begin)
+        line, other = socket.socketpair()
+        ends.enter_context(line)
+        looker = Looker(log, page=page)
+        with other:
+            viewer = subprocess.Popen(
+                [sys.executable, "-P", "-m", "lastbranch.view.live_process", str(out), ""],
+                stdin=other.fileno(), stdout=said, stderr=said, env={**os.environ, **environment(folder)},
+            )  # fmt: skip
         ends.callback(viewer.kill)
-        looker = Looker(log)
+        socket.send_fds(line, [b"\n"], [file.fileno()])
         began, written = time.monotonic(), 0
         times = []
-        while (now := time.monotonic() - began) < 3 * arguments.seconds:
+        while (now := time.monotonic() - began) < arguments.seconds:
             due = int(now * arguments.rate)
             file.write(b"".join(samples[i % len(samples)] for i in range(written, due)))
             times += [time.monotonic()] * (due - written)
@@ -295,8 +409,8 @@ def _of_size(folder: Path, arguments: argparse.Namespace) -> list[list[Row]]:
         time.sleep(10 * _MOST_LAG)  # what is not shown then never is
         cpu = _cpu(viewer.pid)
         looker.stop()
-    name = f"{arguments.rate} samples/s"
-    return [[_lag_row(name, np.array(times), looker.seen, cpu, f"{out.stat().st_size / 1e6:.0f} MB")]]
+    name = f"{name}, {arguments.rate} samples/s"
+    return _lag_row(name, np.array(times), looker.seen, cpu, f"{out.stat().st_size / 1e6:.0f} MB")
 
 
 _PARTS: dict[str, Callable[[Path, argparse.Namespace], list[list[Row]]]] = {
@@ -308,7 +422,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Cost and delay of looking at a recording while it runs.")
     parser.add_argument("--only", nargs="+", choices=list(_PARTS), default=list(_PARTS))
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=10, help="how long programs run alone, about")
+    parser.add_argument("--seconds", type=float, default=20, help="how long programs run alone, about")
     parser.add_argument("--threads", type=int, nargs="*", default=[1, 2])
     parser.add_argument("--rate", type=int, default=10_000, help="samples a second")
     parser.add_argument("--json", type=Path, help="write the results here as well")

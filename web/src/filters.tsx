@@ -21,7 +21,7 @@ export function FilterBar({ live }: { live: boolean }): ComponentChild {
       <Choice name="pid" label="Process" live={live} options={options.pid} />
       <Choice name="module" label="Module" live={live} options={options.module} />
       <Choice name="event" label="Event" live={live} options={options.event} />
-      {span === null ? (
+      {span === null && answer?.header["samples"] ? (
         <span class="field" title="The source has no time stamps.">No time stamps</span>
       ) : (
         <fieldset class="field">

@@ -8,7 +8,7 @@ import { EmbeddedProvider } from "./embedded.ts";
 import { FilterBar } from "./filters.tsx";
 import { HttpProvider } from "./http.ts";
 import type { Provider } from "./provider.ts";
-import { follow, recording, WORDS } from "./recording.ts";
+import { follow, HINTS, recording, WAITING, WORDS } from "./recording.ts";
 import { SCREENS, type Screen } from "./screens/index.ts";
 import { fixFilters, go, linkTo, state } from "./state.ts";
 
@@ -25,6 +25,7 @@ function App(): ComponentChild {
   const warnings = overview?.list("warnings") ?? [];
   const short = shortName(file);
   const grows = overview?.header["recording"] === "live";
+  const waits = grows && !overview?.header["samples"] && !screen?.unsampled;
   const word = WORDS[recording.value || String(overview?.header["recording"] ?? "")];
   useEffect(() => (grows ? follow() : undefined), [grows]);
   useEffect(() => {
@@ -42,13 +43,13 @@ function App(): ComponentChild {
         <nav aria-label="Screens">
           {screens.map((one, i) => <Tab key={one.name} screen={one} number={i + 1} chosen={one === screen} />)}
         </nav>
-        <span class={`recording ${recording.value}`} role="status">{word}</span>
+        <span class={`recording ${recording.value}`} role="status" title={HINTS[recording.value]}>{word}</span>
         <span class="file" title={before ? `${file}, compared with ${before}` : file}>{before ? `${shortName(before)} → ${short}` : short}</span>
       </header>
       <FilterBar live={provider.live} />
       {provider.notes.length ? <p class="file-notes">{provider.notes.join(" ")}</p> : null}
       {warnings.map((warning) => <p key={warning} class="file-warning" role="status">{warning}</p>)}
-      <main aria-label={screen?.question ?? ""}>{screen ? <screen.show key={screen.name} /> : null}</main>
+      <main aria-label={screen?.question ?? ""}>{waits ? <p class="waiting" role="status">{WAITING}</p> : screen ? <screen.show key={screen.name} /> : null}</main>
     </>
   );
 }

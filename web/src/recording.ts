@@ -16,6 +16,13 @@ export const recording: ReadonlySignal<string> = current;
 /** What the bar says of it. */
 export const WORDS: Readonly<Record<string, string>> = { live: "Live", ended: "Recording ended", lost: "Connection lost" };
 
+export const HINTS: Readonly<Record<string, string>> = {
+  live: "The screens follow the recording.",
+  lost: "The viewer was ended, or its terminal was closed. The screens stay as they are.",
+};
+/** What is there instead of a screen until there are samples. */
+export const WAITING = "Waiting for the first samples: they come when the program uses the processor.";
+
 /** Ask again whenever there is more, until the recording has ended. Returns what ends that. */
 export function follow(): () => void {
   const source = new EventSource("events");

@@ -7,6 +7,7 @@ import { change, filters } from "./state.ts";
 import type { Numbers } from "./wire.ts";
 
 const CLICK = 0.005; // a shorter part of the width is no choice
+const DISTINCT = 1000; // places on the width: more digits of a time mean nothing
 
 interface TimeChartProps {
   /** Of equal parts of the time; NaN is not known. */
@@ -24,12 +25,21 @@ interface TimeChartProps {
   onPoint?(part: number): void;
 }
 
+interface Drag {
+  /** Where it began and where it is, as shares of the width. */
+  readonly ends: readonly [number, number];
+  /** What it goes over: a recording that grows does not move under the pointer. */
+  readonly over: TimeChartProps;
+}
+
 /** The fields for the time in the bar of filters do the same for the keyboard. */
-export function TimeChart({ values, most = largest(values), from, length, live, height, label, onPoint }: TimeChartProps): ComponentChild {
+export function TimeChart(props: TimeChartProps): ComponentChild {
+  const { live, height, label, onPoint } = props;
   const { from: first, to: last } = filters.value;
-  const [drag, setDrag] = useState<readonly [number, number] | null>(null);
+  const [drag, setDrag] = useState<Drag | null>(null);
+  const { values, from, length, most = largest(values) } = drag?.over ?? props;
   const share = (time: string | undefined, none: number): number => (time ? Math.max(0, Math.min(1, (Number(time) - from) / length)) : none);
-  const [low, high] = drag ? [Math.min(...drag), Math.max(...drag)] : [share(first, 0), share(last, 1)];
+  const [low, high] = drag ? [Math.min(...drag.ends), Math.max(...drag.ends)] : [share(first, 0), share(last, 1)];
   const at = ({ currentTarget, clientX }: PointerEvent & { currentTarget: Element }): number => {
     const { left, width } = currentTarget.getBoundingClientRect();
     return Math.max(0, Math.min(1, (clientX - left) / width));
@@ -46,19 +56,22 @@ export function TimeChart({ values, most = largest(values), from, length, live, 
       onPointerDown={(event) => {
         if (!live) return;
         event.currentTarget.setPointerCapture(event.pointerId);
-        setDrag([at(event), at(event)]);
+        setDrag({ ends: [at(event), at(event)], over: props });
       }}
       onPointerMove={(event) => {
         onPoint?.(Math.min(values.length - 1, Math.floor(at(event) * values.length)));
-        if (drag) setDrag([drag[0], at(event)]);
+        if (drag) setDrag({ ...drag, ends: [drag.ends[0], at(event)] });
       }}
       onPointerLeave={() => onPoint?.(-1)}
       onPointerCancel={() => setDrag(null)}
       onPointerUp={() => {
         if (!drag) return;
         setDrag(null);
-        const [begin, end] = [low, high].map((part) => String(Math.round(from + part * length))) as [string, string];
-        change(high - low < CLICK ? { from: "", to: "" } : { from: begin, to: end });
+        const unit = 10 ** Math.max(0, Math.floor(Math.log10(length / DISTINCT)));
+        const time = (part: number): string => String(Math.round((from + part * length) / unit) * unit);
+        const all = high - low < CLICK;
+        // Up to the edge is up to the end, also when a recording has grown.
+        change({ from: all || low <= 0 ? "" : time(low), to: all || high >= 1 ? "" : time(high) });
       }}
     >
       <title>{label}.{live ? " Drag to choose a part of the time; click to choose all." : ""}</title>

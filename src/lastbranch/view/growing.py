@@ -131,14 +131,16 @@ class GrowingCapture(Closing):
         done.recording = ENDED
         self._show(done)
 
-    def follow(self) -> None:
-        """`refresh` in a thread of its own while pages look, at intervals of `pause`, until `finish` or `close`."""
-        self._thread = threading.Thread(target=self._follow, name="growing capture", daemon=True)
+    def follow(self, shown: Callable[[], None] = lambda: None) -> None:
+        """`refresh` in a thread of its own while pages look, at intervals of `pause`, until `finish` or `close`.
+        ``shown`` is called once, when pages had time to show the first samples."""
+        self._thread = threading.Thread(target=self._follow, args=(shown,), name="growing capture", daemon=True)
         self._thread.start()
 
-    def _follow(self) -> None:
+    def _follow(self, shown: Callable[[], None] | None) -> None:
         processors = len(os.sched_getaffinity(0))
         began, (ran, waited) = -LONGEST_PAUSE, _times()
+        had_samples = False
         while not self._end.is_set():
             if not self.is_watched:
                 self._looks.clear()
@@ -153,7 +155,11 @@ class GrowingCapture(Closing):
                 self._end.wait(left)
                 continue
             began, (ran, waited) = time.monotonic(), now
+            if shown is not None and had_samples:
+                shown()
+                shown = None
             self.refresh()
+            had_samples = self.loaded.profile.samples > 0
 
     def close(self) -> None:
         self.closed = True

@@ -26,8 +26,9 @@ __all__ = ["main"]
 
 _NICE = 10
 """Where processors are short, the program, its recorder and the browser go first: beside a program that takes all of a
-processor it gets a tenth of it. Of the lowest priority it would get a seventieth, too little for a new picture each
-second."""
+processor, the viewer gets a tenth of it. With the lowest priority it would get a seventieth, too little for a new
+picture each second."""
+_LOWEST = 19
 _TICK = 0.05
 """Seconds between two looks at whether the recording has begun."""
 
@@ -40,7 +41,6 @@ def main(arguments: Sequence[str]) -> int:
     name, browse = arguments[0], arguments[1] == "browse"
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the recorder holds its signals back
-    os.nice(_NICE)  # before there are threads, which each have their own
     try:
         with socket.socket(fileno=os.dup(0)) as recorder:
             _, descriptors, _, _ = socket.recv_fds(recorder, 1, 1)
@@ -66,7 +66,7 @@ def _serve(source: OpenFile, name: str, browse: bool) -> None:
         loaded = Loaded(open_profile(name), symbols, (name,), recording=ENDED)
     else:
         loaded = growing.loaded
-        growing.follow()
+        growing.follow(_give_way)
     recorder.finishes(growing)
 
     def say(line: str) -> None:
@@ -74,6 +74,14 @@ def _serve(source: OpenFile, name: str, browse: bool) -> None:
         sys.stderr.flush()
 
     serve(loaded, listen(), "", say, browse, growing=growing)
+
+
+def _give_way() -> None:
+    """Lower our priority, once there is a first picture: that of each thread, from which later ones have theirs."""
+    for thread in os.listdir("/proc/self/task"):
+        with suppress(OSError):  # it has ended
+            before = os.getpriority(os.PRIO_PROCESS, int(thread))
+            os.setpriority(os.PRIO_PROCESS, int(thread), min(before + _NICE, _LOWEST))
 
 
 class _Recorder:

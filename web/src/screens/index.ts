@@ -18,6 +18,8 @@ export interface Screen {
   readonly show: ComponentType;
   /** Whether it needs a capture to compare with. */
   readonly compares?: true;
+  /** Whether it says something of a capture without samples. */
+  readonly unsampled?: true;
 }
 
 export const SCREENS: readonly Screen[] = [
@@ -27,5 +29,5 @@ export const SCREENS: readonly Screen[] = [
   { name: "branches", title: "Branches", question: "What is predictable?", show: Branches },
   { name: "time", title: "Time", question: "When did it change?", show: Time },
   { name: "diff", title: "Diff", question: "What has a larger or smaller share than before?", show: Diff, compares: true },
-  { name: "capture", title: "Capture", question: "What was recorded, and what is missing?", show: Capture },
+  { name: "capture", title: "Capture", question: "What was recorded, and what is missing?", show: Capture, unsampled: true },
 ];
