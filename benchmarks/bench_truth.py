@@ -1,6 +1,7 @@
 """How near do recordings by the software engine come to what a program executed?
 
-    python benchmarks/bench_truth.py [--seconds 20] [--only sqlite3 zstd] [--folder DIR] [--json FILE] [-- OPTIONS]
+    python benchmarks/bench_truth.py [--seconds 20] [--untuned | --only sqlite3 zstd] [--folder DIR] [--json FILE]
+                                     [-- OPTIONS]
 
 The truth is callgrind's count of each instruction, jump and call. It has faults: valgrind merges and inverts some
 conditional exits. So each branch is compared with the counts of its target and of the instruction after it, and one
@@ -14,6 +15,7 @@ linkage stubs. What is compared, by module and link address:
 - the same of the estimate of executions (est.), what part of the branches it moves, its sampling noise, and whether it
   is used: where it cannot be distinguished from chance, --estimate executions keeps the observed counts.
 
+The programs are ten that the recorder and the estimator were tuned with, or, with --untuned, five that they were not.
 OPTIONS are those of `lastbranch record`. ``--folder`` keeps programs, truths and recordings, and takes what is there:
 other options need another folder, or the recordings deleted."""
 
@@ -27,7 +29,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -254,13 +255,14 @@ def record(program: Program, seconds: float, options: Sequence[str] = (), name: 
 
 
 def _one_pass(program: Program) -> float:
-    """Seconds that one more pass takes."""
+    """Seconds of CPU time that one more pass takes: the same on a busy machine."""
     took = []
     for passes in (program.passes, 2 * program.passes):
-        begun = time.perf_counter()
+        begun = os.times()
         subprocess.run(program.words(passes), cwd=program.folder, env=_ENVIRONMENT, check=True,
                        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # fmt: skip
-        took.append(time.perf_counter() - begun)
+        ended = os.times()
+        took.append(sum(ended[2:4]) - sum(begun[2:4]))  # of children
     return max(took[1] - took[0], took[1] / 4) / program.passes
 
 
@@ -437,7 +439,9 @@ def executions(profile: Profile, estimate: Estimate) -> tuple[dict[Edge, float],
 def main() -> None:
     parser = argparse.ArgumentParser(description="Recordings against what was executed.")
     parser.add_argument("--seconds", type=float, default=20, help="how long each program runs, about")
-    parser.add_argument("--only", nargs="+", metavar="PROGRAM")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--only", nargs="+", metavar="PROGRAM")
+    which.add_argument("--untuned", action="store_true", help="programs that the recorder was not tuned with")
     parser.add_argument("--folder", type=Path, help="keep programs, truths and recordings here")
     parser.add_argument("--json", type=Path, help="write the results here as well")
     parser.add_argument("options", nargs="*", help="for `lastbranch record`")
@@ -448,7 +452,7 @@ def main() -> None:
         folder = (arguments.folder or Path(name)).resolve()
         folder.mkdir(exist_ok=True)
         rows = []
-        for program in programs(folder, arguments.only):
+        for program in programs(folder, arguments.only, untuned=arguments.untuned):
             rows.append(figures(program, record(program, arguments.seconds, arguments.options)))
             print(f"{'  '.join(rows[-1].cells())}", file=sys.stderr, flush=True)
     near = ("edges", "top 10", "top 50", "ways")

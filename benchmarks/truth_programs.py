@@ -1,10 +1,12 @@
-"""The ten programs of bench_truth.py: real ones where they are installed, and two of our own.
+"""The programs of bench_truth.py: real ones where they are installed, and two of our own.
 
 Each does the same work a given number of times, so that one pass is the truth of all. Their inputs are the sources of
-the standard library of the Python that runs this."""
+the standard library of the Python that runs this, and two of our own. With the first ten the recorder and the
+estimator were tuned; the other five were chosen when that was done."""
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
@@ -178,6 +180,29 @@ int main(int count, char **words) {
 """
 
 
+_AWK = """
+{
+    lines++
+    gsub(/[^A-Za-z0-9_]+/, " ")
+    for (i = 1; i <= NF; i++) { count[$i]++; size += length($i) }
+    if ($1 ~ /^(def|class)$/) named[$2] = named[$2] " " lines
+    if ($0 ~ /[a-z]+_[a-z]+.*[0-9]/) mixed++
+    word = toupper(substr($0, 5, 12)); seen[word] = lines % 97
+}
+END { for (one in count) if (count[one] > most) { most = count[one]; which = one }; print lines, size, mixed, which }
+"""
+_JQ = """
+[.[] | select(.text | test("^\\\\s*(def|class|return) "))
+     | {name: (.text | [scan("[a-z_]{3,}")] | first), size: (.text | length), line, file}]
+| group_by(.file)
+| map({file: .[0].file, count: length, mean: (map(.size) | add / length), names: (map(.name) | unique | length)})
+| sort_by(-.mean) | map("\\(.file): \\(.count) \\(.mean | floor) \\(.names)") | join("\\n")
+"""
+_CLANG = next((name for name in ("clang-19", "clang-18", "clang-17") if shutil.which(name)), "clang")
+_COMMITS = 8
+"""Versions of the sources in the repository of git."""
+
+
 @dataclass(frozen=True)
 class Program:
     """``words(n)`` is the command that does its work ``n`` times."""
@@ -190,11 +215,12 @@ class Program:
     """Where it runs."""
 
 
-def programs(folder: Path, names: list[str] | None = None) -> list[Program]:
-    """The programs of ``names`` (or all) that are available here; ``folder`` gets their inputs."""
+def programs(folder: Path, names: list[str] | None = None, *, untuned: bool = False) -> list[Program]:
+    """The programs of ``names`` that are available here, else those that the recorder was tuned with, or, ``untuned``,
+    those that it was not; ``folder`` gets their inputs."""
     _inputs(folder)
     python = str(Path(sys.base_prefix) / "bin" / f"python{sysconfig.get_python_version()}")
-    all_of_them: dict[str, tuple[int, Callable[[int], list[str]]]] = {
+    tuned_with: dict[str, tuple[int, Callable[[int], list[str]]]] = {
         "sqlite3": (6, lambda n: ["sqlite3", ":memory:", *[".read work.sql"] * n]),
         "python": (8, lambda n: [python, "-IS", "work.py", str(n)]),
         "zstd": (5, lambda n: ["zstd", "-q", "-9", "--single-thread", "-c", *["text"] * n]),
@@ -206,10 +232,22 @@ def programs(folder: Path, names: list[str] | None = None) -> list[Program]:
         "c++": (20, lambda n: [str(folder / "cpp"), str(n)]),
         "slow and fast": (3, lambda n: [str(folder / "slow_fast"), str(n)]),
     }  # fmt: skip
+    others: dict[str, tuple[int, Callable[[int], list[str]]]] = {
+        "awk": (2, lambda n: ["awk", "-f", "work.awk", *["text"] * n]),
+        "jq": (2, lambda n: ["jq", "-f", "work.jq", *["lines.json"] * n]),
+        "git": (2, lambda n: [
+            "sh", "-c", f'yes "$(cat commits)" | head -n {_COMMITS * n} | exec git -C repository diff-tree --stdin -p',
+        ]),
+        "clang": (1, lambda n: [
+            _CLANG, "-cc1", "-O2", "-w", "-S", "-o", "clang.s", *[f"work{i % 2}.i" for i in range(2 * n)],
+        ]),
+        "objdump": (1, lambda n: ["objdump", "-d", *["cpp"] * (40 * n)]),
+    }  # fmt: skip
+    chosen = tuned_with | others if names else others if untuned else tuned_with
     return [
         Program(name, words, passes, folder)
-        for name, (passes, words) in all_of_them.items()
-        if (names is None or name in names) and shutil.which(words(1)[0])
+        for name, (passes, words) in chosen.items()
+        if (not names or name in names) and shutil.which(words(1)[0])
     ]
 
 
@@ -217,15 +255,42 @@ def _inputs(folder: Path) -> None:
     """Write all inputs."""
     sources = sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))
     text = b"".join(path.read_bytes() for path in sources)[: 3 << 20]
+    lines = [
+        {"file": path.name, "line": number, "text": line}
+        for path in sources[:60] for number, line in enumerate(path.read_text().splitlines(), 1)
+    ]  # fmt: skip
     native = Path(__file__).parents[1] / "src" / "lastbranch" / "native"
     written = {
-        "text": text, "work.sql": _SQL.encode(), "work.py": _PYTHON.encode(),
+        "text": text, "work.sql": _SQL.encode(), "work.py": _PYTHON.encode(), "work.awk": _AWK.encode(),
         "work.pl": _PERL.encode(), "cpp.cpp": _CPP.encode(), "slow_fast.c": _SLOW_FAST.encode(),
+        "work.jq": _JQ.encode(), "lines.json": json.dumps(lines).encode(),
         "work0.c": (native / "count_stacks.c").read_bytes(), "work1.c": (native / "decompress.c").read_bytes(),
         "lastbranch.h": (native / "lastbranch.h").read_bytes(),
     }  # fmt: skip
     for name, content in written.items():
         (folder / name).write_bytes(content)
-    for compiler, source, made in (("g++", "cpp.cpp", "cpp"), ("gcc", "slow_fast.c", "slow_fast")):
-        if shutil.which(compiler):
-            subprocess.run([compiler, "-O2", "-o", made, source], cwd=folder, check=True)
+    for made_by in (
+        ["g++", "-O2", "-o", "cpp", "cpp.cpp"], ["gcc", "-O2", "-o", "slow_fast", "slow_fast.c"],
+        [_CLANG, "-E", "-P", "-o", "work0.i", "work0.c"], [_CLANG, "-E", "-P", "-o", "work1.i", "work1.c"],
+    ):  # fmt: skip
+        if shutil.which(made_by[0]):
+            subprocess.run(made_by, cwd=folder, check=True)
+    if shutil.which("git") and not (folder / "commits").exists():
+        _commit_versions(folder, sources[:60])
+
+
+def _commit_versions(folder: Path, sources: list[Path]) -> None:
+    """A repository of versions of ``sources``, and ``commits``, which lists them."""
+    out = []
+    for version in range(_COMMITS):
+        out.append(f"commit refs/heads/main\ncommitter A <a@example.org> {version} +0000\ndata 0\n".encode())
+        for path in sources:
+            lines = path.read_bytes().splitlines(keepends=True)
+            kept = [line for number, line in enumerate(lines) if (number * 7919 + version * 104729) % 61 > 2]
+            content = b"".join(kept)
+            out.append(b"M 644 inline %s\ndata %d\n%s\n" % (path.name.encode(), len(content), content))
+    repository = folder / "repository"
+    subprocess.run(["git", "init", "-q", "--bare", repository], check=True)
+    subprocess.run(["git", "-C", repository, "fast-import", "--quiet"], input=b"".join(out), check=True)
+    listed = subprocess.run(["git", "-C", repository, "rev-list", "main"], check=True, stdout=subprocess.PIPE)
+    (folder / "commits").write_bytes(listed.stdout)

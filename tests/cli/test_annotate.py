@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import lzma
+import os
 import re
 import shutil
 from collections import Counter
@@ -16,8 +17,10 @@ from typing import Any
 import pytest
 
 import perfdata_writer as pw
+from burst_captures import NAME, opened, walks, write
 from captures import Data
-from command_line import Ran
+from command_line import Ran, run_in_terminal
+from lastbranch.analysis.annotation import annotate
 from lastbranch.lbr import PERF_SELECT
 from small_elf import tiny_elf
 
@@ -466,3 +469,49 @@ def test_json_says_why_distributions_are_missing(data: Data, tmp_path: Path, run
         assert why in found["no_cycles"]
         assert all(block["cycles_histogram"] == [] for block in found["blocks"])
         assert {block["came"] for block in found["blocks"]} <= ({0, 1} if stacks else {None})
+
+
+# -- what a recording in bursts rests on
+
+
+def test_annotations_have_the_bursts_and_the_noise_of_all_that_they_count(tmp_path: Path, run: RunCli) -> None:
+    path = write(tmp_path, walks(150, 2))
+    given = ["annotate", path, NAME, "--symfs", "/"]
+    noise = annotate(*opened(path)).noise
+    assert noise is not None
+    found = json.loads(run(*given, "--format", "json").out)
+    assert [row["bursts"] for row in found["blocks"]] == noise.blocks.tolist()
+    assert [row["noise_percent"] for row in found["blocks"]] == [round(100 * one, 2) for one in noise.count.tolist()]
+    listed = rows_of(run(*given, "--format", "csv"), "csv")
+    branch = next(row for row in listed if row["instruction"].startswith("je"))
+    assert float(branch["taken_noise"]) == round(100 * float(noise.taken[int(branch["block"])]), 2)
+    assert int(branch["bursts"]) == noise.blocks[int(branch["block"])] < int(branch["count"])
+    assert not any(row["taken_noise"] for row in listed if not row["taken_percent"])
+    edges = {(row["from"], row["to"]): row for row in found["edges"]}
+    assert sorted(row["bursts"] for row in edges.values() if row["kind"] != "fall through") == sorted(noise.edges)
+    assert all(row["noise"] > 0 for row in [*edges.values(), *found["indirect_targets"]])
+    assert "from 150 bursts; 0.447 s more of recording would halve it" in " ".join(run(*given).err.split())
+    estimated = run(*given, "--format", "csv", "--estimate", "executions")
+    replaced = "estimated from" in estimated.err
+    assert replaced != any(row["noise_percent"] for row in rows_of(estimated, "csv"))
+    assert [row["bursts"] for row in rows_of(estimated, "csv")] == [row["bursts"] for row in listed]
+
+
+def test_what_few_bursts_saw_is_faint_however_often_it_was_counted(tmp_path: Path) -> None:
+    """In a recording by hardware it is not: each branch stack is an observation."""
+    bursts = [[[(2, 8), (9, 0)] * 150], *[[[(6, 0)] * 3]] * 120]
+    clean = {k: v for k, v in os.environ.items() if k not in ("COLUMNS", "LINES", "NO_COLOR")} | {"TERM": "xterm"}
+    for event in ("software-lbr", "cycles"):
+        path = write(tmp_path, bursts, event)
+        shown = run_in_terminal("annotate", path, NAME, "--symfs", "/", width=200, env=clean)
+        assert shown.code == 0, shown.err
+        (back,) = (line for line in shown.out.splitlines() if "0x401009" in line and "prog+0x401000" in line)
+        (other,) = (line for line in shown.out.splitlines() if "  cond  " in line)
+        (block,) = (line for line in shown.out.splitlines() if " nop" in line and "0x401008" in line)
+        in_bursts = event == "software-lbr"
+        assert [FAINT in line for line in (back, other, block)] == [in_bursts] * 3
+        (branch,) = (line for line in shown.out.splitlines() if " je 0x401008" in line)
+        assert FAINT not in branch
+
+
+FAINT = "\x1b[2m"

@@ -32,7 +32,7 @@ def test_branches_and_ranges_of_the_code(
     bias = np.array(sorted(starts), np.uint64)
     binder = SimpleNamespace(mapping_module=np.zeros(len(bias), np.int64), mapping_bias=bias)
     code = [(0, start, start + size) for start, size in pieces]
-    nearby = Nearby(SimpleNamespace(binder=binder), [*code, (1, 0, 99)])  # type: ignore[arg-type]
+    nearby = Nearby(SimpleNamespace(binder=binder, events=[]), [*code, (1, 0, 99)])  # type: ignore[arg-type]
     entries = [entry for stack in stacks for entry in stack]
     columns = np.array(entries, np.uint64).reshape(-1, 2).T
     source, target = columns if strided else np.ascontiguousarray(columns)

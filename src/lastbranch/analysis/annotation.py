@@ -17,6 +17,7 @@ from ..isa import Decoder
 from ..lbr import KIND, flag
 from ..model import BRANCH, PATCHED, AddressSpaces, Array, ModuleKind, Profile, SampleBatch, SampleFilter, counted
 from .branch_kinds import CodeOf
+from .bursts import share_bursts, whole_bursts
 from .counting import (
     Bound,
     Counted,
@@ -33,6 +34,7 @@ from .counting import (
 from .distributions import Distribution
 from .executed import leaves
 from .flow import Flow, Loop, flow_of, loops
+from .function_noise import BurstSums, FunctionNoise
 from .naming import Namer, Place
 from .paths import NearbyStacks, StackSample, Trips
 from .sample_filtering import check_events, filtered_batches
@@ -65,9 +67,10 @@ class Nearby:
         self._not_taken = PairTable(self._binder)
         self._samples = StackSums(1, 1)  # of one frame
         self._stacks = StackSample(_KEPT * min(len(code), _FUNCTIONS))
+        self._bursts = BurstSums(profile) if share_bursts(profile).any() else None
 
     def add(self, batch: SampleBatch) -> None:
-        """Count a batch; without branch stacks its samples."""
+        """Count a batch; without branch stacks its samples. Where samples share bursts, it is one of `whole_bursts`."""
         scope = self._binder.scopes(batch)
         rows = np.flatnonzero(self._passed(batch.ip) & 1)
         once = np.full(len(rows), self._profile.weight_of(batch))
@@ -85,6 +88,9 @@ class Nearby:
         self._stacks.add(len(batch), stack, rows, *entries, flags[rows])
         zeros = np.zeros(len(ends), np.uint64)
         self._ranges.add_each(scope[end_stack], target[ends + 1], source[ends], zeros, cycles_of(flags[ends]))
+        if self._bursts is not None:
+            branches = stack, source[rows], target[rows]
+            self._bursts.add(batch, branches, (end_stack, target[ends + 1], source[ends]))
 
     def _add_single(self, scope: Array, batch: SampleBatch) -> SampleBatch:
         """Count what records of single branches have besides those that were taken, which are returned."""
@@ -142,7 +148,8 @@ class Nearby:
         counted = Counted(branches, ranges, not_taken=self._not_taken.result())
         if any("previous_target" in stream.columns for stream in self._profile.streams):
             add_runs_of_code(self._profile, counted)
-        return NearbyCounts(branches, counted.ranges or ranges, counted.not_taken, module, address, samples, stacks)
+        ranges, not_taken = counted.ranges or ranges, counted.not_taken
+        return NearbyCounts(branches, ranges, not_taken, module, address, samples, stacks, self._bursts)
 
 
 class NearbyCounts(NamedTuple):
@@ -157,6 +164,8 @@ class NearbyCounts(NamedTuple):
     address: Array
     samples: Array
     stacks: NearbyStacks
+    bursts: BurstSums | None = None
+    """``None`` where each sample is an observation of its own, or that is not known."""
 
 
 def _bounds(binder: AddressSpaces, code: Iterable[tuple[int, int, int]]) -> NDArray[np.uint64]:
@@ -201,7 +210,8 @@ class Annotation:
     ``samples`` int64: samples with the address of each instruction. ``trips`` of each loop and ``cycles`` of each block
     are made of ``part`` (0 to 1) of the branch stacks: of all of them unless there are very many. ``missing`` says why
     there are no execution counts, ``no_cycles`` why there are no cycles, else ``None``; ``hint`` what to do about it;
-    ``notes`` what else a reader should know.
+    ``notes`` what else a reader should know. ``noise`` is that of a recording in bursts, else ``None``; it has no
+    errors where counts are estimated.
     """
 
     place: Place
@@ -215,6 +225,12 @@ class Annotation:
     no_cycles: str | None = None
     hint: str | None = None
     notes: list[str] = field(default_factory=list)
+    noise: FunctionNoise | None = None
+
+    @property
+    def observed(self) -> NDArray[np.int64]:
+        """int64, a block: the observations that its counts and rates rest on, bursts or else executions."""
+        return self.flow.blocks.count if self.noise is None else self.noise.blocks
 
 
 def annotate(
@@ -241,11 +257,13 @@ def annotate_each(
     missing = why_no_stacks(profile, sample_filter) or why_no_ranges(profile, sample_filter)
     ends = {place: place.end or _end(*found, place.start)
             for place in places if (found := code_of(place.module)) is not None}  # fmt: skip
+    in_bursts = bool(share_bursts(profile).any())
     nearby = Nearby(profile, [(place.module, place.start, end) for place, end in ends.items()])
     for stream in profile.streams if ends else ():
         wanted = (*_COLUMNS, "previous_target") if missing is None else ()
         columns = [c for c in wanted if c in stream.columns]
-        for batch in filtered_batches(profile, stream.batches(columns), sample_filter, by_address=False):
+        batches = filtered_batches(profile, stream.batches(columns), sample_filter, by_address=False)
+        for batch in whole_bursts(profile, batches) if in_bursts else batches:
             nearby.add(batch)
     counts = nearby.result(estimate)
 
@@ -254,7 +272,10 @@ def annotate_each(
             raise _no_code(profile, place)
         code, decoder = found
         data = code.read(place.start, ends[place] - place.start)
-        return _annotation(profile, place, data, decoder, counts, missing)
+        made = _annotation(profile, place, data, decoder, counts, missing)
+        if estimate is not None and estimate.replaced and made.noise is not None:
+            made.noise = made.noise.without_errors()
+        return made
 
     return annotation
 
@@ -295,6 +316,8 @@ def _annotation(
         place, flow, found_loops, _by_row(flow, counts), [path.trips(loop) for loop in found_loops],
         path.block_cycles(), counts.stacks.part, missing, hint=how_to_record(profile) if missing else None,
     )  # fmt: skip
+    if counts.bursts is not None and missing is None:
+        out.noise = counts.bursts.of(flow, patched=patched)
     if not flow.blocks.timed.any():
         out.no_cycles = missing or "no branch record of it has cycles: the processor or the recorder did not time them"
     out.notes += [

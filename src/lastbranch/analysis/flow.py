@@ -16,7 +16,7 @@ from .branch_kinds import JUMPS
 from .counting import Bound
 from .executed import leaves, row_of, stops, straight
 
-__all__ = ["Blocks", "Edges", "Flow", "Loop", "flow_of", "loops"]
+__all__ = ["Blocks", "Edges", "Flow", "Loop", "Stretches", "flow_of", "loops", "stretches"]
 
 
 @dataclass(slots=True)
@@ -157,23 +157,42 @@ def _edges(branches: Bound, module: int, start: int, size: int) -> Edges:
 def _fill(flow: Flow, ranges: Bound, patched: bool, not_taken: Bound | None) -> None:
     """Count blocks by differences: each range adds at its first instruction and subtracts after its last."""
     n = len(flow)
-    lo, hi = np.uint64(flow.start), np.uint64(flow.end)
-    mine = ranges.take((ranges.a_module == flow.module) & (ranges.b >= lo) & (ranges.a < hi))
-    before, after = mine.a < lo, mine.b >= hi
-    first = np.where(before, 0, row_of(flow.address, mine.a))
-    last = np.where(after, n - 1, row_of(flow.address, mine.b))
-    stop = np.zeros(n, bool) if patched else stops(flow.address, flow.length, flow.kind, flow.target)
-    good, flow.left_out = straight(stop, first, np.where(after, n, last), mine.count)
-    first, last, before, after = first[good], last[good], before[good], after[good]
-    count = mine.count[good]
+    found = stretches(flow, ranges.a_module, ranges.a, ranges.b, ranges.count, patched=patched)
+    first, last, before, after, flow.left_out = found.first, found.last, found.before, found.after, found.left_out
+    count = ranges.count[found.rows]
     flow.arrivals = _sum(first[~before], count[~before], n)
     ended = _sum(last[~after], count[~after], n)
     past = np.cumsum(_sum(first, count, n)) - np.cumsum(ended)  # went on after each instruction
-    cycles, timed = _cycles(mine, good, first, last, before | after, n)
+    cycles, timed = _cycles(ranges.take(found.rows), first, last, before | after, n)
     leaders = _leaders(flow, first, last)
     flow.blocks = _blocks(flow, leaders, ended, past, cycles, timed)
     if not_taken is not None and len(not_taken.count):
         _count_not_taken(flow, not_taken)
+
+
+class Stretches(NamedTuple):
+    """The parts of ranges that are in a function: ``first`` and ``last`` int64 rows of instructions, of the ranges
+    ``rows``, which began ``before`` it or end ``after`` it (bool). ``left_out`` as in `Flow`."""
+
+    rows: Array
+    first: Array
+    last: Array
+    before: Array
+    after: Array
+    left_out: dict[str, int]
+
+
+def stretches(flow: Flow, module: Array, start: Array, end: Array, count: Array, *, patched: bool) -> Stretches:
+    """Those of ranges from ``start`` to ``end`` (addresses of their ``module``) that are straight-line code of
+    ``flow``."""
+    n, lo, hi = len(flow), np.uint64(flow.start), np.uint64(flow.end)
+    rows = np.flatnonzero((module == flow.module) & (end >= lo) & (start < hi))
+    before, after = start[rows] < lo, end[rows] >= hi
+    first = np.where(before, 0, row_of(flow.address, start[rows]))
+    last = np.where(after, n - 1, row_of(flow.address, end[rows]))
+    stop = np.zeros(n, bool) if patched else stops(flow.address, flow.length, flow.kind, flow.target)
+    good, left_out = straight(stop, first, np.where(after, n, last), count[rows])
+    return Stretches(rows[good], first[good], last[good], before[good], after[good], left_out)
 
 
 def _of_branch(flow: Flow, values: Array) -> NDArray[np.int64]:
@@ -188,12 +207,12 @@ def _sum(rows: Array, values: Array, n: int) -> NDArray[np.int64]:
     return out
 
 
-def _cycles(mine: Bound, good: Array, first: Array, last: Array, cut: Array, n: int) -> tuple[Array, Array]:
+def _cycles(mine: Bound, first: Array, last: Array, cut: Array, n: int) -> tuple[Array, Array]:
     """(cycles float64, ranges that have theirs int64) of each instruction; a range shares its cycles out evenly."""
     if not mine.values:
         return np.zeros(n), np.zeros(n, np.int64)
     whole = ~cut
-    spent, timed = mine.values["cycles"][good][whole], mine.values["timed"][good][whole]
+    spent, timed = mine.values["cycles"][whole], mine.values["timed"][whole]
     first, last = first[whole], last[whole]
     each = spent / (last - first + 1)
     cycles, ranges = (covered(first, last + 1, values, n) for values in (each, timed))

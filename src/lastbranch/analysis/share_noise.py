@@ -18,6 +18,7 @@ from .significance import Clusters
 
 __all__ = [
     "Noise", "ShareNoise", "halving", "innermost", "noise_of_addresses", "noise_of_branches", "noise_of_rows",
+    "rows_asked",
 ]  # fmt: skip
 
 _SHORTEST = 0.01
@@ -184,10 +185,7 @@ def noise_of_branches(
     burst, *place, count = sums.result()
     rows = len(ends[0][0])
     asked = [column.view(np.int64) for end in ends for column in end]
-    _, which = distinct_rows(*(np.concatenate(pair) for pair in zip(asked, place, strict=True)))
-    row_of = np.full(int(which.max(initial=-1)) + 1, -1)
-    row_of[which[:rows]] = np.arange(rows)
-    row = row_of[which[rows:]]
+    row = rows_asked(asked, place)
     burst = np.unique(burst, return_inverse=True)[1].reshape(-1)
     found, known = Clusters(rows), row >= 0
     found.add(np.bincount(burst, count), burst[known], row[known], count[known])
@@ -195,3 +193,12 @@ def noise_of_branches(
     seconds = (clock.to_ns(max(high)) - clock.to_ns(min(low))) / 1e9 if clock.has_time and low else 0.0
     error = np.sqrt(found.variance(found.share))
     return Noise(error, found.present, found.samples, seconds, "bursts", "share of time %")
+
+
+def rows_asked(asked: Sequence[Array], given: Sequence[Array]) -> NDArray[np.int64]:
+    """int64: the row of ``asked``, integer columns whose rows differ, that each row of ``given`` equals; -1: none."""
+    rows = len(asked[0])
+    _, which = distinct_rows(*(np.concatenate(pair) for pair in zip(asked, given, strict=True)))
+    row_of = np.full(int(which.max(initial=-1)) + 1, -1)
+    row_of[which[:rows]] = np.arange(rows)
+    return np.asarray(row_of[which[rows:]])

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ..model import Array
 
-__all__ = ["ENOUGH", "FEWEST", "Clusters", "adjusted", "probabilities"]
+__all__ = ["ENOUGH", "FEWEST", "Clusters", "adjusted", "probabilities", "ratio_variance"]
 
 ENOUGH = 100
 """What is counted less often means little: a count of 100 has a standard error of a tenth of it (Poisson). Shares and
@@ -91,9 +91,19 @@ class Clusters:
         """float64, a thing: variance of its share over the samples if its true value is ``share`` (ratio estimator)."""
         if self.samples < 2:
             return np.zeros(self.keys)
-        left = self.part_squared - 2 * share * self.part_weight + share * share * self.weight_squared
-        spread: NDArray[np.float64] = np.maximum(left, 0) / self.weight**2 * self.samples / (self.samples - 1)
-        return spread
+        sums = self.part_squared, self.part_weight, self.weight_squared
+        return ratio_variance(share, *sums, self.weight, self.samples)
+
+
+def ratio_variance(
+    share: Array, part_squared: Array, part_weight: Array, weight_squared: Array | float, weight: Array | float,
+    samples: Array | int,
+) -> NDArray[np.float64]:  # fmt: skip
+    """float64: variance of a part of a weight whose true ``share`` is that, from sums over 2 ``samples`` or more, as in
+    `Clusters`."""
+    left = part_squared - 2 * share * part_weight + share * share * weight_squared
+    spread: NDArray[np.float64] = np.maximum(left, 0) / weight**2 * samples / (samples - 1)
+    return spread
 
 
 def probabilities(a: Clusters, b: Clusters) -> NDArray[np.float64]:

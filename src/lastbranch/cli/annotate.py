@@ -54,6 +54,10 @@ def command(
     how often the taken branch was mispredicted. All these counts come from the ranges between the entries of branch
     stacks (docs: hot code). They follow time; --estimate executions corrects that.
 
+    In recordings by software, bursts counts the bursts that saw a block or an edge, noise % is the standard error
+    of count in percent of it, and the other columns of noise are the standard error of the share before them, in
+    percentage points. What fewer than 100 bursts saw is faint: it is mostly chance.
+
     With --mispredictions, cycles lost is how much longer the code after mispredictions of a branch took than the same
     code after predicted branches, where the processor times branches.
     """
@@ -79,6 +83,7 @@ def command(
     code = capture.finish(
         profile,
         found.notes
+        + (found.noise.notes if found.noise is not None else [])
         + counts.notes(estimate)
         + ([cost_note(costs)] if costs is not None else [])
         + shown.notes

@@ -20,12 +20,14 @@ if TYPE_CHECKING:
 
 __all__ = ["ARCS", "BLOCKS", "COSTLY", "COSTS", "EDGES", "INSTRUCTIONS", "LINES", "LOOPS", "TARGETS", "Annotated"]
 
-INSTRUCTIONS = ("address", "instruction", "samples", "block", "count", "taken %", "mispredicted %", "cycles", "ipc",
-                "loop", "file", "line", "source")  # fmt: skip
-EDGES = ("from", "to", "kind", "count", "share %", "mispredicted %")
-TARGETS = ("branch", "to", "count", "share %", "mispredicted %")
-LOOPS = ("loop", "from", "to", "depth", "blocks", "iterations", "trips", "trips p50", "trips p90", "longest", "cycles")
-BLOCKS = ("block", "from", "to", "count", "came", "went", "cycles", "cycles p50", "cycles p90", "ipc")
+INSTRUCTIONS = ("address", "instruction", "samples", "block", "count", "bursts", "noise %", "taken %",
+                "taken noise", "mispredicted %", "cycles", "ipc", "loop", "file", "line", "source")  # fmt: skip
+EDGES = ("from", "to", "kind", "count", "share %", "bursts", "noise", "mispredicted %")
+TARGETS = ("branch", "to", "count", "share %", "bursts", "noise", "mispredicted %")
+LOOPS = ("loop", "from", "to", "depth", "blocks", "iterations", "bursts", "trips", "trips p50", "trips p90", "longest",
+         "cycles")  # fmt: skip
+BLOCKS = ("block", "from", "to", "count", "bursts", "noise %", "came", "went", "cycles", "cycles p50",
+          "cycles p90", "ipc")  # fmt: skip
 ARCS = ("from", "to", "count", "share %", "mispredicted %")
 LINES = ("file", "line", "samples", "count")
 COSTS = ("mispredictions", "cycles lost")
@@ -97,7 +99,7 @@ class Annotated:
     def instructions(self) -> list[list[Cell]]:
         """Rows of `columns`; the values of a block are in each of its rows, those of its branch in the last."""
         flow, blocks, counted = self.flow, self.flow.blocks, self.found.missing is None
-        calls = self._call_names()
+        calls, noise = self._call_names(), self.found.noise
         costs = [] if self.costs is None else _cost_cells(self.costs)
         cost_of = {} if self.costs is None else dict(zip(self.costs.address.tolist(), costs, strict=True))
         rows: list[list[Cell]] = []
@@ -107,11 +109,13 @@ class Annotated:
             wrong, right = int(blocks.mispredicted[block]), int(blocks.predicted[block])
             cycles, timed = float(blocks.cycles[block]), int(blocks.timed[block])
             size = int(blocks.last[block] - blocks.first[block]) + 1
+            decides = last and self.kinds.get(int(flow.kind[i])) == "cond"
             rows.append(
                 [
                     f"{int(flow.address[i]):#x}", flow.text[i] + calls.get(i, ""), int(self.found.samples[i]), block,
-                    int(blocks.count[block]) if counted else None,
-                    share(taken, taken + through) if last and self.kinds.get(int(flow.kind[i])) == "cond" else None,
+                    int(blocks.count[block]) if counted else None, *self._bursts(block),
+                    share(taken, taken + through) if decides else None,
+                    _percent(noise.taken[block]) if decides and noise and taken + through else None,
                     share(wrong, wrong + right) if last else None,
                     round(cycles / timed, 2) if timed else None,
                     round(size * timed / cycles, 2) if cycles else None,
@@ -122,6 +126,11 @@ class Annotated:
                 ]
             )  # fmt: skip
         return rows
+
+    def _bursts(self, block: int) -> tuple[Cell, Cell]:
+        """The bursts that saw a block, and the standard error of its count in percent of it."""
+        noise = self.found.noise
+        return (None, None) if noise is None else (int(noise.blocks[block]), _percent(noise.count[block]))
 
     def costly(self, limit: int) -> list[list[Cell]]:
         """Rows of `COSTLY`: its branches that were mispredicted, those that cost most first."""
@@ -147,7 +156,7 @@ class Annotated:
         """Rows of `EDGES`: taken branches that begin or end in the function, and ways past conditional ones."""
         from ..lbr import KIND
 
-        flow, edges, blocks = self.flow, self.flow.edges, self.flow.blocks
+        flow, edges, blocks, noise = self.flow, self.flow.edges, self.flow.blocks, self.found.noise
         passed = np.flatnonzero((blocks.through != 0) & (flow.kind[blocks.last] == KIND["cond"]))
         total = int(edges.count.sum() + blocks.through[passed].sum())
         found = [(count, i, True) for i, count in enumerate(edges.count.tolist())]
@@ -159,25 +168,29 @@ class Annotated:
                 source, target, mispredicted = self._edge(i)
                 row = int(edges.source[i])
                 kind = self.kinds.get(int(flow.kind[row])) if row >= 0 else None
-                rows.append([source, target, kind, count, share(count, total), mispredicted])
+                bursts = (int(noise.edges[i]), _percent(noise.share[i])) if noise else (None, None)
+                rows.append([source, target, kind, count, share(count, total), *bursts, mispredicted])
             else:
                 ends = flow.address[[blocks.last[i], blocks.last[i] + 1]]
                 source, target = self.places(np.full(2, flow.module), ends)
-                rows.append([source, target, "fall through", count, share(count, total), None])
+                bursts = (int(noise.through[i]), _percent(noise.share_through[i])) if noise else (None, None)
+                rows.append([source, target, "fall through", count, share(count, total), *bursts, None])
         return rows
 
     def targets(self, limit: int) -> list[list[Cell]]:
         """Rows of `TARGETS`: for each indirect jump and call, hottest first, where it went, most often first."""
         from ..analysis.indirect_targets import indirect_targets
 
-        found = indirect_targets(self.flow)
+        found, noise = indirect_targets(self.flow), self.found.noise
         out: list[list[Cell]] = []
         before, listed = -1, 0
         for edge, site, part in zip(found.edge.tolist(), found.site.tolist(), found.share.tolist(), strict=True):
             before, listed = site, listed + 1 if site == before else 1
             if not limit or listed <= limit:
                 source, target, mispredicted = self._edge(edge)
-                out.append([source, target, int(self.flow.edges.count[edge]), round(100 * part, 2), mispredicted])
+                bursts = (int(noise.edges[edge]), _percent(noise.target[edge])) if noise else (None, None)
+                count = int(self.flow.edges.count[edge])
+                out.append([source, target, count, round(100 * part, 2), *bursts, mispredicted])
         return out
 
     def _edge(self, i: int) -> tuple[str, str, float | None]:
@@ -196,8 +209,8 @@ class Annotated:
             first = int(blocks.first[loop.header])
             yield [
                 number, f"{int(flow.address[first]):#x}", f"{int(flow.address[last]):#x}", loop.depth,
-                len(loop.blocks), loop.iterations, _rounded(loop.trips), *_quantiles(trips.of_visit),
-                trips.longest or None, _rounded(loop.cycles),
+                len(loop.blocks), loop.iterations, self._bursts(loop.header)[0], _rounded(loop.trips),
+                *_quantiles(trips.of_visit), trips.longest or None, _rounded(loop.cycles),
             ]  # fmt: skip
 
     def blocks(self) -> Iterator[list[Cell]]:
@@ -209,10 +222,10 @@ class Annotated:
         for i, spent in enumerate(self.found.cycles):
             first, last = int(blocks.first[i]), int(blocks.last[i])
             cycles, timed = float(blocks.cycles[i]), int(blocks.timed[i])
-            ran = (int(blocks.count[i]), int(graph.came[i]), int(graph.went[i]))
+            ran = (int(blocks.count[i]), *self._bursts(i), int(graph.came[i]), int(graph.went[i]))
             yield [
                 i, f"{int(flow.address[first]):#x}", f"{int(flow.address[last]):#x}",
-                *(ran if counted else (None, None, None)), _rounded(cycles / timed if timed else None),
+                *(ran if counted else [None] * len(ran)), _rounded(cycles / timed if timed else None),
                 *_quantiles(spent), _rounded((last - first + 1) * timed / cycles if cycles else None),
             ]  # fmt: skip
 
@@ -266,6 +279,10 @@ def _cost_cells(costs: Mispredictions) -> list[tuple[int, int | None]]:
         (wrong, None if np.isnan(cycles) else round(max(0.0, cycles)))
         for wrong, cycles in zip(costs.mispredicted.tolist(), lost.tolist(), strict=True)
     ]
+
+
+def _percent(part: float) -> float | None:
+    return None if np.isnan(part) else round(100 * float(part), 2)
 
 
 def _rounded(value: float | None) -> float | None:

@@ -16,9 +16,15 @@ if TYPE_CHECKING:
 
 __all__ = ["print_annotated"]
 
-_COLUMNS = ("samples", "count", "taken %", "mispredicted %", *COSTS, "cycles", "ipc", "loop", "address")
-_RATES = ("taken %", "mispredicted %", "cycles", "ipc")
+_COLUMNS = ("samples", "count", "bursts", "noise %", "taken %", "taken noise", "mispredicted %", *COSTS, "cycles",
+            "ipc", "loop", "address")  # fmt: skip
 """Of the listing, before the instruction."""
+_RATES = ("noise %", "taken %", "taken noise", "mispredicted %", "cycles", "ipc")
+"""Those that are faint where few bursts or executions say them."""
+_SPARE = ("taken noise", "noise %", "bursts")
+"""Left out first where the terminal is too narrow for the instructions."""
+_INSTRUCTION = 40
+"""Columns that instructions have before anything is left out."""
 _ITERATIONS = LOOPS.index("iterations")
 _ARROWS = 8
 """Columns for jumps beside the code, at most."""
@@ -26,7 +32,7 @@ _LEAST = 24
 """Letters of the name of the function that are always printed."""
 _WITHIN = ("arcs", "indirect_targets")
 """Their shares are of the branch that they are ways out of."""
-_BLOCK = ("count", "cycles", "ipc", "loop")
+_BLOCK = ("count", "bursts", "noise %", "cycles", "ipc", "loop")
 """What is printed only at the first instruction of a block."""
 
 
@@ -115,10 +121,15 @@ def _listing(shown: Annotated, every: bool, titles: dict[str, str]) -> Iterator[
     used = [c for c in _COLUMNS if c == "address" or any(row.get(c) for row in rows)]
     for row in rows:
         row["samples"] = row["samples"] or None
-    texts = [[_cell(row[c]) if i in firsts or c not in _BLOCK else "" for c in used] for i, row in enumerate(rows)]
-    width = [max([len(titles.get(c, c)), *(len(t[n]) for t in texts)]) for n, c in enumerate(used)]
-    indent = sum(width) + 2 * len(width)
     room = terminal_width()
+    while True:
+        texts = [[_cell(row[c]) if i in firsts or c not in _BLOCK else "" for c in used] for i, row in enumerate(rows)]
+        width = [max([len(titles.get(c, c)), *(len(t[n]) for t in texts)]) for n, c in enumerate(used)]
+        indent = sum(width) + 2 * len(width)
+        spared = next((c for c in _SPARE if c in used), None)
+        if spared is None or room is None or room - indent >= _INSTRUCTION:
+            break
+        used.remove(spared)
     room = None if room is None else max(0, room - indent)
     at: Callable[[int], str] = _nothing
     """Arrows beside an instruction."""
@@ -180,7 +191,7 @@ def _few(shown: Annotated) -> list[bool]:
     """By instruction: whether its block was seen so seldom that the rates of it are mostly chance."""
     from ..analysis.significance import ENOUGH
 
-    few: list[bool] = (shown.flow.blocks.count < ENOUGH)[shown.block_of].tolist()
+    few: list[bool] = (shown.found.observed < ENOUGH)[shown.block_of].tolist()
     return few
 
 

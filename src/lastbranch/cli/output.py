@@ -47,7 +47,8 @@ WHOLE = {
 _RESTS_ON = {
     "samples %": ("bursts", "samples"), "period %": ("bursts", "samples"), "noise": ("bursts", "samples", "count"),
     "entries %": ("bursts", "samples"), "total %": ("total",), "calls %": ("calls",), "share %": ("bursts", "count"),
-    "mispredicted %": ("count",), "cycles": ("count",), "most often %": ("bursts", "count"),
+    "mispredicted %": ("bursts", "count"), "cycles": ("bursts", "count"), "most often %": ("bursts", "count"),
+    "trips": ("bursts",), "trips p50": ("bursts",), "trips p90": ("bursts",),
 }  # fmt: skip
 """Columns that are faint where the number in another column of the row is small, the first one that the table has: they
 are mostly chance there."""

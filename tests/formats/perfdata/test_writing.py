@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -65,12 +66,12 @@ def test_records_are_those_of_the_kernels_header(more: int, tmp_path: Path) -> N
 # -- what recorders say of the machine
 
 
-def _software() -> Profile:
+def _software(command: Sequence[str] = ("lastbranch", "record", "a b")) -> Profile:
     from lastbranch.capture.options import DEFAULT_SELECT
     from lastbranch.capture.software import RecordWriter
 
     out = io.BytesIO()
-    RecordWriter(out, DEFAULT_SELECT, 20_000_000, 1_000_000).begin([1], ["lastbranch", "record", "a b"])
+    RecordWriter(out, DEFAULT_SELECT, 20_000_000, 1_000_000).begin([1], command)
     return read_profile(BytesSource(out.getvalue(), "software"))
 
 
@@ -106,6 +107,18 @@ def test_both_recorders_say_of_the_machine_what_it_says(tmp_path: Path) -> None:
     assert [getattr(machine, f) for f in fields] == [getattr(hardware.machine, f) for f in fields]
     assert software.clock.wall is not None
     assert hardware.clock.wall is not None
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="records on Linux")
+@pytest.mark.parametrize("number", [100, 20_000])
+def test_a_long_command_line_is_cut(number: int) -> None:
+    """A record has at most 64 KiB."""
+    words = ["lastbranch", *(f"file{i}" for i in range(number))]
+    shown = _software(words).header["command line"].split(" ")
+    cut = shown[-1] == "..."
+    assert cut == (number > 1000)
+    assert shown[: len(shown) - cut] == words[: len(shown) - cut]
+    assert len(shown) > 100
 
 
 # -- /proc

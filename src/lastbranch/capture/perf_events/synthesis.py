@@ -125,10 +125,25 @@ def machine_features(
         "CPUDESC": text(cpu_model(cpu)),
         "CPUID": text(cpuid(cpu)),
         "TOTAL_MEM": number(memory_kb(read("/proc/meminfo") or "")),
-        "CMDLINE": texts(command_line),
+        "CMDLINE": texts(_fitting(command_line)),
         "CLOCKID": number(1),
         "CLOCK_DATA": clock_data(CLOCK, wall, at),
     }
+
+
+_COMMAND_LINE = 32 << 10
+"""Bytes of a command line that are written: in the pipe form a feature is one record, which has at most 64 KiB."""
+
+
+def _fitting(words: Sequence[str]) -> list[str]:
+    """As many words as there is room for, and "..." for those that are left out."""
+    kept, size = list[str](), 0
+    for word in words:
+        size += len(text(word))
+        if size > _COMMAND_LINE:
+            return [*kept, "..."]
+        kept.append(word)
+    return kept
 
 
 def features_of(
