@@ -85,7 +85,8 @@ def test_the_errors_are_those_of_bursts_drawn_again(found: Annotation, bursts: l
     site = counts[targets[0]] + counts[targets[1]]
     for i in targets:
         assert noise.target[i] == pytest.approx((counts[i] / site).std(), rel=0.12)
-    assert "from 400 bursts; 1.2 s more of recording would halve it" in noise.notes[0]
+    assert noise.notes[0].startswith("standard errors from 400 bursts:")
+    assert "1.2 s more of recording would halve them" in noise.notes[0]
 
 
 def test_a_block_that_one_burst_saw_often_rests_on_one(tmp_path: Path) -> None:

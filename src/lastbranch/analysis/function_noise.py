@@ -47,10 +47,10 @@ class FunctionNoise:
         if np.isnan(self.count).all():
             return []
         noise = (
-            "noise % is the standard error of count, in percent of it, and taken noise that of taken %, in "
-            f"points, from {self.bursts} bursts"
+            f"standard errors from {self.bursts} bursts: noise % is that of count, in percent of it; taken noise and "
+            "noise are those of the share before them, in points"
         )
-        more = halving(self.seconds)
+        more = halving(self.seconds, "them")
         return [f"{noise}; {more}" if more else noise]
 
     def without_errors(self) -> FunctionNoise:

@@ -48,10 +48,10 @@ class Noise:
         return [f"{noise}; {more}"] if more else []
 
 
-def halving(seconds: float) -> str:
-    """How much more recording would halve a standard error of what ``seconds`` gave: it takes four times as long. Empty
-    where no time is known."""
-    return f"{3 * seconds:.3g} s more of recording would halve it" if seconds >= _SHORTEST else ""
+def halving(seconds: float, what: str = "it") -> str:
+    """How much more recording would halve ``what`` is the standard error of what ``seconds`` gave: it takes four times
+    as long. Empty where no time is known."""
+    return f"{3 * seconds:.3g} s more of recording would halve {what}" if seconds >= _SHORTEST else ""
 
 
 class ShareNoise:
