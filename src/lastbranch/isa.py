@@ -99,7 +99,11 @@ _INSN = Struct("=4x4xQH24x32s160s6xP".replace("P", f"{calcsize('P')}x"))
 """capstone.h: struct cs_insn. The id, and after padding address, size, bytes, mnemonic, op_str and a pointer."""
 
 
-def _package(arch: Architecture) -> Callable[[bytes, int, int], _Disassembled]:
+_CS_OPT_SYNTAX, _CS_OPT_SYNTAX_ATT = 1, 2
+"""capstone.h: cs_opt_type, cs_opt_value."""
+
+
+def _package(arch: Architecture, att: bool) -> Callable[[bytes, int, int], _Disassembled]:
     """`_Engine.disassemble` of the package `capstone`, whichever version it is. Raises `UnavailableError`.
 
     It imports the tables of 17 architectures, which takes half as long as NumPy. So its library is called here, where
@@ -109,8 +113,10 @@ def _package(arch: Architecture) -> Callable[[bytes, int, int], _Disassembled]:
         import capstone  # type: ignore[import-untyped]
     except ImportError as error:
         raise UnavailableError(f"instructions cannot be decoded: {error}", hint="pip install capstone") from error
-    lite: Callable[[bytes, int, int], _Disassembled]
-    lite = capstone.Cs(*(getattr(capstone, name) for name in arch.capstone)).disasm_lite
+    engine = capstone.Cs(*(getattr(capstone, name) for name in arch.capstone))
+    if att:
+        engine.syntax = capstone.CS_OPT_SYNTAX_ATT
+    lite: Callable[[bytes, int, int], _Disassembled] = engine.disasm_lite
     return lite
 
 
@@ -128,6 +134,7 @@ def _library() -> ctypes.CDLL | None:
         library.cs_free.argtypes = (pointer, size)
         library.cs_open.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.POINTER(size))
         library.cs_errno.argtypes = (size,)
+        library.cs_option.argtypes = (size, ctypes.c_int, size)
         major = ctypes.c_int()
         library.cs_version(ctypes.byref(major), ctypes.byref(ctypes.c_int()))
         return library if major.value == _VERSION else None
@@ -137,11 +144,13 @@ def _library() -> ctypes.CDLL | None:
 class _Engine:
     """A handle of capstone's library, open as long as the object is."""
 
-    def __init__(self, library: ctypes.CDLL, arch: Architecture) -> None:
+    def __init__(self, library: ctypes.CDLL, arch: Architecture, att: bool) -> None:
         self._library, self._handle = library, ctypes.c_size_t()
         if failed := library.cs_open(*(_OPENED[name] for name in arch.capstone), ctypes.byref(self._handle)):
             raise UnavailableError(f"instructions cannot be decoded: capstone cannot be opened (error {failed})")
         weakref.finalize(self, library.cs_close, ctypes.byref(self._handle))
+        if att:
+            library.cs_option(self._handle, _CS_OPT_SYNTAX, _CS_OPT_SYNTAX_ATT)
 
     def iterate(self) -> tuple[int | None, int]:
         """The address of cs_disasm_iter, and the handle: what compiled code calls."""
@@ -203,10 +212,12 @@ class Instructions(NamedTuple):
 class Decoder:
     """Decodes for ``arch``, a key of `ARCHITECTURES`; keep it for many calls, in one thread. Nothing is cached.
 
+    With ``att`` the texts of x86 are in AT&T's syntax, and of branches only direct jumps have a kind and a target.
+
     Raises `UnavailableError` for another architecture, or where capstone cannot be loaded.
     """
 
-    def __init__(self, arch: str = "x86_64") -> None:
+    def __init__(self, arch: str = "x86_64", *, att: bool = False) -> None:
         if arch not in ARCHITECTURES:
             raise UnavailableError(
                 f"no decoder for instructions of {arch or 'an unknown machine'}",
@@ -214,8 +225,8 @@ class Decoder:
             )
         self.arch = ARCHITECTURES[arch]
         library = _library()
-        self._engine = library and _Engine(library, self.arch)
-        self._disassemble = self._engine.disassemble if self._engine else _package(self.arch)
+        self._engine = library and _Engine(library, self.arch, att)
+        self._disassemble = self._engine.disassemble if self._engine else _package(self.arch, att)
         self._others = {**self.arch.others, _BAD: UNDECODABLE}
         self._plain: set[str] = set()  # mnemonics that are no branches
         names = self.arch.direct | self.arch.others

@@ -102,6 +102,7 @@ def test_bolt(shell: Shell) -> None:
     assert shell.counted("taken", "bolted.opt") < shell.counted("taken", "bolted") * 0.5
     assert any("3 out of 11 functions" in told for command, told in shell.told.items() if "bolt.yaml" in command)
     assert shell.counted("guest instrs", "bolted.opt") < shell.counted("guest instrs", "bolted")
+    assert shell.counted("taken", "changed.opt") < shell.counted("taken", "changed") * 0.5
 
 
 def test_propeller(shell: Shell) -> None:

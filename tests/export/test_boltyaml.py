@@ -10,6 +10,7 @@ from random import Random
 import pytest
 
 from captures import Data
+from code_walks import Walk
 from export_tools import binary_of, exported, made_up_stacks, ran, tool
 from lastbranch.binaries.elf import read_elf
 from lastbranch.model import BytesSource
@@ -34,6 +35,8 @@ int main(int argc, char **) {
 }
 """
 Function = dict[object, object]
+MOST, EXACT, NEIGHBOURS = 0xFFFFFFFF, 0xFFFF << 32, 0xFFFF << 48
+"""Parts of a block's hash: its place and mnemonics, LLVM's names and numbers, the blocks before and after it."""
 
 
 def read(text: str) -> dict[str, Function]:
@@ -57,6 +60,28 @@ def read(text: str) -> dict[str, Function]:
     }
 
 
+def hashes(text: str) -> dict[tuple[str, int], int]:
+    """Of the blocks, by function and number."""
+    return {
+        (re.sub(r"\(\*\d+\)$", "", entry.split("\n")[0].strip().strip("'")), int(number)): int(value, 16)
+        for entry in text.split("  - name: ")[1:]
+        for number, value in re.findall(r"bid: +(\d+)\n +insns: +\d+\n +hash: +(0x[0-9A-Fa-f]+)", entry)
+    }
+
+
+def same_hashes(ours: str, theirs: str, *tables: str) -> int:
+    """The blocks that both have: all of their hashes are the same, but for what only LLVM knows, and in the functions
+    ``tables`` for what is made of neighbours, to which jump tables lead."""
+    mine, other = hashes(ours), hashes(theirs)
+    both = mine.keys() & other.keys()
+    known = {key: MOST if key[0] in tables else MOST | NEIGHBOURS for key in both}
+    assert {key: mine[key] & mask for key, mask in known.items()} == {
+        key: other[key] & mask for key, mask in known.items()
+    }
+    assert not any(mine[key] & EXACT for key in both)
+    return len(both)
+
+
 def perf2bolts(counts: Path, binary: Path, folder: Path) -> Path:
     """What perf2bolt makes of the pre-aggregated ``counts``."""
     if shutil.which(str(LLVM / "perf2bolt")) is None:
@@ -73,6 +98,7 @@ def test_it_is_perf2bolts(run, data: Data, tmp_path: Path, name: str, binary: st
     theirs = perf2bolts(counts, binary_of(data, name, binary), tmp_path)
     ours = exported(run, data, name, binary, "boltyaml", tmp_path / "ours.yaml")
     assert read(ours.read_text()) == read(theirs.read_text())
+    assert same_hashes(ours.read_text(), theirs.read_text(), "_Z8dispatchjj") >= 2
 
 
 def test_llvm_bolt_makes_the_same_program_of_it(run, data: Data, tmp_path: Path) -> None:
@@ -108,11 +134,64 @@ def test_blocks_of_jump_tables_traps_and_landing_pads(
         done = run("export", tmp_path / "stacks.txt", "--to", form, "--binary", binary, "-o", out)
         assert done.code == 0, done.err
     assert re.search(r"\d+ branches left out: the code has none that goes there", done.err)
-    theirs = read(perf2bolts(counts, binary, tmp_path).read_text())
+    text = perf2bolts(counts, binary, tmp_path).read_text()
+    assert same_hashes(ours.read_text(), text, "_ZL5casesi/1") >= 10
+    theirs = read(text)
     mine = read(ours.read_text())
     assert {"main", "_Z5riskyi", "_ZL5casesi/1", "_Z5trapsi"} <= mine.keys() & theirs.keys()
     for name in mine.keys() & theirs.keys():
         assert mine[name]["nblocks"] == theirs[name]["nblocks"], name
+
+
+REBUILT = r"""
+#include <stdio.h>
+#define RARELY(x) __builtin_expect(!!(x), 0)
+unsigned odd, even, last, seen[64];
+#ifdef CHANGED
+__attribute__((noinline)) static void added(unsigned x) { seen[x % 64]++; if (x == 77) puts("77"); }
+#endif
+__attribute__((noinline)) unsigned mix(unsigned x, unsigned total) {
+#ifdef CHANGED
+  if (RARELY(x == 99999)) added(x);
+#endif
+  if (RARELY(x % 8)) { odd += total; total ^= x >> 3; }
+  else { even += x; total = total * 33 + x; }
+  if (RARELY(x % 16 != 5)) last = x * 3; else even ^= last;
+  for (unsigned i = 0; i < x % 4; i++) {
+    if (RARELY(total & 3)) total += seen[i] / 3; else total ^= seen[i + 1] << 2;
+  }
+  return total + last;
+}
+int main(int argc, char **argv) {
+  unsigned total = 0;
+  for (unsigned i = 1; i < 100000u * argc; i++) total = mix(i, total);
+  printf("%u %u %u\n", total, odd, even);
+}
+"""
+
+
+def test_bolt_finds_the_blocks_of_a_changed_function_by_their_hashes(run, tmp_path: Path) -> None:
+    """As well as by perf2bolt's, which are exact, and not without any."""
+    (tmp_path / "x.c").write_text(REBUILT)
+    before, after = tmp_path / "before", tmp_path / "after"
+    for binary, flags in ((before, ()), (after, ("-DCHANGED",))):
+        ran(tool("clang-19"), "-O2", *flags, "-fuse-ld=lld-19", "-Wl,--emit-relocs", "-o", binary, tmp_path / "x.c")
+    (tmp_path / "walk.txt").write_text(Walk(before).script(300))
+    counts, ours = tmp_path / "counts", tmp_path / "ours.yaml"
+    for form, out in (("bolt", counts), ("boltyaml", ours)):
+        done = run("export", tmp_path / "walk.txt", "--to", form, "--binary", before, "-o", out)
+        assert done.code == 0, done.err
+    (tmp_path / "none.yaml").write_text(re.sub(r"hash: .*", "hash: 0x0", ours.read_text()))
+    made = list[list[str]]()
+    for profile in (ours, perf2bolts(counts, before, tmp_path), tmp_path / "none.yaml"):
+        said = ran(
+            LLVM / "llvm-bolt", after, "-o", tmp_path / "made", f"-data={profile}", "-profile-ignore-hash",
+            "-infer-stale-profile", "-reorder-blocks=ext-tsp", "-split-functions",
+        )  # fmt: skip
+        assert "inferred profile for 1 " in said
+        code = ran(tool("llvm-objdump-19"), "-d", "--no-show-raw-insn", "--disassemble-symbols=mix", tmp_path / "made")
+        made.append(re.findall(r"^ *[0-9a-f]+:\s+(\w+)", code, re.M))
+    assert made[0] == made[1] != made[2]
 
 
 def test_sizes_of_symbols_are_not_trusted(run, data: Data, tmp_path: Path) -> None:

@@ -138,6 +138,18 @@ def test_other_machines_have_no_decoder() -> None:
     assert all(name in str(refused.value.hint) for name in ARCHITECTURES)
 
 
+@pytest.mark.parametrize("library", [True, False])
+def test_the_syntax_of_att(library: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not library:
+        monkeypatch.setattr(isa, "_library", lambda: None)
+    code = bytes.fromhex("480108 74fb ebf9 ff20")
+    assert [(i.text, i.kind, i.target) for i in Decoder(att=True).lines(code, 0x1000)] == [
+        ("addq %rcx, (%rax)", NOT_A_BRANCH, 0), ("je 0x1000", KIND["cond"], 0x1000),
+        ("jmp 0x1000", KIND["uncond"], 0x1000), ("jmpq *(%rax)", NOT_A_BRANCH, 0),
+    ]  # fmt: skip
+    assert next(Decoder().lines(code, 0)).text == "add qword ptr [rax], rcx"
+
+
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 def test_the_library_says_the_same_as_the_package_around_it(arch: str, monkeypatch: pytest.MonkeyPatch) -> None:
     code = random.Random(arch).randbytes(1 << 11) + bytes(64) + b"\xff" * 64

@@ -1,9 +1,9 @@
 """``--to boltyaml``: BOLT's profile in YAML, for ``llvm-bolt -data=OUT -profile-ignore-hash``.
 
 By function and block (`analysis.code_blocks`): how often a block went on to which other one (``succ``), and which
-functions it called (``calls``), as bolt/include/bolt/Profile/ProfileYAMLMapping.h declares it. The hashes in it are of
-LLVM's numbers of instructions, which differ between its versions; they are 0 here, and the option makes llvm-bolt
-ignore them. It still compares the number of blocks, and takes a function for stale where that differs.
+functions it called (``calls``), as bolt/include/bolt/Profile/ProfileYAMLMapping.h declares it. Blocks have the hashes
+that BOLT matches them by in another build (`bolt_hashes`). Functions have none, and the option makes llvm-bolt ignore
+that. It still compares the number of blocks, and takes a function for stale where that differs.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from ..opening import code_of, open_image
 from ..symbols.backends.symbol_tables import elf_symbols
 from ..symbols.backends.symbols import Symbols
 from .bolt import in_stubs, returned
+from .bolt_hashes import block_hashes
 from .interface import Exported, ExportOptions
 from .modules import ModuleCounts, ModuleFormat
 
@@ -70,7 +71,7 @@ def write(counts: ModuleCounts, out: IO[bytes], _options: ExportOptions) -> Expo
         "  dfs-order:       false\n  hash-func:       xxh3\nfunctions:\n"
     )
     out.write(head.encode("utf-8", "surrogateescape"))
-    out.writelines(line.encode("utf-8", "surrogateescape") for line in body.lines())
+    out.writelines(line.encode("utf-8", "surrogateescape") for line in body.lines(code))
     left = int(counts.times.sum()) - int(found.ranges.sum())
     why = f"{counted(left, 'range')} in stubs or no function, or not straight through one" if left else ""
     lost = int(counts.taken[wrong].sum())
@@ -181,7 +182,7 @@ class _Body:
             elif inside and b in self.next[a]:
                 self.next[a][b][1] += missed
 
-    def lines(self) -> list[str]:
+    def lines(self, code: Code) -> list[str]:
         """The functions that anything was counted of."""
         blocks, out = self.blocks, list[str]()
         touched = np.array([*self.next, *self.calls], np.int64)
@@ -190,7 +191,9 @@ class _Body:
             if (self.next.get(row) or self.calls.get(row)) and not self.stub[blocks.function[row]]:
                 rows_of[int(blocks.function[row])].add(row)
         first = np.searchsorted(blocks.function, np.arange(len(blocks.entry) + 1)).tolist()
-        for f in distinct(np.array([*rows_of, *np.flatnonzero(self.entered).tolist()], np.int64)).tolist():
+        functions = distinct(np.array([*rows_of, *np.flatnonzero(self.entered).tolist()], np.int64))
+        hashes = block_hashes(blocks, code, functions[~self.stub[functions]])
+        for f in functions.tolist():
             out.append(
                 f"  - name:            {_quoted(self.names[f])}\n    fid:             {f + 1}\n"
                 "    hash:            0x0\n"
@@ -201,11 +204,11 @@ class _Body:
                 continue
             out.append("    blocks:\n")
             rows = sorted(rows_of[f] | ({first[f]} if self.entered[f] else set()))
-            out += (self._block(row, row - first[f], int(self.entered[f]), first[f]) for row in rows)
+            out += (self._block(row, row - first[f], int(self.entered[f]), first[f], hashes[row]) for row in rows)
         return out
 
-    def _block(self, row: int, number: int, entered: int, first: int) -> str:
-        text = f"      - bid:             {number}\n        insns:           0\n"
+    def _block(self, row: int, number: int, entered: int, first: int, hash_: int) -> str:
+        text = f"      - bid:             {number}\n        insns:           0\n        hash:            {hash_:#x}\n"
         if number == 0 and entered:
             text += f"        exec:            {entered}\n"
         if calls := sorted(self.calls.get(row, {}).items()):

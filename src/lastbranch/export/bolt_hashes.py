@@ -1,0 +1,109 @@
+"""By what BOLT finds the blocks of a profile again in a binary that was built since (``--infer-stale-profile``).
+
+The hash of a block has five parts (BOLT's StaleProfileMatching.cpp, HashUtilities.cpp): its distance from the entry of
+the function (16 bits), a loose hash of the mnemonics in it, whatever their order and operands (16), an exact hash of
+its instructions (16), and the loose hashes of the blocks that lead to it and that it leads to (8 each; jumps through
+tables are left out here). BOLT takes the block with the same loose hash; of several, the one whose other parts differ
+least.
+
+The exact hash is made of LLVM's names of opcodes and its numbers of registers, which change with its versions. It is 0
+in all blocks here, and so decides nothing. A function's hash is made of exact hashes of its blocks, and is 0, too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import numpy as np
+
+from ..arrays import Ints
+from ..binaries import Code
+from ..binaries.block_map import BlockMap
+from ..isa import Decoder, Instruction
+from ..lbr import KIND
+from .xxh3 import xxh3
+
+__all__ = ["block_hashes"]
+
+_PREFIXES = frozenset(["bnd", "data16", "lock", "notrack", "rep", "repe", "repne", "repnz", "repz"])
+_OPERAND_IN_NAME = (
+    (re.compile(r"(?:sh[lr]d?|sa[lr]|ro[lr]|rc[lr])[bwlq] %cl, "), "%cl,"),
+    (re.compile(r"stos[bwlq] %[a-z]+, "), ""),
+    (re.compile(r"(?:call|jmp)[wlq]? \*"), "*"),
+)
+"""LLVM's mnemonics have the operands that their instructions always have."""
+_ON_CONDITION = re.compile(r"(cmov|set)(?:n?[abglcospez]|n?[abgl]e|p[eo])[wlq]?")
+_NOT_LEFT = re.compile(r"(?:jmp|ret|iret|sysret|ud2)")
+_LOW = (1 << 64) - 1
+
+
+def block_hashes(blocks: BlockMap, code: Code, functions: Ints) -> dict[int, int]:
+    """The hashes of all blocks of ``functions`` (rows of `BlockMap.entry`), by row of ``blocks``.
+
+    Raises `UnavailableError` where instructions cannot be decoded.
+    """
+    decoder, known = Decoder(code.arch, att=True), dict[str, int]()
+    out = dict[int, int]()
+    for f in functions.tolist():
+        first, past = np.searchsorted(blocks.function, [f, f + 1]).tolist()
+        start, end = blocks.start[first:past].tolist(), blocks.end[first:past].tolist()
+        out.update(enumerate(_of_function(start, end, code, decoder, known), first))
+    return out
+
+
+def _of_function(start: list[int], end: list[int], code: Code, decoder: Decoder, known: dict[str, int]) -> list[int]:
+    """The hashes of the blocks of one function; ``known`` are those of texts."""
+    row = {address: i for i, address in enumerate(start)}
+    loose, taken, next_ = list[int](), list[tuple[int, int]](), list[tuple[int, int]]()
+    for i, (first, past) in enumerate(zip(start, end, strict=True)):
+        words, stays = set[str](), True
+        for one in decoder.lines(code.read(first, past - first), first):
+            stays = not (one.kind == KIND["uncond"] or _NOT_LEFT.match(one.text))
+            if one.target in row and one.kind in (KIND["cond"], KIND["uncond"]):
+                taken.append((i, row[one.target]))
+            if one.kind != KIND["uncond"] or not start[0] <= one.target < end[-1]:
+                words.update(_words(one))
+        text = "".join(sorted(words))
+        loose.append(known[text] if text in known else known.setdefault(text, xxh3(text.encode())))
+        if stays and i + 1 < len(start):
+            next_.append((i, i + 1))
+    after, before = [0] * len(start), [0] * len(start)
+    for source, target in taken + next_:  # the order in which BOLT finds them
+        after[source] = _with(after[source], loose[target])
+        before[target] = _with(before[target], loose[source])
+    return [
+        (address - start[0]) & 0xFFFF | (loose[i] & 0xFFFF) << 16 | (before[i] & 0xFF) << 48 | (after[i] & 0xFF) << 56
+        for i, address in enumerate(start)
+    ]
+
+
+def _words(one: Instruction) -> Iterator[str]:
+    """What an instruction adds to the loose hash of its block: its mnemonic, as LLVM has it."""
+    if one.kind == KIND["cond"]:
+        yield "JMP"
+        return
+    text = one.text
+    name, _, rest = text.partition(" ")
+    while name in _PREFIXES and rest:
+        if name == "lock":
+            yield name  # an instruction of its own; the others are part of what follows
+        text = rest
+        name, _, rest = text.partition(" ")
+    if name.startswith("nop") or text == "xchgw %ax, %ax":
+        return
+    if found := _ON_CONDITION.fullmatch(name):
+        yield found[1]
+        return
+    for pattern, operand in _OPERAND_IN_NAME:
+        if found := pattern.match(text):
+            name = name + operand if operand else found[0].replace(" ", "")
+    yield name
+
+
+def _with(sum_: int, value: int) -> int:
+    """LLVM's ``hash_16_bytes`` (llvm/ADT/Hashing.h)."""
+    multiplier = 0x9DDFEA08EB382D69
+    a = (sum_ ^ value) * multiplier & _LOW
+    b = (value ^ a ^ a >> 47) * multiplier & _LOW
+    return (b ^ b >> 47) * multiplier & _LOW

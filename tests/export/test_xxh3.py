@@ -1,0 +1,49 @@
+"""XXH3 against the reference library (xxHash 0.8)."""
+
+from __future__ import annotations
+
+import pytest
+
+from lastbranch.export.xxh3 import xxh3
+
+KNOWN = {
+    0: 0x2D06800538D394C2,
+    1: 0xC44BDFF4074EECDB,
+    3: 0xC3489259E968AD9E,
+    4: 0xD3D60C1519014E89,
+    7: 0x0FFC4827844C63A6,
+    8: 0xB88DEE77F6BF6980,
+    9: 0x03688DCAD730D826,
+    16: 0x9DA23836ADF2BE1E,
+    17: 0xF34C3C9CF5A112D1,
+    32: 0x99CB9AD0F1A11FBE,
+    33: 0xC077B45492D29CDE,
+    64: 0x6EFB76FF16F37561,
+    65: 0x2640848E9137156B,
+    96: 0x764D2D5DB92942DF,
+    97: 0x077ACB7E5F4FD940,
+    128: 0x65F3C2C00FA93185,
+    129: 0x28065C6EC25F5B25,
+    143: 0x2A0CABB0C54E9CA6,
+    144: 0x600E8D345FF9620D,
+    160: 0xCC592DA68FEA2254,
+    239: 0x6CE0B13191E635EA,
+    240: 0x4917A75C0EF8EED7,
+    241: 0x541B19226F0052E8,
+    256: 0xFF5A1CEFADE75BB9,
+    257: 0x5C4BED20B0D2243A,
+    512: 0xF6FE51471F2FA1EC,
+    1023: 0x2CC3EB48D98F537F,
+    1024: 0xDC5ACF0B043C445B,
+    1025: 0xE1D9CD946277AE26,
+    1088: 0x4A9C221912B93194,
+    1089: 0x0E6DE48C4A6482D5,
+    2049: 0xC757A52BB931999D,
+    5000: 0x6ABE8BE5ABCB2760,
+}
+"""Of so many bytes 0, 7, 14... modulo 256, by ``xxhash.xxh3_64_intdigest``: each way of hashing."""
+
+
+@pytest.mark.parametrize("size", KNOWN)
+def test_it_is_the_reference(size: int) -> None:
+    assert xxh3(bytes(i * 7 % 256 for i in range(size))) == KNOWN[size]
