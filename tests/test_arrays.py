@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lastbranch.arrays import Sums, covered, distinct_rows, lowest_rows
+from lastbranch.arrays import Sums, covered, distinct_rows, distinct_unordered, lowest_rows
 
 WORDS = st.integers(0, (1 << 64) - 1) | st.integers(0, 3)
 SIGNED = st.integers(-(1 << 63), (1 << 63) - 1) | st.integers(-2, 2)
@@ -23,6 +23,14 @@ def test_distinct_rows_are_the_sorted_set_of_rows(rows: list[tuple[int, ...]]) -
     assert [rows[i] for i in first.tolist()] == wanted
     assert first.tolist() == [rows.index(row) for row in wanted]
     assert [wanted[i] for i in which.tolist()] == rows
+
+
+@given(st.lists(st.tuples(st.sampled_from([0, 1, (1 << 64) - 1]), st.integers(-1, 1))))
+def test_distinct_rows_in_no_order(rows: list[tuple[int, int]]) -> None:
+    columns = [np.array([row[i] for row in rows], kind) for i, kind in enumerate(("u8", "i8"))]
+    found, which = distinct_unordered(*columns)
+    assert sorted(rows[i] for i in found.tolist()) == sorted(set(rows))
+    assert [rows[found[i]] for i in which.tolist()] == rows
 
 
 @given(st.lists(st.lists(st.tuples(st.integers(-2, 2), st.integers(0, 2), st.integers(-5, 5)))))

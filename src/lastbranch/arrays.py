@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 from . import native
 
 __all__ = [
-    "Array", "Ints", "StackSums", "Sums", "SummedStacks", "Table", "bisect_within", "covered", "distinct",
-    "distinct_rows", "distinct_stacks", "group", "group_unordered", "in_groups", "insertion_points", "interval_of",
-    "lowest_rows", "offsets_of", "positions", "ranges", "take_ranges", "take_rows", "unaligned",
+    "Array", "Ints", "RowNumbers", "StackSums", "Sums", "SummedStacks", "Table", "bisect_within", "covered", "distinct",
+    "distinct_rows", "distinct_stacks", "distinct_unordered", "group", "group_unordered", "in_groups",
+    "insertion_points", "interval_of", "lowest_rows", "offsets_of", "positions", "ranges", "sums", "take_ranges",
+    "take_rows", "unaligned",
 ]  # fmt: skip
 
 Array = NDArray[Any]
@@ -96,6 +97,13 @@ def covered(first: Ints, past: Ints, weight: Array, rows: int) -> Array:
     np.add.at(steps, first, weight)
     np.subtract.at(steps, past, weight)
     return np.asarray(np.cumsum(steps[:-1]))
+
+
+def sums(row: Ints, values: Ints, rows: int) -> Ints:
+    """int64[rows]: the sum of the ``values`` of each row."""
+    found = np.zeros(rows, np.int64)
+    np.add.at(found, row, values)
+    return found
 
 
 def take_rows(values: Array, offsets: Ints, rows: Ints) -> tuple[Array, Ints]:
@@ -250,12 +258,49 @@ def distinct_rows(*columns: Array) -> tuple[Ints, Ints]:
     return rows, which.reshape(-1)
 
 
+def distinct_unordered(*columns: Array) -> tuple[Ints, Ints]:
+    """(rows int64[k], which int64[n]): a row of each kind of the 64-bit integer columns, in no order, and for each row
+    its index in them. The library does this by a hash table, in a fraction of the time of `distinct_rows`."""
+    found = _distinct_compiled(columns, np.empty(0, np.int64), np.zeros(len(columns[0]) + 1, np.int64))
+    return distinct_rows(*columns) if found is None else found
+
+
 def numbered(known: dict[tuple[int, ...], int], *columns: Array) -> Ints:
     """int64: the number in ``known`` of each row of the integer columns. New rows are added, as they sort."""
     rows, which = distinct_rows(*columns)
     keys = zip(*(column[rows].tolist() for column in columns), strict=True)
     numbers = [known.setdefault(key, len(known)) for key in keys]
     return np.array(numbers, np.int64)[which]
+
+
+class RowNumbers:
+    """Numbers rows of 64-bit integer columns as they come, batch after batch: equal rows have one number."""
+
+    def __init__(self, columns: int) -> None:
+        self._known: dict[tuple[int, ...], int] = {}
+        self._library = native.library()
+        if self._library is not None:
+            self._table = self._library.lb_numbers_new(int(_KEY), columns)
+            if not self._table:
+                raise MemoryError
+            weakref.finalize(self, self._library.lb_numbers_free, self._table)
+
+    def of(self, *columns: Array) -> tuple[Ints, Ints]:
+        """(int64 number of each row, int64 the first row of each new number in their order)."""
+        if self._library is None:
+            before = len(self._known)
+            number = numbered(self._known, *columns)
+            first = np.empty(len(self._known) - before, np.int64)
+            new = np.flatnonzero(number >= before)
+            first[number[new[::-1]] - before] = new[::-1]
+            return number, first
+        key, number = _words(columns), np.empty(len(columns[0]), np.int64)
+        first = np.empty_like(number)
+        given = map(native.address, (number, first))
+        new = self._library.lb_numbers_add(self._table, native.address(key), len(number), *given)
+        if new < 0:
+            raise MemoryError
+        return number, first[:new].copy()
 
 
 def _ranked(column: Array) -> tuple[Ints, int]:

@@ -676,6 +676,120 @@ static int sum_stacks(struct input in)
     return took > 0;
 }
 
+/* -- row_numbers.c: the rows of two batches, against a comparison with all others */
+
+void *lb_numbers_new(u64 seed, i64 columns);
+void lb_numbers_free(void *t);
+i64 lb_numbers_add(void *t, const u64 *column, i64 count, i64 *number, i64 *first);
+
+static int row_numbers(struct input in)
+{
+    i64 columns = (i64)take(&in, 1) & 3, rows = (i64)take(&in, 1), half = rows / 2;
+    void *table = lb_numbers_new(take(&in, 8), columns);
+    if (!table) abort();
+    u64 *value = block((size_t)(columns * rows) * 8);
+    for (i64 i = 0; i < columns * rows; i++) value[i] = take(&in, 1) & 7;
+    i64 *number = block((size_t)rows * 8), *first = block((size_t)rows * 8), known = 0;
+    for (i64 begin = 0, end = half; begin < rows || end == half; begin = end, end = rows) {
+        u64 *part = block((size_t)(columns * (end - begin)) * 8);
+        i64 *mine = block((size_t)(end - begin) * 8);
+        for (i64 k = 0; k < columns; k++) memcpy(part + k * (end - begin), value + k * rows + begin, (size_t)(end - begin) * 8);
+        i64 new = lb_numbers_add(table, part, end - begin, number + begin, mine);
+        expect(new >= 0 && new <= end - begin, "no more new numbers than rows");
+        for (i64 i = 0; i < new; i++) first[known + i] = begin + mine[i];
+        known += new;
+        free(part), free(mine);
+        if (end == rows) break;
+    }
+    for (i64 i = 0; i < rows; i++) {
+        expect(number[i] >= 0 && number[i] < known && first[number[i]] <= i, "a row has a number that came by then");
+        for (i64 other = 0; other < i; other++) {
+            i64 k = 0;
+            while (k < columns && value[k * rows + i] == value[k * rows + other]) k++;
+            expect((k == columns) == (number[i] == number[other]), "equal rows have one number, others have others");
+        }
+    }
+    seen(number, rows * 8), seen(first, known * 8);
+    lb_numbers_free(table);
+    free(value), free(number), free(first);
+    return rows > 0;
+}
+
+/* -- virtual_unwinding.c: stacks of two batches, against stacks that are kept frame by frame */
+
+void *lb_unwinder_new(u64 seed);
+void lb_unwinder_free(void *t);
+int lb_unwinder_add(void *t, const u64 *frame, i64 frames, const i64 *chains, const i64 *step, i64 entries, const i64 *ends,
+                    i64 samples, const u8 *how, const u64 *source, const u64 *call, i64 steps);
+i64 lb_unwinder_nodes(const void *t);
+i64 lb_unwinder_events(const void *t);
+void lb_unwinder_rows(const void *t, i64 *parent, u64 *address, i64 *state, i64 *step, i64 *after, i64 *times);
+
+static int virtual_unwinding(struct input in)
+{
+    enum { STEPS = 16, DEEPEST = 1 << 11 };
+    i64 samples = (i64)take(&in, 1) & 63, frames = 0, entries = 0;
+    void *table = lb_unwinder_new(take(&in, 8));
+    if (!table) abort();
+    i64 *chains = block((size_t)(samples + 1) * 8), *ends = block((size_t)(samples + 1) * 8);
+    chains[0] = ends[0] = 0;
+    for (i64 s = 0; s < samples; s++) {
+        u64 size = take(&in, 1), backwards = take(&in, 1) == 255;
+        chains[s + 1] = frames += (i64)(size % 4) + (size < 250) - (i64)backwards;
+        ends[s + 1] = entries += (i64)(take(&in, 1) & 31);
+    }
+    i64 most = 0;
+    for (i64 s = 0; s <= samples; s++) most = chains[s] > most ? chains[s] : most;
+    u64 *frame = block((size_t)most * 8), source[STEPS], call[STEPS];
+    i64 *step = block((size_t)entries * 8);
+    u8 how[STEPS];
+    for (i64 i = 0; i < most; i++) frame[i] = take(&in, 1) & 3;
+    for (i64 i = 0; i < STEPS; i++) {
+        how[i] = (u8)take(&in, 1);
+        source[i] = take(&in, 1) & 3, call[i] = take(&in, 1) & 3;
+    }
+    for (i64 i = 0; i < entries; i++) step[i] = (i64)(take(&in, 1) % (STEPS + (i == 77)));
+    int took = !lb_unwinder_add(table, frame, most, chains, step, entries, ends, samples, how, source, call, STEPS);
+    if (took) took = !lb_unwinder_add(table, frame, most, chains, step, entries, ends, samples / 2, how, source, call, STEPS);
+    i64 nodes = lb_unwinder_nodes(table), events = lb_unwinder_events(table), all = 0;
+    i64 *parent = block((size_t)nodes * 8), *row[4];
+    u64 *address = block((size_t)nodes * 8), kept[DEEPEST];
+    for (int k = 0; k < 4; k++) row[k] = block((size_t)events * 8);
+    lb_unwinder_rows(table, parent, address, row[0], row[1], row[2], row[3]);
+    for (i64 i = 0; i < events; i++) all += row[3][i];
+    expect(all == (took ? entries + ends[samples / 2] : 0), "each step is counted");
+    for (i64 s = 0; s < samples && took; s++) {
+        i64 depth = 0, state = 0, lost = 0;
+        for (i64 i = chains[s + 1]; i-- > chains[s];) {
+            i64 node = 1;
+            kept[depth++] = frame[i];
+            while (node < nodes && (parent[node] != state >> 1 || address[node] != frame[i])) node++;
+            expect(node < nodes, "each chain is in the tree");
+            state = node << 1;
+        }
+        for (i64 i = ends[s]; i < ends[s + 1]; i++) {
+            i64 event = 0;
+            while (event < events && (row[0][event] != state || row[1][event] != step[i])) event++;
+            expect(event < events, "each step has an event");
+            state = row[2][event];
+            int does = how[step[i]] & ~3;
+            if (lost || (how[step[i]] & 3) == 2) lost = depth = 1;
+            else if (does == 0 && depth > 1 && kept[depth - 2] == source[step[i]]) depth--;
+            else if (does == 4) kept[depth - 1] = call[step[i]], depth++;
+            kept[depth - 1] = source[step[i]];
+            i64 node = state >> 1;
+            expect((state & 1) == lost, "a stack is lost from the step on that cannot have been executed");
+            for (i64 k = depth; k-- > 0; node = parent[node]) expect(node && address[node] == kept[k], "the stack before a step");
+            expect(!node, "no more frames than that");
+        }
+    }
+    seen(parent, nodes * 8), seen(address, nodes * 8);
+    for (int k = 0; k < 4; k++) seen(row[k], events * 8), free(row[k]);
+    lb_unwinder_free(table);
+    free(chains), free(ends), free(frame), free(step), free(parent), free(address);
+    return took && entries > 0;
+}
+
 /* -- near_entries.c: entries with an end in the code, and ranges with a part in it */
 
 void lb_near_entries(const i64 *offsets, i64 samples, const u8 *from, i64 from_stride, const u8 *to, i64 to_stride,
@@ -846,9 +960,11 @@ static const struct kernel { const char *name; int (*run)(struct input); } kerne
     {"near_entries", near_entries},
     {"perf_records", perf_records},
     {"runs", runs},
+    {"row_numbers", row_numbers},
     {"sample_sums", sample_sums},
     {"stationary", stationary},
     {"sum_stacks", sum_stacks},
+    {"virtual_unwinding", virtual_unwinding},
     {"walk_events", walk_events},
 };
 enum { KERNELS = sizeof kernels / sizeof *kernels };

@@ -187,6 +187,27 @@ def _summed_stacks(chance: random.Random) -> Iterator[bytes]:
         yield head + b"".join(bytes([chance.randrange(3), 0]) for _ in range(60)) + chance.randbytes(240)
 
 
+def _rows(chance: random.Random) -> Iterator[bytes]:
+    """Number of columns, number of rows, seed; values."""
+    for columns in range(4):
+        yield bytes([columns, 90]) + chance.randbytes(8 + 90 * columns)
+
+
+def _chained(chance: random.Random) -> Iterator[bytes]:
+    """Number of samples, seed; length of each chain and number of its steps; frames; the steps; those of samples."""
+    for samples in (3, 20, 60):
+        heads = b"".join(bytes([chance.randrange(200), 0, chance.randrange(32)]) for _ in range(samples))
+        steps = b"".join(bytes([chance.choice((0, 1, 4, 5, 8, 9, 6)), *chance.randbytes(2)]) for _ in range(16))
+        yield (
+            bytes([samples])
+            + chance.randbytes(8)
+            + heads
+            + chance.randbytes(4 * samples)
+            + steps
+            + chance.randbytes(600)
+        )
+
+
 def _code(chance: random.Random) -> Iterator[bytes]:
     """Number of pieces, bytes of a unit less 1, instructions less of room; size, span and address of each; code."""
     for unit in (1, 4):
@@ -224,8 +245,9 @@ def _chains(chance: random.Random) -> Iterator[bytes]:
 SEEDS: dict[str, Callable[[random.Random], Iterator[bytes]]] = {
     "branch_entries": _branch_records, "call_stacks": _call_stacks, "count_stacks": _stacks, "compress": _deflated,
     "decode": _code, "decompress": _compressed, "distinct_stacks": _distinct_stacks, "find_mappings": _mappings,
-    "format_lists": _lists, "near_entries": _near, "perf_records": _records, "runs": _runs,
-    "sample_sums": _sample_sums, "stationary": _chains, "sum_stacks": _summed_stacks, "walk_events": _events,
+    "format_lists": _lists, "near_entries": _near, "perf_records": _records, "row_numbers": _rows, "runs": _runs,
+    "sample_sums": _sample_sums, "stationary": _chains, "sum_stacks": _summed_stacks, "virtual_unwinding": _chained,
+    "walk_events": _events,
 }  # fmt: skip
 """Kernel -> what makes inputs that it takes; one for each row of the driver's table."""
 

@@ -7,24 +7,24 @@ itself, and the profile is written as functions that have their callees in them,
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from ..analysis.branch_kinds import kinds_table
-from ..binaries.pseudo_probes import ProbeKind, guid
+from ..arrays import Ints, distinct, distinct_unordered, group, ranges, sums
+from ..binaries.pseudo_probes import ProbeKind, Probes, guid
 from ..binaries.sections import Binary
 from ..errors import SelectionError
-from ..model import Array, counted
-from ..symbols import FunctionTable, Symbolizer
-from .contexts import CodeMap, Context, Contexts, Pair, count_contexts, without_repeats
+from ..model import counted
+from ..symbols import Symbolizer
+from .contexts import ByContext, CodeMap, Context, SampleTotals, count_contexts, without_repeats
 from .interface import Exported, ExportOptions
-from .line_samples import PART, Discriminators, chains_of, discriminators_of
+from .line_samples import Discriminators, chains_of, discriminators_of
 from .modules import ModuleCounts
 from .probe_samples import PlacedProbes, callee_names, stamp
 from .sample_tree import FunctionSamples, Location, SampleTree
+from .tail_calls import TailCalls
 
 __all__ = ["tree_of"]
 
@@ -47,226 +47,74 @@ def tree_of(counts: ModuleCounts, options: ExportOptions, binary: Binary) -> tup
         described = np.array([bool(chain) for chain in chains], bool)[which]
         code = CodeMap(counts.profile, counts.row, table, described)
         found = count_contexts(counts.profile, counts.row, code, options.sample_filter)
-        addresses, targets = _addresses(found)
-        placed = PlacedProbes(binary, table, addresses)
-        entries = callee_names(symbolizer, counts.row, table, targets, placed)
+        calls = np.array(sorted({address for stack in found.stacks for address in stack}), np.uint64)
+        source, target = found.branches.first, found.branches.second
+        placed = PlacedProbes(binary, table, np.concatenate([calls, found.ranges.first, source, target]))
+        entries = callee_names(symbolizer, counts.row, table, distinct(target), placed)
         flow = discriminators_of(symbolizer, counts.row) is Discriminators.FLOW
         notes = symbolizer.notes
-    profile = _ByContext(placed, code, entries, _TailCalls(table, described, code, found))
-    for context in found.ranges.keys() | found.branches.keys():
-        profile.add(context, found.ranges.get(context, {}), found.branches.get(context, {}))
-    tree = _nested(_without_cold(profile.samples))
+    tail_calls = TailCalls(table, described, code, calls, source, target)
+    executed = _Counts(placed, _Paths(placed, found.stacks, tail_calls))
+    executed.add_ranges(found.ranges, code)
+    executed.add_branches(found.branches, entries)
+    tree = _nested(_without_cold(executed))
     tree.flow = flow
     stamp(tree, placed)
     tree.finish(calls_count=False)
-    return tree, Exported([*notes, *placed.notes, *_said(found)], found.samples, found.recorded)
+    return tree, Exported([*notes, *placed.notes, *_said(found.samples)], found.samples.samples, found.samples.recorded)
 
 
-def _addresses(found: Contexts) -> tuple[Array, Array]:
-    """(all addresses, those that branches go to), each once."""
-    calls = {address for context in found.ranges.keys() | found.branches.keys() for address in context}
-    starts = {start for ranges in found.ranges.values() for start, _ in ranges}
-    targets = {target for branches in found.branches.values() for _, target in branches}
-    sources = {source for branches in found.branches.values() for source, _ in branches}
-    return np.array(sorted(calls | starts | targets | sources), np.uint64), np.array(sorted(targets), np.uint64)
-
-
-def _said(found: Contexts) -> list[str]:
+def _said(totals: SampleTotals) -> list[str]:
     said = (
-        (found.unset, "left out: taken where a function has not made its frame, or no longer has it"),
-        (found.bare, "without a call chain"),
-        (found.cut, "with a chain that ends at an address to which no call returns"),
+        (totals.unset, "left out: taken where a function has not made its frame, or no longer has it"),
+        (totals.bare, "without a call chain"),
+        (totals.cut, "with a chain that ends at an address to which no call returns"),
     )  # fmt: skip
     return [f"{counted(n, 'sample')} {what}" for n, what in said if n]
 
 
-# -- Tail calls, which leave no frame
+# -- Which path a probe is in
 
 
-_CALLS, _JUMPS, _INDIRECT = kinds_table("call", "ind_call"), kinds_table("uncond", "ind"), kinds_table("ind")
-_DEEPEST = 200
+class _Paths:
+    """The paths of probes in contexts, numbered as they come."""
 
+    def __init__(self, placed: PlacedProbes, stacks: list[Context], tail_calls: TailCalls) -> None:
+        self.known: dict[_Path, int] = {}
+        self._placed, self._stacks, self._tail_calls = placed, stacks, tail_calls
+        function = tail_calls.functions(placed.probes.address)
+        self._rows, self._kind = distinct_unordered(placed.probes.node.astype(np.int64), function)
+        self._function = function[self._rows].tolist()
 
-class _TailCalls:
-    """Finds the jumps from function to function between a call and the function that runs, where there is one way only.
+    def number(self, path: _Path) -> int:
+        """The number of a path."""
+        return self.known.setdefault(path, len(self.known))
 
-    Only jumps and calls that were recorded count (MissingFrameInferrer of llvm-profgen).
-    """
+    def of(self, context: Ints, probe: Ints) -> Ints:
+        """int64: the number of the path of each probe (a row) in a context. Its inline copy and the function whose code
+        it is in decide that."""
+        kinds = max(len(self._rows), 1)
+        key = context * kinds + self._kind[probe]
+        rows, which = distinct_unordered(key)
+        order = np.argsort(key[rows])
+        keys, place = key[rows[order]], np.empty_like(order)
+        place[order] = np.arange(len(order))
+        found, above, last = list[int](), list[tuple[str, Location]](), (-1, -1)
+        for stack, kind in zip(*(column.tolist() for column in np.divmod(keys, kinds)), strict=True):
+            function = self._function[kind]
+            if last != (stack, function):
+                above, last = self._above(self._stacks[stack], function), (stack, function)
+            frames = above.copy()
+            self._placed.extend(frames, int(self._rows[kind]))
+            leaf, _ = frames.pop()
+            found.append(self.number((*without_repeats(frames), (leaf, _HERE))))
+        numbers: Ints = np.array(found, np.int64)[place[which]]
+        return numbers
 
-    def __init__(self, table: FunctionTable, described: Array, code: CodeMap, found: Contexts) -> None:
-        names: dict[str, int] = {}
-        self._of_row = [
-            names.setdefault(PART.sub("", function.name), len(names)) if known else -1
-            for function, known in zip(table.functions, described.tolist(), strict=True)
-        ]
-        self._table, self._rows = table, dict[int, int]()
-        self._called: dict[int, set[int]] = defaultdict(set)
-        self._jumped: dict[int, set[int]] = defaultdict(set)
-        self._jumps_of: dict[int, list[int]] = defaultdict(list)
-        pairs = sorted({pair for branches in found.branches.values() for pair in branches})
-        source = np.array([s for s, _ in pairs], np.uint64)
-        kinds = code.kind(source)
-        is_call, is_jump, indirect = (t[kinds].tolist() for t in (_CALLS, _JUMPS, _INDIRECT))
-        for i, (a, b) in enumerate(pairs):
-            here, there = self._function(a), self._function(b)
-            if here < 0 or there < 0:
-                continue
-            if is_call[i]:
-                self._called[a].add(there)
-            elif is_jump[i] and (here != there or (indirect[i] and self.row(a) != self.row(b))):
-                if a not in self._jumped:
-                    self._jumps_of[here].append(a)
-                self._jumped[a].add(there)
-        self._reached = {function for functions in self._jumped.values() for function in functions}
-        self._one_way: dict[Pair, list[int]] = {}
-        self._other: dict[Pair, int] = {}
-
-    def row(self, address: int) -> int:
-        """The row of the function that has ``address``, -1 where none has."""
-        if address not in self._rows:
-            self._rows[address] = int(self._table.at(np.array([address], np.uint64))[0])
-        return self._rows[address]
-
-    def _function(self, address: int) -> int:
-        row = self.row(address)
-        return self._of_row[row] if row >= 0 else -1
-
-    def filled(self, context: Context, leaf: int) -> list[int]:
-        """The calls and jumps of ``context``, in whose last function the address ``leaf`` is."""
-        found = list[int]()
-        for call, following in zip(context, [*context[1:], leaf][: len(context)], strict=True):
-            found += [call, *self._between(call, self._function(following))]
-        return found
-
-    def _between(self, call: int, function: int) -> list[int]:
-        called = self._called.get(call)
-        if function < 0 or called is None or function in called or function not in self._reached:
-            return []
-        path, ways = list[int](), 0
-        for one in called:
-            ways += self._ways(one, function, path, set())
-            if ways > 1:
-                break
-        return path if ways == 1 else []
-
-    def _ways(self, function: int, to: int, path: list[int], visiting: set[int]) -> int:
-        """How many ways of jumps lead from a function to another one: 0, 1 or more. The one is appended to ``path``."""
-        if function == to:
-            return 1
-        if function in visiting:
-            return 0
-        known = self._one_way.get((function, to))
-        if known is not None:
-            path += known
-            return 1
-        if (function, to) in self._other:
-            return self._other[function, to]
-        if function not in self._jumps_of or len(visiting) >= _DEEPEST:
-            return 0
-        begin, ways = len(path), 0
-        visiting.add(function)
-        for jump in self._jumps_of[function]:
-            ways += self._ways_of_jump(jump, to, path, visiting)
-            if ways > 1:
-                break
-        visiting.discard(function)
-        if ways == 1:
-            self._one_way[function, to] = path[begin:]
-        else:
-            del path[begin:]
-            self._other[function, to] = ways
-        return ways
-
-    def _ways_of_jump(self, jump: int, to: int, path: list[int], visiting: set[int]) -> int:
-        begin, ways = len(path), 0
-        path.append(jump)
-        for function in self._jumped[jump]:
-            ways += self._ways(function, to, path, visiting)
-            if ways > 1:
-                break
-        if ways != 1:
-            del path[begin:]
-        return ways
-
-
-# -- Probes by path
-
-
-class _ByContext:
-    """Adds up what was executed, by path."""
-
-    def __init__(self, placed: PlacedProbes, code: CodeMap, entries: dict[int, str], tail_calls: _TailCalls) -> None:
-        self.samples: dict[_Path, FunctionSamples] = {}
-        self._placed, self._entries, self._tail_calls = placed, entries, tail_calls
-        probes = placed.probes
-        rows = np.flatnonzero(code.row(probes.address) >= 0)
-        rows = rows[np.argsort(probes.address[rows], kind="stable")]
-        self._rows, self._address = rows.tolist(), probes.address[rows]
-        self._kind, self._node = probes.kind.tolist(), probes.node.tolist()
-        self._where = list(zip(probes.index.tolist(), probes.discriminator.tolist(), strict=True))
-        self._of_node: dict[int, list[int]] = defaultdict(list)
-        for row, node in enumerate(self._node):
-            self._of_node[node].append(row)
-        self._within: dict[Pair, list[int]] = {}
-        self._paths: dict[tuple[Context, int, int], _Path] = {}
-
-    def add(self, context: Context, ranges: Mapping[Pair, int], branches: Mapping[Pair, int]) -> None:
-        """Take in what was executed in a context."""
-        executed = Counter[int]()
-        for pair, times in ranges.items():
-            for row in self._probes_in(pair):
-                executed[row] += times
-        seen: dict[int, set[_Path]] = defaultdict(set)
-        for row, times in executed.items():
-            if self._kind[row] == ProbeKind.BLOCK:
-                path, samples = self._samples(context, row)
-                seen[self._node[row]].add(path)
-                _count(samples, self._where[row], times)
-                if self._where[row][0] == 1:
-                    self._enter(path, samples, times, inlined=self._placed.probes.parents[self._node[row]] >= 0)
-        for node, paths in seen.items():  # probes that were not executed, unlike those that are no more
-            for path in paths:
-                for row in self._of_node[node]:
-                    self.samples[path].lines.setdefault(self._where[row], 0)
-        for (source, target), times in branches.items():
-            call = self._placed.call_at(source)
-            if call is not None:
-                _, samples = self._samples(context, call)
-                _count(samples, (self._where[call][0], 0), times)
-                if target in self._entries:
-                    samples.called(self._where[call], self._entries[target], times)
-
-    def _enter(self, path: _Path, samples: FunctionSamples, times: int, inlined: bool) -> None:
-        """A function was entered; where it is inlined, no branch shows that its caller called it."""
-        samples.head += times
-        if inlined and len(path) > 1:
-            caller, site = path[-2]
-            above = self.samples.setdefault((*path[:-2], (caller, _HERE)), FunctionSamples())
-            _count(above, site, times)
-            above.called(site, path[-1][0], times)
-
-    def _probes_in(self, pair: Pair) -> list[int]:
-        found = self._within.get(pair)
-        if found is None:
-            first, past = np.searchsorted(self._address, np.array([pair[0], pair[1] + 1], np.uint64)).tolist()
-            found = self._within[pair] = self._rows[first:past]
-        return found
-
-    def _samples(self, context: Context, row: int) -> tuple[_Path, FunctionSamples]:
-        """The path of a probe in a context, and its counts."""
-        address, node = int(self._placed.probes.address[row]), self._node[row]
-        key = context, node, self._tail_calls.row(address)
-        path = self._paths.get(key)
-        if path is None:
-            path = self._paths[key] = self._path(context, row, address)
-        samples = self.samples.setdefault(path, FunctionSamples())
-        if self._placed.probes.parents[node] >= 0:
-            samples.attributes |= 1
-        return path, samples
-
-    def _path(self, context: Context, row: int, address: int) -> _Path:
+    def _above(self, context: Context, function: int) -> list[tuple[str, Location]]:
+        """The calls of a context that led to a function."""
         calls = list[int]()
-        for call in reversed(self._tail_calls.filled(context, address)):
+        for call in reversed(self._tail_calls.filled(context, function)):
             probe = self._placed.call_at(call)
             if probe is None:  # what called this is of no use to a compiler, which would not find the call
                 break
@@ -274,14 +122,125 @@ class _ByContext:
         frames = list[tuple[str, Location]]()
         for probe in reversed(calls):
             self._placed.extend(frames, probe)
-        self._placed.extend(frames, row)
-        leaf, _ = frames.pop()
-        return (*without_repeats(frames), (leaf, _HERE))
+        return frames
 
 
-def _count(samples: FunctionSamples, where: Location, times: int) -> None:
-    samples.lines[where] = samples.lines.get(where, 0) + times
-    samples.total += times
+# -- What was executed, by path
+
+
+class _Places:
+    """The places that probes and calls have in their functions, numbered in their order."""
+
+    def __init__(self, placed: PlacedProbes) -> None:
+        probes = placed.probes
+        index, discriminator = probes.index.astype(np.uint64) << _LOW, probes.discriminator.astype(np.uint64)
+        sites = np.array(distinct(np.array(probes.sites, np.uint64)), np.uint64) << _LOW
+        words = distinct(np.concatenate([index | discriminator, index, sites]))
+        self.all: list[Location] = [(word >> 32, word & 0xFFFFFFFF) for word in words.tolist()]
+        self.of_probe, self.of_call = np.searchsorted(words, index | discriminator), np.searchsorted(words, index)
+        """int64 by probe: with its discriminator, and without."""
+        self.number = {place: number for number, place in enumerate(self.all)}
+
+
+_LOW = np.uint64(32)
+
+
+class _Counts:
+    """What was counted, by path: columns, with rows that are to be added up."""
+
+    def __init__(self, placed: PlacedProbes, paths: _Paths) -> None:
+        self.placed, self.paths, self.places = placed, paths, _Places(placed)
+        self.nodes: tuple[Ints, Ints] = _NONE, _NONE
+        """Path and node of the probes: inline copies of which a block was executed."""
+        self._inlined: list[tuple[Ints]] = []
+        self._lines: list[tuple[Ints, Ints, Ints]] = []
+        self._heads: list[tuple[Ints, Ints]] = []
+        self.callees: dict[str, int] = {}
+        self._calls: list[tuple[Ints, Ints, Ints, Ints]] = []
+
+    @property
+    def lines(self) -> list[Ints]:
+        """Path, place and times of probes."""
+        return _joined(self._lines, 3)
+
+    @property
+    def heads(self) -> list[Ints]:
+        """Path and times of entries."""
+        return _joined(self._heads, 2)
+
+    @property
+    def calls(self) -> list[Ints]:
+        """Path, place, row of `callees` and times of calls."""
+        return _joined(self._calls, 4)
+
+    @property
+    def inlined(self) -> Ints:
+        """Paths that end in an inline copy."""
+        return _joined(self._inlined, 1)[0]
+
+    def add_ranges(self, ranges: ByContext, code: CodeMap) -> None:
+        """Count the blocks that ranges lead through."""
+        probes = self.placed.probes
+        context, probe, times = _executed(ranges, probes, code)
+        path = self.paths.of(context, probe)
+        self._lines.append((path, self.places.of_probe[probe], times))
+        node = probes.node[probe].astype(np.int64)
+        rows, _ = distinct_unordered(path, node)
+        self.nodes = path[rows], node[rows]
+        inlined = np.array(probes.parents, np.int64)[node] >= 0
+        self._inlined.append((distinct(path[inlined]),))
+        enters = probes.index[probe] == 1
+        self._heads.append((path[enters], times[enters]))
+        self._enter(path[enters & inlined], times[enters & inlined])
+
+    def _enter(self, path: Ints, times: Ints) -> None:
+        """Where a function is inlined, no branch shows that its caller called it."""
+        every, found = list(self.paths.known), list[tuple[int, int, int, int]]()
+        for number, n in zip(path.tolist(), times.tolist(), strict=True):
+            if len(every[number]) > 1:
+                *above, (caller, site), (callee, _) = every[number]
+                found.append((self.paths.number((*above, (caller, _HERE))), self.places.number[site],
+                              self.callees.setdefault(callee, len(self.callees)), n))  # fmt: skip
+        above, place, called, total = np.array(found, np.int64).reshape(-1, 4).T
+        self._lines.append((above, place, total))
+        self._calls.append((above, place, called, total))
+
+    def add_branches(self, branches: ByContext, entries: dict[int, str]) -> None:
+        """Count the calls that branches are, with the functions at whose entries they end."""
+        none = -1
+        calls = [self.placed.call_at(source) for source in branches.first.tolist()]
+        call = np.array([none if found is None else found for found in calls], np.int64)[branches.pair]
+        names = (entries.get(target) for target in branches.second.tolist())
+        callees = [none if name is None else self.callees.setdefault(name, len(self.callees)) for name in names]
+        callee = np.array(callees, np.int64)[branches.pair]
+        rows = np.flatnonzero(call >= 0)
+        call, callee, times = call[rows], callee[rows], branches.times[rows]
+        path = self.paths.of(branches.context[rows], call)
+        self._lines.append((path, self.places.of_call[call], times))
+        inlined = np.array(self.placed.probes.parents, np.int64)[self.placed.probes.node[call]] >= 0
+        self._inlined.append((distinct(path[inlined]),))
+        named = callee >= 0
+        self._calls.append((path[named], self.places.of_probe[call[named]], callee[named], times[named]))
+
+
+_NONE = np.empty(0, np.int64)
+
+
+def _joined(parts: Sequence[tuple[Ints, ...]], columns: int) -> list[Ints]:
+    return [np.concatenate([_NONE, *(part[i] for part in parts)]) for i in range(columns)]
+
+
+def _executed(ranges_: ByContext, probes: Probes, code: CodeMap) -> tuple[Ints, Ints, Ints]:
+    """(context, row of a probe, times) of the blocks that ranges lead through, each once."""
+    rows = np.flatnonzero((probes.kind == ProbeKind.BLOCK) & (code.row(probes.address) >= 0))
+    rows = rows[np.argsort(probes.address[rows], kind="stable")]
+    address = probes.address[rows]
+    first = np.searchsorted(address, ranges_.first)
+    count = (np.searchsorted(address, ranges_.second, "right") - first)[ranges_.pair]
+    place = ranges(first[ranges_.pair], count)
+    context = np.repeat(ranges_.context, count)
+    kinds, which = distinct_unordered(context, place)
+    return context[kinds], rows[place[kinds]], sums(which, np.repeat(ranges_.times, count), len(kinds))
 
 
 # -- What is written: contexts with few counts joined, the others nested
@@ -291,28 +250,65 @@ _HOT = 990_000
 """Millionths of all counts that the largest of them make up, down to the threshold (ProfileSummaryCutoffHot)."""
 
 
-def _hot_threshold(samples: dict[_Path, FunctionSamples]) -> int:
+def _hot_threshold(function: Ints, place: Ints, times: Ints) -> int:
     """The least count of a probe, over all its contexts, that is hot (ProfileSummaryBuilder)."""
-    flat: Counter[tuple[str, Location]] = Counter()
-    for path, one in samples.items():
-        for where, times in one.lines.items():
-            flat[path[-1][0], where] += times
-    wanted, so_far, least = sum(flat.values()) * _HOT // 1_000_000, 0, 0
-    for times, number in sorted(Counter(flat.values()).items(), reverse=True):
+    rows, which = distinct_unordered(function, place)
+    flat = sums(which, times, len(rows))
+    wanted, so_far, least = int(flat.sum()) * _HOT // 1_000_000, 0, 0
+    values, numbers = np.unique(flat, return_counts=True)
+    for times_, number in zip(values[::-1].tolist(), numbers[::-1].tolist(), strict=True):
         if so_far >= wanted:
             break
-        so_far, least = so_far + times * number, times
+        so_far, least = so_far + times_ * number, times_
     return least
 
 
-def _without_cold(samples: dict[_Path, FunctionSamples]) -> dict[_Path, FunctionSamples]:
-    """Contexts with less than a hot count in all are added to the function without context."""
-    least = _hot_threshold(samples)
-    kept = {path: one for path, one in samples.items() if one.total >= least}
-    for path, one in samples.items():
-        if one.total < least:
-            kept.setdefault((path[-1],), FunctionSamples()).add(one)
-    return kept
+def _without_cold(counts: _Counts) -> dict[_Path, FunctionSamples]:
+    """What was counted, by path. Contexts with less than a hot count in all are added to their function without one."""
+    known, (path, place, times) = counts.paths.known, counts.lines
+    leaves: dict[tuple[str, Location], int] = {}
+    leaf = np.array([leaves.setdefault(each[-1], len(leaves)) for each in known], np.int64)
+    total = sums(path, times, len(known))
+    hot = total >= _hot_threshold(leaf[path], place, times)
+    alone = np.array([counts.paths.number((each,)) for each in leaves], np.int64)
+    goes_to = np.where(hot, np.arange(len(hot)), alone[leaf])
+    total, head = sums(goes_to, total, len(known)), sums(goes_to[counts.heads[0]], counts.heads[1], len(known))
+    attributes = np.zeros(len(known), np.int64)
+    attributes[counts.inlined[hot[counts.inlined]]] = 1
+    path, place, times = _lines(counts, goes_to)
+    every, places, found = list(known), counts.places.all, dict[_Path, FunctionSamples]()
+    kept = distinct(goes_to)
+    bounds = np.searchsorted(path, np.append(kept, len(known))).tolist()
+    where, values = [places[number] for number in place.tolist()], times.tolist()
+    columns = zip(*(column.tolist() for column in (kept, total[kept], head[kept], attributes[kept])), strict=True)
+    for (number, one, entered, bits), lo, hi in zip(columns, bounds, bounds[1:], strict=False):
+        lines = dict(zip(where[lo:hi], values[lo:hi], strict=True))
+        found[every[number]] = FunctionSamples(one, entered, lines, attributes=bits)
+    callees, (path, place, callee, times) = list(counts.callees), counts.calls
+    keys, (times,) = group([goes_to[path], place, callee], [times], [np.add])
+    for number, at, name, n in zip(*(column.tolist() for column in (*keys, times)), strict=True):
+        found[every[number]].calls.setdefault(places[at], {})[callees[name]] = n
+    return found
+
+
+def _lines(counts: _Counts, goes_to: Ints) -> tuple[Ints, Ints, Ints]:
+    """(path, place, times) of all probes that are written, each once and sorted. ``goes_to`` int64 by path: what it is
+    added to."""
+    probes, size = counts.placed.probes, max(len(counts.places.all), 1)
+    path, place, times = counts.lines
+    called, called_at, *_ = counts.calls
+    # Probes that were not executed are written, unlike those that are no more.
+    whole, node = goes_to[counts.nodes[0]], counts.nodes[1]
+    rows, _ = distinct_unordered(whole, node)
+    whole, node = whole[rows], node[rows]
+    by_node = np.argsort(probes.node, kind="stable")
+    bounds = np.searchsorted(probes.node[by_node], np.arange(len(probes.guids) + 1))
+    count = np.diff(bounds)[node]
+    probe = by_node[ranges(bounds[:-1][node], count)]
+    paths = goes_to[path], np.repeat(whole, count), goes_to[called]
+    keys = np.concatenate(paths) * size + np.concatenate([place, counts.places.of_probe[probe], called_at])
+    (keys,), (times,) = group([keys], [np.append(times, np.zeros(len(keys) - len(times), np.int64))], [np.add])
+    return (*np.divmod(keys, size), times)
 
 
 @dataclass(slots=True)

@@ -1,23 +1,21 @@
 """Ranges and branches of a module by calling context, from samples with a branch stack and a call chain.
 
-The call chain is that of the newest branch. Going back from it, branch by branch, undoes what each of them did to the
-stack: before a call there was a frame less, before a return a frame more. So each range between two branches, and each
-branch, has a stack of its own (llvm-profgen calls this virtual unwinding; its rules are followed to the letter where
-they decide what is counted).
+The call chain is that of the newest branch. Going back from it, branch by branch (`virtual_unwinding`), gives each
+range between two branches, and each branch, a stack of its own. llvm-profgen's rules are followed to the letter where
+they decide what is counted.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import dataclass, field
-from itertools import islice
+from collections.abc import Hashable
+from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
 
 from ..analysis.branch_kinds import kinds_table
 from ..analysis.sample_filtering import filtered_batches
-from ..arrays import distinct, interval_of, numbered, offsets_of, take_rows
+from ..arrays import Ints, RowNumbers, distinct, distinct_unordered, interval_of, offsets_of, sums, take_rows
 from ..binaries import SegmentFlags
 from ..errors import NotRecordedError, UnavailableError
 from ..isa import UNDECODABLE, Decoder
@@ -25,26 +23,46 @@ from ..model import FRAME, Array, Profile, SampleBatch, SampleFilter, word
 from ..opening import code_of
 from ..symbols import FunctionTable
 from .brstack import CONTEXT_MAX
+from .virtual_unwinding import ROOT, Step, Steps, Unwound, new_unwinder
 
-__all__ = ["OUTSIDE", "CodeMap", "Context", "Contexts", "Pair", "count_contexts", "without_repeats"]
+__all__ = [
+    "OUTSIDE",
+    "ByContext",
+    "CodeMap",
+    "Context",
+    "Contexts",
+    "SampleTotals",
+    "count_contexts",
+    "without_repeats",
+]
 
 OUTSIDE = 1
 """Address of everything that is not code of the module."""
 
 Context = tuple[int, ...]
 """Addresses of the calls that led to a function, outermost first."""
-Pair = tuple[int, int]
 
 
 @dataclass(slots=True)
-class Contexts:
-    """How often each range and each branch was executed, by the context of the function that it is in.
+class ByContext:
+    """Ranges or branches, each once by context: row ``context`` int64 of `Contexts.stacks`, row ``pair`` int64
+    of ``first`` and ``second``, and how many ``times`` int64.
 
-    All addresses are link addresses. A branch to the outside, or from there, is in no context.
+    ``first`` and ``second`` are different pairs of uint64 link addresses: of the first and last instruction of a range,
+    or of a branch and its target.
     """
 
-    ranges: dict[Context, Counter[Pair]] = field(default_factory=dict)
-    branches: dict[Context, Counter[Pair]] = field(default_factory=dict)
+    context: Ints
+    pair: Ints
+    times: Ints
+    first: Array
+    second: Array
+
+
+@dataclass(slots=True)
+class SampleTotals:
+    """How many samples there are, and what was left out of them."""
+
     samples: int = 0
     """Samples that were counted."""
     recorded: int = 0
@@ -55,6 +73,20 @@ class Contexts:
     """Chains that end at a return address which no call precedes."""
     bare: int = 0
     """Samples without a chain: their address is all there is."""
+
+
+@dataclass(slots=True)
+class Contexts:
+    """How often each range and each branch was executed, by the context of the function that it is in.
+
+    A branch to the outside, or from there, is in no context.
+    """
+
+    stacks: list[Context]
+    """Different, and sorted."""
+    ranges: ByContext
+    branches: ByContext
+    samples: SampleTotals
 
 
 _CALLS = kinds_table("call", "ind_call")
@@ -152,56 +184,93 @@ def count_contexts(profile: Profile, module: int, code: CodeMap, sample_filter: 
     if not streams:
         hint = "record with --call-graph (perf: --call-graph fp -b)"
         raise NotRecordedError("the capture has no call chains with its branch stacks", hint=hint)
-    unwinder, found = _Unwinder(), Contexts()
+    unwinder, samples = new_unwinder(), _Samples(profile, module, code)
     for stream in streams:
         batches = stream.batches(("branch_from", "branch_to", "frame"))
         for batch in filtered_batches(profile, batches, sample_filter):
-            unwinder.unwind(*_prepared(profile, module, code, batch, found, unwinder.numbers))
-    unwinder.into(found)
-    return found
+            unwinder.add(*samples.prepared(batch), samples.steps)
+    return _by_context(unwinder.rows(), samples.steps, samples.totals)
 
 
 # -- What a sample says: the chain that it starts with, and steps back
 
 
-Step = tuple[int, int, int, int, int]
-"""A branch and the range after it, in numbers: how (below), the range's end, source, target (the range's start), and
-the call that ends at the target."""
+class _Samples:
+    """The samples of batch after batch, as they are unwound. Few of their branches and frames differ: what each is, is
+    worked out once."""
 
-_NONE, _STRAIGHT, _BROKEN = 0, 1, 2
-"""The range: of the newest branch or all outside; one to count; one that cannot have been executed."""
-_RANGE = 3
-_CALL, _RETURN, _OTHER = 0, 4, 8
-"""Added to that: what the branch does to the stack."""
+    def __init__(self, profile: Profile, module: int, code: CodeMap) -> None:
+        self.totals, self.steps = SampleTotals(), Steps.empty()
+        self._profile, self._module, self._code = profile, module, code
+        self._recorded, self._frames = RowNumbers(3), RowNumbers(2)
+        """Numbers of scope, source and target as they were recorded; of scope and frame."""
+        self._branch = np.empty(0, np.int64)
+        """The branch that each recorded one is."""
+        self._branches, self._step_numbers = RowNumbers(2), RowNumbers(2)
+        """Numbers of source and target in the module; of the end of a range and the branch before it."""
+        self._source, self._target = np.empty(0, np.uint64), np.empty(0, np.uint64)
+        self._frame, self._call = np.empty(0, np.uint64), np.empty(0, np.uint64)
+
+    def prepared(self, batch: SampleBatch) -> tuple[Array, Ints, Ints, Ints]:
+        """(uint64 frames, leaf first, and int64 offsets of each sample's; int64 numbers of its `steps`, newest first,
+        and their offsets) of the samples that can be unwound. All are counted in `totals`."""
+        scope, every = self._profile.binder.scopes(batch), np.arange(len(batch))
+        owner = np.repeat(every, batch.depth)
+        frame, chains, bare = _chains(batch)
+        recorded, place = self._looked_up(
+            (scope[owner], batch["branch_from"], batch["branch_to"]), (np.repeat(scope, np.diff(chains)), frame)
+        )
+        branch = self._branch[recorded]
+        kept = ((self._source != OUTSIDE) | (self._target != OUTSIDE))[branch]
+        branch, owner = branch[kept], owner[kept]
+        steps, ends = self._numbered(branch, owner), offsets_of(np.bincount(owner, minlength=len(batch)))
+        leaf, touched = self._frame[place[chains[:-1]]], np.diff(ends) > 0
+        unset = touched & self._code.frame_unset(leaf)
+        rows, totals = np.flatnonzero(touched & ~unset), self.totals
+        totals.recorded += int(touched.sum())
+        totals.unset += int(unset.sum())
+        totals.samples += len(rows)
+        totals.bare += int(bare[rows].sum())
+        place, chains = take_rows(place, chains, rows)
+        calls, chains, cut = _shortened(self._call[place], chains, leaf[rows], self._target[branch[ends[rows]]])
+        totals.cut += cut
+        return (calls, chains, *take_rows(steps, ends, rows))
+
+    def _looked_up(self, branches: tuple[Array, Array, Array], frames: tuple[Array, Array]) -> tuple[Ints, Ints]:
+        """The numbers of branches (scope, source, target) and of frames (scope, address)."""
+        recorded, new = self._recorded.of(*branches)
+        place, fresh = self._frames.of(*frames)
+        if not len(new) and not len(fresh):
+            return recorded, place
+        scope, *ends = (column[new] for column in branches)
+        found = [self._inside(scope, end) for end in ends] + [self._inside(*(column[fresh] for column in frames))]
+        self._code.know(distinct(np.concatenate(found)))
+        source, target, frame = (np.where(self._code.row(a) >= 0, a, np.uint64(OUTSIDE)) for a in found)
+        branch, new = self._branches.of(source, target)
+        self._branch = np.append(self._branch, branch)
+        self._source, self._target = np.append(self._source, source[new]), np.append(self._target, target[new])
+        self._frame = np.append(self._frame, frame)
+        self._call = np.append(self._call, self._code.call_before(frame))
+        return recorded, place
+
+    def _inside(self, scope: Array, address: Array) -> Array:
+        """uint64 module addresses, `OUTSIDE` for those in none or another one."""
+        row, at = self._profile.binder.locate(scope, address)
+        return np.where(row == self._module, at, np.uint64(OUTSIDE))
+
+    def _numbered(self, branch: Ints, owner: Ints) -> Ints:
+        """The numbers of the steps back over the branches of samples ``owner``."""
+        end = np.append(_NEWEST, self._source[branch[:-1]])[: len(branch)]
+        end[np.append(True, owner[1:] != owner[:-1])[: len(owner)]] = _NEWEST
+        numbers, new = self._step_numbers.of(end, branch)
+        if len(new):
+            end, branch = end[new], branch[new]
+            self.steps = self.steps.and_then(_steps(self._code, end, self._source[branch], self._target[branch]))
+        return numbers
 
 
-def _prepared(
-    profile: Profile, module: int, code: CodeMap, batch: SampleBatch, found: Contexts, known: dict[tuple[int, ...], int]
-) -> tuple[Array, Array, Array, Array]:
-    """(uint64 frames, leaf first, and int64 offsets of each sample's; int64 numbers of its steps, newest first, and
-    their offsets) of the samples that can be unwound. All are counted in ``found``, steps numbered in ``known``."""
-    scope, every = profile.binder.scopes(batch), np.arange(len(batch))
-    owner = np.repeat(every, batch.depth)
-    source, target = (_inside(profile, module, scope[owner], batch[name]) for name in ("branch_from", "branch_to"))
-    frame, chains, bare = _chains(batch)
-    frame = _inside(profile, module, np.repeat(scope, np.diff(chains)), frame)
-    code.know(distinct(np.concatenate([source, target, frame])))
-    source, target, frame = (np.where(code.row(a) >= 0, a, np.uint64(OUTSIDE)) for a in (source, target, frame))
-    kept = (source != OUTSIDE) | (target != OUTSIDE)
-    source, target, owner = source[kept], target[kept], owner[kept]
-    steps = numbered(known, *_steps(code, source, target, owner))
-    ends = offsets_of(np.bincount(owner, minlength=len(batch)))
-    leaf, touched = frame[chains[:-1]], np.diff(ends) > 0
-    unset = touched & code.frame_unset(leaf)
-    rows = np.flatnonzero(touched & ~unset)
-    found.recorded += int(touched.sum())
-    found.unset += int(unset.sum())
-    found.samples += len(rows)
-    found.bare += int(bare[rows].sum())
-    calls, chains = take_rows(code.call_before(frame), chains, rows)
-    calls, chains, cut = _shortened(calls, chains, leaf[rows], target[ends[rows]])
-    found.cut += cut
-    return (calls, chains, *take_rows(steps, ends, rows))
+_NEWEST = np.uint64((1 << 64) - 1)
+"""In place of the end of a range: there is none after the newest branch."""
 
 
 def _shortened(calls: Array, chains: Array, leaf: Array, target: Array) -> tuple[Array, Array, int]:
@@ -239,129 +308,66 @@ def _chains(batch: SampleBatch) -> tuple[Array, Array, Array]:
     return frame, offsets_of(np.bincount(owner, minlength=len(batch))), bare
 
 
-def _inside(profile: Profile, module: int, scope: Array, address: Array) -> Array:
-    """uint64 module addresses, `OUTSIDE` for those in none or another one."""
-    row, at = profile.binder.locate(scope, address)
-    return np.where(row == module, at, np.uint64(OUTSIDE))
-
-
-def _steps(code: CodeMap, source: Array, target: Array, owner: Array) -> tuple[Array, ...]:
-    """The columns of `Step` for the branches of samples ``owner``."""
-    newest = np.append(True, owner[1:] != owner[:-1])[: len(owner)]
-    end = np.where(newest, np.uint64(0), np.append(np.uint64(0), source[:-1])[: len(source)])
-    before, behind = target == OUTSIDE, end == OUTSIDE
+def _steps(code: CodeMap, end: Array, source: Array, target: Array) -> Steps:
+    newest, before, behind = end == _NEWEST, target == OUTSIDE, end == OUTSIDE
     good = ~before & ~behind & code.straight(target, end)
-    how = np.where(newest | (before & behind), _NONE, np.where(good, _STRAIGHT, _BROKEN))
+    how = np.where(newest | (before & behind), Step.NO_RANGE, np.where(good, Step.STRAIGHT, Step.BROKEN))
     kind, call = code.kind(source), code.call_before(target)
     from_outside = source == OUTSIDE
     is_call = _CALLS[kind] | (from_outside & (call == 0))
     is_return = _RETURNS[kind] | (from_outside & (call != 0))
-    how += np.where(is_call, _CALL, np.where(is_return, _RETURN, _OTHER))
-    return how, end, source, target, call
+    how += np.where(is_call, Step.CALL, np.where(is_return, Step.RETURN, Step.OTHER))
+    return Steps(how.astype(np.uint8), end, source, target, call)
 
 
-# -- Going back
+# -- The contexts of stacks
 
 
-_ROOT = 0
+def _by_context(unwound: Unwound, steps: Steps, totals: SampleTotals) -> Contexts:
+    """Ranges and branches added up by the context of the stack that they are in."""
+    how, source, target = steps.how[unwound.step], steps.source[unwound.step], steps.target[unwound.step]
+    ranges = np.flatnonzero(how & Step.RANGE == Step.STRAIGHT)
+    branches = np.flatnonzero((source != OUTSIDE) & (target != OUTSIDE))
+    callers = [unwound.parent[state >> 1] for state in (unwound.state[ranges], unwound.after[branches])]
+    stacks, context = _contexts(unwound, distinct(np.concatenate(callers)))
+    ends = (target[ranges], steps.end[unwound.step[ranges]]), (source[branches], target[branches])
+    straight, taken = (
+        _added_up(context[caller], *pair, unwound.times[rows])
+        for caller, pair, rows in zip(callers, ends, (ranges, branches), strict=True)
+    )
+    return Contexts(stacks, straight, taken, totals)
 
 
-class _Unwinder:
-    """Replays branches backwards. Stacks are nodes of a tree, each with the address of its last frame, so a stack is a
-    number; what a step does to a stack is worked out once, then looked up."""
-
-    def __init__(self) -> None:
-        self.numbers: dict[tuple[int, ...], int] = {}
-        """The number of each `Step`."""
-        self._steps: list[tuple[int, ...]] = []
-        self._parent, self._address = [_ROOT], [0]
-        self._children: dict[Pair, int] = {}
-        self._after: dict[int, int] = {}
-        self._times: Counter[int] = Counter()
-        """Of each stack and step: times 2**32 the stack, plus the number of the step."""
-
-    def unwind(self, calls: Array, chains: Array, steps: Array, ends: Array) -> None:
-        """Take in samples, as `_prepared` has them: all of them frame by frame, then step by step."""
-        self._steps += islice(self.numbers, len(self._steps), None)
-        rows, place = np.unique(calls, return_inverse=True)
-        addresses, depth = rows.tolist(), np.diff(chains)
-        state = np.zeros(len(depth), np.int64)
-        for k in range(int(depth.max(initial=0))):  # the outermost frame is the last one
-            deep = np.flatnonzero(depth > k)
-            keys, which = np.unique(state[deep] << 32 | place[chains[1:][deep] - 1 - k], return_inverse=True)
-            nodes = [self._child(key >> 32, addresses[key & 0xFFFFFFFF]) for key in keys.tolist()]
-            state[deep] = np.array(nodes, np.int64)[which]
-        state <<= 1
-        depth, after, times = np.diff(ends), self._after, self._times
-        for k in range(int(depth.max(initial=0))):
-            deep = np.flatnonzero(depth > k)
-            keys, which, number = np.unique(
-                state[deep] << 32 | steps[ends[:-1][deep] + k], return_inverse=True, return_counts=True
-            )
-            following = []
-            for key, n in zip(keys.tolist(), number.tolist(), strict=True):
-                times[key] += n
-                found = after.get(key)
-                if found is None:
-                    found = after[key] = self._before(key >> 32, self._steps[key & 0xFFFFFFFF])
-                following.append(found)
-            state[deep] = np.array(following, np.int64)[which]
-
-    def _child(self, node: int, address: int) -> int:
-        found = self._children.get((node, address))
-        if found is None:
-            found = self._children[node, address] = len(self._parent)
-            self._parent.append(node)
-            self._address.append(address)
-        return found
-
-    def _before(self, state: int, step: tuple[int, ...]) -> int:
-        """The stack before a step. The lowest bit: the stack was lost, and only its last frame is known."""
-        how, _, source, _, call = step
-        leaf, parent = state >> 1, self._parent[state >> 1]
-        if state & 1 or how & _RANGE == _BROKEN:
-            return self._child(_ROOT, source) << 1 | 1
-        does = how & ~_RANGE
-        if does == _CALL and parent != _ROOT and self._address[parent] == source:
-            return parent << 1
-        if does == _RETURN:
-            leaf = self._child(parent, call)
-            return self._child(leaf, source) << 1
-        return self._child(parent, source) << 1
-
-    def into(self, found: Contexts) -> None:
-        """Add up ranges and branches by context."""
-        contexts: dict[int, Context] = {}
-
-        def context(state: int) -> Context:
-            node = self._parent[state >> 1]
-            if node not in contexts:
-                contexts[node] = self._context(node)
-            return contexts[node]
-
-        for key, times in self._times.items():
-            state, (how, end, source, target, _) = key >> 32, self._steps[key & 0xFFFFFFFF]
-            if how & _RANGE == _STRAIGHT:
-                found.ranges.setdefault(context(state), Counter())[target, end] += times
-            if OUTSIDE not in (source, target):
-                found.branches.setdefault(context(self._after[key]), Counter())[source, target] += times
-
-    def _context(self, node: int) -> Context:
-        """The calls down to a node, from the last one that came from the outside."""
-        calls = []
-        while node != _ROOT and self._address[node] != OUTSIDE:
-            if self._address[node]:  # 0: a return to where no call was
-                calls.append(self._address[node])
-            node = self._parent[node]
-        return tuple(without_repeats(calls[::-1]))
+def _added_up(context: Ints, first: Array, second: Array, times: Ints) -> ByContext:
+    rows, pair = distinct_unordered(first, second)
+    kinds, which = distinct_unordered(context, pair)
+    return ByContext(context[kinds], pair[kinds], sums(which, times, len(kinds)), first[rows], second[rows])
 
 
-_Frame = TypeVar("_Frame")
+def _contexts(unwound: Unwound, nodes: Ints) -> tuple[list[Context], Ints]:
+    """(the different contexts of these stacks, sorted; int64 which of them each stack has, -1 for those not asked)."""
+    parent, address, of_node = unwound.parent.tolist(), unwound.address.tolist(), dict[int, Context]()
+    for node in nodes.tolist():
+        calls, at = list[int](), node
+        while at != ROOT and address[at] != OUTSIDE:  # down to a node, from the last one that came from the outside
+            if address[at]:  # 0: a return to where no call was
+                calls.append(address[at])
+            at = parent[at]
+        of_node[node] = tuple(without_repeats(calls[::-1]))
+    stacks = sorted(set(of_node.values()))
+    number, context = {stack: i for i, stack in enumerate(stacks)}, np.full(len(parent), -1, np.int64)
+    context[nodes] = [number[stack] for stack in of_node.values()]
+    return stacks, context
+
+
+_Frame = TypeVar("_Frame", bound=Hashable)
 
 
 def without_repeats(frames: list[_Frame]) -> list[_Frame]:
     """``frames`` with one in place of each run of equal sequences side by side, shorter sequences first: what recursion
     leaves of a stack (compressRecursionContext of llvm-profgen)."""
+    if len(set(frames)) == len(frames):
+        return frames
     size, most = 1, len(frames) // 2
     while size <= most:
         frames = _merged(frames, size)

@@ -125,19 +125,25 @@ class FunctionSamples:
         for _, callee, samples in self.callees():
             yield from samples.each(callee)
 
-    def text(self, depth: int = 1) -> Iterator[str]:
-        """Its lines, ``depth`` columns in."""
+    def write(self, parts: list[str], depth: int = 1) -> None:
+        """Append its lines, ``depth`` columns in."""
         blanks = " " * depth
-        for where in sorted(self.lines):
-            calls = "".join(f" {name}:{count}" for name, count in self.targets(where)) if where in self.calls else ""
-            yield f"{blanks}{_location(where)}: {self.lines[where]}{calls}\n"
+        if self.calls:
+            for where, count in sorted(self.lines.items()):
+                calls = "".join(f" {name}:{n}" for name, n in self.targets(where)) if where in self.calls else ""
+                parts.append(f"{blanks}{_location(where)}: {count}{calls}\n")
+        else:  # of profiles by context this is most, with hundreds of thousands of lines
+            parts.append("".join([
+                f"{blanks}{line}.{part}: {count}\n" if part else f"{blanks}{line}: {count}\n"
+                for (line, part), count in sorted(self.lines.items())
+            ]))  # fmt: skip
         for where, name, samples in self.callees():
-            yield f"{blanks}{_location(where)}: {name}:{samples.total}\n"
-            yield from samples.text(depth + 1)
+            parts.append(f"{blanks}{_location(where)}: {name}:{samples.total}\n")
+            samples.write(parts, depth + 1)
         if self.checksum:
-            yield f"{blanks}!CFGChecksum: {self.checksum}\n"
+            parts.append(f"{blanks}!CFGChecksum: {self.checksum}\n")
         if self.attributes:
-            yield f"{blanks}!Attributes: {self.attributes}\n"
+            parts.append(f"{blanks}!Attributes: {self.attributes}\n")
 
     def without_ambiguous(self) -> None:
         """Drop inlined functions whose name says nothing."""
@@ -242,10 +248,11 @@ class SampleTree:
         return sorted(self.functions.items(), key=lambda item: (-item[1].total, item[0]))
 
     def text(self) -> Iterator[str]:
-        """The whole profile."""
+        """The whole profile, function by function."""
         for name, samples in self.ordered():
-            yield f"{name}:{samples.total}:{samples.head}\n"
-            yield from samples.text()
+            parts = [f"{name}:{samples.total}:{samples.head}\n"]
+            samples.write(parts)
+            yield "".join(parts)
 
 
 def _location(where: Location) -> str:

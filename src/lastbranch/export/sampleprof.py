@@ -42,7 +42,7 @@ def write_tree(tree: SampleTree, out: IO[bytes], options: ExportOptions) -> None
     if options.extbinary:
         out.write(as_extbinary(tree))
     else:
-        out.writelines(line.encode("utf-8", "surrogateescape") for line in tree.text())
+        out.writelines(function.encode("utf-8", "surrogateescape") for function in tree.text())
 
 
 FORMAT = ModuleFormat("prof", write)

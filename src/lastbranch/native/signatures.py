@@ -56,6 +56,10 @@ SIGNATURES: dict[str, str] = {
     # perf_records.c
     "lb_records_chase": "i64 pointer i64 int i64 pointer pointer i64 pointer",
     "lb_samples_check": f"int pointer i64 int pointer i64 i64 pointer i64 i64 i64 {'pointer ' * 5}",
+    # row_numbers.c
+    "lb_numbers_new": "pointer u64 i64",
+    "lb_numbers_free": "nothing pointer",
+    "lb_numbers_add": "i64 pointer pointer i64 pointer pointer",
     # runs.c
     "lb_take_runs": "int pointer i64 i64 pointer pointer i64 pointer i64",
     # sample_sums.c
@@ -78,6 +82,13 @@ SIGNATURES: dict[str, str] = {
     "lb_sums_clear": "nothing pointer",
     # unwind_stack.c
     "lb_unwind_stack": "int pointer",
+    # virtual_unwinding.c
+    "lb_unwinder_new": "pointer u64",
+    "lb_unwinder_free": "nothing pointer",
+    "lb_unwinder_add": f"int pointer pointer i64 pointer pointer i64 pointer i64 {'pointer ' * 3} i64",
+    "lb_unwinder_nodes": "i64 pointer",
+    "lb_unwinder_events": "i64 pointer",
+    "lb_unwinder_rows": f"nothing {'pointer ' * 7}",
     # walk_events.c
     "lb_walk_events": f"int pointer pointer i64 pointer pointer pointer i64 pointer i64 pointer i64 {'pointer ' * 3}",
 }
