@@ -151,6 +151,13 @@ def test_annotate_is_the_same_text_with_and_without_arrows() -> None:
     assert not set(out).intersection("│┌└\x1b")
 
 
+def test_addresses_of_loops_are_whole_where_other_columns_can_go() -> None:
+    (loop,) = json.loads(run_cli("annotate", *DEMO, "main", "--format", "json").out)["loops"]
+    heading, row = shown("annotate", "main", width=60, TERM="dumb").partition("Loops\n")[2].splitlines()[:2]
+    assert heading.split() == ["loop", "from", "to", "blocks", "iterations", "longest", "cycles"]
+    assert row.split()[1:3] == [loop["from"], loop["to"]]
+
+
 def test_cells_of_annotate_are_coloured_by_their_part_of_the_function() -> None:
     lines = shown("annotate", "main", width=200).splitlines()
     (hot,) = [line for line in lines if "0x1310" in line and "mov" in line]

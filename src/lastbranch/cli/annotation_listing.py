@@ -32,6 +32,8 @@ _LEAST = 24
 """Letters of the name of the function that are always printed."""
 _WITHIN = ("arcs", "indirect_targets")
 """Their shares are of the branch that they are ways out of."""
+_SPARE = ("depth", "blocks", "longest", "trips p90", "trips p50")
+"""Of loops: left out before their addresses are shortened."""
 _BLOCK = ("count", "bursts", "noise %", "cycles", "ipc", "loop")
 """What is printed only at the first instruction of a block."""
 
@@ -106,7 +108,7 @@ def _text(shown: Annotated, limit: int, every: bool, estimate: Estimate) -> Iter
         if rows:
             yield ""
             yield title
-            yield from row_lines(columns, rows, names=names, titles=its_titles)
+            yield from row_lines(columns, rows, names=names, spare=_SPARE, titles=its_titles)
 
 
 def _listing(shown: Annotated, every: bool, titles: dict[str, str]) -> Iterator[str]:
