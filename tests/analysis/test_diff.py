@@ -343,5 +343,5 @@ def test_a_true_change_ends_with_its_own_exit_code(run: Callable[..., Ran], monk
     monkeypatch.setattr("lastbranch.cli.options.Capture.open", lambda _self: next(profiles))
     ran = run("diff", "a", "b", "--by", "edge", "--fail-over", "60", "--no-symbol-cache")
     assert ran.code == 6
-    assert "1 shares grew significantly by more than 60 points" in ran.err
+    assert "1 share grew significantly by more than 60 points" in ran.err
     assert run("diff", "a", "b", "--by", "edge", "--fail-over", "63", "--no-symbol-cache").code == 0

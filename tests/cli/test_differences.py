@@ -54,7 +54,7 @@ def test_markdown_is_a_table_with_its_sentence(run: Callable[..., Ran], captures
     assert ran.code == 6
     said, grown, empty, head, rule, *rows = ran.out.splitlines()
     assert said == "**2 of 2 differ significantly (false discovery rate 0.05).**"
-    assert grown == "**1 shares grew significantly by more than 10 points.**"
+    assert grown == "**1 share grew significantly by more than 10 points.**"
     assert empty == ""
     cells = [re.split(r"(?<!\\)\|", row)[1:-1] for row in (head, rule, *rows)]
     assert {len(row) for row in cells} == {len(cells[0])} == {10}

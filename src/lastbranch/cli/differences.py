@@ -70,7 +70,7 @@ def verdict(found: Difference, rate: float) -> list[str]:
     number = int(found.significant(rate).sum())
     said = f"{number} of {tested} differ significantly (false discovery rate {rate:g})"
     rare = len(found) - tested
-    return [said + (f"; {rare} have too few samples to tell" if rare else "")]
+    return [said + (f"; {rare} {'has' if rare == 1 else 'have'} too few samples to tell" if rare else "")]
 
 
 def exceeded(found: Difference, rate: float, points: float | None) -> int:
@@ -83,8 +83,10 @@ def exceeded(found: Difference, rate: float, points: float | None) -> int:
 
 def _grown(found: Difference, rate: float, points: float | None) -> list[str]:
     """The sentence about what --fail-over does not allow; none where there is nothing of that."""
+    from ..model import counted
+
     over = 0 if points is None else int((found.significant(rate) & (100 * found.change > points)).sum())
-    return [f"{over} shares grew significantly by more than {points:g} points"] if over else []
+    return [f"{counted(over, 'share')} grew significantly by more than {points:g} points"] if over else []
 
 
 # -- Markdown, as GitHub and GitLab show it

@@ -141,7 +141,10 @@ class _Record(click.Command):
                   "call-stack mode of branch records (lbr). auto: dwarf with the software engine.")  # fmt: skip
 @duty_option
 @click.option(
-    "--duration", type=click.FloatRange(min=0, min_open=True), metavar="SECONDS", help="Stop after this time."
+    "--duration",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="SECONDS",
+    help="End the recording after this time. A launched program runs on.",
 )
 @click.option("--switch-output", metavar="SIZE|TIME",
               help="Software: go on in a new file after that many bytes of records (100M, 1G) or that time (30s, 5m, "
@@ -218,6 +221,10 @@ def command(
         _say(f"{done} written to {_written(output, done)}")
         for note in done.notes:
             _say(f"note: {note}")
+        if target.command_words and done.exit_code is None:
+            from ..model import visible
+
+            _say(f"note: the recording has ended, and {visible(target.command_words[0])} runs on")
         if viewer:
             _say("the viewer goes on; Ctrl-C ends it")
             viewer.finish()

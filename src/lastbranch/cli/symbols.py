@@ -175,8 +175,8 @@ def _like(profile: Profile, namer: Namer, wanted: str, modules: Collection[int])
     remedy = "".join(f"; {text}" for text in _remedy(profile, notes))
     if not known:
         return f": no module has names; MODULE+0xADDRESS needs none{remedy}"
-    nameless = [f"{short} ({why})" for short, sign, why in (note.partition(_UNNAMED) for note in notes) if sign]
-    unnamed = f"; no names are known in {', '.join(nameless[:_NEAR])}" if nameless else ""
+    nameless = dict.fromkeys(f"{short} ({why})" for short, sign, why in (n.partition(_UNNAMED) for n in notes) if sign)
+    unnamed = f"; no names are known in {', '.join(list(nameless)[:_NEAR])}" if nameless else ""
     plain = sorted({f.shown.partition("(")[0] for row in known for f in namer.table(row).functions})
     near = [name for name in plain if wanted.casefold() in name.casefold()][:_NEAR]
     alike = [name for name in plain if name[:1] == wanted[:1]][:_COMPARED]

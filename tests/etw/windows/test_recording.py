@@ -269,11 +269,12 @@ def test_the_second_interrupt_ends_the_recording(
 
 
 @pytest.mark.parametrize("words", [("-a",), ("--", "sh")])
-def test_a_duration_ends_it(
+def test_a_duration_ends_the_recording_and_not_the_program(
     windows: FakeWindows, record: Record, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
 ) -> None:
     launched(monkeypatch, Child(None), windows)
-    assert record("--duration", "0.01", *words).code == 0
+    ran = record("--duration", "0.01", *words)
+    assert (ran.code, "note: the recording has ended, and sh runs on" in ran.err) == (0, words[0] == "--")
     assert windows.sessions == {}
     assert windows.last("ControlTraceW").arguments[3] == 1
 
