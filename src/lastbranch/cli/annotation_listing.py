@@ -32,8 +32,8 @@ _LEAST = 24
 """Letters of the name of the function that are always printed."""
 _WITHIN = ("arcs", "indirect_targets")
 """Their shares are of the branch that they are ways out of."""
-_SPARE = ("depth", "blocks", "longest", "trips p90", "trips p50")
-"""Of loops: left out before their addresses are shortened."""
+_SPARE = ("depth", "blocks", "longest", "trips p90", "trips p50", "bursts", "noise")
+"""Of the tables below the listing: left out before places are shortened."""
 _BLOCK = ("count", "bursts", "noise %", "cycles", "ipc", "loop")
 """What is printed only at the first instruction of a block."""
 
