@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
 import perfdata_writer as pw
+from burst_captures import NAME, write
 from command_line import Ran
 from lastbranch import demo
 from small_elf import tiny_elf
@@ -201,3 +202,25 @@ def test_cycles_that_are_not_known_say_why(browser: Browser, tmp_path: Path) -> 
     chosen = urlencode({"name": "prog+0x401000", "beside": "cycles"})
     with serving(loaded(path, "/")) as at, looking_at(browser, f"{at}#/function?{chosen}") as page:
         assert "did not time them" in page.locator(".panel .first").inner_text()
+
+
+def test_what_few_bursts_saw_is_grey_however_often_it_was_counted(
+    run: Callable[..., Ran], browser: Browser, tmp_path: Path
+) -> None:
+    """Here and among the branches."""
+    path = write(tmp_path, [[[(2, 8), (9, 0)] * 150], *[[[(6, 0)] * 3]] * 120])
+    blocks = json.loads(run("annotate", path, NAME, "--symfs", "/", "--format", "json").out)["blocks"]
+    edges = json.loads(run("branches", path, "--symfs", "/", "--format", "json").out)
+    chosen = urlencode({"name": NAME, "beside": "graph"})
+    with serving(loaded(path, "/")) as at, looking_at(browser, f"{at}#/function?{chosen}") as page:
+        shown = cells(page, "Instructions")
+        grey = page.get_by_role("grid", name="Instructions").locator(".few").all_inner_texts()
+        page.get_by_text("grey for fewer than 100 bursts").wait_for()
+        page.goto(f"{at}#/branches?view=edges")
+        listed = cells(page, "Branches")
+        grey_edges = page.get_by_role("grid", name="Branches").locator(".few").all_inner_texts()
+    noise = {row["from"]: f"{row['noise_percent']:.2f}" for row in blocks}
+    assert {cell["address"]: cell["noise"] for cell in shown if cell["noise"]} == noise
+    assert grey == [noise["0x401008"]]
+    assert [cell["noise"] for cell in listed] == [f"{row['noise']:.2f}" for row in edges]
+    assert len(grey_edges) == 4  # the share of two branches, and its noise

@@ -39,12 +39,9 @@ export class Drawing {
   readonly boxOf = new Map<number, number>();
   /** Why it is not drawn; empty where it is. */
   readonly refusal: string;
-  /** Samples of what is not greyed. */
-  readonly enough: number;
 
   constructor(private readonly code: Code) {
     const { answer } = code;
-    this.enough = Number(answer.header["enough"]);
     const source = answer.numbers("block_edges.source");
     const target = answer.numbers("block_edges.target");
     const ran = new Set([...source, ...target].map(Number).filter((block) => block >= 0));
@@ -70,7 +67,7 @@ export class Drawing {
       const at = (values: typeof counts): number => values?.[block] ?? NaN;
       const share = executed ? (at(counts) * (last - first + 1)) / executed : NaN;
       const gap = (at(came) - at(went)) / Math.max(at(came), at(went), 1);
-      const few = at(counts) < this.enough;
+      const few = (this.code.observed[block] ?? 0) < this.code.enough;
       const address = hex(this.code.address[first] ?? 0n);
       const time = Number.isNaN(at(cycles)) ? "" : `${decimal(at(cycles))} cycles, IPC ${decimal(at(ipc))}`;
       const flow = Math.abs(gap) > GAP ? `came ${count(at(came))}, went ${count(at(went))}` : "";
@@ -89,7 +86,7 @@ export class Drawing {
         description:
           `Block ${address}: ran ${count(at(counts))} times, ${percent(share)} % of the function's instructions; ` +
           `${time || "cycles not recorded"}; ${count(at(came))} came in, ${count(at(went))} went out` +
-          (few ? `; fewer than ${this.enough} executions: mostly chance.` : "."),
+          (few ? `; ${this.tooFew}.` : "."),
       });
     }
   }
@@ -100,7 +97,6 @@ export class Drawing {
     const [source, target, counts, probability, wrong, decided] = ["source", "target", "count", "probability", "mispredicted", "decided"].map(
       (name) => answer.numbers(`block_edges.${name}`),
     );
-    const ended = answer.numbers("blocks.count");
     kinds.forEach((kind, i) => {
       const from = source?.[i] ?? -1;
       const to = target?.[i] ?? -1;
@@ -109,8 +105,9 @@ export class Drawing {
       const missed = wrong?.[i] ?? NaN;
       if (kind === "called") return; // the edge from the call to the block after it is drawn
       const link = kind === "returned" ? to - 1 : from;
-      const few = (from >= 0 ? (ended[from] ?? 0) : many) < this.enough;
-      const fewWrong = (decided?.[i] ?? 0) < this.enough;
+      const seen = (block: number): number => this.code.observed[block] ?? 0;
+      const few = (from >= 0 ? seen(from) : Math.min(many, seen(to))) < this.code.enough;
+      const fewWrong = (decided?.[i] ?? 0) < this.code.enough;
       const parts = [
         from >= 0 && chance < 1 ? `${percent(chance)} %` : "",
         missed >= 0.01 && !fewWrong ? `${percent(missed)} % missed` : "",
@@ -125,9 +122,13 @@ export class Drawing {
         label: parts.filter(Boolean).join(" · "),
         few,
         description: `${NAMES[kind] ?? kind}: ${count(many)}${Number.isNaN(chance) ? "" : `, ${percent(chance)} % of the block's executions`}` +
-          `${Number.isNaN(missed) ? "" : `, mispredicted ${percent(missed)} %`}${few ? `; fewer than ${this.enough}: mostly chance` : ""}`,
+          `${Number.isNaN(missed) ? "" : `, mispredicted ${percent(missed)} %`}${few ? `; ${this.tooFew}` : ""}`,
       });
     });
+  }
+
+  private get tooFew(): string {
+    return `fewer than ${this.code.enough} ${this.code.unit}: mostly chance`;
   }
 
   /** The small box of all that is outside, which edges come from or lead to. */

@@ -12,6 +12,11 @@ export class Code {
   readonly last: Numbers;
   /** How often each block ran; NaN where that is not known. */
   readonly counted: Numbers;
+  /** What its count and rates rest on, in this unit: bursts or executions. */
+  readonly observed: Numbers;
+  readonly unit: string;
+  /** What rests on fewer is grey. */
+  readonly enough: number;
   /** The row with the most samples, else of the block that ran most often: what is looked at first. */
   readonly hottest: number;
   /** Why there are no counts of executions; empty where there are. */
@@ -24,6 +29,9 @@ export class Code {
     this.first = answer.numbers("blocks.first");
     this.last = answer.numbers("blocks.last");
     this.counted = answer.numbers("blocks.count");
+    this.observed = answer.numbers("blocks.observed");
+    this.enough = Number(answer.header["enough"]);
+    this.unit = String(answer.header["rests_on"]);
     const row = maximum(answer.numbers("instructions.samples"));
     this.hottest = row >= 0 ? row : (this.first[maximum(this.counted)] ?? 0);
     this.missing = String(answer.header["missing"] ?? "");

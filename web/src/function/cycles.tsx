@@ -18,7 +18,6 @@ export function Cycles({ code }: PanelProps): ComponentChild {
   const bins = binsOf(answer, "cycles", "block");
   const spent = (block: number): number => (code.counted[block] ?? 0) * (mean?.[block] ?? 0);
   const timed = [...bins.keys()].sort((a, b) => spent(b) - spent(a) || a - b);
-  const enough = Number(answer.header["enough"]);
   const chosen = chosenRow(code);
   const here = chosen < 0 ? -1 : code.block[chosen];
   const longest = hex(code.address[code.address.length - 1] ?? 0n).length;
@@ -38,7 +37,7 @@ export function Cycles({ code }: PanelProps): ComponentChild {
           {timed.slice(0, SHOWN).map((block) => {
             const rows = code.rowsOf(block);
             return (
-              <tr key={block} class={[block === here ? "active" : "", (code.counted[block] ?? 0) < enough ? "few" : ""].join(" ")} data-block={block} onMouseEnter={() => point(rows)} onMouseLeave={() => point([])}>
+              <tr key={block} class={[block === here ? "active" : "", (code.observed[block] ?? 0) < code.enough ? "few" : ""].join(" ")} data-block={block} onMouseEnter={() => point(rows)} onMouseLeave={() => point([])}>
                 <td><button type="button" class="plain" onClick={() => choose(code, rows[0] ?? 0)}>{hex(code.address[rows[0] ?? 0] ?? 0n)}</button></td>
                 <td>{decimal(mean?.[block] ?? NaN)}</td>
                 <td>{decimal(half?.[block] ?? NaN)}</td>

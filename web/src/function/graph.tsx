@@ -202,7 +202,7 @@ function Drawn({ code, drawing, laid, changes }: DrawnProps): ComponentChild {
       </div>
       <p class="hint said" role="status">
         {box && changed ? `${box.description} Changed: ${changed}.` : null}
-        {box && changed ? null : box?.description ?? `Edges: grey for fewer than ${drawing.enough} executions, dashed over a call, red where often mispredicted.`}
+        {box && changed ? null : box?.description ?? `Edges: grey for fewer than ${code.enough} ${code.unit}, dashed over a call, red where often mispredicted.`}
       </p>
       <EdgesTable code={code} drawing={drawing} />
     </div>

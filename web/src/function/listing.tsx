@@ -80,8 +80,8 @@ function columnsOf(code: Code, arcs: Arcs): Column[] {
   const counts = ofBlock("count", atFirst);
   const samples = answer.numbers("instructions.samples");
   const digits = hex(address[rows - 1] ?? 0n).length;
-  const enough = Number(answer.header["enough"]);
-  const few = (row: number): boolean => (code.counted[block[row] ?? 0] ?? 0) < enough;
+  const few = (row: number): boolean => (code.observed[block[row] ?? 0] ?? 0) < code.enough;
+  const halving = String(answer.header["halving"] ?? "");
   const noCycles = missing || "The source records no cycles here.";
   const texts = textColumn("text", "Instruction", code.text, { width: 9, grow: 1 });
   const instruction: Column = {
@@ -124,7 +124,26 @@ function columnsOf(code: Code, arcs: Arcs): Column[] {
       }),
       atFirst,
     ),
+    blank(
+      numberColumn("noise", "Noise", ofBlock("noise", atFirst), percent, {
+        width: 3.8,
+        unit: "%",
+        few,
+        hint: `The standard error of Seen, in percent of it${halving ? `: ${halving}` : ""}.`,
+        unknown: "One burst alone saw it, or counts are estimated.",
+      }),
+      ran(atFirst),
+    ),
     blank(numberColumn("taken", "Taken", ofBlock("taken", ofBranch), percent, { width: 3.8, unit: "%", few, hint: "Of the times that the branch ran.", unknown: missing }), ran(ofBranch)),
+    blank(
+      numberColumn("taken_noise", "±", ofBlock("taken_noise", ofBranch), percent, {
+        width: 3,
+        few,
+        hint: "The standard error of Taken, in percentage points.",
+        unknown: "One burst alone saw the branch, or counts are estimated.",
+      }),
+      ran(ofBranch),
+    ),
     blank(
       numberColumn("mispredicted", "Missed", ofBlock("mispredicted", atLast), percent, {
         width: 4.4,

@@ -37,7 +37,7 @@ function Loop({ code, loop, bins }: PanelProps & { loop: number; bins: readonly 
     ["cycles", "Cycles", "Of one iteration, on average.", decimal(of("cycles")), String(answer.header["no_cycles"] ?? "It was not seen to run.")],
   ];
   const size = `${of("depth") > 1 ? `depth ${of("depth")}, ` : ""}${counted(of("blocks"), "block")}`;
-  const few = of("visits") < Number(answer.header["enough"]);
+  const few = Math.min(of("visits"), code.observed[of("header")] ?? 0) < code.enough;
   return (
     <section class="loop" aria-label={`Loop at ${at}`} data-loop={loop}>
       <h3 title={`${at}: ${size}`}>

@@ -14,6 +14,7 @@ interface Target {
   readonly to: string;
   readonly column: number;
   readonly count: number;
+  readonly observed: number;
   readonly share: number;
   readonly mispredicted: number;
 }
@@ -34,6 +35,7 @@ export function Targets({ code }: PanelProps): ComponentChild {
 function sitesOf({ answer }: Code): Map<number, Target[]> {
   const to = answer.texts("edges.to");
   const counts = answer.numbers("edges.count");
+  const observed = answer.numbers("edges.observed");
   const wrong = answer.numbers("edges.mispredicted");
   const edges = answer.numbers("targets.edge");
   const share = answer.numbers("targets.share");
@@ -43,7 +45,7 @@ function sitesOf({ answer }: Code): Map<number, Target[]> {
     const edge = edges[i] ?? 0;
     const found = sites.get(row) ?? [];
     if (!found.length) sites.set(row, found);
-    found.push({ to: to[edge] ?? "", column: column[i] ?? 0, count: counts[edge] ?? NaN, share: share[i] ?? NaN, mispredicted: wrong[edge] ?? NaN });
+    found.push({ to: to[edge] ?? "", column: column[i] ?? 0, count: counts[edge] ?? NaN, observed: observed[edge] ?? 0, share: share[i] ?? NaN, mispredicted: wrong[edge] ?? NaN });
   });
   return sites;
 }
@@ -103,8 +105,7 @@ function Site({ code, row, targets }: PanelProps & { row: number; targets: reado
   const at = hex(code.address[row] ?? 0n);
   const rest = targets.slice(SHOWN);
   const sum = (of: (target: Target) => number, over: readonly Target[] = rest): number => over.reduce((all, target) => all + of(target), 0);
-  const enough = Number(code.answer.header["enough"]);
-  const few = sum((one) => one.count, targets) < enough;
+  const few = (code.observed[code.block[row] ?? 0] ?? 0) < code.enough;
   return (
     <table class="site" aria-label={`Targets of ${at}`}>
       <caption>
@@ -119,7 +120,7 @@ function Site({ code, row, targets }: PanelProps & { row: number; targets: reado
             <td class="target" title={target.to} data-number={target.column + 1}><Place name={target.to} /></td>
             <td>{count(target.count)}</td>
             <td><Figure few={few}>{percent(target.share)}</Figure></td>
-            <td>{Number.isNaN(target.mispredicted) ? <Unknown why="The source does not record predictions." /> : <Figure few={target.count < enough}>{percent(target.mispredicted)}</Figure>}</td>
+            <td>{Number.isNaN(target.mispredicted) ? <Unknown why="The source does not record predictions." /> : <Figure few={target.observed < code.enough}>{percent(target.mispredicted)}</Figure>}</td>
           </tr>
         ))}
         {rest.length ? <tr><td>{rest.length} others</td><td>{count(sum((one) => one.count))}</td><td><Figure few={few}>{percent(sum((one) => one.share))}</Figure></td><td /></tr> : null}

@@ -143,9 +143,17 @@ function countColumns(answer: Answer, of: (name: string) => Numbers): Column[] {
       unit: "%",
       width: shareWidth(basis),
       bar: largest(of("share")),
-      few: fewOf(answer, of("count")),
+      few: fewOf(answer, of),
       hint: "Of all branches that were taken. The longest bar is the largest share.",
     }),
+    ...(of("noise").some((value: number) => !Number.isNaN(value))
+      ? [numberColumn("noise", "Noise", of("noise"), percent, {
+          unit: "%",
+          width: 4.5,
+          few: fewOf(answer, of),
+          hint: "Standard error of the share, in points: in two of three recordings it is at most that far off.",
+        })]
+      : []),
   ];
 }
 
@@ -164,10 +172,11 @@ function rateColumns(numbers: (name: string) => Numbers, few: (row: number) => b
   ];
 }
 
-/** Where rates rest on too few branches. */
-function fewOf(answer: Answer, counts: Numbers): (row: number) => boolean {
+/** Where shares and rates rest on too few bursts or branches. */
+function fewOf(answer: Answer, of: (name: string) => Numbers): (row: number) => boolean {
   const enough = Number(answer.header["enough"]);
-  return (row) => (counts[row] ?? 0) < enough;
+  const observed = of("observed");
+  return (row) => (observed[row] ?? 0) < enough;
 }
 
 function siteColumns(answer: Answer): Column[] {
@@ -188,7 +197,7 @@ function siteColumns(answer: Answer): Column[] {
     ...typeColumn(answer.texts("sites.type")),
     ...countColumns(answer, of),
     numberColumn("wrong", "Mispredicts", of("wrong"), count, { width: 6.8, hint: "Entries that were mispredicted.", unknown: UNREPORTED }),
-    ...rateColumns(of, fewOf(answer, of("count"))),
+    ...rateColumns(of, fewOf(answer, of)),
     {
       ...targets,
       cell: (row) => (
@@ -231,7 +240,7 @@ function edgeColumns(answer: Answer): Column[] {
     }),
     ...typeColumn(answer.texts("type")),
     ...countColumns(answer, of),
-    ...rateColumns(of, fewOf(answer, of("count"))),
+    ...rateColumns(of, fewOf(answer, of)),
     textColumn("from", "From address", answer.texts("from"), { width: 9.2, hint: "As linked." }),
     textColumn("to", "To address", answer.texts("to"), { width: 9.2, hint: "As linked." }),
   ]);
@@ -242,7 +251,7 @@ function targetColumns(answer: Answer, site: number, rows: readonly number[]): C
   const numbers = (name: string): Float64Array => Float64Array.from(rows, (row) => answer.numbers(name)[row] ?? NaN);
   const texts = (name: string): string[] => rows.map((row) => answer.texts(name)[row] ?? "");
   const taken = numbers("count");
-  const few = fewOf(answer, taken);
+  const few = fewOf(answer, numbers);
   return [
     textColumn("to_function", "To", texts("to_function"), { grow: 1, unknown: NO_NAME, link: (row) => linkOf(answer, "to")(rows[row] ?? -1) }),
     numberColumn("count", countsOf(answer).replaced ? "Executions" : "Taken", taken, count),

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...analysis import BranchTable, SiteTable, sites, without_binary
+from ...analysis import BranchTable, Estimate, SiteTable, sites, without_binary
+from ...analysis.share_noise import noise_of_branches
 from ...analysis.significance import ENOUGH
 from ...lbr import type_name
-from ...model import Array
+from ...model import Array, SampleFilter
 from ..answer import Answer, Column, counts_of, ratio, texts
 from ..loaded import Loaded, Parameters, whole_number
 
@@ -21,9 +22,10 @@ def branches(loaded: Loaded, parameters: Parameters) -> Answer:
     """Rows by count: ``from``, ``to`` (places as linked), ``from_function``, ``to_function`` (name+offset, empty where
     none is known), ``from_module``, ``to_module`` int64 rows, ``from_address``, ``to_address`` uint64, ``from_start``,
     ``to_start`` uint64 (where the function begins, 0: not known), ``count`` int64, ``share``, ``mispredicted`` and
-    ``cycles`` float64, ``type``. ``sites.`` are the rows of ``--by site``: the same of each branch instruction and of
-    its most frequent target, with ``wrong`` float64 (entries that were mispredicted), ``targets`` int64, and
-    ``to_share`` float64 of that target.
+    ``cycles`` float64, ``type``; ``noise`` float64, the standard error of the share, NaN but for recordings in bursts;
+    ``observed`` int64: bursts, or else entries, that shares and rates rest on. ``sites.`` are the rows of ``--by
+    site``: the same of each branch instruction and of its most frequent target, with ``wrong`` float64 (entries that
+    were mispredicted), ``targets`` int64, and ``to_share`` float64 of that target.
 
     ``limit`` is how many rows to send of each. Header: ``branches``, ``sites`` and ``count`` in all, ``shown`` entries
     of the branches that were sent, ``empty`` entries, ``counts`` (`counts_of`; ``estimate`` chooses them), ``enough``
@@ -45,9 +47,12 @@ def branches(loaded: Loaded, parameters: Parameters) -> Answer:
     answer.columns |= _end(loaded, "from", shown.from_module, shown.from_address, shown.process)
     answer.columns |= _end(loaded, "to", shown.to_module, shown.to_address, shown.process)
     answer.columns |= _counts(shown, total)
+    ends = [(shown.from_module, shown.from_address), (shown.to_module, shown.to_address)]
+    answer.columns |= _noise(loaded, chosen, estimate, shown, ends)
     of_sites = _end(loaded, "from", listed.module, listed.address, listed.process)
     of_sites |= _end(loaded, "to", listed.to_module, listed.to_address, listed.process)
     of_sites |= _counts(listed, total)
+    of_sites |= _noise(loaded, chosen, estimate, listed, [(listed.module, listed.address)])
     of_sites |= {
         "wrong": np.where(listed.mispredicted + listed.predicted > 0, listed.mispredicted, np.nan),
         "targets": listed.targets,
@@ -69,6 +74,18 @@ def _end(loaded: Loaded, end: str, module: Array, address: Array, process: Array
         f"{end}_module": module,
         f"{end}_address": address,
     }
+
+
+def _noise(
+    loaded: Loaded, chosen: SampleFilter | None, estimate: Estimate, table: BranchTable | SiteTable,
+    ends: list[tuple[Array, Array]],
+) -> dict[str, Column]:  # fmt: skip
+    key = "noise of branches", chosen, len(ends), len(table), estimate.replaced
+    found = loaded.once(key, lambda: noise_of_branches(loaded.profile, chosen, ends))
+    unknown = np.full(len(table), np.nan)
+    if found is None:
+        return {"noise": unknown, "observed": table.count}
+    return {"noise": unknown if estimate.replaced else found.error, "observed": found.observed}
 
 
 def _counts(table: BranchTable | SiteTable, total: int) -> dict[str, Column]:

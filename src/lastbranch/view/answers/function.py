@@ -11,6 +11,7 @@ from ...analysis.block_graph import BlockGraph, EdgeKind, block_graph
 from ...analysis.distributions import Distribution
 from ...analysis.indirect_targets import indirect_targets
 from ...analysis.naming import place_of
+from ...analysis.share_noise import halving
 from ...analysis.significance import ENOUGH
 from ...errors import SelectionError
 from ...lbr import type_name
@@ -33,7 +34,9 @@ def function(loaded: Loaded, parameters: Parameters) -> Answer:
 
     Columns ``instructions.`` address uint64, text, kind, block and samples int64; ``blocks.`` first and last (rows of
     instructions), count, ended, through, ``taken`` and ``mispredicted`` shares, ``cycles`` of one execution, ``ipc``,
-    NaN where not known; ``edges.`` source and target (rows, -1 outside), from, to (texts), count, mispredicted;
+    NaN where not known, and of recordings in bursts the standard errors ``noise`` (of count, as a part of it) and
+    ``taken_noise``; ``edges.`` source and target (rows, -1 outside), from, to (texts), count, mispredicted;
+    ``observed`` of blocks and edges int64: what their rates rest on, in the unit ``rests_on`` of the header;
     ``arcs.`` source and target (rows), count, ``share`` of the executions of the source, mispredicted, lane;
     ``lines.`` with code and ``source.`` texts by file (row of ``files.``) and line, ``instructions.line`` a row of
     ``lines.`` or -1; ``loops.`` header (a block), depth, blocks, iterations, trips, cycles, and of `Trips` trips_p50,
@@ -57,6 +60,8 @@ def function(loaded: Loaded, parameters: Parameters) -> Answer:
         "samples": int(found.samples.sum()), "executed": None if found.missing else flow.executed, "ipc": flow.ipc,
         "missing": found.missing, "hint": found.hint, "notes": texts(found.notes + loaded.sources.notes),
         "distributions_of": found.part, "no_cycles": found.no_cycles, "enough": ENOUGH, "arch": profile.machine.arch,
+        "rests_on": "executions" if found.noise is None else "bursts",
+        "halving": halving(found.noise.seconds) if found.noise else "",
         "counts": counts_of(estimate),
     })  # fmt: skip
     tables: dict[str, dict[str, Column]] = {
@@ -91,8 +96,8 @@ def _instructions(found: Annotation) -> dict[str, Column]:
 
 
 def _blocks(found: Annotation) -> dict[str, Column]:
-    blocks = found.flow.blocks
-    sizes = blocks.last - blocks.first + 1
+    blocks, noise = found.flow.blocks, found.noise
+    sizes, unknown = blocks.last - blocks.first + 1, np.full(len(blocks), np.nan)
     return {
         "first": blocks.first,
         "last": blocks.last,
@@ -103,18 +108,22 @@ def _blocks(found: Annotation) -> dict[str, Column]:
         "mispredicted": ratio(blocks.mispredicted, blocks.mispredicted + blocks.predicted),
         "cycles": ratio(blocks.cycles, blocks.timed),
         "ipc": ratio(sizes * blocks.timed, blocks.cycles),
+        "observed": found.observed,
+        "noise": unknown if noise is None else noise.count,
+        "taken_noise": unknown if noise is None else noise.taken,
         **_quantiles("cycles", found.cycles),
     }
 
 
 def _edges(loaded: Loaded, found: Annotation) -> dict[str, Column]:
-    edges = found.flow.edges
+    edges, noise = found.flow.edges, found.noise
     return {
         "source": edges.source,
         "target": edges.target,
         "from": _named(loaded, edges.from_module, edges.from_address),
         "to": _named(loaded, edges.to_module, edges.to_address),
         "count": edges.count,
+        "observed": edges.count if noise is None else noise.edges,
         "mispredicted": ratio(edges.mispredicted, edges.mispredicted + edges.predicted),
     }
 
