@@ -264,6 +264,35 @@ def test_the_screen_grows_and_what_is_chosen_stays(file: GrowingFile, opened: Op
             growing.close()
 
 
+def test_a_page_that_nobody_sees_does_not_follow(file: GrowingFile, opened: Open, browser: Browser) -> None:
+    with (
+        opened(file.path) as growing,
+        serving(growing.loaded, growing=growing) as address,
+        looking_at(browser, address) as page,
+    ):
+        before = cells(page, "Functions")
+        page.get_by_text("Live", exact=True).wait_for()
+        assert growing.is_watched
+        page.evaluate(SEEN, False)
+        until(lambda: not growing.is_watched)
+        file.add()
+        growing.refresh()
+        page.evaluate(SEEN, True)
+        until(lambda: growing.is_watched)
+        page.wait_for_function(
+            "before => document.querySelector('.body [data-column=samples]').innerText !== before",
+            arg=before[0]["samples"],
+        )
+        growing.close()
+
+
+SEEN = """seen => {
+    Object.defineProperty(document, "hidden", { value: !seen, configurable: true });
+    document.dispatchEvent(new Event("visibilitychange"));
+}"""
+"""Have the page find that it is seen, or that it is not."""
+
+
 def choose_to_the_end(page: Page) -> None:
     """Drag over the second half of the time, past its end: what comes later is in it, too."""
     box = page.get_by_role("img", name="Samples over time", exact=True).bounding_box()

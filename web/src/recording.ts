@@ -23,27 +23,37 @@ export const HINTS: Readonly<Record<string, string>> = {
 /** What is there instead of a screen until there are samples. */
 export const WAITING = "Waiting for the first samples: they come when the program uses the processor.";
 
-/** Ask again whenever there is more, until the recording has ended. Returns what ends that. */
+/** Ask again whenever there is more, until the recording has ended. A page that nobody sees does not: the server looks
+ * at the recording only for those that listen. Returns what ends that. */
 export function follow(): () => void {
-  const source = new EventSource("events");
   const newest = signal(-1);
   let asked = -1;
-  source.onmessage = ({ data }: MessageEvent<string>) => {
-    const state = JSON.parse(data) as State;
-    if (asked < 0) asked = 0; // what the page has asked for until now may be of any state
-    newest.value = state.revision;
-    current.value = state.recording;
-    if (state.recording === "ended") source.close();
+  let source: EventSource | null = null;
+  const listen = (): void => {
+    source?.close();
+    source = null;
+    if (document.hidden || current.value === "ended") return;
+    source = new EventSource("events");
+    source.onmessage = ({ data }: MessageEvent<string>) => {
+      const state = JSON.parse(data) as State;
+      if (asked < 0) asked = 0; // what the page has asked for until now may be of any state
+      newest.value = state.revision;
+      current.value = state.recording;
+      if (state.recording === "ended") source?.close();
+    };
+    source.onerror = () => (current.value = "lost"); // the browser connects again by itself
   };
-  source.onerror = () => (current.value = "lost"); // the browser connects again by itself
   // Answers that are under way are waited for: where they take longer than the recording to grow, none would come else.
   const end = effect(() => {
     if (!idle.value || newest.value <= asked) return;
     asked = newest.value;
     askAgain();
   });
+  listen();
+  document.addEventListener("visibilitychange", listen);
   return () => {
     end();
-    source.close();
+    document.removeEventListener("visibilitychange", listen);
+    source?.close();
   };
 }

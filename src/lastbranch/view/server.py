@@ -18,6 +18,7 @@ from html import escape
 from itertools import count
 from pathlib import Path
 from queue import PriorityQueue
+from types import FrameType
 from typing import Any, NamedTuple
 
 import uvicorn
@@ -117,7 +118,10 @@ class _Endpoints:
 
     async def watch(self, request: Request) -> Response:
         question, parameters = request.path_params["question"], dict(request.query_params)
-        frames = self._frames(self._newest(), question, parameters)
+        shown = self._newest()
+        frames = self._frames(shown, question, parameters)
+        if not shown.first.is_large:  # one frame, soon there: a stream that can be given up costs more
+            return Response(b"".join([frame async for frame in frames]), media_type="application/octet-stream")
         return StreamingResponse(frames, media_type="application/octet-stream")
 
     async def events(self, _request: Request) -> Response:
@@ -341,6 +345,24 @@ def settings(
     )  # fmt: skip
 
 
+class _Server(uvicorn.Server):
+    """Sleeps until there is something to do: a viewer stands open for hours, and beside recordings. uvicorn's own looks
+    ten times a second whether it shall end."""
+
+    _end: Callable[[], object] | None = None
+
+    async def main_loop(self) -> None:
+        loop, ended = asyncio.get_running_loop(), asyncio.Event()
+        self._end = lambda: loop.call_soon_threadsafe(ended.set)
+        if not await self.on_tick(0):
+            await ended.wait()
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        super().handle_exit(sig, frame)
+        if self._end is not None:
+            self._end()
+
+
 def serve(
     loaded: Loaded, listening: socket.socket, start: str, say: Callable[[str], None], browse: bool,
     kept: KeptAnswers | None = None, growing: GrowingCapture | None = None,
@@ -355,7 +377,7 @@ def serve(
         if redirect is not None:
             redirect.unlink(missing_ok=True)
 
-    server = uvicorn.Server(settings(loaded, port, token, opened, kept, growing))
+    server = _Server(settings(loaded, port, token, opened, kept, growing))
     listening.listen()  # before the browser comes
     try:
         with suppress(KeyboardInterrupt):  # from here on it is how the user ends the viewer
