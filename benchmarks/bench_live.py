@@ -99,8 +99,11 @@ class Looker(threading.Thread):
         self.join()
 
     def run(self) -> None:
-        with suppress(OSError, http.client.HTTPException):  # the viewer was killed
-            (self._by_page if self._page else self._by_events)()
+        try:
+            with suppress(OSError, http.client.HTTPException):  # the viewer was killed
+                (self._by_page if self._page else self._by_events)()
+        finally:
+            self._ready.set()
 
     def _address(self) -> str | None:
         while (found := _address(self._said)) is None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ..arrays import Sums, Table
+from ..arrays import StackSums, Sums, Table
 from ..lbr.words import FLAG_FIELDS
 from ..model import ENTRY, Array, Profile, SampleBatch, SampleFilter
 from .count_tables import Key, rows_of
@@ -48,26 +48,26 @@ class TimeCounter:
     def __init__(self, profile: Profile, parts: int, sample_filter: SampleFilter | None = None) -> None:
         self._profile = profile
         self._time, self._parts, self._binder = _time(profile, sample_filter), parts, profile.binder
-        self._sums = Sums([np.int64, np.int64, np.int64, np.uint64, np.int64], [np.int64])
+        self._sums = StackSums(4, 1)
+        """By event, scope, address and part: only distinct ones are bound."""
 
     def add(self, batch: SampleBatch) -> None:
         """Count a batch."""
         if self._time is None:
             return
-        scope = self._binder.scopes(batch)
-        module, address = self._binder.locate(scope, batch.ip)
-        once, process = np.full(len(batch), self._profile.weight_of(batch)), self._binder.process_of(scope)
-        part = _part(batch.time, *self._time, self._parts)
-        self._sums.add(batch.event.astype(np.int64), process, module, address, part, once)
+        part, once = _part(batch.time, *self._time, self._parts), np.full(len(batch), self._profile.weight_of(batch))
+        keys = batch.event.astype(np.int64), self._binder.scopes(batch), batch.ip.view(np.int64), part
+        self._sums.add(keys, np.empty(0, np.uint64), np.zeros(len(batch) + 1, np.int64), [once])
 
     def result(self, namer: Namer) -> Shares | None:
         """By the function of the samples' own instruction address; ``None`` where the source has no time stamps or no
         samples."""
         if self._time is None:
             return None
-        event, process, module, address, part, samples = self._sums.result()
+        (event, scope, ip, part), _, _, (samples,) = self._sums.read()
+        module, address = self._binder.locate(scope, ip.view(np.uint64))
         named = Sums([np.int64] * 3, [np.int64])
-        named.add(event, namer.rows(process, module, address), part, samples)
+        named.add(event, namer.rows(self._binder.process_of(scope), module, address), part, samples)
         event, name, part, samples = named.result()
         first, span = self._time
         return Shares(event, name, part, samples, first, first + span, self._parts, namer.labels)

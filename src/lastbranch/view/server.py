@@ -120,7 +120,8 @@ class _Endpoints:
         question, parameters = request.path_params["question"], dict(request.query_params)
         shown = self._newest()
         frames = self._frames(shown, question, parameters)
-        if not shown.first.is_large:  # one frame, soon there: a stream that can be given up costs more
+        if shown.loaded.recording == LIVE and not shown.first.is_large:
+            # It is soon there, and asked for each second: a stream, which can be given up, takes longer to make.
             return Response(b"".join([frame async for frame in frames]), media_type="application/octet-stream")
         return StreamingResponse(frames, media_type="application/octet-stream")
 
