@@ -51,7 +51,7 @@ def _short(data: bytes) -> int:
     if size >= 4:
         first, last = unpack_from("<I", data)[0], unpack_from("<I", data, size - 4)[0]
         a, b = unpack_from("<2Q", _SECRET, 8)
-        value = (last + (first << 32)) ^ a ^ b
+        value: int = (last + (first << 32)) ^ a ^ b
         value ^= _rotated(value, 49) ^ _rotated(value, 24)
         value = value * 0x9FB21C651E98DF25 & _WORD
         value ^= (value >> 35) + size
