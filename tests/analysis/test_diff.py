@@ -119,6 +119,40 @@ def test_pairs_of_one_population_raise_few_alarms(of_a: int, of_b: int) -> None:
     assert naive > 0.5 * 200
 
 
+@pytest.mark.parametrize("scaled", [True, False])
+def test_other_rates_of_recording_are_no_difference(scaled: bool) -> None:
+    """Two services run the same on both sides, but the one that was recorded at a tenth of the rate is the other one.
+    Only samples that count for what they stand for say so."""
+    rng = np.random.default_rng(23)
+    services = np.array([0.6, 0.1, *[0.3 / 30] * 30]), np.array([0.1, 0.6, *[0.3 / 30] * 30])
+    alarms = 0
+    for _ in range(100):
+        sides = []
+        for rates in ((1000, 100), (100, 1000)):
+            out = Clusters(32)
+            for samples, chance in zip(rates, services, strict=True):
+                thing = rng.choice(32, samples, p=chance)
+                whole, each = np.full(samples, DEPTH), np.arange(samples)
+                times = 1000 // samples if scaled else 1
+                out.add(whole, np.repeat(each, DEPTH), np.repeat(thing, DEPTH), times=times)
+            sides.append(out)
+        alarms += bool(np.nanmin(adjusted(probabilities(*sides))) <= 0.05)
+    assert alarms <= 5 if scaled else alarms == 100
+
+
+def test_what_all_samples_stand_for_changes_nothing() -> None:
+    rng = np.random.default_rng(24)
+    chance = np.array([0.5, 0.3, 0.19, 0.01])
+    thing, whole = [rng.choice(4, 700, p=chance) for _ in range(2)], np.ones(700)
+    found = []
+    for times in (1, 100):
+        sides = Clusters(4), Clusters(4)
+        for side, things in zip(sides, thing, strict=True):
+            side.add(whole, np.arange(700), things, times=times)
+        found.append(probabilities(*sides))
+    assert found[0] == pytest.approx(found[1])
+
+
 def test_a_change_of_the_population_is_found() -> None:
     rng = np.random.default_rng(21)
     before, after = np.array([0.5, 0.3, 0.2]), np.array([0.42, 0.38, 0.2])

@@ -300,6 +300,9 @@ def test_reports_say_what_was_recorded(run: Run, shipped: str) -> None:
     said = run("fleet", "report", shipped, "--by", "module").err
     assert "half: the counts are 200 times what was recorded" in said
     assert "fraction: the counts are 1.65 times what was recorded" in said
+    said = run("fleet", "diff", shipped, "service=whole", "service=half", "--by", "edge").err
+    assert "A: whole: the counts are 100 times what was recorded" in said
+    assert "B: half: the counts are 200 times what was recorded" in said
     raw = run("fleet", "query", shipped, "SELECT sum(n) FROM counts WHERE kind = 'branch'", "--format", "csv").out
     assert raw.split()[1] == str(6 * 6)
 

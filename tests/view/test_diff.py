@@ -17,6 +17,8 @@ import pytest
 import perfdata_writer as pw
 from command_line import Ran
 from lastbranch import demo
+from lastbranch.cli import view
+from lastbranch.cli.options import Capture
 from lastbranch.errors import UnavailableError
 from lastbranch.symbols import SymbolOptions
 from lastbranch.view.anonymous import Anonymous
@@ -185,6 +187,24 @@ def test_an_anonymous_file_names_neither_capture(compared: Loaded) -> None:
         assert "before.data" not in str(answer)
 
 
-def test_the_verb_takes_two_captures(run: Callable[..., Ran], before: Path) -> None:
+def test_the_verb_takes_the_sides_that_diff_takes(
+    run: Callable[..., Ran], before: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ran = run("view", "--diff", before, *QUICK)
-    assert (ran.code, "--diff compares two captures" in ran.err) == (2, True)
+    assert (ran.code, "Give A and B" in ran.err) == (2, True)
+    assert run("view", before, "--symfs-b", "x", *QUICK).code == 2
+    sides: list[tuple[Capture, Capture]] = []
+
+    def shown(capture: Capture, *given: Any) -> int:
+        sides.append((next(one for one in given if isinstance(one, Capture)), capture))
+        return 0
+
+    monkeypatch.setattr(view, "show", shown)
+    after = demo.capture()
+    assert run("view", "--diff", before.parent, after, "--weight", f"{before.name}=3").code == 0
+    assert run("view", before, before, "--against", after, "--symfs", "x", "--symfs-b", "y").code == 0
+    both = [[(one.paths, one.weights, one.symfs) for one in pair] for pair in sides]
+    assert both == [
+        [((str(before.parent),), {before.name: 3}, None), ((after,), {}, None)],
+        [((str(before),) * 2, {}, "x"), ((after,), {}, "y")],
+    ]

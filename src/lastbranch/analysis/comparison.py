@@ -404,18 +404,14 @@ class _SummedCounter(Counter):
     """Functions or edges of samples that are no more."""
 
     def __init__(self, profile: Profile, sums: SampleSums, by: Thing) -> None:
-        self._profile, sampled = profile, sums.sampled
-        found = sums.branches.take((sums.branches.a_module >= 0) | (sums.branches.b_module >= 0))
+        self._profile = profile
         self._of_functions = by == "function"
-        if self._of_functions:
-            ends = [(sampled.module, sampled.address)]
-            total = int(sampled.count.sum())
-            self.samples, self._weight, self._weight_squared = total, total, total
-            self._values = [sampled.count] * 4
-        else:
-            ends = [(found.a_module, found.a), (found.b_module, found.b)]
-            self.samples, self._weight, self._weight_squared = sums.stacks, sums.entries, sums.entries_squared
-            self._values = [found.samples, found.count, found.squares, found.crossed]
+        found, self.totals = sums.addresses, sums.samples
+        if not self._of_functions:
+            found, self.totals = sums.branches, sums.stacks
+            found = found.take((found.a_module >= 0) | (found.b_module >= 0))
+        ends = [(found.a_module, found.a), (found.b_module, found.b)][: 1 if self._of_functions else 2]
+        self._values = [found.present, found.present_for, found.part, found.part_squared, found.part_weight]
         places = _joined_places([(np.full(len(module), -1), module, address) for module, address in ends])
         self.spots = CodeLocations(profile, *_distinct(*places))
         self._ends = [self.spots.rows(np.full(len(module), -1), module, address) for module, address in ends]
@@ -436,8 +432,9 @@ class _SummedCounter(Counter):
     def count(self, rows: NDArray[np.int64], into: Clusters) -> None:
         values = self._values
         if self._of_functions:  # a sample has one address, so these add up
-            rows, values = np.arange(into.keys), [np.bincount(rows, self._values[0], into.keys).astype(np.int64)] * 4
-        into.add_sums(self.samples, self._weight, self._weight_squared, rows, *values)
+            values = [np.bincount(rows, column, into.keys).astype(column.dtype) for column in values]
+            rows = np.arange(into.keys)
+        into.add_sums(self.totals, rows, *values)
 
 
 def _joined_places(parts: list[tuple[Array, Array, Array]]) -> tuple[Array, Array, Array]:
@@ -531,9 +528,9 @@ def compare_sums(
     if by == "block":
         raise ValueError("by = 'block': choose from 'function', 'edge'")
     counters = [_SummedCounter(namer.profile, side, by) for namer, side in zip(namers, sums, strict=True)]
-    if not all(counter.samples for counter in counters):
-        what = "samples" if by == "function" else "branch stacks"
-        raise NotRecordedError(f"there are no {what} to compare on {'A' if not counters[0].samples else 'B'}'s side")
+    if not all(counter.totals.samples for counter in counters):
+        what, side = "samples" if by == "function" else "branch stacks", "B" if counters[0].totals.samples else "A"
+        raise NotRecordedError(f"there are no {what} to compare on {side}'s side")
     return _joined([_compared(event, Matching(namers, lines), counters)], [])
 
 

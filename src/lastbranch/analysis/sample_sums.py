@@ -15,14 +15,15 @@ import numpy as np
 from .. import native
 from ..arrays import Ints, Table, group, group_unordered
 from ..model import Array, SampleBatch
-from .counting import Sampled, cycles_of, outcomes_of
+from .counting import cycles_of, outcomes_of
 from .early_pass import Spaces
 from .native_counter import entry_places
+from .significance import Totals
 
 if TYPE_CHECKING:
     from ctypes import CDLL
 
-__all__ = ["BranchSums", "SampleSums", "SummedBranches"]
+__all__ = ["BranchSums", "SampleSums", "SummedBranches", "SummedThings"]
 
 _SHRINK_ROWS = 1 << 19
 """Rows that wait to be merged."""
@@ -53,17 +54,33 @@ class SummedBranches(Table):
 
 
 @dataclass(slots=True)
-class SampleSums:
-    """All that is kept of the samples of an event: what `comparison.compare_sums` needs.
+class SummedThings(Table):
+    """Distinct branches, or addresses of samples, with sums over the samples of a side. Equal-length arrays.
 
-    ``stacks`` samples have branch entries, ``entries`` in all; ``entries_squared`` is the sum of the squares of theirs.
+    ``a_module``/``a`` and, of branches, ``b_module``/``b`` as in `SummedBranches`; ``present`` int64, and the sums
+    ``present_for``, ``part``, ``part_squared`` and ``part_weight`` float64, as in `significance.Clusters`.
     """
 
-    branches: SummedBranches
-    sampled: Sampled
-    stacks: int
-    entries: int
-    entries_squared: int
+    a_module: Array
+    a: Array
+    b_module: Array
+    b: Array
+    present: Array
+    present_for: Array
+    part: Array
+    part_squared: Array
+    part_weight: Array
+
+
+@dataclass(slots=True)
+class SampleSums:
+    """All that is kept of the samples of an event: what `comparison.compare_sums` needs. Of branches those of samples
+    with branch entries are the ``stacks``."""
+
+    branches: SummedThings
+    stacks: Totals
+    addresses: SummedThings
+    samples: Totals
 
 
 _KEYS = 4

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from math import erfc, exp, lgamma, sqrt
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..model import Array
 
-__all__ = ["ENOUGH", "FEWEST", "Clusters", "adjusted", "probabilities", "ratio_variance"]
+__all__ = ["ENOUGH", "FEWEST", "Clusters", "Totals", "adjusted", "probabilities", "ratio_variance"]
 
 ENOUGH = 100
 """What is counted less often means little: a count of 100 has a standard error of a tenth of it (Poisson). Shares and
@@ -25,62 +26,91 @@ FEWEST = 6
 """Samples of both recordings together that must have a thing for it to be tested: fewer can never be significant."""
 
 
+class Totals(NamedTuple):
+    """How many ``samples`` there are. The sums of what each stands for and of that squared; of their weights, and of
+    these squared."""
+
+    samples: int
+    stand_for: float
+    stand_for_squared: float
+    weight: float
+    weight_squared: float
+
+
 @dataclass
 class Clusters:
     """Sums over the samples of a recording, for ``keys`` things that occur in them.
 
     A sample has a weight, and of each thing a part of that weight: of its period, of its branch entries, or of its
-    ranges. ``samples`` counts them; ``weight`` float64 and ``weight_squared`` sum their weights. By thing: ``present``
-    int64 samples that have it, ``part``, ``part_squared`` and ``part_weight`` float64 sums of its part, of the part
-    squared, and of the part times the weight.
+    ranges. One that stands for several has so many times that. ``samples`` counts them; ``weight`` float64 and
+    ``weight_squared`` sum their weights. By thing: ``present`` int64 samples that have it, ``present_for`` float64 how
+    many these stand for, ``part``, ``part_squared`` and ``part_weight`` float64 sums of its part, of the part squared,
+    and of the part times the weight.
     """
 
     keys: int
     samples: int = 0
+    stand_for: float = 0.0
+    stand_for_squared: float = 0.0
     weight: float = 0.0
     weight_squared: float = 0.0
     present: Array = field(init=False)
+    present_for: Array = field(init=False)
     part: Array = field(init=False)
     part_squared: Array = field(init=False)
     part_weight: Array = field(init=False)
 
     def __post_init__(self) -> None:
         self.present = np.zeros(self.keys, np.int64)
-        self.part, self.part_squared, self.part_weight = (np.zeros(self.keys) for _ in range(3))
+        self.present_for, self.part, self.part_squared, self.part_weight = (np.zeros(self.keys) for _ in range(4))
 
     def add(self, weight: Array, sample: Array, key: Array, part: Array | None = None, times: int = 1) -> None:
         """Add samples of these weights. Each element of ``sample`` (row of ``weight``) and ``key`` is one occurrence,
-        of ``part`` (1 where that is ``None``), all of it ``times``; samples of no weight are none."""
+        of ``part`` (1 where that is ``None``); each sample stands for ``times`` samples, and those of no weight are
+        none."""
         weight = weight.astype(np.float64) * times
-        self.samples += int(np.count_nonzero(weight))
+        number = int(np.count_nonzero(weight))
+        self.samples, self.stand_for = self.samples + number, self.stand_for + number * times
+        self.stand_for_squared += number * times * times
         self.weight += float(weight.sum())
         self.weight_squared += float((weight * weight).sum())
         pairs, back, count = np.unique(sample * self.keys + key, return_inverse=True, return_counts=True)
         sample, key = np.divmod(pairs, max(self.keys, 1))
         sums = count.astype(np.float64) if part is None else np.bincount(back.reshape(-1), part, len(pairs))
         sums *= times
-        self.present += np.bincount(key, minlength=self.keys)
+        present = np.bincount(key, minlength=self.keys)
+        self.present += present
+        self.present_for += present * times
         for total, values in (
             (self.part, sums), (self.part_squared, sums * sums), (self.part_weight, sums * weight[sample]),
         ):  # fmt: skip
             total += np.bincount(key, values, self.keys)
 
     def add_sums(
-        self, samples: int, weight: int, weight_squared: int, key: Array, present: Array, part: Array,
-        part_squared: Array, part_weight: Array,
+        self, totals: Totals, key: Array, present: Array, present_for: Array, part: Array, part_squared: Array,
+        part_weight: Array,
     ) -> None:  # fmt: skip
-        """Add what was summed over so many samples before; each element of ``key`` and the arrays is a thing with its
-        sums. Where several have one key, what their samples have in common is not known: the variance is then what it
-        is at most (Cauchy and Schwarz), and ``present`` what it is at least."""
-        self.samples, self.weight, self.weight_squared = (
-            self.samples + samples, self.weight + weight, self.weight_squared + weight_squared
-        )  # fmt: skip
+        """Add what was summed over samples before; each element of ``key`` and the arrays is a thing with its sums.
+        Where several have one key, what their samples have in common is not known: the variance is then what it is at
+        most (Cauchy and Schwarz), and ``present`` what it is at least."""
+        for name, value in totals._asdict().items():
+            setattr(self, name, getattr(self, name) + value)
         np.maximum.at(self.present, key, present)
+        np.maximum.at(self.present_for, key, present_for)
         self.part += np.bincount(key, part, self.keys)
         self.part_weight += np.bincount(key, part_weight, self.keys)
         alone = np.bincount(key, minlength=self.keys) == 1
         most = np.bincount(key, np.sqrt(part_squared), self.keys) ** 2
         self.part_squared += np.where(alone, np.bincount(key, part_squared, self.keys), most)
+
+    @property
+    def effective(self) -> tuple[int, NDArray[np.float64]]:
+        """(how many samples of equal numbers would say as much (Kish 1965), how many of these would have each thing):
+        whole numbers, and those of the samples where all stand for the same."""
+        if not self.stand_for_squared:
+            return self.samples, np.zeros(self.keys)
+        number = self.stand_for * self.stand_for / self.stand_for_squared
+        return round(number), np.rint(number * self.present_for / self.stand_for)
 
     @property
     def share(self) -> NDArray[np.float64]:
@@ -111,20 +141,22 @@ def probabilities(a: Clusters, b: Clusters) -> NDArray[np.float64]:
 
     Two tests, the better one counting twice (Bonferroni): do more samples have it (Fisher's exact test), and do they
     have more of it (difference of the shares by its variance over samples)? Not a number where fewer than `FEWEST`
-    samples have it.
+    samples have it. Samples that stand for different numbers count as fewer (`Clusters.effective`): otherwise a change
+    of these numbers alone would look like one of what runs.
     """
     both = a.present + b.present
+    (of_a, in_a), (of_b, in_b) = a.effective, b.effective
     out = np.full(a.keys, np.nan)
-    weight, samples = a.weight + b.weight, a.samples + b.samples
+    weight = a.weight + b.weight
     if not (a.weight and b.weight):
         return out
     common = (a.part + b.part) / weight
     spread = np.sqrt(a.variance(common) + b.variance(common))
     difference = np.abs(a.share - b.share)
-    fewer = both * (min(a.samples, b.samples) / samples)  # those of the smaller recording, if they do not differ
+    fewer = (in_a + in_b) * (min(of_a, of_b) / (of_a + of_b))  # those of the smaller recording, if they do not differ
     for i in np.flatnonzero(both >= FEWEST).tolist():
         larger = _student(difference[i] / spread[i], float(fewer[i])) if spread[i] > 0 else 1.0
-        oftener = _fisher(int(a.present[i]), a.samples, int(b.present[i]), b.samples)
+        oftener = _fisher(int(in_a[i]), of_a, int(in_b[i]), of_b)
         out[i] = min(1.0, 2 * min(larger, oftener))
     return out
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import click
@@ -12,7 +11,6 @@ from .options import (
     Capture,
     LogOptions,
     complete_file,
-    complete_folder,
     filter_options,
     limit_options,
     log_options,
@@ -20,6 +18,7 @@ from .options import (
     symfs_option,
     weight_option,
 )  # fmt: skip
+from .sides import SecondSide, side_options
 from .symbols import symbol_notes, symbol_options
 
 if TYPE_CHECKING:
@@ -30,15 +29,9 @@ if TYPE_CHECKING:
 @click.command()
 @limit_options
 @click.argument("words", metavar="A... B", nargs=-1, shell_complete=complete_file)
-@click.option(
-    "--against", multiple=True, metavar="B", shell_complete=complete_file,
-    help="A capture of the second side, whose captures are added up (repeatable); all arguments are of the first then.",
-)  # fmt: skip
 @weight_option
 @symfs_option
-@click.option(
-    "--symfs-b", metavar="DIR", shell_complete=complete_folder, help="The same for B, if it is another folder."
-)
+@side_options
 @no_progress_option
 @log_options
 @filter_options
@@ -46,9 +39,9 @@ if TYPE_CHECKING:
 @difference_options
 @click.option("--by", type=click.Choice(list(ENDS)), default="function", show_default=True, help="What each row is.")
 def command(
-    words: tuple[str, ...], against: tuple[str, ...], weights: dict[str, int], symfs: str | None,
-    symfs_b: str | None, no_progress: bool, log: LogOptions, make_filter: Any, symbols: SymbolOptions, form: str,
-    limit: int, by: str, rate: float, fail_over: float | None,
+    words: tuple[str, ...], second: SecondSide, weights: dict[str, int], symfs: str | None, no_progress: bool,
+    log: LogOptions, make_filter: Any, symbols: SymbolOptions, form: str, limit: int, by: str, rate: float,
+    fail_over: float | None,
 ) -> int:  # fmt: skip
     """Show what takes a larger or smaller share in B than in A.
 
@@ -69,11 +62,7 @@ def command(
     from ..analysis.naming import Namer
     from ..symbols import Symbolizer
 
-    sides = _sides(words, against)
-    captures = [
-        Capture(paths, where, not no_progress, log=log, weights=chosen)
-        for paths, where, chosen in zip(sides, (symfs, symfs_b or symfs), _weights_of(sides, weights), strict=True)
-    ]
+    captures = second.sides(Capture(words, symfs, not no_progress, log=log, weights=weights))
     profiles = [capture.open() for capture in captures]
     filters = [make_filter(profile) for profile in profiles]
     symbolizers = [Symbolizer(profile, symbols) for profile in profiles]
@@ -87,24 +76,3 @@ def command(
         notes += symbol_notes(profile, symbolizer, shown)
     codes = [captures[0].finish(profiles[0], verdict(found, rate) + notes), captures[1].finish(profiles[1])]
     return exceeded(found, rate, fail_over) or max(codes)
-
-
-def _sides(words: tuple[str, ...], against: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The captures of A and of B."""
-    if against and words:
-        return words, against
-    if len(words) != 2:
-        raise click.UsageError("Give A and B, or the captures of A and those of B with --against.")
-    return words[:1], words[1:]
-
-
-def _weights_of(sides: Sequence[Sequence[str]], weights: dict[str, int]) -> list[dict[str, int]]:
-    """The weights that name a capture of each side."""
-    from ..opening import captures_at, is_called
-
-    files = [captures_at(side).paths if weights else [] for side in sides]
-    chosen = [{name: n for name, n in weights.items() if any(is_called(f, name) for f in side)} for side in files]
-    for name in weights:
-        if not any(name in side for side in chosen):
-            raise click.BadParameter(f"no capture is called {name!r}", param_hint="--weight")
-    return chosen

@@ -436,20 +436,21 @@ def diff(
     and until. Other options select from both.
 
     The share of a function is its share of the samples, of an edge its share of the branch entries. Significance is
-    that of `lastbranch diff`: the unit is the sample.
+    that of `lastbranch diff`: the unit is the sample. A sample of a service that an agent recorded for a part of the
+    time stands for as many as in `fleet report`, and --weight SERVICE=N for N times that. That changes shares; for the
+    test it is still one sample.
     """
     from ..analysis.comparison import compare_sums
     from ..analysis.naming import Namer
     from ..fleet import Store
     from ..symbols import Symbolizer
 
-    if selection.weights:
-        raise click.UsageError("--weight changes how many samples there seem to be: diff would judge them wrongly")
     sides, notes, events = [], list[str](), set[tuple[str, ...]]()
-    for side in (before, after):
+    for name, side in (("A", before), ("B", after)):
         with Store(store).reading(_of_side(selection, side)) as reading:
             counts = reading.counts(stacks=by == "edge")
             notes += counts.find_binaries(symfs, symbols)
+            notes += [f"{name}: {note}" for note in counts.scale_notes()]
             sides.append((Namer(counts.profile, Symbolizer(counts.profile, symbols)), counts.sums()))
             events.add(tuple(event.name for event in counts.profile.events))
     if len(events) > 1 or len(next(iter(events))) > 1:

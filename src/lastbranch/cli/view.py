@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
@@ -19,6 +18,7 @@ from .options import (
     source_root_option,
 )
 from .output import print_notes
+from .sides import SecondSide, side_options
 from .symbols import symbol_options
 
 if TYPE_CHECKING:
@@ -41,8 +41,9 @@ if TYPE_CHECKING:
 )  # fmt: skip
 @click.option(
     "--diff", "compared", is_flag=True,
-    help="Compare two captures: the first FILE is before, the second after. All screens show the second.",
+    help="Compare two captures: the first FILE is A, before, the second is B, after. All screens show B.",
 )  # fmt: skip
+@side_options
 @click.option("--no-cache", is_flag=True, help="Neither keep counts of large captures nor use kept ones.")
 @click.option("--no-source", is_flag=True, help="With --html: no text of source files, whatever --source-root says.")
 @click.option(
@@ -52,14 +53,15 @@ if TYPE_CHECKING:
 @force_option
 def command(
     capture: Capture, make_filter: Any, symbols: SymbolOptions, source_root: tuple[str, ...], port: int, no_open: bool,
-    output: str | None, compared: bool, no_cache: bool, no_source: bool, anonymise: bool, force: bool,
-    counts: EstimateChoice,
+    output: str | None, compared: bool, second: SecondSide, no_cache: bool, no_source: bool, anonymise: bool,
+    force: bool, counts: EstimateChoice,
 ) -> int:  # fmt: skip
     """Look at a capture in the browser.
 
     The screens show hot functions, call stacks, the code of a function, branches, rates over time, and what the capture
-    is; with --diff also what changed from one capture to another, as `diff` finds it. Filters can be changed there;
-    those given here are the first. Only this machine and this user can reach the viewer, and nothing is loaded from the
+    is. With --diff or --against also what changed from one capture to another, as `diff` finds it and with the same
+    arguments: view --diff A B, or view A... --against B. Filters can be changed there; those given here are the first.
+    Only this machine and this user can reach the viewer, and nothing is loaded from the
     network. Ctrl-C ends it.
 
     --html writes one file instead, to look at later or to share. Its filters and counts are those given here. It has
@@ -72,11 +74,10 @@ def command(
         if given and output is None:
             raise click.BadParameter("only a file can do without it: add --html", param_hint=name)
     before = None
-    if compared:
-        if len(capture.paths) != 2:
-            raise click.UsageError("--diff compares two captures: give both, the one before first")
-        before = replace(capture, paths=capture.paths[:1])
-        capture = replace(capture, paths=capture.paths[1:])
+    if compared or second.against:
+        before, capture = second.sides(capture)
+    elif second.symfs_b is not None:
+        raise click.BadParameter("is of a second capture: add --diff", param_hint="--symfs-b")
     profile = capture.open()
     file = None if output is None else HtmlFile(output, bool(source_root) and not no_source, anonymise)
     return show(

@@ -13,7 +13,8 @@ import numpy as np
 
 from ..analysis import Counted
 from ..analysis.counting import Bound, Sampled
-from ..analysis.sample_sums import SampleSums, SummedBranches
+from ..analysis.sample_sums import SampleSums, SummedThings
+from ..analysis.significance import Totals
 from ..bind import bind, with_binary
 from ..errors import NotRecordedError, SelectionError
 from ..model import Array, Change, Event, Module, ModuleKind, Profile
@@ -294,6 +295,18 @@ class Scale(NamedTuple):
 
 
 _PARTS = 1_000_000
+_ENDS = 4
+"""Columns of both ends of a branch."""
+
+
+def _scaled(scales: Sequence[Scale]) -> tuple[dict[str, dict[str, Array]], str]:
+    """(tables, SQL that joins them to a relation ``c``): the parts of each row are ``s.parts``."""
+    if not scales:
+        return {}, ""
+    group = ("day", *LABELS, "event")
+    columns = {f"of_{name}": np.array([str(getattr(s, name)) for s in scales], object) for name in group}
+    tables = {"scales": columns | {"parts": np.array([s.parts for s in scales], np.int64)}}
+    return tables, "LEFT JOIN scales s ON " + " AND ".join(f's.of_{n} = c."{n}"::VARCHAR' for n in group)
 
 
 def _between(least: float, most: float) -> str:
@@ -394,17 +407,36 @@ class StoredCounts:
         return Counted(branches, ranges if len(ranges) else None, samples, entries, sampled=sampled)
 
     def sums(self) -> SampleSums:
-        """What was counted in all modules with its sums over samples, for `analysis.comparison.compare_sums`."""
-        names = [f.name for f in fields(SummedBranches)][4:]
-        sums = (f'sum(c."{"n" if name == "count" else name}")::BIGINT AS "{name}"' for name in names)
-        found = self._columns(sums, "kind IN ('branch', 'sample')")
-        (a_module, a, b_module, b), taken = self._ends(found), found["kind"] == Kind.BRANCH
-        branches = SummedBranches(a_module, a, b_module, b, *(np.asarray(found[name], np.int64) for name in names))
-        sampled = Sampled(a_module, a, branches.count).take(~taken)
-        totals = "sum(stacks)::BIGINT, sum(entries)::BIGINT, sum(entries_squared)::BIGINT"
-        captures = f"{self.reading.relation('captures')} WHERE {self.selection.where}"
-        ((stacks, entries, squared),) = self.reading.rows(f"SELECT {totals} FROM {captures}")
-        return SampleSums(branches.take(taken), sampled, stacks or 0, entries or 0, squared or 0)
+        """What was counted in all modules with its sums over samples, for `analysis.comparison.compare_sums`: samples
+        stand for as many as `counted` has of them."""
+        scales = self.reading.scales()
+        times = f"({f'coalesce(s.parts, {_PARTS})' if scales else '1'}::HUGEINT * {self.selection.weight})"
+
+        def summed(number: str, *sums: tuple[int, str]) -> list[str]:
+            """The sum of a number, then those of others by the first or second power of what a sample stands for."""
+            powers = (" * ".join([f"({value})::HUGEINT", *[times] * power]) for power, value in sums)
+            return [f"coalesce(sum({number}), 0)::BIGINT", *(f"coalesce(sum({p}), 0)::DOUBLE" for p in powers)]
+
+        of_sample = f"CASE kind WHEN '{Kind.SAMPLE}' THEN n ELSE {{}} END".format
+        present = of_sample("samples")
+        sums = summed(present, (1, present), (1, "n"), (2, of_sample("squares")), (2, of_sample("crossed")))
+        names = [f.name for f in fields(SummedThings)][_ENDS:]
+        found = self._columns(
+            (f'{value} AS "{name}"' for name, value in zip(names, sums, strict=True)),
+            f"kind IN ('{Kind.BRANCH}', '{Kind.SAMPLE}')", scales=scales,
+        )  # fmt: skip
+        things = SummedThings(*self._ends(found), *(np.asarray(found[name]) for name in names))
+        taken = found["kind"] == Kind.BRANCH
+        addresses = things.take(~taken)
+        once, twice = float(addresses.part.sum()), float(addresses.part_squared.sum())
+        tables, scaled = _scaled(scales)
+        sums = summed("stacks", (1, "stacks"), (2, "stacks"), (1, "entries"), (2, "entries_squared"))
+        columns = ", ".join(f"{value} AS of_{i}" for i, value in enumerate(sums))
+        captures = f"{self.reading.relation('captures')} c {scaled} WHERE {self.selection.where}"
+        stacks = self.reading.columns(f"SELECT {columns} FROM {captures}", **tables).values()
+        number, *rest = (column[0].item() for column in stacks)
+        samples = Totals(int(addresses.present.sum()), once, twice, once, twice)
+        return SampleSums(things.take(taken), Totals(number, *rest), addresses, samples)
 
     def _columns(
         self, sums: Iterable[str], where: str, chosen: Sequence[int] = (), scales: Sequence[Scale] = ()
@@ -414,17 +446,11 @@ class StoredCounts:
         identities = np.array([*self.identities, NOWHERE], object)
         known = {"module": identities, "row": row, "chosen": np.isin(row, list(chosen))}
         relation = self.reading.relation("counts", [self.identities[row] for row in chosen] or None)
-        tables: dict[str, dict[str, Array]] = {"known": known}
-        scaled = ""
-        if scales:
-            group = ("day", *LABELS, "event")
-            columns = {f"of_{name}": np.array([str(getattr(s, name)) for s in scales], object) for name in group}
-            tables["scales"] = columns | {"parts": np.array([s.parts for s in scales], np.int64)}
-            scaled = "LEFT JOIN scales s ON " + " AND ".join(f's.of_{name} = c."{name}"::VARCHAR' for name in group)
+        tables, scaled = _scaled(scales)
         found = self.reading.columns(
             f"SELECT kind, a.row AS a_module, address AS a, b.row AS b_module, other_address AS b, {', '.join(sums)} "
             f"FROM {relation} c JOIN known a ON a.module = c.module LEFT JOIN known b ON b.module = c.other_module "
-            f"{scaled} WHERE {where} AND {self.selection.where} GROUP BY ALL", **tables,
+            f"{scaled} WHERE {where} AND {self.selection.where} GROUP BY ALL", known=known, **tables,
         )  # fmt: skip
         return found | {"kind": np.asarray(found["kind"])}
 

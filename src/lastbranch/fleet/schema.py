@@ -123,9 +123,9 @@ _CAPTURES = StoreTable(
         _number("bytes", "its size"),
         _number("period", "events between two samples; 0: a frequency was used"),
         _number("recorded", "ns for which an agent recorded; 0 where the capture was added by `fleet add`"),
-        _number("stands_for", "part of the service's run time that the recording represents, in ns. Reports and "
-                "exports scale counts by stands_for / recorded, each summed over the captures of a day, host, service, "
-                "version and event"),
+        _number("stands_for", "part of the service's run time that the recording represents, in ns. Reports, "
+                "exports and diff scale counts by stands_for / recorded, each summed over the captures of a day, host, "
+                "service, version and event"),
         _number("samples", "samples of the event"),
         _number("stacks", "of these, with branch entries"),
         _number("entries", "entries of their branch stacks"),

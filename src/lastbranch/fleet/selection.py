@@ -44,12 +44,15 @@ class Selection:
         said = [" OR ".join(f'"{name}" GLOB {text(p)}' for p in patterns) for name, patterns in columns if patterns]
         return " AND ".join(f"({part})" for part in said) or "true"
 
+    @property
+    def weight(self) -> str:
+        """SQL of the weight of a row: an expression of the column of services."""
+        cases = " ".join(f"WHEN {text(service)} THEN {weight}" for service, weight in sorted(self.weights.items()))
+        return f"(CASE service {cases} ELSE 1 END)" if cases else "1"
+
     def weighted(self, value: str) -> str:
         """SQL of the sum of ``value``, an expression, with the weights: exact, wider than 64 bits."""
-        if not self.weights:
-            return f"sum({value})"
-        cases = " ".join(f"WHEN {text(service)} THEN {weight}" for service, weight in sorted(self.weights.items()))
-        return f"sum(({value})::HUGEINT * CASE service {cases} ELSE 1 END)"
+        return f"sum(({value})::HUGEINT * {self.weight})" if self.weights else f"sum({value})"
 
     def has_module(self, identity: str, name: str, build_id: str) -> bool:
         """Whether the modules that were asked for include this one."""
