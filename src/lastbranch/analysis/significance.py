@@ -109,8 +109,8 @@ class Clusters:
         whole numbers, and those of the samples where all stand for the same."""
         if not self.stand_for_squared:
             return self.samples, np.zeros(self.keys)
-        number = self.stand_for * self.stand_for / self.stand_for_squared
-        return round(number), np.rint(number * self.present_for / self.stand_for)
+        number = round(self.stand_for * self.stand_for / self.stand_for_squared)
+        return number, np.minimum(np.rint(number * self.present_for / self.stand_for), number)
 
     @property
     def share(self) -> NDArray[np.float64]:
