@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import IO, Protocol
@@ -100,11 +100,17 @@ class BytesSource:
         pass
 
 
+_NOWAIT = getattr(os, "RWF_NOWAIT", 0)
+"""Has a read give what is in the page cache, and not wait for the rest. Linux only."""
+
+
 class OpenFile:
     """A `Source` over a file that is open for reading, without a buffer. Whoever opened it, or `close`, closes it."""
 
     def __init__(self, file: IO[bytes], name: str) -> None:
         self.name, self.limits, self._file = name, Limits.current(), file
+        self._cached = _NOWAIT != 0
+        """Whether all that was read was in the page cache."""
 
     @property
     def size(self) -> int:
@@ -121,12 +127,18 @@ class OpenFile:
         return done
 
     def _read(self, buffer: memoryview, offset: int) -> int:
+        if self._cached:
+            with suppress(OSError):  # it would have to wait, or the file system does not know
+                return os.preadv(self._file.fileno(), [buffer], offset, _NOWAIT)
+            self._cached = False
         if hasattr(os, "preadv"):
             return os.preadv(self._file.fileno(), [buffer], offset)
         self._file.seek(offset)
         return self._file.readinto(buffer) or 0  # type: ignore[attr-defined]
 
     def expect(self, offset: int, length: int) -> None:
+        if self._cached:  # to look for what is there already took 2 to 4 % of the time of counting
+            return
         if hasattr(os, "posix_fadvise"):  # elsewhere the system reads ahead as far as it does by itself
             os.posix_fadvise(self._file.fileno(), offset, length, os.POSIX_FADV_WILLNEED)
 

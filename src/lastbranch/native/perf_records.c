@@ -6,7 +6,7 @@
 
 enum { CHECKED, DECLINED };
 enum { TRACING_DATA = 66, AUXTRACE = 71 }; /* data follow the record */
-enum { SEEN = 256, AHEAD = 8 };
+enum { SEEN = 256, SEEN_SHIFT = 64 - 8, AHEAD = 8 };
 
 /* Find the records that are whole in the first `length` bytes of `words`, from byte `from` on (a multiple of 8), up to one
  * that leaves the grid of words or that data follow. `at` gets the word of each header, `types` the type: `room` of them at
@@ -114,7 +114,7 @@ EXPORT int lb_samples_check(const u64 *words, i64 count, int big_endian, const i
         if (when < earliest) earliest = when;
         if (when > latest) latest = when;
         if (!thread) continue;
-        u64 value = record[thread], slot = (value ^ value >> 32) & (SEEN - 1);
+        u64 value = record[thread], slot = value * 0x9E3779B97F4A7C15u >> SEEN_SHIFT; /* pid and tid are often equal */
         if (known[slot] && seen[slot] == value) continue;
         known[slot] = 1;
         threads[listed++] = seen[slot] = value;

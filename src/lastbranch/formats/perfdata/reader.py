@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from itertools import islice, pairwise
@@ -116,24 +117,25 @@ class Reader:
     def index(self, progress: Progress | None) -> None:
         """Read every record once: tables, counts, and where streams find their samples."""
         profile, state = self.profile, self.state
-        counts: dict[int, int] = {}
+        counts = Counter[int]()
         for walked, block in enumerate(self.blocks(profile.damage), 1):
             profile.timeline.place(block.place)
             is_sample = block.types == _SAMPLE
-            others = block.at[~is_sample]
-            kinds = block.types[~is_sample]
-            for kind, number in zip(*(c.tolist() for c in np.unique(kinds, return_counts=True)), strict=True):
-                counts[kind] = counts.get(kind, 0) + number
-            handled = _HANDLED[np.minimum(kinds, len(_HANDLED) - 1)]
-            if handled.any():
-                self._handle(block, others[handled], kinds[handled])
+            samples = int(np.count_nonzero(is_sample))
+            if samples < len(is_sample):
+                others = np.flatnonzero(~is_sample)
+                kinds = block.types[others]
+                counts.update(kinds.tolist())
+                handled = _HANDLED.take(kinds, mode="clip")
+                if handled.any():
+                    self._handle(block, block.at[others[handled]], kinds[handled])
             if block.types[-1:] == TRACING_DATA:
                 self._tracing_data(*block.trailing_data)
             if block.types[-1:] == AUXTRACE:
                 self._aux_block(block)
-            if is_sample.any():
-                counts[_SAMPLE] = counts.get(_SAMPLE, 0) + int(is_sample.sum())
-                self._index_samples(block, block.at[is_sample])
+            if samples:
+                counts[_SAMPLE] += samples
+                self._index_samples(block, block.at if samples == len(is_sample) else block.at[is_sample])
             if profile.over_memory_limit(block.place, state.weight + _THREAD_COST * len(self.threads)):
                 self.walked = walked
                 break
