@@ -102,6 +102,8 @@ class BytesSource:
 
 _NOWAIT = getattr(os, "RWF_NOWAIT", 0)
 """Has a read give what is in the page cache, and not wait for the rest. Linux only."""
+_ANNOUNCED = 64
+"""Reads that are announced to the system after one that had to wait."""
 
 
 class OpenFile:
@@ -109,8 +111,7 @@ class OpenFile:
 
     def __init__(self, file: IO[bytes], name: str) -> None:
         self.name, self.limits, self._file = name, Limits.current(), file
-        self._cached = _NOWAIT != 0
-        """Whether all that was read was in the page cache."""
+        self._announced = _ANNOUNCED
 
     @property
     def size(self) -> int:
@@ -127,18 +128,19 @@ class OpenFile:
         return done
 
     def _read(self, buffer: memoryview, offset: int) -> int:
-        if self._cached:
+        if _NOWAIT:
             with suppress(OSError):  # it would have to wait, or the file system does not know
                 return os.preadv(self._file.fileno(), [buffer], offset, _NOWAIT)
-            self._cached = False
+            self._announced = 0
         if hasattr(os, "preadv"):
             return os.preadv(self._file.fileno(), [buffer], offset)
         self._file.seek(offset)
         return self._file.readinto(buffer) or 0  # type: ignore[attr-defined]
 
     def expect(self, offset: int, length: int) -> None:
-        if self._cached:  # to look for what is there already took 2 to 4 % of the time of counting
-            return
+        if _NOWAIT and self._announced == _ANNOUNCED:
+            return  # to look for what is in the page cache already took 2 to 4 % of the time of counting
+        self._announced += 1
         if hasattr(os, "posix_fadvise"):  # elsewhere the system reads ahead as far as it does by itself
             os.posix_fadvise(self._file.fileno(), offset, length, os.POSIX_FADV_WILLNEED)
 
