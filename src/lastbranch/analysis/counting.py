@@ -212,7 +212,8 @@ class PairTable:
             none = np.empty(0, np.int64)
             address = np.empty(0, np.uint64)
             return Bound(none, none, address, none, address, none, none, none, dict.fromkeys(self._names, none))
-        self._merge()
+        if len(self._keys) > 1:
+            self._merge()
         keys, (count, mispredicted, predicted, *values) = group(self._keys[0], self._values[0], self._bound_ops)
         if not self._by_process:
             *values, low, high = values

@@ -387,29 +387,51 @@ static void expand(const struct counter *c, u32 compact, i64 *scope, u64 *addres
     *address = c->region_base[compact >> 24] | (compact & 0xFFFFFF);
 }
 
+/* Whether a row of the first table is one of what is taken: all of its ranges, or of its branches those that it counted. */
+static int counts(const struct range_row *row, int ranges)
+{
+    const u32 *tags = row->by_tag;
+    return row->range && (ranges || tags[0] | tags[1] | tags[2] | tags[3]);
+}
+
+/* Where the rows of each region begin: binding them costs a step for each change of the scope from one row to the next. */
+static void regions_begin(const struct counter *c, int ranges, i64 *begin)
+{
+    const struct range_row *range = c->ranges.rows;
+    const struct branch_row *branch = c->branches.rows;
+    memset(begin, 0, (REGIONS + 2) * sizeof *begin);
+    for (u64 i = 0; i <= c->ranges.mask; i++)
+        if (counts(&range[i], ranges)) begin[((u32)range[i].range >> 24) + 1]++;
+    for (u64 i = 0; !ranges && i <= c->branches.mask; i++)
+        if (branch[i].branch) begin[(branch[i].branch >> 56) + 1]++;
+    for (int r = 1; r <= REGIONS + 1; r++) begin[r] += begin[r - 1];
+}
+
 /* Write the rows to columns of `lb_counter_rows` elements each: scope, a, b, then count, mispredicted, predicted and, with
- * details, cycles, timed, in_tx, abort, type_low, type_high, which are columns of `values`. How many rows there are. */
+ * details, cycles, timed, in_tx, abort, type_low, type_high, which are columns of `values`. How many rows there are: those
+ * of a region, which has one scope, are neighbours. */
 EXPORT i64 lb_counter_take(const struct counter *c, int ranges, i64 room, i64 *scope, u64 *a, u64 *b, i64 *values)
 {
-    i64 n = 0;
+    i64 next[REGIONS + 2];
+    regions_begin(c, ranges, next);
+    const i64 rows = next[REGIONS + 1];
+    if (rows > room) return 0;
     const struct range_row *range = c->ranges.rows;
-    for (u64 i = 0; i <= c->ranges.mask && n < room; i++) {
-        const u32 *tags = range[i].by_tag;
-        i64 sum = (i64)tags[0] + tags[1] + tags[2] + tags[3];
-        u32 end = (u32)range[i].range;
-        if (!end || (!ranges && !sum)) continue;
+    for (u64 i = 0; i <= c->ranges.mask; i++) {
+        if (!counts(&range[i], ranges)) continue;
+        const u32 *tags = range[i].by_tag, end = (u32)range[i].range;
+        i64 n = next[end >> 24]++, sum = (i64)tags[0] + tags[1] + tags[2] + tags[3];
         expand(c, ranges ? (u32)(range[i].range >> 32) : end, &scope[n], &a[n]);
         expand(c, ranges ? end : range[i].target, &scope[n], &b[n]);
         values[n] = ranges ? sum + range[i].others : sum;
         values[room + n] = ranges ? 0 : (i64)tags[1] + tags[3];
         values[2 * room + n] = ranges ? 0 : (i64)tags[2] + tags[3];
-        n++;
     }
-    if (ranges) return n;
     const struct branch_row *branch = c->branches.rows;
-    for (u64 i = 0; i <= c->branches.mask && n < room; i++) {
+    for (u64 i = 0; !ranges && i <= c->branches.mask; i++) {
         const u32 *tags = branch[i].by_tag;
         if (!branch[i].branch) continue;
+        i64 n = next[branch[i].branch >> 56]++;
         expand(c, (u32)(branch[i].branch >> 32), &scope[n], &a[n]);
         expand(c, (u32)branch[i].branch, &scope[n], &b[n]);
         values[n] = (i64)tags[0] + tags[1] + tags[2] + tags[3];
@@ -420,9 +442,8 @@ EXPORT i64 lb_counter_take(const struct counter *c, int ranges, i64 room, i64 *s
             i64 sums[] = {(i64)d->cycles, d->timed, d->in_tx, d->aborted, d->type_low, d->type_high};
             for (int k = 0; k < 6; k++) values[(3 + k) * room + n] = sums[k];
         }
-        n++;
     }
-    return n;
+    return rows;
 }
 
 /* Forget everything that was counted, and the regions. Tables keep their size. */
