@@ -469,9 +469,9 @@ class SampleLayout:
         columns: dict[str, Array] = {
             "time": block.base + at * 8 if time is None else heads[time].view(np.int64),
             "ip": none.view(np.uint64) if ip is None else heads[ip],
-            "pid": none.astype(np.int32) - 1 if ids is None else block.halves(heads[ids])[0],
+            "pid": none.astype(np.int32) - 1 if ids is None else heads[ids].astype(np.int32),  # little-endian
             "event": event[whole],
-            "mode": (block.misc_of(heads[0]) & MISC.CPUMODE_MASK).astype(np.uint8),
+            "mode": (heads[0] >> np.uint64(32)).astype(np.uint8) & np.uint8(MISC.CPUMODE_MASK),
         }
         return checked, SampleBatch(columns, *stacks.entries(block, whole))
 
