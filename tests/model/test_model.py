@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -14,6 +17,7 @@ from lastbranch.model import (
     BytesSource,
     Change,
     Clock,
+    OpenFile,
     Profile,
     SampleBatch,
     Timeline,
@@ -139,6 +143,35 @@ def test_a_timeline_from_columns_is_the_one_that_they_are_of(changes: list[tuple
     short = {name: values[:1].astype(np.int64) for name, values in one.columns().items() if name != "start"}
     other.extend({**short, "start": np.zeros(1, np.uint8)})  # whatever integers the columns have
     assert other.columns()["start"][-1] == 0
+
+
+@pytest.mark.skipif(not hasattr(os, "RWF_NOWAIT"), reason="the system does not say whether a read would wait")
+def test_reads_are_announced_after_one_that_had_to_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And only then: a file that is in the page cache need not be looked up there twice."""
+    announced, in_cache, preadv = [], True, os.preadv
+
+    def read(fd: int, buffers: list[memoryview], offset: int, flags: int = 0) -> int:
+        if flags and not in_cache:
+            raise BlockingIOError
+        return preadv(fd, buffers, offset)
+
+    monkeypatch.setattr(os, "preadv", read)
+    monkeypatch.setattr(os, "posix_fadvise", lambda fd, offset, length, how: announced.append((offset, length)))
+    (tmp_path / "file").write_bytes(b"abcdefgh")
+    with (tmp_path / "file").open("rb", buffering=0) as file:
+        source, buffer = OpenFile(file, "file"), memoryview(bytearray(4))
+        assert (source.readinto(0, buffer), bytes(buffer)) == (4, b"abcd")
+        source.expect(4, 4)
+        assert announced == []
+        in_cache = False
+        assert (source.readinto(4, buffer), bytes(buffer)) == (4, b"efgh")
+        source.expect(0, 4)
+        assert announced == [(0, 4)]
+        in_cache = True
+        for _ in range(100):
+            source.expect(0, 4)
+        assert 1 < len(announced) < 100
+        assert source.readinto(8, buffer) == 0
 
 
 def test_read_at_stops_at_the_end() -> None:

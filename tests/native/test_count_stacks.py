@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from lastbranch import native
 from lastbranch.analysis.counting import EntryCounter
+from lastbranch.analysis.native_counter import NativeStackCounter
 from lastbranch.model import BRANCH, EntriesInPlace, SampleBatch
 
 pytestmark = pytest.mark.skipif(native.library() is None, reason="no compiled library")
@@ -153,3 +154,19 @@ def test_stacks_of_any_depth() -> None:
     batch = SampleBatch(columns, {BRANCH: offsets}, in_records(entries, offsets))
     compiled, numpy = both([batch, batch.select(np.arange(100, 20, -3))], True, False)
     assert compiled == numpy
+
+
+def test_rows_come_out_by_scope() -> None:
+    """Each change of the scope from one row to the next costs a step when they are bound."""
+    random = np.random.default_rng(7)
+    runs: list[int] = []
+
+    def sink(scope: Any, a: Any, b: Any, sums: list[Any]) -> None:
+        runs.append(1 + np.count_nonzero(np.diff(scope)))
+
+    counter = NativeStackCounter.available(sink, sink, False)
+    assert counter is not None
+    batch = stacks_of(random.integers(1, 1 << 20, 32 * 300).astype(np.uint64), 32)
+    assert counter.add(np.arange(len(batch)) % 3, batch) == len(batch)
+    counter.flush()
+    assert runs == [3, 3]

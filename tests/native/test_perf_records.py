@@ -118,6 +118,21 @@ def test_checks_agree(builder: Builder, big: bool, seed: int) -> None:
             assert entry.layout._check_compiled(library, block, past) is None  # type: ignore[arg-type]
 
 
+def test_threads_whose_ids_are_equal_are_listed_once_each() -> None:
+    """The main threads of processes, which take turns: pid and tid are one number."""
+    builder, turns = Builder(), 300
+    for turn in range(turns):
+        builder.sample(pid=1000 + turn % 3, tid=1000 + turn % 3)
+    reader = Reader(BytesSource(builder.build()))
+    reader.index(None)
+    (block,) = reader.blocks()
+    at = block.at[block.types == 9]
+    found = reader.layouts[0].layout._check_compiled(library, block, at)  # type: ignore[arg-type]
+    assert len(at) == turns
+    assert found is not None
+    assert len(found.threads) == 3
+
+
 HEADS = st.tuples(st.sampled_from([1, 9, 66, 68, 71, 81]), st.sampled_from([0, 7, 8, 16, 17, 24, 24, 24, 80, 0xFFF8]))
 
 
