@@ -39,6 +39,7 @@ from lastbranch.view.growing import (
     GrowingCapture,
     _Beginning,
     pause,
+    usual,
 )
 from lastbranch.view.loaded import Loaded
 from viewer import cells, loaded, looking_at, serving, settled
@@ -154,6 +155,13 @@ def test_opening_anew_takes_more_of_processors_that_nobody_else_wants() -> None:
     assert pause(1e6, 0, 2) == LONGEST_PAUSE
     assert pause(0.001, 0, 2, FIRST_PAUSE) == FIRST_PAUSE < PAUSE
     assert pause(0.1, 0.2, 2, FIRST_PAUSE) == pause(0.1, 0.2, 2)
+
+
+def test_one_look_that_takes_long_does_not_delay_the_next() -> None:
+    assert usual(0.5, 0.25, 0.0) == (0.0, 0.0)
+    assert usual(0.5, 0.25, 0.1) == pytest.approx((0.1, 0.05))
+    assert usual(0.5, 0.25, 0.5) == usual(0.5, 0.25, 0.6) == (0.5, 0.25)
+    assert usual(0.0, 0.0, 0.0) == (0.0, 0.0)
 
 
 # -- Server-sent events

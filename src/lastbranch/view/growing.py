@@ -22,6 +22,7 @@ from .loaded import Loaded
 
 __all__ = [
     "BUSY_SHARE", "ENDED", "FIRST_PAUSE", "FREE_SHARE", "LIVE", "LONGEST_PAUSE", "PAUSE", "GrowingCapture", "pause",
+    "usual",
 ]  # fmt: skip
 
 LIVE, ENDED = "live", "ended"
@@ -46,6 +47,12 @@ def pause(cpu: float, waited: float, processors: int, least: float = PAUSE) -> f
     seconds, and ``waited`` so many for one of the ``processors``."""
     share = BUSY_SHARE * processors if waited > _WAITED * cpu else FREE_SHARE
     return min(max(least, cpu / share), LONGEST_PAUSE)
+
+
+def usual(cpu: float, waited: float, last: float) -> tuple[float, float]:
+    """Seconds of CPU and of waiting for it of a look, without what it took more than the ``last`` one: the first
+    picture, and a page that goes to another screen, take long once, and the next look need not wait for that."""
+    return (last, waited * last / cpu) if cpu > last else (cpu, waited)
 
 
 def _times() -> tuple[float, float]:
@@ -139,7 +146,7 @@ class GrowingCapture(Closing):
 
     def _follow(self, shown: Callable[[], None] | None) -> None:
         processors = len(os.sched_getaffinity(0))
-        began, (ran, waited) = -LONGEST_PAUSE, _times()
+        began, (ran, waited), last = -LONGEST_PAUSE, _times(), 0.0
         had_samples = False
         while not self._end.is_set():
             if not self.is_watched:
@@ -149,12 +156,13 @@ class GrowingCapture(Closing):
                 continue
             # What the answers to the pages take comes after the refresh, and counts as well.
             now = _times()
+            cpu = now[0] - ran
             least = PAUSE if self.loaded.profile.samples else FIRST_PAUSE
-            left = began + pause(now[0] - ran, now[1] - waited, processors, least) - time.monotonic()
-            if left > 0:
+            wait = pause(*usual(cpu, now[1] - waited, last), processors, least)
+            if (left := began + wait - time.monotonic()) > 0:
                 self._end.wait(left)
                 continue
-            began, (ran, waited) = time.monotonic(), now
+            began, (ran, waited), last = time.monotonic(), now, cpu
             if shown is not None and had_samples:
                 shown()
                 shown = None
