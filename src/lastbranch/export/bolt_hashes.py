@@ -13,14 +13,13 @@ in all blocks here, and so decides nothing. A function's hash is made of exact h
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
 import numpy as np
 
 from ..arrays import Ints
 from ..binaries import Code
 from ..binaries.block_map import BlockMap
-from ..isa import Decoder, Instruction
+from ..isa import Decoder
 from ..lbr import KIND
 from .xxh3 import xxh3
 
@@ -33,8 +32,10 @@ _OPERAND_IN_NAME = (
     (re.compile(r"(?:call|jmp)[wlq]? \*"), "*"),
 )
 """LLVM's mnemonics have the operands that their instructions always have."""
+_BY_OPERANDS = re.compile(r"(?:sh[lr]d?|sa[lr]|ro[lr]|rc[lr]|stos)[bwlq]|(?:call|jmp|xchg)[wlq]?")
+"""Mnemonics for which the operands count."""
 _ON_CONDITION = re.compile(r"(cmov|set)(?:n?[abglcospez]|n?[abgl]e|p[eo])[wlq]?")
-_NOT_LEFT = re.compile(r"(?:jmp|ret|iret|sysret|ud2)")
+_NOT_LEFT = re.compile(r"(?:(?:rep\w*|bnd|notrack) )?(?:jmp|ret|iret|sysret|ud2)")
 _LOW = (1 << 64) - 1
 
 
@@ -43,31 +44,38 @@ def block_hashes(blocks: BlockMap, code: Code, functions: Ints) -> dict[int, int
 
     Raises `UnavailableError` where instructions cannot be decoded.
     """
-    decoder, known = Decoder(code.arch, att=True), dict[str, int]()
+    decoder, known, names = Decoder(code.arch, att=True), dict[str, int](), dict[str, tuple[str, ...]]()
     out = dict[int, int]()
     for f in functions.tolist():
         first, past = np.searchsorted(blocks.function, [f, f + 1]).tolist()
         start, end = blocks.start[first:past].tolist(), blocks.end[first:past].tolist()
-        out.update(enumerate(_of_function(start, end, code, decoder, known), first))
+        if start:
+            out.update(enumerate(_of_function(start, end, code, decoder, known, names), first))
     return out
 
 
-def _of_function(start: list[int], end: list[int], code: Code, decoder: Decoder, known: dict[str, int]) -> list[int]:
-    """The hashes of the blocks of one function; ``known`` are those of texts."""
+def _of_function(
+    start: list[int], end: list[int], code: Code, decoder: Decoder, known: dict[str, int],
+    names: dict[str, tuple[str, ...]],
+) -> list[int]:  # fmt: skip
+    """The hashes of the blocks of one function, which are one after the other. ``known`` are those of texts, ``names``
+    what mnemonics add to them whatever their operands."""
     row = {address: i for i, address in enumerate(start)}
-    loose, taken, next_ = list[int](), list[tuple[int, int]](), list[tuple[int, int]]()
-    for i, (first, past) in enumerate(zip(start, end, strict=True)):
-        words, stays = set[str](), True
-        for one in decoder.lines(code.read(first, past - first), first):
-            stays = not (one.kind == KIND["uncond"] or _NOT_LEFT.match(one.text))
-            if one.target in row and one.kind in (KIND["cond"], KIND["uncond"]):
-                taken.append((i, row[one.target]))
-            if one.kind != KIND["uncond"] or not start[0] <= one.target < end[-1]:
-                words.update(_words(one))
-        text = "".join(sorted(words))
-        loose.append(known[text] if text in known else known.setdefault(text, xxh3(text.encode())))
-        if stays and i + 1 < len(start):
-            next_.append((i, i + 1))
+    words, taken, stays = [set[str]() for _ in start], list[tuple[int, int]](), [True] * len(start)
+    here = 0
+    for one in decoder.lines(code.read(start[0], end[-1] - start[0]), start[0]):
+        here = row.get(one.address, here)
+        stays[here] = not (one.kind == KIND["uncond"] or _NOT_LEFT.match(one.text))
+        if one.target in row and one.kind in (KIND["cond"], KIND["uncond"]):
+            taken.append((here, row[one.target]))
+        if one.kind == KIND["cond"]:
+            words[here].add("JMP")
+        elif one.kind != KIND["uncond"] or not start[0] <= one.target < end[-1]:
+            name = one.text.partition(" ")[0]
+            words[here].update(names.get(name) or _words(one.text, name, names))
+    texts = ["".join(sorted(found)) for found in words]
+    loose = [known[text] if text in known else known.setdefault(text, xxh3(text.encode())) for text in texts]
+    next_ = [(i, i + 1) for i in range(len(start) - 1) if stays[i]]
     after, before = [0] * len(start), [0] * len(start)
     for source, target in taken + next_:  # the order in which BOLT finds them
         after[source] = _with(after[source], loose[target])
@@ -78,27 +86,22 @@ def _of_function(start: list[int], end: list[int], code: Code, decoder: Decoder,
     ]
 
 
-def _words(one: Instruction) -> Iterator[str]:
-    """What an instruction adds to the loose hash of its block: its mnemonic, as LLVM has it."""
-    if one.kind == KIND["cond"]:
-        yield "JMP"
-        return
-    text = one.text
-    name, _, rest = text.partition(" ")
-    while name in _PREFIXES and rest:
-        if name == "lock":
-            yield name  # an instruction of its own; the others are part of what follows
-        text = rest
-        name, _, rest = text.partition(" ")
+def _words(text: str, name: str, names: dict[str, tuple[str, ...]]) -> tuple[str, ...]:
+    """What the instruction ``text`` adds to the loose hash of its block: its mnemonic, as LLVM has it."""
+    if name in _PREFIXES and " " in text:
+        rest = text.partition(" ")[2]
+        after = _words(rest, rest.partition(" ")[0], names)
+        return (name, *after) if name == "lock" else after  # only this one is an instruction of its own
     if name.startswith("nop") or text == "xchgw %ax, %ax":
-        return
-    if found := _ON_CONDITION.fullmatch(name):
-        yield found[1]
-        return
+        return ()
     for pattern, operand in _OPERAND_IN_NAME:
         if found := pattern.match(text):
-            name = name + operand if operand else found[0].replace(" ", "")
-    yield name
+            return (name + operand if operand else found[0].replace(" ", ""),)
+    conditional = _ON_CONDITION.fullmatch(name)
+    word = conditional[1] if conditional else name
+    if not _BY_OPERANDS.fullmatch(name):
+        names[name] = (word,)
+    return (word,)
 
 
 def _with(sum_: int, value: int) -> int:
