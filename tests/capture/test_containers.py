@@ -8,7 +8,9 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -37,19 +39,26 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def root(program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A root folder in which the program has another path, and its names are in a debug file."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    place = tmp_path / "root" / INNER.lstrip("/")
+    place = tmp_path / "files" / INNER.lstrip("/")
     word = build_id_at(str(program)).hex()
-    debug = tmp_path / f"root/usr/lib/debug/.build-id/{word[:2]}/{word[2:]}.debug"
-    for path in (place, debug, tmp_path / "root/proc/none"):
+    debug = tmp_path / f"files/usr/lib/debug/.build-id/{word[:2]}/{word[2:]}.debug"
+    for path in (place, debug, tmp_path / "files/proc/none"):
         path.parent.mkdir(parents=True)
     shutil.copy2(program, debug)
     subprocess.run(["strip", "-o", place, program], check=True)
-    return tmp_path / "root"
+    return tmp_path / "files"
 
 
-@pytest.fixture
-def container(root: Path, tmp_path: Path) -> Iterator[str]:
-    """The id of a container that computes."""
+@dataclass(slots=True)
+class Running:
+    """A container that computes: what it is called, its first process, and what ends it."""
+
+    name: str
+    pid: int
+    kill: list[str]
+
+
+def of_runc(root: Path, tmp_path: Path) -> Iterator[Running]:
     runc = shutil.which("runc")
     if runc is None:
         pytest.skip("runc is not installed")
@@ -64,8 +73,40 @@ def container(root: Path, tmp_path: Path) -> Iterator[str]:
         made = subprocess.run([runc, "run", "-d", name], cwd=tmp_path, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
     if made.returncode:
         pytest.skip(f"runc makes no container here: {said.read_text().strip()[-200:]}")
-    yield name
+    (tmp_path / "config.json").unlink()
+    state = subprocess.run([runc, "state", name], check=True, capture_output=True).stdout
+    yield Running(name, json.loads(state)["pid"], [runc, "kill", name, "KILL"])
     subprocess.run([runc, "delete", "--force", name], check=True, stderr=subprocess.DEVNULL)
+
+
+def of_podman(root: Path, tmp_path: Path) -> Iterator[Running]:
+    """Its files are in a folder of their own, so only the command line of its monitor has its name."""
+    podman, runc = shutil.which("podman"), shutil.which("runc")
+    if podman is None or runc is None:
+        pytest.skip(f"{'runc' if podman else 'podman'} is not installed")
+    with tempfile.TemporaryDirectory(prefix="lb-") as folder:  # it refuses long names
+        yield from in_podman(podman, folder, root)
+
+
+def in_podman(podman: str, folder: str, root: Path) -> Iterator[Running]:
+    where = [f"--{name}={folder}/{name}" for name in ("root", "runroot", "tmpdir")]
+    podman_here = [podman, *where, "--runtime=runc", "--cgroup-manager=cgroupfs", "--storage-driver=vfs",
+                   "--events-backend=none"]  # fmt: skip
+    name = f"lastbranch-{token()}"
+    limits = ["--ulimit=nofile=1024:1024", "--ulimit=nproc=1000:1000"]  # the defaults are more than root has here
+    run = [*podman_here, "run", "-d", "--name", name, "--network=none", *limits, "--rootfs", str(root)]
+    made = subprocess.run([*run, INNER, "1000000000"], stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    if made.returncode:
+        pytest.skip(f"podman makes no container here: {made.stderr.strip()[-200:]}")
+    state = [*podman_here, "inspect", "--format={{.State.Pid}}", name]
+    pid = int(subprocess.run(state, check=True, capture_output=True).stdout)
+    yield Running(name, pid, [*podman_here, "kill", name])
+    subprocess.run([*podman_here, "rm", "--force", "--time=0", name], check=True, capture_output=True)
+
+
+@pytest.fixture(params=[of_runc, of_podman])
+def container(request: pytest.FixtureRequest, root: Path, tmp_path: Path) -> Iterator[Running]:
+    yield from request.param(root, tmp_path)
 
 
 @pytest.fixture
@@ -102,23 +143,21 @@ def programs(done: Recorded) -> set[int]:
     return {pid for stream in done.profile().streams for batch in stream.batches() for pid in batch.pid.tolist()}
 
 
-def test_a_container_is_recorded_until_it_ends_and_has_its_names(container: str, tmp_path: Path) -> None:
-    (tmp_path / "config.json").unlink()
+def test_a_container_is_recorded_until_it_ends_and_has_its_names(container: Running, tmp_path: Path) -> None:
     output = tmp_path / "it.data"
     command = [sys.executable, "-m", "lastbranch", "record", "--no-progress", "-o", str(output), *SOFTWARE]
-    state = subprocess.run(["runc", "state", container], check=True, capture_output=True).stdout
-    pid = json.loads(state)["pid"]
-    with subprocess.Popen([*command, "--container", container], stderr=subprocess.PIPE) as ours:
+    with subprocess.Popen([*command, "--container", container.name], stderr=subprocess.PIPE) as ours:
         until(lambda: any(INNER.encode() in part.read_bytes() for part in tmp_path.glob("it.data.part-*")))
-        subprocess.run(["runc", "kill", container, "KILL"], check=True)
+        subprocess.run(container.kill, check=True, stdout=subprocess.DEVNULL)
         assert ours.wait(60) == 0
         assert ours.stderr is not None
         done = ours.stderr.read().decode()
-        assert f"recording container {container}: 1 process now" in done
+        assert f"recording container {container.name}" in done
+        assert ": 1 process now" in done
     profile = open_profile(output)
     assert INNER in {module.name for module in profile.modules}
-    assert pid in {process.pid for process in profile.processes}
-    shutil.rmtree(tmp_path / "root")
+    assert container.pid in {process.pid for process in profile.processes}
+    shutil.rmtree(tmp_path / "files")
     row = next(row for row, module in enumerate(profile.modules) if module.name == INNER)
     with Symbolizer(open_profile(output)) as symbolizer:
         names = {function.name for function in symbolizer.functions(row).functions}

@@ -100,6 +100,10 @@ def test_containers_are_known_by_their_cgroups(tmp_path: Path) -> None:
 FILES: dict[str, tuple[str, object]] = {
     "docker": (f"var/lib/docker/containers/{WEB}/config.v2.json", {"ID": WEB, "Name": "/web", "State": {"Pid": 10}}),
     "podman": ("var/lib/containers/storage/overlay-containers/containers.json", [{"id": WEB, "names": ["web"]}]),
+    "podman, kept elsewhere": (
+        "proc/20/cmdline",
+        f"/usr/bin/conmon --api-version 1 -c {WEB} -u {WEB} -n web --exit-command-arg -n --exit-command-arg other",
+    ),
     "rootless podman": (
         "home/me/.local/share/containers/storage/vfs-containers/volatile-containers.json",
         [{"id": WEB, "names": ["web"]}],
@@ -118,7 +122,8 @@ FILES: dict[str, tuple[str, object]] = {
 def test_containers_have_the_names_that_runtimes_keep(tmp_path: Path) -> None:
     for runtime, (path, contents) in FILES.items():
         machine = Machine(tmp_path / runtime, V2)
-        machine.write(path, json.dumps(contents))
+        machine.write(path, contents.replace(" ", "\0") if isinstance(contents, str) else json.dumps(contents))
+        machine.write("proc/21/cmdline", "conmon\0-n\0no id\0")
         machine.write("run/runc/broken/state.json", "{")
         machine.write("run/crun/odd/status", '{"pid": null}')
         machine.process(10, f"/system.slice/docker-{WEB}.scope")

@@ -3,7 +3,8 @@
 Cgroups have ids, and no names that users give. Those are in files of the runtimes:
 
 - runc: ``state.json`` of libcontainer (also under docker, containerd and podman); crun: ``status``
-- podman, buildah, cri-o: ``containers.json`` of containers/storage; docker: ``config.v2.json``
+- podman, buildah, cri-o: ``containers.json`` of containers/storage, which can lie anywhere (``graphroot``, ``--root``),
+  and the command lines of their monitors: ``conmon -c ID -n NAME -p PIDFILE``; docker: ``config.v2.json``
 - containerd: ``config.json`` of the bundle, with the annotations of Kubernetes (CRI) and nerdctl
 - systemd-nspawn: files of variables in /run/systemd/machines
 
@@ -18,6 +19,7 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 from ..errors import UnavailableError
@@ -189,6 +191,14 @@ def _storage(path: str, text: str) -> Iterator[Container]:
         yield Container(_text(one["id"]), [_text(name) for name in one.get("names") or ()])
 
 
+def _monitor(path: str, text: str) -> Iterator[Container]:
+    program, *words = text.split("\0")
+    if os.path.basename(program) == "conmon":
+        said = dict(reversed(list(pairwise(words))))  # the first of each: the command at its end has options, too
+        pid = read(path.rpartition("/proc/")[0] + said.get("-p", "/")) or "0"
+        yield Container(said["-c"], [said["-n"]], pid=int(pid))
+
+
 def _docker(path: str, text: str) -> Iterator[Container]:
     config = json.loads(text)
     pid = (config.get("State") or {}).get("Pid", 0)
@@ -229,6 +239,7 @@ _FILES: dict[str, Callable[[str, str], Iterator[Container]]] = {
         f"{_USER_DATA}containers/storage/*-containers/*containers.json",
         "root/.local/share/containers/storage/*-containers/*containers.json",
     ), _storage),
+    "proc/[0-9]*/cmdline": _monitor,
     **dict.fromkeys((
         "var/lib/docker/containers/*/config.v2.json", f"{_USER_DATA}docker/containers/*/config.v2.json",
     ), _docker),
