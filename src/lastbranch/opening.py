@@ -114,6 +114,7 @@ def read_captures(
     if len(found.paths) == 1 and not weights:
         profile = read_profile(open_source(found.paths[0]), progress, reading, symfs, folders, watcher=watcher)
         _use_running_code(profile, found.paths[0], kcore)
+        profile.notes += found.notes
         return profile
     if kcore is not None:
         raise SelectionError("kcore has the code of one boot, and there are several captures", hint="give one capture")

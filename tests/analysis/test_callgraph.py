@@ -309,6 +309,10 @@ def test_what_has_no_call_stacks_says_so(data: Data) -> None:
             call_stacks(profile)
         assert "xperf -stackwalk" in str(refused.value.hint)
         assert "perf record" not in str(refused.value.hint)
+        profile.recorder = "lastbranch session"
+        with pytest.raises(NotRecordedError, match=why) as refused:
+            call_stacks(profile)
+        assert "sessions need --lbr" in str(refused.value.hint)
     profile = lastbranch.open(data.path("skx_6154_32deep_pie"))  # no binaries, no types
     with pytest.raises(NotRecordedError, match="no types, and none"):
         call_stacks(profile)

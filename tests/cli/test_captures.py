@@ -130,6 +130,15 @@ def forms(run: Run, recordings: tuple[list[str], str]) -> list[str]:
     return [perf, tb5]
 
 
+def test_a_capture_that_is_given_twice_counts_once_and_says_so(run: Run, recordings: tuple[list[str], str]) -> None:
+    first, second = recordings[0]
+    note = f"note: captures that were given twice count once: {first}"
+    for others in ([], [second]):
+        once, twice = (run("report", "--by", "module", first, *again, *others) for again in ([], [first]))
+        assert (twice.code, twice.out) == (0, once.out)
+        assert (note in twice.err, note in once.err) == (True, False)
+
+
 @pytest.mark.parametrize("verb", ["branches", "report by module", "annotate", "query"])
 def test_the_same_in_two_formats_counts_twice(run: Run, forms: list[str], binaries: str, verb: str) -> None:
     """And with a weight three times."""
