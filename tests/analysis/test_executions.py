@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -154,6 +155,8 @@ def test_pieces_of_one_burst_are_one_run(tmp_path: Path) -> None:
     pieces.events[0].name = "software-lbr"
     estimate = estimate_executions(pieces)
     assert estimate.number == 400
+    assert "from 400 bursts: " in estimate.note
+    assert replace(estimate, seconds=20).note.endswith("; 60 s more of recording would halve it")
     assert estimate.of_ranges is not None
     assert len(estimate.of_ranges.factor) == len(ranges(pieces))
 

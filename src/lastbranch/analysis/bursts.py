@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from ..model import ENTRY, Array, Profile, SampleBatch, column, concatenate
 
-__all__ = ["BurstCount", "WholeBursts", "bursts_of", "share_bursts", "whole_bursts", "without_lists"]
+__all__ = ["BurstCount", "TimeSpan", "WholeBursts", "bursts_of", "share_bursts", "whole_bursts", "without_lists"]
 
 _IN_RECORDS = "software-lbr"
 """The event whose bursts are longer than a record: a burst has several, which follow each other and have one time."""
@@ -130,6 +130,27 @@ class BurstCount:
         for whole in self._whole.rest():
             self._add(whole)
         return self._count
+
+
+class TimeSpan:
+    """The time from the first to the last sample of the batches that are added."""
+
+    def __init__(self, profile: Profile) -> None:
+        self._clock = profile.clock
+        self._ends: tuple[int, int] | None = None
+
+    def add(self, batch: SampleBatch) -> None:
+        if len(batch):
+            low, high = int(batch.time.min()), int(batch.time.max())
+            self._ends = (min(low, self._ends[0]), max(high, self._ends[1])) if self._ends else (low, high)
+
+    @property
+    def seconds(self) -> float:
+        """0 where no time is known."""
+        if self._ends is None or not self._clock.has_time:
+            return 0.0
+        first, last = map(self._clock.to_ns, self._ends)
+        return (last - first) / 1e9
 
 
 def _alike(a: SampleBatch, b: SampleBatch) -> bool:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from ..arrays import distinct, distinct_rows, insertion_points
 from ..model import BRANCH, ENTRY, Array, ModuleKind, Profile, SampleBatch, SampleFilter
 from .branch_kinds import CALLS, LONGEST_CALL, BranchKinds, kinds_table
-from .bursts import bursts_of, whole_bursts
+from .bursts import TimeSpan, bursts_of, share_bursts, whole_bursts
 from .counting import why_no_ranges, why_no_stacks
 from .estimator import Runs, Steps
 from .executions import Estimate, Factors, Places, basis_of_event
@@ -38,17 +38,19 @@ def estimate_executions(profile: Profile, *, sample_filter: SampleFilter | None 
         out.refused = reason
         return out
     check_events(profile, sample_filter, lambda event: event.branch_select is not None)
-    sample = StackSample(_MOST_ENTRIES)
+    sample, span = StackSample(_MOST_ENTRIES), TimeSpan(profile)
     for stream in profile.streams:
         if "branch_from" in stream.columns:
             batches = filtered_batches(profile, stream.batches(ENTRY), sample_filter, by_address=False)
             for batch in whole_bursts(profile, batches):
+                span.add(batch)
                 if BRANCH in batch.offsets and batch.entries:
                     _add(sample, profile, batch)
     walks = _walks(profile, sample.result())
-    out.number, out.part = len(walks.runs), walks.kept.part
+    out.number, out.part, out.seconds = len(walks.runs), walks.kept.part, span.seconds
+    out.unit = "bursts" if share_bursts(profile).any() else "branch stacks"
     if out.number < ENOUGH:
-        out.refused = f"{out.number} branch stacks are too few (fewer than {ENOUGH})"
+        out.refused = f"{out.number} {out.unit} are too few (fewer than {ENOUGH})"
         return out
     try:
         found = walks.chain(profile).outcome()

@@ -19,6 +19,7 @@ from ..model import BRANCH, Array, Event, Profile, SampleBatch, SampleFilter
 from .counting import BRANCH_VALUES, Bound
 from .early_pass import Spaces
 from .sample_filtering import wanted_events
+from .significance import halving
 
 __all__ = ["Basis", "Estimate", "Factors", "Places", "basis_of", "basis_of_event"]
 
@@ -119,7 +120,7 @@ class Estimate:
     why they stay as they were observed although executions were asked for. ``moved``: the part (0 to 1) of all branches
     that the estimate places elsewhere than they were observed (total variation); ``noise``: the part that other draws
     of as many stacks would place elsewhere, on average, which is no bound of its error. Both are ``None`` where nothing
-    was estimated. ``number`` of branch stacks it is made from, ``part`` (0 to 1) of all.
+    was estimated. ``number`` of ``unit`` it is made from, ``part`` (0 to 1) of all, in ``seconds`` (0: not known).
     """
 
     basis: Basis
@@ -128,6 +129,8 @@ class Estimate:
     noise: float | None = None
     number: int = 0
     part: float = 1.0
+    unit: str = "branch stacks"
+    seconds: float = 0.0
     of_branches: Factors | None = field(default=None, repr=False)
     of_ranges: Factors | None = field(default=None, repr=False)
 
@@ -166,14 +169,16 @@ class Estimate:
     @property
     def note(self) -> str:
         """What the counts are, as a sentence without its end."""
+        more = halving(self.seconds) if self.noise is not None else ""
+        more = f"; {more}" if more else ""
         if self.refused is not None:
-            return f"counts are as observed: {self.refused}"
+            return f"counts are as observed: {self.refused}{more}"
         if not self.replaced:
             return f"counts are as observed{_FOLLOW[self.basis]}"
         part = f" of {100 * self.part:.2g} % of them" if self.part < 1 else ""
         return (
-            f"counts are executions, estimated from {self.number} branch stacks{part}: {100 * (self.moved or 0):.1f} % "
-            f"of the branches are elsewhere than observed; sampling noise {100 * (self.noise or 0):.1f} %"
+            f"counts are executions, estimated from {self.number} {self.unit}{part}: {100 * (self.moved or 0):.1f} % "
+            f"of the branches are elsewhere than observed; sampling noise {100 * (self.noise or 0):.1f} %{more}"
         )
 
 

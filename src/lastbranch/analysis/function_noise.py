@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from ..arrays import Sums, group, ranges
 from ..lbr import KIND
 from ..model import Array, Profile, SampleBatch
-from .bursts import bursts_of
+from .bursts import TimeSpan, bursts_of
 from .flow import Flow, stretches
-from .share_noise import halving, rows_asked
-from .significance import Clusters, ratio_variance
+from .share_noise import rows_asked
+from .significance import Clusters, halving, ratio_variance
 
 __all__ = ["BurstSums", "FunctionNoise"]
 
@@ -70,7 +70,7 @@ class BurstSums:
         self._weight = [np.zeros(0, np.int64)]
         """Branch entries of each burst."""
         self._next = 0
-        self._times: list[tuple[int, int]] = []
+        self._span = TimeSpan(profile)
 
     def add(self, batch: SampleBatch, branches: tuple[Array, ...], ends: tuple[Array, ...]) -> None:
         """Add a batch. Of its ``branches``, and of the ranges with these ``ends``: their sample, the addresses where
@@ -89,18 +89,11 @@ class BurstSums:
                 sums.add(*(column[within] for column in columns))
         self._weight.append(np.bincount(burst, batch.depth * times).astype(np.int64))
         self._next += len(self._weight[-1])
-        if len(batch):
-            self._times.append((int(batch.time.min()), int(batch.time.max())))
+        self._span.add(batch)
 
     def of(self, flow: Flow, *, patched: bool = False) -> FunctionNoise:
         """What they say of ``flow``; ``patched`` as in `flow_of`."""
         weight, blocks, edges = np.concatenate(self._weight), flow.blocks, flow.edges
-        clock = self._profile.clock
-        seconds = 0.0
-        if clock.has_time and self._times:
-            first, last = min(low for low, _ in self._times), max(high for _, high in self._times)
-            seconds = (clock.to_ns(last) - clock.to_ns(first)) / 1e9
-
         burst, block, passed, ended = self._by_block(flow, patched)
         counted = Clusters(len(blocks))
         counted.add(weight, burst, block, passed)
@@ -128,7 +121,7 @@ class BurstSums:
             np.bincount(edge, minlength=len(edges)),
             np.bincount(block[went > 0], minlength=len(blocks)),
             count, taken, share[: len(edges)], share[len(edges) :], _errors(edge_burst, edge, edge_count, site),
-            counted.samples, seconds,
+            counted.samples, self._span.seconds,
         )  # fmt: skip
 
     def _by_block(self, flow: Flow, patched: bool) -> tuple[Array, Array, Array, Array]:

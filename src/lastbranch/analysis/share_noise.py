@@ -10,19 +10,17 @@ from numpy.typing import NDArray
 
 from ..arrays import Sums, distinct_rows, group
 from ..model import Array, Profile, SampleBatch, SampleFilter
-from .bursts import WholeBursts, bursts_of, share_bursts, whole_bursts, without_lists
+from .bursts import TimeSpan, WholeBursts, bursts_of, share_bursts, whole_bursts, without_lists
 from .count_tables import Key, rows_of
 from .naming import Namer, View
 from .sample_filtering import any_end_in, filtered_batches
-from .significance import Clusters
+from .significance import Clusters, halving
 
 __all__ = [
-    "Noise", "ShareNoise", "halving", "innermost", "noise_of_addresses", "noise_of_branches", "noise_of_rows",
+    "Noise", "ShareNoise", "innermost", "noise_of_addresses", "noise_of_branches", "noise_of_rows",
     "rows_asked",
 ]  # fmt: skip
 
-_SHORTEST = 0.01
-"""Seconds. Nobody records for less."""
 _ALONE = -1
 """Of samples that are a burst each: their sums need no others."""
 
@@ -48,12 +46,6 @@ class Noise:
         return [f"{noise}; {more}"] if more else []
 
 
-def halving(seconds: float, what: str = "it") -> str:
-    """How much more recording would halve ``what`` is the standard error of what ``seconds`` gave: it takes four times
-    as long. Empty where no time is known."""
-    return f"{3 * seconds:.3g} s more of recording would halve {what}" if seconds >= _SHORTEST else ""
-
-
 class ShareNoise:
     """Sums over the bursts of batches by place. ``place_of`` gives integer columns for the samples of a batch.
 
@@ -68,16 +60,13 @@ class ShareNoise:
         self._weights = np.zeros((len(profile.events), 3), np.int64)
         """Bursts of each event, samples, and the sum of the squares of those of a burst."""
         self._next = 0
-        self._first: int | None = None
-        self._last = 0
+        self._span = TimeSpan(profile)
 
     def add(self, batch: SampleBatch) -> None:
         """Sum up a batch."""
         if not len(batch):
             return
-        low = int(batch.time.min())
-        self._first = low if self._first is None else min(low, self._first)
-        self._last = max(int(batch.time.max()), self._last)
+        self._span.add(batch)
         if self._shared.any():
             for whole in self._whole.add(without_lists(batch)):
                 self._add_bursts(whole)
@@ -125,10 +114,8 @@ class ShareNoise:
             if clusters.weight:
                 error[asked] = np.sqrt(clusters.variance(clusters.share))[key[asked] + 1]
             bursts += clusters.samples
-        clock = self._profile.clock
-        seconds = (clock.to_ns(self._last) - clock.to_ns(self._first or 0)) / 1e9 if clock.has_time else 0.0
         kinds = ("samples", not self._shared.all()), ("bursts", self._shared.any())
-        return Noise(error, observed, bursts, seconds, " and ".join(kind for kind, has in kinds if has))
+        return Noise(error, observed, bursts, self._span.seconds, " and ".join(kind for kind, has in kinds if has))
 
 
 def noise_of_addresses(profile: Profile) -> ShareNoise:
@@ -164,7 +151,7 @@ def noise_of_branches(
     if not share_bursts(profile).any():
         return None
     binder, next_burst = profile.binder, 0
-    sums, low, high = Sums([np.int64] * (1 + 2 * len(ends)), [np.int64]), list[int](), list[int]()
+    sums, span = Sums([np.int64] * (1 + 2 * len(ends)), [np.int64]), TimeSpan(profile)
     for stream in profile.streams:
         if "branch_from" not in stream.columns:
             continue
@@ -180,8 +167,7 @@ def noise_of_branches(
             times = np.full(np.count_nonzero(kept), profile.weight_of(batch), np.int64)
             sums.add(burst[kept], *columns, times)
             next_burst += len(batch)
-            low.append(int(batch.time.min()))
-            high.append(int(batch.time.max()))
+            span.add(batch)
     burst, *place, count = sums.result()
     rows = len(ends[0][0])
     asked = [column.view(np.int64) for end in ends for column in end]
@@ -189,10 +175,8 @@ def noise_of_branches(
     burst = np.unique(burst, return_inverse=True)[1].reshape(-1)
     found, known = Clusters(rows), row >= 0
     found.add(np.bincount(burst, count), burst[known], row[known], count[known])
-    clock = profile.clock
-    seconds = (clock.to_ns(max(high)) - clock.to_ns(min(low))) / 1e9 if clock.has_time and low else 0.0
     error = np.sqrt(found.variance(found.share))
-    return Noise(error, found.present, found.samples, seconds, "bursts", "share of time %")
+    return Noise(error, found.present, found.samples, span.seconds, "bursts", "share of time %")
 
 
 def rows_asked(asked: Sequence[Array], given: Sequence[Array]) -> NDArray[np.int64]:

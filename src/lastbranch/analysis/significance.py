@@ -16,7 +16,9 @@ from numpy.typing import NDArray
 
 from ..model import Array
 
-__all__ = ["ENOUGH", "FEWEST", "Clusters", "Totals", "adjusted", "probabilities", "ratio_variance"]
+__all__ = [
+    "ENOUGH", "FEWEST", "Clusters", "Totals", "adjusted", "halving", "probabilities", "ratio_variance",
+]  # fmt: skip
 
 ENOUGH = 100
 """What is counted less often means little: a count of 100 has a standard error of a tenth of it (Poisson). Shares and
@@ -24,6 +26,16 @@ rates that rest on fewer are greyed, in terminals and in the viewer."""
 
 FEWEST = 6
 """Samples of both recordings together that must have a thing for it to be tested: fewer can never be significant."""
+
+
+_SHORTEST = 0.01
+"""Seconds. Nobody records for less."""
+
+
+def halving(seconds: float, what: str = "it") -> str:
+    """How much more recording would halve ``what`` is the standard error of what ``seconds`` gave: it takes four times
+    as long. Empty where no time is known."""
+    return f"{3 * seconds:.3g} s more of recording would halve {what}" if seconds >= _SHORTEST else ""
 
 
 class Totals(NamedTuple):

@@ -17,8 +17,7 @@ from ..counting import origin_of
 from ..executions import basis_of_event
 from ..findings import Finding, Severity, finding, some
 from ..naming import Namer
-from ..share_noise import halving
-from ..significance import ENOUGH
+from ..significance import ENOUGH, halving
 
 __all__ = [
     "about_call_stacks", "about_few_samples", "about_names", "about_outside_modules", "about_profile", "check_profile",

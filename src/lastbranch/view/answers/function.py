@@ -11,8 +11,7 @@ from ...analysis.block_graph import BlockGraph, EdgeKind, block_graph
 from ...analysis.distributions import Distribution
 from ...analysis.indirect_targets import indirect_targets
 from ...analysis.naming import place_of
-from ...analysis.share_noise import halving
-from ...analysis.significance import ENOUGH
+from ...analysis.significance import ENOUGH, halving
 from ...errors import SelectionError
 from ...lbr import type_name
 from ..answer import Answer, Column, counts_of, ratio, texts
