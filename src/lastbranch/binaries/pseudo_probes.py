@@ -195,6 +195,10 @@ class _Bytes:
 _PROBE_BYTES, _TREE_BYTES = 3, 11
 """The least that a probe takes (index, kind, distance) and an inlined tree (site, GUID, two numbers)."""
 _ADDRESS = (1 << 64) - 1
+_BY_DISTANCE = 0x80
+_UNLIKE = _BY_DISTANCE | (Attribute.SENTINEL | Attribute.DISCRIMINATOR) << 4
+_PLAIN_BYTES = 4
+"""The most that a probe without discriminator takes whose index is below 128 and whose distance is below 8192."""
 
 
 class _Walk:
@@ -221,7 +225,7 @@ class _Walk:
                     open_nodes.append(self._tree(node, data.uleb("index of a call")))
 
     def _tree(self, parent: int, site: int) -> tuple[int, int]:
-        data, rows = self._data, self._rows
+        data, rows, nodes, placed = self._data, self._rows, self._nodes, self._placed
         function = data.fixed(8, "GUID")
         node = len(self._guids)
         self._guids.append(function)
@@ -232,27 +236,50 @@ class _Walk:
             self._last, self._known = (self._last, False) if start is None else (start, True)
         count, inlined = data.count("number of probes", _PROBE_BYTES), data.uleb("number of inlined calls")
         last, known = self._last, self._known
+        raw, at, until = data.raw, data.at, data.end - _PLAIN_BYTES
         for _ in range(count):
-            index, word = data.uleb("index"), data.fixed(1, "kind")
-            attributes = word >> 4 & 7
-            if word & 0x80:
-                last = last + data.sleb("distance") & _ADDRESS
-            else:
-                last = data.fixed(8, "address")
-                if attributes & Attribute.SENTINEL:
-                    start = self._starts.get(last)
-                    last, known = (last, False) if start is None else (start, True)
-                else:
-                    self._by_address = known = True
-            discriminator = data.uleb("discriminator") if attributes & Attribute.DISCRIMINATOR else 0
-            if not attributes & Attribute.SENTINEL:
-                rows.append((last, index & 0xFFFFFFFF, word & 15, attributes, discriminator & 0xFFFFFFFF))
-                self._nodes.append(node)
-                self._placed.append(known)
+            # Nearly all are so: a small index, no discriminator, and a distance of one or two bytes.
+            if at <= until and (index := raw[at]) < 0x80 and (word := raw[at + 1]) & _UNLIKE == _BY_DISTANCE:
+                low, high = raw[at + 2], raw[at + 3]
+                if low < 0x80 or high < 0x80:
+                    if low < 0x80:
+                        distance, at = low - ((low & 0x40) << 1), at + 3
+                    else:
+                        distance, at = (low & 0x7F | high << 7) - ((high & 0x40) << 8), at + 4
+                    last = last + distance & _ADDRESS
+                    rows.append((last, index, word & 15, word >> 4 & 7, 0))
+                    nodes.append(node)
+                    placed.append(known)
+                    continue
+            data.at = at
+            last, known = self._probe(node, last, known)
+            at = data.at
+        data.at = at
         self._last, self._known = last, known
         if inlined * _TREE_BYTES > data.end - data.at:
             raise data.bad(f"{data.end - data.at} bytes are left", data.at, "number of inlined calls", inlined)
         return node, inlined
+
+    def _probe(self, node: int, last: int, known: bool) -> tuple[int, bool]:
+        """Read any probe: its address, or that of the sentinel's function, and whether it is known."""
+        data = self._data
+        index, word = data.uleb("index"), data.fixed(1, "kind")
+        attributes = word >> 4 & 7
+        if word & _BY_DISTANCE:
+            last = last + data.sleb("distance") & _ADDRESS
+        else:
+            last = data.fixed(8, "address")
+            if attributes & Attribute.SENTINEL:
+                start = self._starts.get(last)
+                last, known = (last, False) if start is None else (start, True)
+            else:
+                self._by_address = known = True
+        discriminator = data.uleb("discriminator") if attributes & Attribute.DISCRIMINATOR else 0
+        if not attributes & Attribute.SENTINEL:
+            self._rows.append((last, index & 0xFFFFFFFF, word & 15, attributes, discriminator & 0xFFFFFFFF))
+            self._nodes.append(node)
+            self._placed.append(known)
+        return last, known
 
     def probes(self, descriptors: dict[int, Descriptor], damage: list[str]) -> Probes:
         """What was read so far."""

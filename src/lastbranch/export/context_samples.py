@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cache
 
 import numpy as np
 
@@ -100,12 +101,13 @@ class _Paths:
         keys, place = key[rows[order]], np.empty_like(order)
         place[order] = np.arange(len(order))
         found, above, last = list[int](), list[tuple[str, Location]](), (-1, -1)
+        every = self._rows.tolist()
         for stack, kind in zip(*(column.tolist() for column in np.divmod(keys, kinds)), strict=True):
             function = self._function[kind]
             if last != (stack, function):
                 above, last = self._above(self._stacks[stack], function), (stack, function)
             frames = above.copy()
-            self._placed.extend(frames, int(self._rows[kind]))
+            self._placed.extend(frames, every[kind])
             leaf, _ = frames.pop()
             found.append(self.number((*without_repeats(frames), (leaf, _HERE))))
         numbers: Ints = np.array(found, np.int64)[place[which]]
@@ -322,7 +324,7 @@ class _Node:
 
     def nest(self, tree: SampleTree) -> None:
         """Put callees into this one; those of a function without counts stand by themselves."""
-        for child in sorted(self.children.values(), key=_order):
+        for child in sorted(self.children.values(), key=_order) if len(self.children) > 1 else self.children.values():
             child.nest(tree)
             if child.samples is None:
                 continue
@@ -344,11 +346,14 @@ class _Node:
         return times
 
 
+_number = cache(guid)
+
+
 def _order(node: _Node) -> int:
     """Children in llvm-profgen's order, which decides whose attributes a function keeps."""
     line, discriminator = node.site
     place = discriminator << 32 | line
-    return guid(node.name) + (place << 5) + place & (1 << 64) - 1
+    return _number(node.name) + (place << 5) + place & (1 << 64) - 1
 
 
 def _nested(samples: dict[_Path, FunctionSamples]) -> SampleTree:
@@ -357,7 +362,8 @@ def _nested(samples: dict[_Path, FunctionSamples]) -> SampleTree:
     for path, one in samples.items():
         node, site = root, _HERE
         for name, following in path:
-            node = node.children.setdefault((name, site), _Node(name, site))
+            known = node.children
+            node = known.get((name, site)) or known.setdefault((name, site), _Node(name, site))
             site = following
         node.samples = one
     tree = SampleTree()

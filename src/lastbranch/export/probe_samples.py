@@ -60,6 +60,7 @@ class PlacedProbes:
         self._names = {g: visible(d.name) for g, d in found.descriptors.items()}
         self._calls: dict[int, int] | None = None
         self._calls_of: dict[int, tuple[bool, list[tuple[str, Location]]]] = {}
+        self._chain_of: dict[int, tuple[bool, list[tuple[str, Location]]]] = {}
 
     def call_at(self, address: int) -> int | None:
         """The row of the probe of the call at ``address``: the first one, should it have several."""
@@ -80,12 +81,14 @@ class PlacedProbes:
 
     def extend(self, frames: list[tuple[str, Location]], row: int) -> None:
         """Append the `chain` of a probe; it takes the place of ``frames`` where a call in it has no probe."""
-        node = int(self.probes.node[row])
-        whole, calls = self._inlined(node)
-        if not whole:
+        found = self._chain_of.get(row)
+        if found is None:
+            node = int(self.probes.node[row])
+            whole, calls = self._inlined(node)
+            found = self._chain_of[row] = whole, [*calls, (self.name(node), (int(self.probes.index[row]), 0))]
+        if not found[0]:
             frames.clear()
-        frames += calls
-        frames.append((self.name(node), (int(self.probes.index[row]), 0)))
+        frames += found[1]
 
     def _inlined(self, node: int) -> tuple[bool, list[tuple[str, Location]]]:
         """(whether all calls that a node was inlined through have probes, those from the last one without on)."""
