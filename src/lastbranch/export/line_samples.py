@@ -9,10 +9,12 @@ import re
 from collections.abc import Callable, Sequence, Set
 from contextlib import suppress
 from enum import Enum, auto
+from itertools import pairwise
 
 import numpy as np
 
-from ..arrays import covered, distinct, distinct_rows, distinct_stacks
+from ..analysis.executed import row_of
+from ..arrays import covered, distinct, distinct_rows, distinct_stacks, take_rows
 from ..binaries.sections import open_binary
 from ..errors import LastbranchError, UnavailableError
 from ..isa import Decoder
@@ -99,8 +101,9 @@ def tree_of(counts: ModuleCounts, options: ExportOptions, plain: bool = False) -
     _calls(tree, counts, entry_names(table, list(range(len(table))), others[len(source) :]), called, others)
     tree.finish(calls_count=not plain)
     lined = np.array([bool(chain) for chain in chains], bool)[of_code]
-    in_functions = np.isin(counts.start, code.address)
-    written = int(counts.times[np.isin(counts.start, code.address[lined])].sum())
+    row = row_of(code.address, counts.start)
+    in_functions = row >= 0
+    written = int(counts.times[in_functions & lined[row]].sum()) if len(lined) else 0
     lineless, outside = int(counts.times[in_functions].sum()) - written, int(counts.times[~in_functions].sum())
     places = {f"in code without line numbers ({_REMEDY_PE if pe else _REMEDY})": lineless,
               "outside all known functions": outside}  # fmt: skip
@@ -274,8 +277,9 @@ def chains_of(
     has_lines = [known[f] for f in function.tolist()]  # not padding, which has only the line of what is before it
     first, which = distinct_stacks([], frame, names.offsets)
     chains, duplicated = list[_Chain](), np.ones(len(first), np.int64)
-    for i, row in enumerate(first.tolist()):
-        mine = frame[names.offsets[row] : names.offsets[row + 1]].tolist()
+    taken, bounds = (column.tolist() for column in take_rows(frame, names.offsets, first))
+    for i, (begin, end) in enumerate(pairwise(bounds)):
+        mine = taken[begin:end]
         use = mine and has_lines[mine[-1]]
         chains.append([frames[one] for one in reversed(mine)] if use else ())
         duplicated[i] = duplication(words[mine[0]]) if use and scheme is Discriminators.PARTS else 1

@@ -10,6 +10,7 @@ import numpy as np
 
 from ..analysis import Counted, count_stacks, merge_processes
 from ..analysis.executed import decoded
+from ..arrays import distinct
 from ..errors import NotRecordedError, UnavailableError
 from ..isa import Decoder
 from ..model import PATCHED, Array, Change, Module, ModuleKind, Profile, counted, visible, word
@@ -203,7 +204,7 @@ def count_modules(
     for row in rows:
         mine = _rows_of(row, r_module)
         leaving = np.arange(len(taken))[_rows_of(row, f_module)]
-        ends = np.union1d(leaving, by_target[_rows_of(row, t_module[by_target])])
+        ends = distinct(np.concatenate([leaving, by_target[_rows_of(row, t_module[by_target])]]))
         at = _rows_of(row, s_module)
         modules.append(
             ModuleCounts(
