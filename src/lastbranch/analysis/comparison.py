@@ -194,9 +194,8 @@ def _identity(module: Module) -> Hashable | None:
     return (module.pdb_guid, module.pdb_age) if module.pdb_guid else None
 
 
-# -- What occurs in the samples of a profile, for comparison: functions, edges, blocks. Two passes each: what there
-# is, so
-# that it can be named and matched, and then how much of it is in each sample.
+# -- What occurs in the samples of a profile, for comparison: functions, edges, blocks. Two passes each: what there is,
+# so that it can be named and matched, and then how much of it is in each sample.
 
 
 Named = list[tuple[Hashable, tuple[CodeLocation, ...]]]

@@ -84,7 +84,7 @@ class Bound(Table):
         return replace(super(Bound, self).take(rows), values={name: v[rows] for name, v in self.values.items()})
 
 
-BoundRows = tuple[list[Array], list[Array]]
+BoundColumns = tuple[list[Array], list[Array]]
 """The columns of `Bound`: keys, and values."""
 
 _NONE, _NOWHERE = np.empty(0, np.int64), np.empty(0, np.uint64)
@@ -144,7 +144,7 @@ class PairTable:
         if self._waiting_rows > _SHRINK_ROWS:
             self._bind()
 
-    def _bind_waiting(self) -> BoundRows:
+    def _bind_waiting(self) -> BoundColumns:
         """(keys, values) of what is waiting, bound; equal pairs are several rows."""
         *columns, waiting = zip(*self._waiting, strict=True)
         scope, a, b = map(_joined, columns)
@@ -191,7 +191,7 @@ class PairTable:
         for (process, _, a, _, b), sums in zip(self._keys, self._values, strict=True):
             yield process, a, b, sums
 
-    def take_bound(self) -> Iterator[BoundRows]:
+    def take_bound(self) -> Iterator[BoundColumns]:
         """(keys, values) of what was added, bound, in parts; none is left. Equal pairs may be several rows."""
         self._sum_each()
         parts = list(zip(self._keys, self._values, strict=True))
@@ -507,7 +507,7 @@ class EntryCounter:
         if self._ranges is not None:
             self._ranges.decode()
 
-    def take(self) -> tuple[list[BoundRows], list[BoundRows]]:
+    def take(self) -> tuple[list[BoundColumns], list[BoundColumns]]:
         """(branches, ranges) that were counted, bound, in parts; none is left, and counting may go on. Equal pairs may
         be several rows."""
         self._flush()

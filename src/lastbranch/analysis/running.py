@@ -16,7 +16,7 @@ from ..arrays import StackSums, Table, distinct, group_unordered, lowest_rows
 from ..model import Array, Profile, SampleBatch
 from .annotation import Annotation, annotate_counts
 from .count_tables import BranchTable, branch_table
-from .counting import BRANCH_VALUES, Bound, BoundRows, EntryCounter, why_no_ranges, why_no_stacks
+from .counting import BRANCH_VALUES, Bound, BoundColumns, EntryCounter, why_no_ranges, why_no_stacks
 from .early_pass import Spaces
 from .naming import Label, Namer, Place
 
@@ -266,7 +266,7 @@ class RunningCounts:
         self._counter: EntryCounter | None = None
         self._samples, self._ranges = _Totals(2, 1), _Totals(_PAIR, 1)
         self._branches = _Totals(_PAIR, _BRANCH_SUMS, 2, 2)
-        self._new: dict[str, list[BoundRows]] = {"samples": [], "branches": []}
+        self._new: dict[str, list[BoundColumns]] = {"samples": [], "branches": []}
         self._leaves: list[tuple[Array, Array, Array]] = []
         """(event, scope, ip) of samples that are not bound yet."""
         self._by_event: list[NDArray[np.int64]] = [np.empty((0, 0), np.int64)] * 3
@@ -353,7 +353,7 @@ class RunningCounts:
         if later.any():
             self._made.keep(what, [key[later] for key in keys], [value[later] for value in values])
 
-    def _name_samples(self, recent: BoundRows | None) -> None:
+    def _name_samples(self, recent: BoundColumns | None) -> None:
         total, now, _ = self._by_event
         added = np.zeros((len(self.profile.events), 0), np.int64)
         if recent is not None:
@@ -367,7 +367,7 @@ class RunningCounts:
         total, now, added = (_grown(one, shape) for one in (total, now, added))
         self._by_event = [total + added, added, now]
 
-    def _name_branches(self, recent: BoundRows | None) -> None:
+    def _name_branches(self, recent: BoundColumns | None) -> None:
         if recent is None:
             return
         (process, *pair), values = recent
@@ -439,7 +439,7 @@ def _bound(pair: list[Array], process: Array, values: list[Array], names: tuple[
     return Bound(process, *ends, count, mispredicted, predicted, dict(zip(names, rest, strict=True)))
 
 
-def _joined(parts: list[BoundRows]) -> BoundRows | None:
+def _joined(parts: list[BoundColumns]) -> BoundColumns | None:
     """One part of all parts; ``None`` of none."""
     if len(parts) < 2:
         return parts[0] if parts else None
