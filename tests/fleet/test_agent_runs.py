@@ -101,7 +101,7 @@ def test_it_runs_until_it_is_told_to_stop(tmp_path: Path) -> None:
         f"1 service: 1800 s of each hour by the software engine, to {tmp_path / 'store'}\n",
         "other: not recorded: no unit other.service is running\n",
     ]
-    assert rest == "stopped; 0 recordings in the spool\n"
+    assert rest == "stopped; nothing left to ship\n"
     assert code == 0
 
 

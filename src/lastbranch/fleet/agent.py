@@ -155,7 +155,8 @@ class Agent:
             else:
                 host.sleep(min(due, self._kept.ship, now + _LOOK) - now)
         waiting = self._apart(lambda: len(self._opened().entries))
-        self._say(f"stopped; {counted(waiting, 'recording')} in the spool")
+        left = f"{counted(waiting, 'recording')} left for the next run to ship" if waiting else "nothing left to ship"
+        self._say(f"stopped; {left}")
 
     def once(self) -> bool:
         """Record each service once, now, and ship. Whether all of that was done."""
