@@ -288,6 +288,11 @@ class LiveViewer(Closing):
             except OSError as error:
                 say(f"warning: the viewer cannot be started: {error.strerror}")
 
+    @property
+    def processes(self) -> tuple[int, ...]:
+        """The process ids of the viewer."""
+        return (self._process.pid,) if self._process is not None else ()
+
     def show(self, file: IO[bytes]) -> None:
         """Show the perf.data that is written to ``file``."""
         self._shown = True

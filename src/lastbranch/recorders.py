@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 from warnings import warn
 
@@ -75,7 +75,7 @@ def record_file(
     target: Recordable, output: str, options: Options, *, engine: str = "auto",
     command_line: Sequence[str] = (), say: Callable[[str], None] = print,
     progress: Callable[[Summary], None] = lambda summary: None,
-    growing: Callable[[IO[bytes]], None] | None = None,
+    growing: Callable[[IO[bytes]], None] | None = None, left_out: Collection[int] = (),
 ) -> Summary | HardwareSummary | SessionSummary:  # fmt: skip
     """Record ``target`` (a command, a process id, a group of processes, or ``None`` for the whole system) into the
     file ``output``.
@@ -85,7 +85,8 @@ def record_file(
     session). A file of that name becomes ``output.old``. ``command_line`` is stored as the command that recorded.
     ``say`` gets lines for the user, and ``progress`` the state of a software recording twice a second; both may be
     called in another process. ``growing`` is called when the recording begins, with the perf.data that it fills, which
-    others may read; not for trace logs. On Windows all processes are recorded, by a trace session of the system.
+    others may read; not for trace logs. Processes ``left_out`` are not traced where they are of a group: those that
+    look at the recording. On Windows all processes are recorded, by a trace session of the system.
 
     Raises `SelectionError` for options that contradict themselves or the engine, `CollectorError` where recording is
     refused or fails, `RunError` where the command cannot be executed.
@@ -107,7 +108,9 @@ def record_file(
         raise SelectionError("--switch-output is for .tb5 and .data files on Linux that nobody reads while they grow")
     check_output(output)
     try:
-        return recorder.record(Wanted(target, output, options, engine, tuple(command_line), say, progress, growing))
+        return recorder.record(
+            Wanted(target, output, options, engine, tuple(command_line), say, progress, growing, left_out)
+        )
     except UnavailableError as error:
         raise CollectorError(str(error), hint=error.hint) from error
 
@@ -123,6 +126,7 @@ class Wanted(NamedTuple):
     say: Callable[[str], None]
     progress: Callable[[Summary], None]
     growing: Callable[[IO[bytes]], None] | None
+    left_out: Collection[int]
 
 
 _GROUPS = {"container": "container_called", "cgroup": "cgroup_at", "unit": "unit_called"}
@@ -161,12 +165,12 @@ def named_processes(pids: Sequence[int]) -> ProcessGroup:
 
 
 def _on_linux(wanted: Wanted) -> Summary | HardwareSummary:
-    target, output, options, engine, command_line, say, progress, growing = wanted
+    target, output, options, engine, command_line, say, progress, growing, left_out = wanted
     grows = growing or (lambda file: None)
     return _by_engine(
         target, options, engine, say,
         lambda: _by_hardware(target, output, options, command_line, grows),
-        lambda: _by_software(target, output, options, command_line, say, progress, grows),
+        lambda: _by_software(target, output, options, command_line, say, progress, grows, left_out),
     )  # fmt: skip
 
 
@@ -224,12 +228,13 @@ def _request(options: Options, command_line: Sequence[str]) -> Request:
 def _by_software(
     target: Recordable, output: str, options: Options, command_line: Sequence[str],
     say: Callable[[str], None], progress: Callable[[Summary], None], growing: Callable[[IO[bytes]], None],
+    left_out: Collection[int],
 ) -> Summary:  # fmt: skip
     from .capture import CollectorError
     from .capture import record as record_file
 
     _check_software(options)
-    traced = _traced(target, say)
+    traced = _traced(target, say, left_out)
 
     def warn(sentence: str) -> None:
         say(f"warning: {sentence}")
@@ -248,14 +253,16 @@ def _by_software(
     return done
 
 
-def _traced(target: Recordable, say: Callable[[str], None]) -> Sequence[str] | int | Targets:
+def _traced(
+    target: Recordable, say: Callable[[str], None], left_out: Collection[int] = ()
+) -> Sequence[str] | int | Targets:
     """What the software engine traces. Says which processes a group has, and which it never has."""
-    from .capture import EveryProcess, ProcessGroup, Targets
+    from .capture import EveryProcess, ProcessGroup, Targets, Without
     from .model.safe_text import counted
 
     if target is not None and not isinstance(target, ProcessGroup):
         return target
-    group = EveryProcess() if target is None else target
+    group = Without(EveryProcess() if target is None else target, left_out)
     but = (
         ", but not lastbranch, the processes that it descends from, and the kernel's threads" if target is None else ""
     )

@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from lastbranch import capture
 from lastbranch.capture.cgroups import cgroup_at, hierarchies, unit_called
 from lastbranch.capture.containers import container_called, containers
 from lastbranch.capture.foreign_binaries import _open_below
 from lastbranch.capture.process_groups import EveryProcess, is_program
 from lastbranch.errors import UnavailableError
+from lastbranch.recorders import record_file
 
 WEB, DB, POD = "a1" * 32, "b2" * 32, "c3" * 32
 V2 = "30 20 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n"
@@ -274,6 +276,23 @@ def test_every_process_is_each_of_this_user_and_no_thread_of_the_kernel() -> Non
     assert os.getpid() in members
     assert all(os.geteuid() in (0, os.stat(f"/proc/{pid}").st_uid) for pid in members if os.path.exists(f"/proc/{pid}"))
     assert not any(status.startswith("Name:\tkthreadd") for status in map(status_of_process, members))
+
+
+def test_who_looks_at_a_recording_of_all_processes_is_not_among_them(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    traced: list[set[int]] = []
+
+    def record(targets: capture.Targets, *arguments: object) -> capture.Summary:
+        assert targets.group is not None
+        traced.append(targets.group.members())
+        return capture.Summary()
+
+    monkeypatch.setattr(capture, "record", record)
+    lookers = [os.getppid(), os.getpid()]
+    for left_out in ((), lookers[:1], lookers):
+        record_file(None, str(tmp_path / "it.tb5"), capture.Options(), engine="software", say=str, left_out=left_out)
+    assert [[pid in members for pid in lookers] for members in traced] == [[True, True], [False, True], [False, False]]
 
 
 def status_of_process(pid: int) -> str:

@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from .hardware import HardwareSummary, record_hardware
     from .options import CALL_GRAPHS, Options, Summary, Targets
     from .perf_events.event_set import Request, Target
-    from .process_groups import EveryProcess, NamedProcesses, ProcessGroup
+    from .process_groups import EveryProcess, NamedProcesses, ProcessGroup, Without
     from .recording import record
     from .traceable import CollectorError, RunError
 
 __all__ = [
     "CALL_GRAPHS", "CollectorError", "EveryProcess", "HardwareSummary", "NamedProcesses", "Options", "ProcessGroup",
-    "Request", "RunError", "Summary", "Target", "Targets", "cgroup_at", "container_called", "record", "record_hardware",
-    "unit_called",
+    "Request", "RunError", "Summary", "Target", "Targets", "Without", "cgroup_at", "container_called", "record",
+    "record_hardware", "unit_called",
 ]  # fmt: skip
 
 __getattr__ = lazy_names(__name__, {
@@ -31,7 +31,7 @@ __getattr__ = lazy_names(__name__, {
     "hardware": "HardwareSummary record_hardware",
     "options": "CALL_GRAPHS Options Summary Targets",
     "perf_events.event_set": "Request Target",
-    "process_groups": "EveryProcess NamedProcesses ProcessGroup",
+    "process_groups": "EveryProcess NamedProcesses ProcessGroup Without",
     "recording": "record",
     "traceable": "CollectorError RunError",
 })  # fmt: skip

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 
 from .procfs import read
 
-__all__ = ["EveryProcess", "NamedProcesses", "NamespaceProcesses", "ProcessGroup", "is_program", "processes"]
+__all__ = ["EveryProcess", "NamedProcesses", "NamespaceProcesses", "ProcessGroup", "Without", "is_program", "processes"]
 
 
 _KERNEL_THREAD = 0x00200000
@@ -86,6 +86,17 @@ class EveryProcess(ProcessGroup):
             return self._user in (0, os.stat(f"/proc/{pid}").st_uid)
         except OSError:
             return False
+
+
+class Without(ProcessGroup):
+    """The processes of ``group``, but never those with the ids ``left_out``."""
+
+    def __init__(self, group: ProcessGroup, left_out: Iterable[int]) -> None:
+        self._group, self._left_out = group, frozenset(left_out)
+        self.shown, self.ends = group.shown, group.ends
+
+    def members(self) -> set[int]:
+        return self._group.members() - self._left_out
 
 
 def processes(root: str = "/") -> Iterator[int]:

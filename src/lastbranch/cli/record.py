@@ -216,6 +216,7 @@ def command(
             target.find(), output,
             Options(select=select, duty=duty / 100, **options), engine=engine,
             command_line=("lastbranch", *sys.argv[1:]), say=_say, growing=viewer.show if viewer else None,
+            left_out=viewer.processes if viewer else (),
             progress=_Line() if not no_progress and sys.stderr.isatty() else lambda summary: None,
         )  # fmt: skip
         _say(f"{done} written to {_written(output, done)}")
