@@ -25,7 +25,7 @@ from .binaries.candidates import Candidates
 from .binaries.files import is_unchanged
 from .binaries.kernel_memory import OpenSource, copies_at, fits, text_of
 from .binaries.kernel_modules import as_loaded, module_name
-from .bind import Opened, bind, join, rebind
+from .bind import bind
 from .bind.binder import bias_of
 from .closing import on_failure
 from .errors import FormatError, LastbranchError, SelectionError
@@ -52,6 +52,7 @@ from .model import (
 from .model.atomic_output import naming
 
 if TYPE_CHECKING:
+    from .bind import Opened
     from .formats.etl.decode import Reading
     from .formats.etl.payload import Manifests
 
@@ -118,6 +119,8 @@ def read_captures(
         return profile
     if kcore is not None:
         raise SelectionError("kcore has the code of one boot, and there are several captures", hint="give one capture")
+    from .bind import join
+
     opened: list[Opened] = []
     refused: list[tuple[str, Exception]] = []
     for path, weight in zip(found.paths, _weighed(found.paths, weights or {}), strict=True):
@@ -143,6 +146,8 @@ def read_captures(
 
 
 def _opened(path: str, weight: int, progress: Progress | None, reading: FormatReading | None) -> Opened:
+    from .bind import Opened
+
     source = RestingFile(path) if os.path.isfile(path) else open_source(path)
     form = format_of(source)
     profile = form.open(source, progress, reading if form.has_providers else None)
@@ -420,6 +425,8 @@ def _spool(stream: IO[bytes], name: str) -> FileSource:
 
 def use_binary(profile: Profile, row: int, path: str) -> None:
     """Make the file at ``path`` the binary of module ``row``, unless both have an identity and these differ."""
+    from .bind import rebind
+
     module = profile.modules[row]
     module.missing = _attach(module, [(path, True)], True, recorded_until(profile))
     rebind(profile)

@@ -199,9 +199,9 @@ def test_too_little_memory_is_foreseen(tmp_path: Path) -> None:
 @needs_ptrace
 def test_a_collector_that_fails_has_a_report_too(tmp_path: Path) -> None:
     code = (
-        "import sys; from lastbranch.capture import recording; from lastbranch.cli import main\n"
+        "import sys; from lastbranch.capture import software; from lastbranch.cli import main\n"
         "def failing(*_): raise ZeroDivisionError('what')\n"
-        "recording.record_software = failing; main()"
+        "software.record_software = failing; main()"
     )
     done = subprocess.run(
         [sys.executable, "-c", code, "record", "--engine", "software", "true"], cwd=tmp_path, capture_output=True,

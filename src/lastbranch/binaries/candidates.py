@@ -15,9 +15,10 @@ from .kernel_modules import PACKED_SUFFIXES, module_name
 __all__ = ["AnyCaseFolder", "Candidates", "windows_parts"]
 
 
-_PREFIX = re.compile(r"(?:\\\\[?.]\\|\\\?\?\\)?(?:[A-Za-z]:|\\Device\\HarddiskVolume\d+)?(?=\\)", re.IGNORECASE)
+_PREFIX = r"(?:\\\\[?.]\\|\\\?\?\\)?(?:[A-Za-z]:|\\Device\\HarddiskVolume\d+)?(?=\\)"
 """The text before the first folder: ``\\\\?\\``, ``\\??\\``, a drive, the kernel's name of a volume."""
-_ROOT = re.compile(r"\\SystemRoot(?=\\)", re.IGNORECASE)
+_ROOT = r"\\SystemRoot(?=\\)"
+"""Both for any case. They are compiled at their first use, which takes 5 ms: most captures are not of Windows."""
 _DEPENDENCIES = 1 << 24
 """Bytes of ``modules.dep`` that are read; those of distributions have less than a million."""
 _DRIVE = re.compile(r"[A-Za-z]:\\")
@@ -103,10 +104,10 @@ def windows_parts(name: str) -> list[str] | None:
     """Folders and file of a Windows path, without its drive. ``None`` for a path that is not full and local (UNC, a
     stream of a file), or that leaves its root (``..``)."""
     name = name.replace("/", "\\")
-    found = _PREFIX.match(name)
+    found = re.match(_PREFIX, name, re.IGNORECASE)
     if found is None or (name.startswith("\\\\") and not found[0]):
         return None
-    parts = _ROOT.sub(r"\\Windows", name[found.end() :], count=1).split("\\")[1:]
+    parts = re.sub(_ROOT, r"\\Windows", name[found.end() :], count=1, flags=re.IGNORECASE).split("\\")[1:]
     return parts if parts and not any(p in ("", ".", "..") or ":" in p or "\0" in p for p in parts) else None
 
 

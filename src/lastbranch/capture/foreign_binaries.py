@@ -13,7 +13,7 @@ import os
 import shutil
 import stat
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -52,17 +52,18 @@ class ForeignBinaries:
     def look(self, pid: int) -> None:
         """Look at all that ``pid`` has mapped."""
         if _place(pid) not in (self._own, None):
-            for one in mappings(read(f"/proc/{pid}/maps") or ""):
-                self.seen(pid, one.name)
+            self.seen(pid, (one.name for one in mappings(read(f"/proc/{pid}/maps") or "")))
 
-    def seen(self, pid: int, name: str) -> None:
-        """``pid`` has mapped the file ``name``."""
-        if not name.startswith("/") or name.startswith("//"):
-            return
+    def seen(self, pid: int, names: Iterable[str]) -> None:
+        """``pid`` has mapped the files ``names``."""
         place = _place(pid)
-        if place is None or place == self._own or (place, name) in self._files or len(self._files) >= _MOST:
+        if place is None or place == self._own:
             return
-        self._files[place, name] = self._opened(pid, place, name)
+        for name in names:
+            if not name.startswith("/") or name.startswith("//"):
+                continue
+            if (place, name) not in self._files and len(self._files) < _MOST:
+                self._files[place, name] = self._opened(pid, place, name)
 
     def _opened(self, pid: int, place: tuple[str, int, int], name: str) -> int:
         """A descriptor of the file; -1 where it is no file, or the same as here."""

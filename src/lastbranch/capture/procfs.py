@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 __all__ = [
     "Mapping", "PAGE", "Stat", "cpu_list", "cpu_model", "cpuid", "fields", "fixed_program", "has_interpreter",
-    "mappings", "memory_kb", "parse_stat", "process_of", "program_of", "queued", "read", "running_threads", "stat_of",
-    "status_of",
+    "mappings", "memory_kb", "parse_stat", "process_of", "program_of", "queued", "read", "running_threads",
+    "spare_processor", "stat_of", "status_of",
 ]  # fmt: skip
 
 _MAPPING = re.compile(r"([0-9a-f]+)-([0-9a-f]+) ([-r][-w][-x][ps]) ([0-9a-f]+) ([0-9a-f]+):([0-9a-f]+) (\d+) *(.*)")
@@ -98,8 +98,12 @@ def read(path: str, errors: str = "surrogateescape") -> str | None:
 
 def status_of(pid: int | str, name: str) -> str:
     """The line ``name`` of /proc/PID/status; empty if it is missing."""
-    text = "\n" + (read(f"/proc/{pid}/status", "replace") or "")
-    return text.partition(f"\n{name}:")[2].partition("\n")[0].strip()
+    try:
+        with open(f"/proc/{pid}/status", "rb", buffering=0) as file:
+            text = b"\n" + file.read()
+    except OSError:
+        return ""
+    return text.partition(f"\n{name}:".encode())[2].partition(b"\n")[0].strip().decode("utf-8", "replace")
 
 
 def process_of(tid: int) -> int:
@@ -122,6 +126,12 @@ def running_threads() -> int | None:
     found = (read("/proc/loadavg") or "").split()
     counts = found[3].partition("/")[0] if len(found) > 3 else ""
     return int(counts) if counts.isdecimal() else None
+
+
+def spare_processor() -> bool:
+    """Whether there is a processor for each thread of the machine that runs now."""
+    running = running_threads()
+    return running is not None and running <= len(os.sched_getaffinity(0))
 
 
 _ET_EXEC = 2

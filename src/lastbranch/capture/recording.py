@@ -10,6 +10,7 @@ import errno
 import gc
 import json
 import os
+import select
 import shutil
 import signal
 import threading
@@ -22,8 +23,7 @@ from ..errors import LastbranchError
 from ..model.atomic_output import PartFile, PartFolder, keep_old, unused_name
 from .launch import Repeats, end_with_parent, held_signals, interruptible, received
 from .options import Options, Summary, SwitchOutput, Targets
-from .procfs import running_threads
-from .software import record_software
+from .procfs import spare_processor
 from .switch_output import Parts, Switcher
 from .traceable import CollectorError, RunError
 
@@ -112,13 +112,16 @@ def collect(
             if os.getppid() != before:
                 os._exit(1)
             gc.disable()  # the loop makes no cycles, and a collection would fall into a burst
-            _collect(
-                lambda summary: record_software(
+
+            def run(summary: Summary) -> None:
+                from .software import record_software  # while the parent loads what the end needs
+
+                record_software(
                     target, options, file, command, unblocked, summary, say, _announcing(writes, progress), stop,
                     switcher,
-                ),
-                file, writes,
-            )  # fmt: skip
+                )  # fmt: skip
+
+            _collect(run, file, writes)
         os.close(writes)
         # Also in the thread, which would take them from us.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
@@ -191,26 +194,26 @@ def _announcing(pipe: int, progress: Callable[[Summary], None]) -> Callable[[Sum
     return announce
 
 
+_MOMENT = 0.005
+"""Seconds between two looks for a spare processor."""
+
+
 def _load(pipe: int, first: list[bytes]) -> None:
     """Import what the end of the recording needs while the program runs, in a thread: `_wait` must take signals.
 
-    Not before it runs where processors are short: its start would take longer. ``first`` gets the byte that is read
+    Not before it runs while processors are short: its start would take longer. ``first`` gets the byte that is read
     from ``pipe`` to know.
     """
-    if not _spare_processor():
-        first.append(os.read(pipe, 1))
-        if first[0] != _RUNNING:
-            return
+    while not spare_processor():
+        if select.select([pipe], [], [], _MOMENT)[0]:
+            first.append(os.read(pipe, 1))
+            if first[0] != _RUNNING:
+                return
+            break
     from .. import opening  # noqa: F401
     from ..binaries import elf  # noqa: F401  # `read_image` does, for the program's own file
     from ..formats.perfdata import reader  # noqa: F401
     from ..formats.tb5 import profile_writer  # noqa: F401
-
-
-def _spare_processor() -> bool:
-    """Whether there is a processor for each running thread, us and the collector included."""
-    running = running_threads()
-    return running is not None and running <= len(os.sched_getaffinity(0))
 
 
 def _wait(pid: int) -> None:

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import errno
-import mmap
 import os
 import shutil
 import stat
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ..errors import LastbranchError, UnavailableError
 from ..model.atomic_output import PartFile
 from .architectures import ARCHITECTURES, HERE
 from .process_groups import ProcessGroup
 from .procfs import read, status_of
+from .sanitizers import file_contains, has_leak_sanitizer
 
 __all__ = [
     "CollectorError",
@@ -45,10 +45,6 @@ _MACHINES = {8: "MIPS", 20: "PowerPC", 21: "PowerPC64", 22: "s390", 40: "Arm", 6
              243: "RISC-V", 258: "LoongArch"}  # fmt: skip
 """e_machine of the ELF header (gABI, chapter 4)."""
 _DEBUGGERS = frozenset(("gdb", "lldb", "strace", "ltrace", "rr", "uftrace"))
-_SANITIZER = (b"libasan.so.", b"liblsan.so.", b"libclang_rt.asan", b"LeakSanitizer does not work under ptrace")
-"""Names of the library, or a message of the runtime where it is linked statically (compilers contain the names of its
-functions, too)."""
-_MOST_SEARCHED = 64 << 20
 _CAP_SYS_PTRACE = 19
 _PROCESSES = "`pgrep -a NAME` shows process ids"
 _ELSEWHERE = "captures made elsewhere can still be opened here"
@@ -206,11 +202,12 @@ def describe_attach(pid: int, error: OSError) -> UnavailableError:
 
 
 def warnings_of(pid: int, path: str) -> list[str]:
-    """How tracing changes the program ``path``, which ``pid`` executes now."""
-    found = []
-    name = os.path.basename(path)
+    """How tracing changes the program ``path``, which ``pid`` executes now. Each file is looked at once."""
     try:
-        mode = os.stat(f"/proc/{pid}/exe")
+        file = os.stat(f"/proc/{pid}/exe")
+        key = path, file.st_dev, file.st_ino, file.st_ctime_ns
+        if key not in _WARNINGS:
+            _WARNINGS[key] = _warnings(pid, path, file.st_mode)
     except PermissionError:  # not dumpable (PR_SET_DUMPABLE in prctl(2))
         return [
             f"{path} cannot be recorded: the kernel hides its memory, as this user may not read the program's file, "
@@ -218,14 +215,23 @@ def warnings_of(pid: int, path: str) -> list[str]:
         ]
     except OSError:
         return []
+    return _WARNINGS[key]
+
+
+_WARNINGS: dict[tuple[str, int, int, int], list[str]] = {}
+"""By path and file as it is (st_ctime changes with its rights, too)."""
+
+
+def _warnings(pid: int, path: str, mode: int) -> list[str]:
+    found = []
     if not _may_trace_all():
-        if mode.st_mode & (stat.S_ISUID | stat.S_ISGID):
+        if mode & (stat.S_ISUID | stat.S_ISGID):
             found.append(f"{path} is set-user-id or set-group-id: it runs without those rights while traced")
         elif _has_capabilities(pid):
             found.append(f"{path} has file capabilities: it runs without them while traced")
-    if name in _DEBUGGERS:
+    if os.path.basename(path) in _DEBUGGERS:
         found.append(f"{path} is a debugger: it cannot trace a program that is already traced")
-    elif program_contains(pid, _SANITIZER):
+    elif _with_program(pid, has_leak_sanitizer):
         found.append(f"{path} has LeakSanitizer, which fails under a tracer: set LSAN_OPTIONS=detect_leaks=0")
     return found
 
@@ -244,16 +250,22 @@ def _has_capabilities(pid: int) -> bool:
 def program_contains(pid: int, words: tuple[bytes, ...]) -> bool:
     """Whether the file of the program of ``pid`` contains one of ``words``; each file is searched once for them."""
     try:
-        with open(f"/proc/{pid}/exe", "rb") as file:
-            status = os.fstat(file.fileno())
-            key = status.st_dev, status.st_ino, status.st_mtime_ns, words
-            if key not in _SEARCHED:
-                size = min(status.st_size, _MOST_SEARCHED)
-                with mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ) as image:
-                    _SEARCHED[key] = any(image.find(word) >= 0 for word in words)
-            return _SEARCHED[key]
-    except (OSError, ValueError):
+        file = os.stat(f"/proc/{pid}/exe")
+    except OSError:
         return False
+    key = file.st_dev, file.st_ino, file.st_ctime_ns, words
+    if key not in _SEARCHED:
+        _SEARCHED[key] = _with_program(pid, lambda file: file_contains(file, words))
+    return _SEARCHED[key]
 
 
 _SEARCHED: dict[tuple[int, int, int, tuple[bytes, ...]], bool] = {}
+
+
+def _with_program(pid: int, judge: Callable[[int], bool]) -> bool:
+    """What ``judge`` says of the open file of the program of ``pid``; ``False`` where it cannot be read."""
+    try:
+        with open(f"/proc/{pid}/exe", "rb", buffering=0) as file:
+            return judge(file.fileno())
+    except (OSError, ValueError):
+        return False

@@ -17,7 +17,7 @@ from .. import ptrace
 from ..foreign_binaries import ForeignBinaries
 from ..options import Calls, Options, Summary
 from ..process_groups import is_program
-from ..procfs import has_interpreter, process_of, program_of, queued, status_of
+from ..procfs import has_interpreter, process_of, program_of, queued, spare_processor, status_of
 from ..ptrace import EVENT_CLONE, EVENT_EXEC, EVENT_STOP, NEW_TASK, TICK, at_call, event_of, signal_of, stopped
 from .attaching import attach, describe_running, threads_of
 from .burst_choice import is_ring
@@ -454,9 +454,13 @@ class Collector:
             self._write_records(thread, burst, when, weight, cpu_number, length)
         if burst.status is not None:
             self._handle(thread.tid, burst.status)
-        elif thread.process.successors is not None:
+        elif (successors := thread.process.successors) is not None and successors.burst > 1:
             # It runs again. Finding ends is to cost less than the bursts, which programs that soon end would not repay.
-            thread.process.successors.widen(took)
+            # Where others wait for our processor, it costs them as much as a burst.
+            begun, busy = time.thread_time(), not spare_processor()
+            successors.widen(took)
+            if busy:
+                self.duty.lost(time.thread_time() - begun)
 
     # -- system calls at which bursts ended
 
@@ -502,8 +506,8 @@ class Collector:
             )  # fmt: skip
             self.summary.calls += 1
 
-    def _mapped(self, pid: int, name: str) -> None:
-        self.foreign.seen(pid, name)
+    def _mapped(self, pid: int, names: Iterable[str]) -> None:
+        self.foreign.seen(pid, names)
         if (process := self.tree.processes.get(pid)) is not None:
             self.chains.mapped(process)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import struct
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING
 
@@ -154,8 +154,8 @@ class Sideband:
     def __init__(self) -> None:
         self.ids: list[int] = []
         """Of the kernel's events."""
-        self.on_mapping: Callable[[int, str], None] = lambda pid, name: None
-        """Gets the id of each process that mapped code, and the name of the file."""
+        self.on_mapping: Callable[[int, Iterable[str]], None] = lambda pid, names: None
+        """Gets the id of each process that mapped code, and the names of the files."""
         self.lacks = ""
         """What it does not record, and why."""
 
@@ -220,10 +220,13 @@ class KernelSideband(Sideband):
     def drain(self, out: RecordWriter) -> None:
         def take(records: bytes) -> None:
             records = self.labeled(records)
-            places = list(_mappings(records))
+            places = _mappings(records)
             out.write(self._identified(records, places) if places else records)
+            of_process: dict[int, list[int]] = {}
             for at in places:
-                self.on_mapping(_PID.unpack_from(records, at)[0], _name_at(records, at))
+                of_process.setdefault(_PID.unpack_from(records, at)[0], []).append(at)
+            for pid, mine in of_process.items():
+                self.on_mapping(pid, (_name_at(records, at) for at in mine))
 
         for ring in self._rings.values():
             ring.drain(take)
@@ -238,8 +241,10 @@ class KernelSideband(Sideband):
         out = bytearray(records)
         for at in places:
             kind, misc, size = HEAD.unpack_from(records, at)
+            if misc & MISC.MMAP_BUILD_ID:
+                continue
             name = _name_at(records, at)
-            if misc & MISC.MMAP_BUILD_ID or not name.startswith("/") or name.startswith("//"):
+            if not name.startswith("/") or name.startswith("//"):
                 continue
             (pid,), (major, minor, inode) = _PID.unpack_from(records, at), _FILE.unpack_from(records, at)
             if self._kernel is None:
@@ -288,11 +293,12 @@ def _name_at(records: bytes, at: int) -> str:
     return os.fsdecode(records[at + _NAME : at + size].partition(b"\0")[0])
 
 
-def _mappings(records: bytes) -> Iterator[int]:
+def _mappings(records: bytes) -> list[int]:
     """The offset of each MMAP2 record."""
-    for at, kind, size in records_in(records):
-        if kind == RECORD["MMAP2"] and size > _NAME:
-            yield at
+    return [at for at, kind, size in records_in(records) if kind == _MMAP2 and size > _NAME]
+
+
+_MMAP2 = RECORD["MMAP2"]
 
 
 class TracerSideband(Sideband):
@@ -331,9 +337,11 @@ class TracerSideband(Sideband):
     def reached(self, out: RecordWriter, thread: Thread, when: int) -> None:
         pid = thread.process.pid
         found = mappings(self._kernel.text(f"/proc/{pid}/maps") or "")
-        for m in set(found) - set(self._known.get(pid, ())):
+        new = set(found) - set(self._known.get(pid, ()))
+        for m in new:
             out.write(mapping_record(RECORDS, pid, m, build_id_of(self._kernel, pid, m, self._build_ids), when))
-            self.on_mapping(pid, m.name)
+        if new:
+            self.on_mapping(pid, (m.name for m in new))
         self._known[pid] = found
 
 

@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +21,9 @@ from ...arrays import distinct, offsets_of
 from ...errors import Damage
 from ...model import BRANCH, Array, Change, Profile, SampleBatch, Source, read_at
 from .attr import Attr
-from .spe import LONGEST, Decoded, Operations, decode, entries_of, modes_of
+
+if TYPE_CHECKING:
+    from .spe import Decoded, Operations
 
 __all__ = ["ARM_SPE", "COLUMNS", "TRACES", "AuxTrace", "Counts", "Trace"]
 
@@ -232,6 +234,8 @@ class AuxTrace:
         What is left of a record at the end of a block goes on in the next block of the same AUX area where that begins
         with the byte that follows. No record goes on where the processor or the kernel stopped early.
         """
+        from .spe import LONGEST, decode  # which few captures need
+
         held: dict[int, tuple[int, bytes]] = {}
         broken = 0
         follows = self._followers()
@@ -281,6 +285,8 @@ class AuxTrace:
         return self._stretches.get(key, [])
 
     def _batch(self, block: _Block, at: int, operations: Operations) -> SampleBatch:
+        from .spe import entries_of, modes_of
+
         n, entries = len(operations), entries_of(operations)
         time = self._times(block, at, operations)
         tid = self._tids(block, operations, time)
