@@ -93,7 +93,12 @@ def test_files_that_are_damaged_have_an_answer(tmp_path: Path) -> None:
 def test_a_program_is_looked_at_again_when_it_has_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A recording executes the same programs again and again."""
     looked: list[int] = []
-    monkeypatch.setattr(traceable, "has_leak_sanitizer", lambda file: bool(looked.append(file)))
+
+    def noted(file: int) -> bool:
+        looked.append(file)
+        return False
+
+    monkeypatch.setattr(traceable, "has_leak_sanitizer", noted)
     program = tmp_path / "cat"
     for _ in range(2):
         program.write_bytes(Path("/bin/cat").read_bytes())
