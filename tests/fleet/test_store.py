@@ -104,6 +104,18 @@ def test_labels_and_days(run: Run, tmp_path: Path) -> None:
     assert run("fleet", "list", store, "--service", "a's").out.count("00.data") == 1
 
 
+def test_names_that_are_not_utf8(run: Run, tmp_path: Path) -> None:
+    """A file keeps the name that is printed everywhere; what people say must be text."""
+    store, capture = tmp_path / "store", build(tmp_path / "\udcfe.data")
+    refused = run("fleet", "add", store, capture, "--service", "\udcff")
+    assert (refused.code, refused.err) == (2, "error: a name is not UTF-8: \\xff\n")
+    assert run("fleet", "add", store, capture).code == 0
+    assert sql(run, store, "SELECT file FROM captures") == [[r"\xfe.data"]]
+    for words in (["list", "--service", "\udcff"], ["query", "SELECT '\udcff'"]):
+        ran = run("fleet", words[0], store, *words[1:])
+        assert (ran.code, "is not UTF-8" in ran.err) == (2, True), ran.err
+
+
 # -- anybody can read it
 
 

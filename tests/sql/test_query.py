@@ -26,6 +26,7 @@ from lastbranch.sql import result as running
 from lastbranch.sql.database import Database, Plan, plan_of
 from lastbranch.sql.schema import UNKNOWN
 from perfdata_writer import CALLCHAIN, IP, TID, TIME, Builder
+from small_captures import build
 from view_truth import NmSymbols, name_at, symbols
 
 pytest.importorskip("duckdb")
@@ -146,6 +147,18 @@ def test_a_fixed_period_is_that_of_each_sample(tmp_path: Path) -> None:
     assert rows(profile, "select period from samples") == [(5000,)] * 2
     assert rows(profile, "select period from stacks") == [(10000,)]
     assert next(profile.batches()).period.tolist() == [0, 0]
+
+
+def test_names_that_are_not_utf8(tmp_path: Path, run: Callable[..., Ran]) -> None:
+    """Linux' paths are bytes: tables hold names as they are printed everywhere."""
+    capture = build(tmp_path / "\udcfe.data", name="/bin/\udcff")
+    profile = lastbranch.open(capture)
+    asked = "select (select any_value(name) from captures), short from modules where name like '/bin/%'"
+    assert rows(profile, asked)[0][1] == r"\xff"
+    ran = run("query", capture, asked, "--format", "csv")
+    assert (ran.code, r"\xff" in ran.out, r"\xfe.data" in ran.out) == (0, True, True), ran.err
+    with pytest.raises(SelectionError, match="the statement is not UTF-8"):
+        rows(profile, "select '\udcff'")
 
 
 def test_model_tables_are_those_of_the_profile(small: Profile) -> None:

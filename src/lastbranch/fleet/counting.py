@@ -21,7 +21,7 @@ from ..analysis.early_pass import EarlyPass, Spaces
 from ..analysis.sample_sums import BranchSums
 from ..arrays import group_unordered
 from ..errors import LastbranchError
-from ..model import Array, Change, Module, ModuleKind, Profile, SampleBatch, SampleFilter
+from ..model import Array, Change, Module, ModuleKind, Profile, SampleBatch, SampleFilter, visible
 from ..opening import is_no_capture, open_source, read_profile
 from .schema import LABELS, TABLES, Kind, fold_of
 
@@ -354,7 +354,7 @@ def _row(capture: CaptureFile, host: str, when: datetime) -> dict[str, Any]:
     numbers = {c.name: 0 for c in TABLES["captures"].columns if c.type == "UBIGINT"}
     named = {"service": labels.service, "host": host, "version": labels.version}
     numbers |= {"recorded": labels.recorded, "stands_for": labels.stands_for}
-    texts = {"digest": capture.digest, "file": os.path.basename(capture.path), "format": "", "event": None}
+    texts = {"digest": capture.digest, "file": visible(os.path.basename(capture.path)), "format": "", "event": None}
     return {**numbers, **named, **texts, "time": when, "notes": "", "refused": False}
 
 

@@ -17,7 +17,7 @@ from ..analysis.sample_sums import SampleSums, SummedThings
 from ..analysis.significance import Totals
 from ..bind import bind, with_binary
 from ..errors import NotRecordedError, SelectionError
-from ..model import Array, Change, Event, Module, ModuleKind, Profile
+from ..model import Array, Change, Event, Module, ModuleKind, Profile, check_utf8
 from ..opening import attach_binaries, use_binary
 from .counting import NOWHERE
 from .manifest import State
@@ -128,6 +128,7 @@ class Reading:
         after it.
         """
         database = self._database
+        check_utf8(sql, "the statement")
         with failures():
             kinds = [s.type.name for s in database.extract_statements(sql)]
         if kinds != ["SELECT"]:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
+from ..model import check_utf8
 from .schema import LABELS
 
 __all__ = ["Selection", "text"]
@@ -70,5 +71,6 @@ _LEAST_DIGITS = 4
 
 
 def text(value: str) -> str:
-    """A text in SQL."""
+    """A text in SQL. Raises `SelectionError` where it is not UTF-8."""
+    check_utf8(value, "a name")
     return "'" + value.replace("'", "''") + "'"

@@ -14,7 +14,7 @@ from itertools import chain
 from typing import Any
 
 from ..errors import FormatError, LastbranchError, UnavailableError
-from ..model import Stages, no_progress
+from ..model import Stages, check_utf8, no_progress
 from ..model.atomic_output import temporary_folder
 from ..opening import captures_at
 from .counting import CaptureFile, Labels, capture_file
@@ -111,6 +111,8 @@ class Store:
         A capture is known by its contents and counts once. Those that cannot be read are listed in the store with the
         reason, and do not hinder others. After a crash the same call goes on with what is done.
         """
+        for name in filter(None, (labels.service, labels.version, labels.host)):
+            check_utf8(name, "a name")
         there = captures_at(paths)
         self._manifest.create()
         added, captures = Added(known=len(there.again)), dict[str, CaptureFile]()

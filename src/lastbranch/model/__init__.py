@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     )
     from .order import by_time, merge, watermarks
     from .profile import TABLES, Profile
-    from .safe_text import counted, visible, word
+    from .safe_text import check_utf8, counted, visible, word
     from .source import MEMORY, BytesSource, Limits, OpenFile, Source, limited, read_at
     from .stream import IN_PLACE, BatchReader, Progress, SampleStream, StackWatcher, Stages, no_progress
     from .tables import (
@@ -99,6 +99,7 @@ __all__ = [
     "check_replaceable",
     "column",
     "concatenate",
+    "check_utf8",
     "counted",
     "cuts",
     "guest_host",
@@ -132,6 +133,6 @@ __getattr__ = lazy_names(__name__, {
     "stream": "IN_PLACE BatchReader Progress SampleStream StackWatcher Stages no_progress",
     "tables": "PATCHED Capture Cpu Event Machine Module ModuleKind Node Process Rows Segment Thread",
     "tabular": "Columns RowNames Tabular",
-    "safe_text": "counted visible word",
+    "safe_text": "check_utf8 counted visible word",
     "timeline": "KERNEL Change Load Timeline",
 })  # fmt: skip

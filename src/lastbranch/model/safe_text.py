@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-__all__ = ["counted", "visible", "word"]
+from ..errors import SelectionError
+
+__all__ = ["check_utf8", "counted", "visible", "word"]
 
 
 def counted(number: int, noun: str, plural: str = "") -> str:
@@ -13,6 +15,12 @@ def counted(number: int, noun: str, plural: str = "") -> str:
 def visible(name: str) -> str:
     """``name`` with what is not printable as ``\\xNN`` of its UTF-8 bytes; backslashes stay (Windows paths)."""
     return name if name.isprintable() else _escape(name, "")
+
+
+def check_utf8(text: str, what: str) -> None:
+    """Raise `SelectionError` where ``text``, which is ``what``, has bytes that are no UTF-8: databases refuse them."""
+    if any("\ud800" <= letter <= "\udfff" for letter in text):
+        raise SelectionError(f"{what} is not UTF-8: {visible(text)}")
 
 
 def word(name: str) -> str:

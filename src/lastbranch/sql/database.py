@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ..errors import LastbranchError, SelectionError, UnavailableError
-from ..model import Array
+from ..model import Array, check_utf8
 from ..model.atomic_output import temporary_folder
 from .arrow_stream import FORMATS, ChunkStream
 from .schema import GROUPS, TABLES, SqlColumn, SqlTable
@@ -226,6 +226,7 @@ def _line(error: Exception) -> str:
 
 def statement_of(sql: str) -> str:
     """``sql`` if it is one statement that reads. Raises `SelectionError` for anything else."""
+    check_utf8(sql, "the statement")
     with failures():
         statements: Sequence[Any] = _planner().cursor().extract_statements(sql)
     kinds = [s.type.name for s in statements]

@@ -13,7 +13,7 @@ from ..analysis.bound_rows import TYPE_NAMES, BoundRows, recorded_address
 from ..arrays import positions
 from ..errors import NotRecordedError
 from ..lbr import branch_type, flag, flag_known
-from ..model import BRANCH, FRAME, Array, Profile, column
+from ..model import BRANCH, FRAME, Array, Profile, column, visible
 from .database import Chunk
 from .schema import GROUPS, TABLES, UNKNOWN
 
@@ -130,7 +130,7 @@ class Loading:
         """``id`` and ``text`` of every function that was met; code without a name has no row."""
         known = self.namer.labels if "namer" in self.__dict__ else []
         rows = [(i, label.function) for i, label in enumerate(known) if label.function]
-        return {"id": np.array([i for i, _ in rows], np.int64), "text": _objects([text for _, text in rows])}
+        return {"id": np.array([i for i, _ in rows], np.int64), "text": _objects([visible(text) for _, text in rows])}
 
     def functions(self, process: Array, module: Array, address: Array) -> Array:
         """int64: label of the function at each place."""
@@ -184,7 +184,7 @@ def _column(table: str, name: str, values: list[Any]) -> Array:
     """Of the declared type; as text where there are NULLs, which the database reads."""
     kind = next(c.kind for c in TABLES[table].columns if c.name == name)
     if kind == "text":
-        return _objects(values)
+        return _objects([None if v is None else visible(v) for v in values])
     if None in values:
         return _objects([None if v is None else str(v) for v in values])
     return np.array(values, kind)
