@@ -15,13 +15,13 @@ from __future__ import annotations
 import re
 
 import numpy as np
+from xxhash import xxh3_64_intdigest
 
 from ..arrays import Ints
 from ..binaries import Code
 from ..binaries.block_map import BlockMap
 from ..isa import Decoder
 from ..lbr import KIND
-from .xxh3 import xxh3
 
 __all__ = ["block_hashes"]
 
@@ -74,7 +74,7 @@ def _of_function(
             name = one.text.partition(" ")[0]
             words[here].update(names.get(name) or _words(one.text, name, names))
     texts = ["".join(sorted(found)) for found in words]
-    loose = [known[text] if text in known else known.setdefault(text, xxh3(text.encode())) for text in texts]
+    loose = [known[text] if text in known else known.setdefault(text, xxh3_64_intdigest(text.encode())) for text in texts]
     next_ = [(i, i + 1) for i in range(len(start) - 1) if stays[i]]
     after, before = [0] * len(start), [0] * len(start)
     for source, target in taken + next_:  # the order in which BOLT finds them
