@@ -150,7 +150,8 @@ def _listing(shown: Annotated, every: bool, titles: dict[str, str]) -> Iterator[
         if cold[i]:
             skipped += 1
         if skipped and (not cold[i] or i + 1 == len(rows)):
-            yield f"{'':{indent}}{before_it(i)}... {counted(skipped, 'instruction')} not seen"
+            unseen = f"... {counted(skipped, 'instruction')} not seen"
+            yield f"{'':{indent}}{before_it(i)}{shorten(unseen, room)}"
             skipped, before = 0, None
         if cold[i]:
             continue

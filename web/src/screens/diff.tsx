@@ -48,7 +48,7 @@ function Differences({ answer }: { answer: Answer }): ComponentChild {
   return (
     <>
       <p class="first">
-        {count(found)} of {count(tested)} differ significantly (false discovery rate {String(header["rate"])}){rare ? `; ${count(rare)} have too few samples to tell` : ""}.
+        {count(found)} of {count(tested)} differ significantly (false discovery rate {String(header["rate"])}){rare ? `; ${count(rare)} ${rare === 1 ? "has" : "have"} too few samples to tell` : ""}.
         {rows < all ? ` The surest ${count(rows)} are here.` : ""}
       </p>
       <Table
