@@ -74,7 +74,10 @@ def _of_function(
             name = one.text.partition(" ")[0]
             words[here].update(names.get(name) or _words(one.text, name, names))
     texts = ["".join(sorted(found)) for found in words]
-    loose = [known[text] if text in known else known.setdefault(text, xxh3_64_intdigest(text.encode())) for text in texts]
+    for text in texts:
+        if text not in known:
+            known[text] = xxh3_64_intdigest(text.encode())
+    loose = [known[text] for text in texts]
     next_ = [(i, i + 1) for i in range(len(start) - 1) if stays[i]]
     after, before = [0] * len(start), [0] * len(start)
     for source, target in taken + next_:  # the order in which BOLT finds them
