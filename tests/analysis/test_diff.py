@@ -379,3 +379,9 @@ def test_a_true_change_ends_with_its_own_exit_code(run: Callable[..., Ran], monk
     assert ran.code == 6
     assert "1 share grew significantly by more than 60 points" in ran.err
     assert run("diff", "a", "b", "--by", "edge", "--fail-over", "63", "--no-symbol-cache").code == 0
+
+
+def test_code_without_a_function_is_called_after_its_module() -> None:
+    """As in `report`."""
+    assert [CodeLocation(module, "").called for module in ("gzip", "[vdso]", "")] == ["[gzip]", "[vdso]", "[unknown]"]
+    assert CodeLocation("gzip", "", "0x401136").called == "0x401136"

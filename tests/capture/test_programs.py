@@ -171,7 +171,7 @@ def test_branches_belong_to_the_file_that_was_mapped_when_they_were_taken(
     for which, file in enumerate(files, 1):
         file.write_bytes((bytes(256 * which) + loop).ljust(4096, b"\0"))
     counts = {"first+0x103": 0, "second+0x203": 0}
-    for _ in range(6):  # a busy machine may give few bursts
+    for _ in range(12):  # a busy machine may give few bursts
         words = ["record", *DENSE, "--no-progress", "-o", str(output), "--", str(program), *map(str, files)]
         subprocess.run([sys.executable, "-c", wrapped, *words], check=True, capture_output=True, timeout=60)
         listed = csv.DictReader(run_cli("branches", output, "--format", "csv").out.splitlines())

@@ -6,7 +6,7 @@ static char *const place = (char *)0x500000000;
 
 int main(int count, char **names)
 {
-    for (int round = 0; round < 400; round++) {
+    for (int round = 0; round < 1600; round++) {
         int which = 1 + round % (count - 1), fd = open(names[which], O_RDONLY);
         if (mmap(place, 4096, PROT_READ | PROT_EXEC, MAP_PRIVATE | MAP_FIXED, fd, 0) != place)
             return 1;

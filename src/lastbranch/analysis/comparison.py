@@ -16,7 +16,7 @@ from ..errors import NotRecordedError
 from ..model import Array, Module, ModuleKind, Profile, SampleBatch, SampleFilter
 from .bursts import bursts_of, whole_bursts
 from .counting import Bound, count_stacks
-from .naming import Label, Namer
+from .naming import Label, Namer, unnamed
 from .sample_filtering import filtered_batches, period_of, wanted_events
 from .sample_sums import SampleSums
 from .significance import Clusters, adjusted, probabilities
@@ -50,7 +50,7 @@ class CodeLocation:
     def called(self) -> str:
         """For people: ``function+0x12``, or ``behind function+0x12`` for what follows a place."""
         place = self.where.removeprefix("behind ")
-        text = f"{self.function}{place}" if self.function else place or "[unknown]"
+        text = f"{self.function}{place}" if self.function else place or unnamed(self.module)
         return f"behind {text}" if place != self.where else text
 
 

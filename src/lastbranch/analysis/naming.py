@@ -15,7 +15,7 @@ from ..model import Array, ModuleKind, Profile
 if TYPE_CHECKING:
     from ..symbols import Function, FunctionTable, Names, Symbolizer
 
-__all__ = ["Label", "Namer", "Place", "View", "find_functions", "place_of"]
+__all__ = ["Label", "Namer", "Place", "View", "find_functions", "place_of", "unnamed"]
 
 
 View = Literal["function", "inline", "line"]
@@ -45,8 +45,12 @@ class Label(NamedTuple):
         """The function, or ``[module]`` for code without one."""
         if self.function:
             return self.function
-        short = profile.modules[self.module].short if self.module >= 0 else "unknown"
-        return f"[{short.strip('[]')}]"
+        return unnamed(profile.modules[self.module].short if self.module >= 0 else "")
+
+
+def unnamed(module: str) -> str:
+    """What code of ``module`` without a function is called; an empty ``module``: none is known either."""
+    return f"[{(module or 'unknown').strip('[]')}]"
 
 
 class Namer:

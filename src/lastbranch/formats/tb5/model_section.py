@@ -137,13 +137,8 @@ CHANGE = np.dtype(
 )  # fmt: skip
 """One change of the timeline, in the order that it was recorded."""
 THREAD = np.dtype([("pid", "<i4"), ("tid", "<i4")])
-_NOT_STORED = (
-    "segments",
-    "binary",
-    "missing",
-    "running",
-    "ran_at",
-)  # of a module: they are those of the binary on this machine
+_NOT_STORED = ("segments", "binary", "unverified", "missing", "running", "ran_at")
+"""Of a module: they are those of the binary on this machine."""
 _DAMAGE_KEPT = 100
 
 
@@ -252,7 +247,8 @@ def _restored_module(values: dict[str, Any]) -> Module:
         from uuid import UUID
 
         guid = UUID(bytes_le=guid)
-    made: Module = _made(Module, values | {"kind": ModuleKind(values["kind"]), "pdb_guid": guid})
+    inode = tuple(int(part) for part in values.get("inode", ()))
+    made: Module = _made(Module, values | {"kind": ModuleKind(values["kind"]), "pdb_guid": guid, "inode": inode})
     return made
 
 
