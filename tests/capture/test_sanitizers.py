@@ -113,3 +113,14 @@ def test_a_program_is_looked_at_again_when_it_has_changed(tmp_path: Path, monkey
 def test_this_interpreter_has_an_answer_as_of_a_search() -> None:
     with opened(sys.executable) as file:
         assert has_leak_sanitizer(file) == file_contains(file, (b"LeakSanitizer does not work under ptrace",))
+
+
+@pytest.mark.parametrize("before", [0, 100, 0xFFFFC, 0x100000, 0x1FFFFA, 0x200001])
+def test_a_word_is_found_wherever_it_is(before: int, tmp_path: Path) -> None:
+    (tmp_path / "it").write_bytes(bytes(before) + b"needles" + bytes(50))
+    with opened(tmp_path / "it") as file:
+        assert file_contains(file, (b"other words", b"needles"))
+        assert not file_contains(file, (b"needlesx",))
+    (tmp_path / "empty").touch()
+    with opened(tmp_path / "empty") as file:
+        assert not file_contains(file, (b"needles",))

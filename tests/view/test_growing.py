@@ -30,17 +30,7 @@ from lastbranch.opening import FileSource
 from lastbranch.symbols import SymbolOptions
 from lastbranch.view import wire
 from lastbranch.view.answers import ask
-from lastbranch.view.growing import (
-    BUSY_SHARE,
-    FIRST_PAUSE,
-    FREE_SHARE,
-    LONGEST_PAUSE,
-    PAUSE,
-    GrowingCapture,
-    _Beginning,
-    pause,
-    usual,
-)
+from lastbranch.view.growing import GrowingCapture, _Beginning
 from lastbranch.view.loaded import Loaded
 from viewer import cells, loaded, looking_at, serving, settled
 from waiting import until
@@ -145,23 +135,6 @@ def test_names_are_kept_but_those_of_a_jit_are_looked_for_again(file: GrowingFil
         assert growing.loaded.symbolizer is symbolizer
         assert [one.name for one in symbolizer.names_at(0, address).functions] == ["one"]
         symbolizer.close()
-
-
-def test_opening_anew_takes_more_of_processors_that_nobody_else_wants() -> None:
-    assert pause(0, 0, 2) == pause(0, 1, 2) == PAUSE
-    assert pause(0.8, 0.01, 2) == pytest.approx(0.8 / FREE_SHARE)
-    assert pause(0.1, 0.2, 2) == pytest.approx(0.1 / (2 * BUSY_SHARE))
-    assert pause(0.1, 0.2, 8) == pytest.approx(0.1 / (8 * BUSY_SHARE))
-    assert pause(1e6, 0, 2) == LONGEST_PAUSE
-    assert pause(0.001, 0, 2, FIRST_PAUSE) == FIRST_PAUSE < PAUSE
-    assert pause(0.1, 0.2, 2, FIRST_PAUSE) == pause(0.1, 0.2, 2)
-
-
-def test_one_look_that_takes_long_does_not_delay_the_next() -> None:
-    assert usual(0.5, 0.25, 0.0) == (0.0, 0.0)
-    assert usual(0.5, 0.25, 0.1) == pytest.approx((0.1, 0.05))
-    assert usual(0.5, 0.25, 0.5) == usual(0.5, 0.25, 0.6) == (0.5, 0.25)
-    assert usual(0.0, 0.0, 0.0) == (0.0, 0.0)
 
 
 # -- Server-sent events

@@ -9,7 +9,6 @@ Sources: System V gABI, chapter 5 (program header, dynamic section); for DT_GNU_
 
 from __future__ import annotations
 
-import mmap
 import os
 import struct
 from collections.abc import Iterable
@@ -21,7 +20,7 @@ _LIBRARIES = (b"libasan.so.", b"liblsan.so.", b"libclang_rt.asan")
 _MESSAGE = b"LeakSanitizer does not work under ptrace"
 """Of the runtime. Compilers contain the names of its functions, too."""
 _MALLOC = b"malloc\0"
-_MOST_SEARCHED = 64 << 20
+_MOST_SEARCHED, _PIECE = 64 << 20, 1 << 20
 
 _HEADER, _SEGMENT = struct.Struct("=32xQ14xHH"), struct.Struct("=IIQQQQQQ")
 """e_phoff, e_phentsize, e_phnum; Elf64_Phdr: type, flags, offset, address, physical address, bytes in the file..."""
@@ -48,11 +47,17 @@ def has_leak_sanitizer(file: int) -> bool:
 
 def file_contains(file: int, words: Iterable[bytes]) -> bool:
     """Whether the first 64 MB of an open file contain one of ``words``."""
-    size = min(os.fstat(file).st_size, _MOST_SEARCHED)
-    if not size:
-        return False
-    with mmap.mmap(file, size, access=mmap.ACCESS_READ) as image:
-        return any(image.find(word) >= 0 for word in words)
+    words = tuple(words)
+    overlap, end = max(map(len, words)) - 1, b""
+    for at in range(0, _MOST_SEARCHED, _PIECE):
+        piece = os.pread(file, _PIECE, at)  # not mapped: who cuts the file short would end us
+        if not piece:
+            break
+        searched = end + piece
+        if any(word in searched for word in words):
+            return True
+        end = searched[-overlap:]
+    return False
 
 
 class _Program:

@@ -19,50 +19,12 @@ from ..model import OpenFile, Profile, Source
 from ..opening import attach_binaries, open_profile, recorded_here
 from ..symbols import SymbolOptions
 from .loaded import Loaded
+from .pacing import FIRST_PAUSE, LONGEST_PAUSE, PAUSE, WaitingThreads, pause, usual
 
-__all__ = [
-    "BUSY_SHARE", "ENDED", "FIRST_PAUSE", "FREE_SHARE", "LIVE", "LONGEST_PAUSE", "PAUSE", "GrowingCapture", "pause",
-    "usual",
-]  # fmt: skip
+__all__ = ["ENDED", "LIVE", "GrowingCapture"]
 
 LIVE, ENDED = "live", "ended"
 """What `Loaded.recording` says of a recording."""
-PAUSE = 1.0
-"""Seconds from one opening to the next, at least."""
-FIRST_PAUSE = 0.2
-"""The same while there are no samples: opening the file takes next to nothing, and somebody waits for a picture."""
-FREE_SHARE = 0.5
-"""Of one CPU: what opening the file anew, and answering the pages that look, may take on average where nobody else
-wants that processor."""
-BUSY_SHARE = 0.01
-"""Of all CPUs: the same where others want them, which may be the program that is recorded."""
-LONGEST_PAUSE = 60.0
-"""Seconds, however long an opening takes."""
-_WAITED = 0.5
-"""Of its CPU time: how long a process waits for processors that others want, too, at least."""
-
-
-def pause(cpu: float, waited: float, processors: int, least: float = PAUSE) -> float:
-    """Seconds from one look at the file to the next, at ``least``, where that look and the answers since took ``cpu``
-    seconds, and ``waited`` so many for one of the ``processors``."""
-    share = BUSY_SHARE * processors if waited > _WAITED * cpu else FREE_SHARE
-    return min(max(least, cpu / share), LONGEST_PAUSE)
-
-
-def usual(cpu: float, waited: float, last: float) -> tuple[float, float]:
-    """Seconds of CPU and of waiting for it of a look, without what it took more than the ``last`` one: the first
-    picture, and a page that goes to another screen, take long once, and the next look need not wait for that."""
-    return (last, waited * last / cpu) if cpu > last else (cpu, waited)
-
-
-def _times() -> tuple[float, float]:
-    """Seconds that the threads of this process have run, and that they have waited for a processor; as long as they
-    have run where the kernel does not say."""
-    ran, waited = time.process_time(), 0
-    for thread in os.listdir("/proc/self/task"):
-        with suppress(OSError), open(f"/proc/self/task/{thread}/schedstat", "rb", buffering=0) as file:
-            waited += int(file.read().split()[1])
-    return ran, waited / 1e9 if waited else ran
 
 
 class GrowingCapture(Closing):
@@ -146,8 +108,8 @@ class GrowingCapture(Closing):
 
     def _follow(self, shown: Callable[[], None] | None) -> None:
         processors = len(os.sched_getaffinity(0))
-        began, (ran, waited), last = -LONGEST_PAUSE, _times(), 0.0
-        had_samples = False
+        began, ran, last = -LONGEST_PAUSE, time.process_time(), 0.0
+        threads, held_up, had_samples = WaitingThreads(), False, False
         while not self._end.is_set():
             if not self.is_watched:
                 self._looks.clear()
@@ -155,14 +117,15 @@ class GrowingCapture(Closing):
                     self._looks.wait()
                 continue
             # What the answers to the pages take comes after the refresh, and counts as well.
-            now = _times()
-            cpu = now[0] - ran
+            now = time.process_time()
+            cpu = now - ran
             least = PAUSE if self.loaded.profile.samples else FIRST_PAUSE
-            wait = pause(*usual(cpu, now[1] - waited, last), processors, least)
+            wait = pause(usual(cpu, last), held_up, processors, least)
             if (left := began + wait - time.monotonic()) > 0:
                 self._end.wait(left)
                 continue
-            began, (ran, waited), last = time.monotonic(), now, cpu
+            began, ran, last = time.monotonic(), now, cpu
+            held_up = threads.held_up(process.pid for process in self.loaded.profile.processes)
             if shown is not None and had_samples:
                 shown()
                 shown = None
