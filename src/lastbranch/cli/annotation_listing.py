@@ -32,7 +32,7 @@ _LEAST = 24
 """Letters of the name of the function that are always printed."""
 _WITHIN = ("arcs", "indirect_targets")
 """Their shares are of the branch that they are ways out of."""
-_SPARE = ("depth", "blocks", "longest", "trips p90", "trips p50", "bursts", "noise")
+_SPARE_BELOW = ("depth", "blocks", "longest", "trips p90", "trips p50", "bursts", "noise")
 """Of the tables below the listing: left out before places are shortened."""
 _BLOCK = ("count", "bursts", "noise %", "cycles", "ipc", "loop")
 """What is printed only at the first instruction of a block."""
@@ -108,7 +108,7 @@ def _text(shown: Annotated, limit: int, every: bool, estimate: Estimate) -> Iter
         if rows:
             yield ""
             yield title
-            yield from row_lines(columns, rows, names=names, spare=_SPARE, titles=its_titles)
+            yield from row_lines(columns, rows, names=names, spare=_SPARE_BELOW, titles=its_titles)
 
 
 def _listing(shown: Annotated, every: bool, titles: dict[str, str]) -> Iterator[str]:
