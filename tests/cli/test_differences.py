@@ -19,7 +19,9 @@ import perfdata_writer as pw
 from capture_tools import FREESTANDING, build, needs_ptrace
 from command_line import Ran
 from lastbranch.analysis.comparison import CodeLocation, Difference
+from lastbranch.cli.diff import command as diff_verb
 from lastbranch.cli.differences import sarif
+from lastbranch.cli.view import command as view_verb
 from perfdata_writer import Builder
 
 SCHEMA = Path(__file__).parents[1] / "data" / "sarif.json"
@@ -144,7 +146,7 @@ def test_places_are_source_lines_where_they_are_known(monkeypatch: pytest.Monkey
 # -- the action
 
 
-def run_action(here: Path, /, **inputs: str) -> tuple[int, str, str, str]:
+def run_action(here: Path, /, first_on_path: str = "", **inputs: str) -> tuple[int, str, str, str]:
     """(exit code, log, step summary, outputs) of the shell steps, as the runner runs them, without the installation."""
     yaml = pytest.importorskip("yaml", reason="PyYAML is not installed")
     action = yaml.safe_load(ACTION.read_text())
@@ -153,7 +155,7 @@ def run_action(here: Path, /, **inputs: str) -> tuple[int, str, str, str]:
     assert inputs.keys() <= values.keys()
     values |= {"install": "false", **inputs}
     summary, outputs, log = here / "summary.md", here / "outputs", ""
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    path = os.pathsep.join(filter(None, (first_on_path, str(Path(sys.executable).parent), os.environ["PATH"])))
     for step in action["runs"]["steps"]:
         given = {"if": step.get("if", "true"), "run": step["run"], **step.get("env", {})}
         known = {f"inputs.{name}": value for name, value in values.items()}
@@ -204,6 +206,25 @@ def test_the_action_passes_where_none_grew_by_more(captures: tuple[Path, Path], 
     assert "`one`" in summary
     assert "regressed=false" in outputs
     assert run_action(tmp_path, before=before)[:2] == (2, "::error::give after (a capture) or after-command\n")
+
+
+def test_the_picture_has_the_options_of_the_table(tmp_path: Path) -> None:
+    """All but those that are about the table alone: the program that both call writes down what it was given."""
+    (bin_ := tmp_path / "bin").mkdir()
+    (bin_ / "lastbranch").write_text('#!/bin/sh\necho "$@" >> said\n')
+    (bin_ / "lastbranch").chmod(0o755)
+    known, shown = ({name: p for p in verb.params for name in p.opts} for verb in (diff_verb, view_verb))
+    table = {name: p for name, p in sorted(known.items()) if name.startswith("-") and name not in shown}
+    words = [name if getattr(p, "is_flag", False) else f"{name} x {name}=x" for name, p in table.items()]
+    options = " ".join(["--symfs root", *words, "--debug-dir=debug", "--no-symbol-cache"])
+    code, log, *_ = run_action(
+        tmp_path, first_on_path=str(bin_), before="a", after="b", **{"diff-options": options, "folder": "."}
+    )
+    assert code == 0, log
+    assert (tmp_path / "said").read_text().splitlines()[-1].split() == [
+        *("view", "--diff", "a", "b", "--symfs", "root", "--debug-dir=debug", "--no-symbol-cache"),
+        *("--html", "./compare.html", "--force"),
+    ]
 
 
 @needs_ptrace

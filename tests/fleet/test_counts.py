@@ -214,6 +214,22 @@ def test_different_events_are_not_added_up_unasked(run: Run, data: Data, tmp_pat
     assert run("fleet", "export", store, "--to", "counts", "--module", "lbrdemo").code == 0
 
 
+def test_a_report_has_rows_for_each_event(run: Run, data: Data, tmp_path: Path) -> None:
+    captures = {"cycles": data.path("demo_pie"), "br_inst_exec:taken": data.path("wsm_x5660_16deep")}
+    store = added(run, tmp_path / "store", *captures.values())
+    words = ("fleet", "report", store, "--by", "module", "--format", "json")
+    rows = rows_of(run(*words, "--limit", "0"))
+    for event, capture in captures.items():
+        own = [row for row in rows if row["event"] == event]
+        (one,) = json.loads(run("info", capture, "--format", "json").out)["events"]
+        assert one["name"] == event
+        wanted = rows_of(run("report", capture, "--by", "module", "--format", "json", "--limit", "0"))
+        assert sum(int(str(row["samples"])) for row in own) == sum(int(str(row["samples"])) for row in wanted)
+        assert sum(float(str(row["samples_percent"])) for row in own if row["samples"]) == pytest.approx(100, abs=0.5)
+        assert rows_of(run(*words, "--limit", "0", "--event", event)) == own
+    assert [row["event"] for row in rows_of(run(*words, "--limit", "1"))] == sorted(captures)
+
+
 def test_two_builds_under_one_path_stay_apart(run: Run, tmp_path: Path) -> None:
     for number in (1, 2):
         b = Builder(sample_type=pw.IP | pw.TID | pw.TIME | pw.BRANCH_STACK)

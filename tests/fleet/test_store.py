@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -16,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import perfdata_writer as pw
 from captures import Data
 from command_line import Ran
 from fleet_faults import add_captures, create_object
@@ -23,6 +25,7 @@ from lastbranch.errors import FormatError, UnavailableError
 from lastbranch.fleet import TABLES, Labels, Part, Store, capture_file, count_batch, reduce_parts
 from lastbranch.fleet.objects import open_objects
 from lastbranch.fleet.schema import VERSION, bucket_of
+from perfdata_writer import Builder
 from small_captures import build
 from waiting import until
 
@@ -78,6 +81,23 @@ def test_what_is_damaged_counts_and_what_cannot_be_read_is_listed(run: Run, tmp_
     # What was refused is tried again: the next version may read it.
     assert "1 refused" in run("fleet", "add", store, tmp_path / "none").err
     assert sql(run, store, "SELECT count(*) FROM captures WHERE file = 'none'")[0][0] in "12"
+
+
+def test_a_pause_of_sampling_is_no_loss(run: Run, tmp_path: Path) -> None:
+    b = Builder(sample_type=pw.IP | pw.TID | pw.TIME)
+    b.sample(ip=0x400000, pid=7, tid=7, time=9)
+    b.record("LOST", id=0, lost=5)
+    for _ in range(3):
+        b.record("THROTTLE", time=10, id=0, stream_id=0)
+    (capture := tmp_path / "throttled.data").write_bytes(b.build())
+    store = tmp_path / "store"
+    assert run("fleet", "add", store, capture).code == 0
+    (row,) = json.loads(run("fleet", "list", store, "--format", "json").out)
+    assert row["lost"] == 5
+    assert "paused sampling 3 times" in row["notes"]
+    said = run("info", capture).out
+    assert re.search(r"^throttled +3 times$", said, re.MULTILINE)
+    assert re.findall(r"^lost +(.*)$", said, re.MULTILINE) == ["records: 5"]
 
 
 def test_folders_are_added_with_all_that_is_in_them(run: Run, tmp_path: Path) -> None:

@@ -183,7 +183,7 @@ def losses_over_time(profile: Profile, parts: int) -> NDArray[np.int64] | None:
     """int64[parts]: records and samples that were lost, at the time that the source says; ``None`` where it does not
     say when."""
     time = _time(profile, None)
-    if time is None or (profile.lost and not profile.losses):
+    if time is None or (profile.lost_records and not profile.losses):
         return None
     out = np.zeros(parts, np.int64)
     for when, how_many in profile.losses:

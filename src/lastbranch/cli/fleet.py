@@ -320,7 +320,7 @@ def report(
     """Report what is selected of STORE by function or module.
 
     Samples are those whose address is there, branches the entries of branch stacks that begin there, and ranges those
-    that begin there.
+    that begin there. Each event has its own rows and shares; --event chooses some of them, --limit applies to each.
 
     --saturation says whether there are enough captures: which part of the shares of branches half of the captures, a
     quarter and an eighth of them have in common with all. If half of them have 98 %, as many again will change about
@@ -332,9 +332,9 @@ def report(
         if saturation:
             _print_saturation(reading, form, limit)
             return 0
-        counts = reading.counts(stacks=False)
+        counts = reading.counts_by_event()
         notes = [*counts.find_binaries(symfs, symbols), *counts.scale_notes()]
-        counted = counts.counted()
+        counted = {event.name: counts.counted(event=event.name) for event in counts.profile.events}
     from ..analysis.functions import counts_by_function
     from ..analysis.naming import Namer
     from ..symbols import Symbolizer
@@ -342,28 +342,32 @@ def report(
     profile = counts.profile
     symbolizer = None if by == "module" else Symbolizer(profile, symbols)
     namer = Namer(profile, symbolizer)
-    table = counts_by_function(counted, namer)
+    tables = {event: counts_by_function(of_event, namer) for event, of_event in counted.items()}
     named = any(label.function for label in namer.labels)
     if by is None and not named:
         namer = Namer(profile, None)
-        table = counts_by_function(counted, namer)
+        tables = {event: counts_by_function(of_event, namer) for event, of_event in counted.items()}
         notes.append("by module, because no function has a name")
     functions = named and by != "module"
-    samples, branches = int(table.samples.sum()), int(table.branches.sum())
     rows: list[list[Cell]] = []
-    for name, *values in zip(*(column[: limit or None].tolist() for column in table.arrays().values()), strict=True):
-        label, (sampled, taken, mispredicted, predicted, ranges) = namer.labels[name], values
-        rows.append([
-            *([label.shown(profile)] if functions else []), module_of(profile, label) or "[unknown]",
-            sampled, share(sampled, samples), taken, share(taken, branches),
-            share(mispredicted, mispredicted + predicted), ranges,
-        ])  # fmt: skip
-    names = ["function", "module"] if functions else ["module"]
+    for event, table in tables.items():
+        samples, branches = int(table.samples.sum()), int(table.branches.sum())
+        cut = (column[: limit or None].tolist() for column in table.arrays().values())
+        for name, *values in zip(*cut, strict=True):
+            label, (sampled, taken, mispredicted, predicted, ranges) = namer.labels[name], values
+            rows.append([
+                event, *([label.shown(profile)] if functions else []), module_of(profile, label) or "[unknown]",
+                sampled, share(sampled, samples), taken, share(taken, branches),
+                share(mispredicted, mispredicted + predicted), ranges,
+            ])  # fmt: skip
+    names = ["event", "function", "module"] if functions else ["event", "module"]
     columns = [*names, "samples", "samples %", "branches", "branches %", "mispredicted %", "ranges"]
     print_rows(columns, rows, form, names=names, spare=("ranges", "samples", "branches"))
     if symbolizer is not None:
         notes += symbol_notes(
-            profile, symbolizer, {module_of(profile, namer.labels[row]) for row in table.name.tolist()}
+            profile,
+            symbolizer,
+            {module_of(profile, namer.labels[row]) for table in tables.values() for row in table.name.tolist()},
         )
     print_notes(notes)
     return 0

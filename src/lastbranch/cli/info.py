@@ -91,13 +91,15 @@ def _rows(t: dict[str, Any], limit: int) -> Iterator[tuple[str, str | int]]:
         yield f"stream {s['number']}", ", ".join(s["columns"])
     yield "processes", t["processes"]
     yield "threads", t["threads"]
+    from ..model import THROTTLES, counted
+
     frequent = sorted(t["records"].items(), key=lambda item: -item[1])
     for name, count in frequent[: limit or None]:
         yield "records", f"{name}: {count}"
     if rest := frequent[limit or len(frequent) :]:
         yield "records", f"{len(rest)} more kinds: {sum(n for _, n in rest)}; --limit 0 names all"
     for name, count in t["lost"].items():
-        yield "lost", f"{name}: {count}"
+        yield ("throttled", counted(count, "time")) if name == THROTTLES else ("lost", f"{name}: {count}")
     for name, size in t["undecoded_bytes"].items():
         yield "not decoded", f"feature {name}: {size} bytes"
 

@@ -21,7 +21,18 @@ from ..analysis.early_pass import EarlyPass, Spaces
 from ..analysis.sample_sums import BranchSums
 from ..arrays import group_unordered
 from ..errors import LastbranchError
-from ..model import Array, Change, Module, ModuleKind, Profile, SampleBatch, SampleFilter, visible
+from ..model import (
+    THROTTLES,
+    Array,
+    Change,
+    Module,
+    ModuleKind,
+    Profile,
+    SampleBatch,
+    SampleFilter,
+    counted,
+    visible,
+)
 from ..opening import is_no_capture, open_source, read_profile
 from .schema import LABELS, TABLES, Kind, fold_of
 
@@ -259,7 +270,7 @@ def count_captures(captures: Sequence[CaptureFile]) -> Iterator[tuple[str, Rows]
     days: dict[str, _Day] = {}
     for capture in captures:
         if sum(day.size for day in days.values()) > _MOST_ROWS:
-            yield from ((day, counted.rows()) for day, counted in sorted(days.items()))
+            yield from ((day, found.rows()) for day, found in sorted(days.items()))
             days.clear()
         try:
             _count(capture, days)
@@ -270,7 +281,7 @@ def count_captures(captures: Sequence[CaptureFile]) -> Iterator[tuple[str, Rows]
             reason = str(error) if isinstance(error, LastbranchError) else error.strerror or str(error)
             row = _row(capture, capture.labels.host or "", when) | {"notes": reason, "refused": True}
             days.setdefault(f"{when:%Y-%m-%d}", _Day()).captures.append(row)
-    yield from ((day, counted.rows()) for day, counted in sorted(days.items()))
+    yield from ((day, found.rows()) for day, found in sorted(days.items()))
 
 
 def _count(capture: CaptureFile, days: dict[str, _Day]) -> None:
@@ -297,18 +308,20 @@ def _count(capture: CaptureFile, days: dict[str, _Day]) -> None:
         texts = {"service": capture.labels.service, "host": host, "version": capture.labels.version}
         module = _identities(capture, profile, day)
         said = _row(capture, host, when) | {"format": profile.format, "bytes": source.size}
-        counted: list[tuple[str, _Event, list[str]]] = []
+        kept: list[tuple[str, _Event, list[str]]] = []
         for event, counter, note in zip(profile.events, events, notes, strict=True):
             if counter.facts["samples"] or len(events) == 1:
                 for kind, columns in counter.result(module):
                     day.add(columns, fold_of(capture.digest), kind=kind, event=event.name, **texts)
-                counted.append((event.name, counter, note))
-        said |= {"lost": sum(profile.lost.values()), "damage": len(profile.damage)}
+                kept.append((event.name, counter, note))
+        said |= {"lost": profile.lost_records, "damage": len(profile.damage)}
         damage = [str(one) for one in profile.damage[:_NOTES]]
+        if throttles := profile.lost.get(THROTTLES):
+            damage.append(f"the kernel paused sampling {counted(throttles, 'time')}")
         periods = {event.name: event.period for event in profile.events}
         day.captures += [
             said | counter.facts | {"event": name, "period": periods[name], "notes": "; ".join(damage + note)}
-            for name, counter, note in counted
+            for name, counter, note in kept
         ] or [said | {"notes": "; ".join(["no samples", *damage])}]
     finally:
         source.close()

@@ -201,6 +201,17 @@ class Reading:
         """The selection with the events that it is about: the one there is (with branch ``stacks``), or those that were
         asked for. Raises `SelectionError` for several that nobody asked for, since counts of different events mean
         different things, and where no module is selected; `NotRecordedError` where there is no event."""
+        return self.selection.of_events(self._one_event(stacks))
+
+    def _one_event(self, stacks: bool) -> list[str]:
+        wanted = self._each_event(stacks)
+        if len(wanted) > 1 and not self.selection.events:
+            hint = "choose one with --event NAME; to add up several, repeat --event or give --event '*'"
+            raise SelectionError(f"the captures are of different events: {', '.join(wanted)}", hint=hint)
+        return wanted
+
+    def _each_event(self, stacks: bool) -> list[str]:
+        """The events (those with branch ``stacks``) that have counts of the modules that are selected."""
         if self.selection.modules and not self.modules():
             names = ", ".join(self.selection.modules)
             hint = "`lastbranch fleet list STORE --by module` lists them"
@@ -212,10 +223,7 @@ class Reading:
         if not wanted:
             why = "has branch stacks" if found else "passes the filters"
             raise NotRecordedError(f"no capture {why}")
-        if len(wanted) > 1 and not self.selection.events:
-            hint = "choose one with --event NAME; to add up several, repeat --event or give --event '*'"
-            raise SelectionError(f"the captures are of different events: {', '.join(wanted)}", hint=hint)
-        return self.selection.of_events(wanted)
+        return wanted
 
     def _events_of(self, modules: Collection[str]) -> list[str]:
         """Events with counts in some of the modules, by their identities."""
@@ -258,12 +266,18 @@ class Reading:
 
     def counts(self, *, stacks: bool = True) -> StoredCounts:
         """The counts of what is selected, which are read when they are asked for. Raises as `one_event`."""
-        selection = self.one_event(stacks=stacks)
-        modules = self.modules()
+        return self._counts_of(self._one_event(stacks))
+
+    def counts_by_event(self) -> StoredCounts:
+        """The same of any number of events, those of its ``profile``: `StoredCounts.counted` takes the name of one."""
+        return self._counts_of(self._each_event(False))
+
+    def _counts_of(self, names: Sequence[str]) -> StoredCounts:
+        selection, modules = self.selection.of_events(names), self.modules()
         relation = self.relation("counts", modules if self.selection.modules else None)
         there = {module for (module,) in self.rows(f"SELECT DISTINCT module FROM {relation} WHERE {selection.where}")}
         counted = {identity: found for identity, found in modules.items() if identity in there}
-        events = [Event(name, branch_select=0) for name in selection.events]
+        events = [Event(name, branch_select=0) for name in names]
         profile = Profile(self.url, "store of counts", events=events)
         profile.modules = [self._named(found) for found in counted.values()]
         for row, identity in enumerate(counted):  # what symbols need of a debug file without its binary
@@ -379,8 +393,9 @@ class StoredCounts:
             "agent recorded a part of the time" for service, times in found.items()
         ]  # fmt: skip
 
-    def counted(self, rows: Sequence[int] = ()) -> Counted:
-        """What was counted in the modules of these rows (all of them: none given), and in what they branch to."""
+    def counted(self, rows: Sequence[int] = (), event: str = "") -> Counted:
+        """What was counted in the modules of these rows (all of them: none given), and in what they branch to; of one
+        ``event``, or all that are selected together."""
         some = sorted(rows) or (range(len(self.identities)) if self.reading.selection.modules else [])
         # A branch that begins in one of the modules, or in none, is there as such; as an entry only where it does not.
         kinds = "a.chosen AND (kind <> 'entry' OR NOT coalesce(b.chosen, false))" if some else "kind <> 'entry'"
@@ -390,6 +405,8 @@ class StoredCounts:
         shape = f"(({{}} + {half}) // {_PARTS})" if scales else "({})"
         values = {name: f'c."{name}" * {parts}' if scales else f'c."{name}"' for name in names}
         weighted = (f'{shape.format(self.selection.weighted(values[name]))}::BIGINT AS "{name}"' for name in names)
+        if event:
+            kinds = f"({kinds}) AND {self.selection.of_events([event]).where}"
         found = self._columns(weighted, kinds, some, scales)
         kind, (a_module, a, b_module, b) = found["kind"], self._ends(found)
         entry, process = kind == Kind.ENTRY, np.full(len(kind), -1)

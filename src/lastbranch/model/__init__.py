@@ -23,7 +23,7 @@ if TYPE_CHECKING:
         kernel_starts,
     )
     from .order import by_time, merge, watermarks
-    from .profile import TABLES, Profile
+    from .profile import TABLES, THROTTLES, Profile
     from .safe_text import check_utf8, counted, visible, word
     from .source import MEMORY, BytesSource, Limits, OpenFile, Source, limited, read_at
     from .stream import IN_PLACE, BatchReader, Progress, SampleStream, StackWatcher, Stages, no_progress
@@ -60,6 +60,7 @@ __all__ = [
     "PATCHED",
     "REQUIRED",
     "TABLES",
+    "THROTTLES",
     "AddressSpaces",
     "Array",
     "BatchReader",
@@ -128,7 +129,7 @@ __getattr__ = lazy_names(__name__, {
     ),
     "order": "by_time merge watermarks",
     "atomic_output": "check_replaceable",
-    "profile": "TABLES Profile",
+    "profile": "TABLES THROTTLES Profile",
     "source": "MEMORY BytesSource Limits OpenFile Source limited read_at",
     "stream": "IN_PLACE BatchReader Progress SampleStream StackWatcher Stages no_progress",
     "tables": "PATCHED Capture Cpu Event Machine Module ModuleKind Node Process Rows Segment Thread",

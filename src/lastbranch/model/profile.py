@@ -21,12 +21,14 @@ from .tables import Capture, Event, Machine, Module, Process, Thread
 from .tabular import Columns, html_table
 from .timeline import Timeline
 
-__all__ = ["TABLES", "Profile"]
+__all__ = ["TABLES", "THROTTLES", "Profile"]
 
 # Bytes that a row costs at most, with what is made of it when samples are bound.
 _CHANGE, _MODULE, _NAME, _EVENT, _THREAD, _DAMAGE, _NODE = 256, 700, 200, 4000, 600, 400, 300
 
 _BUDGET = "--max-memory"
+THROTTLES = "throttles"
+"""The counter of `Profile.lost` that counts pauses of sampling."""
 TABLES: dict[str, type] = {
     "captures": Capture, "modules": Module, "processes": Process, "threads": Thread, "events": Event,
 }  # fmt: skip
@@ -42,6 +44,7 @@ class Profile:
 
     ``records``  number of records by name, of every kind that the file has, unknown ones included.
     ``lost``     what the recorder says it lost, by the name of the counter: ``samples``, ``records``, ``throttles``...
+                 Throttles are times at which the kernel paused sampling: nothing that was sampled is lost by them.
     ``damage``   what could not be read; what precedes and follows it was delivered.
     ``header``   what the file says of itself that has no other place: command line, recorder version...
     """
@@ -160,6 +163,11 @@ class Profile:
     @property
     def entries(self) -> int:
         return sum(s.entries for s in self.streams)
+
+    @property
+    def lost_records(self) -> int:
+        """Records and samples that were lost."""
+        return sum(number for name, number in self.lost.items() if name != THROTTLES)
 
     @property
     def deepest(self) -> int:

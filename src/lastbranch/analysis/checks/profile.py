@@ -10,7 +10,7 @@ import numpy as np
 
 from ...arrays import Sums, distinct
 from ...lbr import no_ranges_because
-from ...model import KERNEL, KERNEL_HALF, Array, Change, Mode, ModuleKind, Profile, counted
+from ...model import KERNEL, KERNEL_HALF, THROTTLES, Array, Change, Mode, ModuleKind, Profile, counted
 from ...symbols import Symbolizer, SymbolOptions
 from ..bursts import bursts_of, whole_bursts
 from ..counting import origin_of
@@ -36,7 +36,7 @@ _SPLIT = "-fsplit-stack"
 """In what a recording by software says of its call stacks, where it refused some."""
 
 _LOST = {"records": "lost samples", "samples": "lost samples", "aux errors": "lost samples",
-         "samples of unknown events": "lost samples", "throttles": "throttled",
+         "samples of unknown events": "lost samples", THROTTLES: "throttled",
          "stretches of the AUX area that were cut short": "trace cut short",
          "stretches of the AUX area with gaps": "trace cut short",
          "stretches of the AUX area with dropped operations": "operations dropped"}  # fmt: skip

@@ -13,7 +13,7 @@ from functools import cache
 from typing import Any
 
 from ...errors import Damage, FormatError
-from ...model import KERNEL, Change, Mode, guest_kernel, guest_user
+from ...model import KERNEL, THROTTLES, Change, Mode, guest_kernel, guest_user
 from ..fields import Fields, decode, decoder, unpack
 from .attr import Attr, parse_attr
 from .features import decode_feature
@@ -268,7 +268,7 @@ HANDLERS: dict[int, Callable[[State, Record], None]] = {
         "LOST": _count("records", "lost"),
         "COMM": _comm,
         "EXIT": _task(Change.EXIT),
-        "THROTTLE": _count("throttles"),
+        "THROTTLE": _count(THROTTLES),
         "FORK": _task(Change.FORK),
         "MMAP2": _mmap,
         "AUX": _aux,

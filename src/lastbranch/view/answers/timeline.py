@@ -10,7 +10,7 @@ import numpy as np
 from ...analysis.count_tables import Key
 from ...analysis.over_time import losses_over_time
 from ...errors import NotRecordedError, SelectionError
-from ...model import Array, SampleFilter
+from ...model import THROTTLES, Array, SampleFilter
 from ..answer import Answer, Column, texts
 from ..loaded import MOMENTS, Loaded, Parameters
 
@@ -72,7 +72,7 @@ def time(loaded: Loaded, parameters: Parameters) -> Answer:
     clock, zero = profile.clock, profile.start or 0
     header: dict[str, Any] = {
         "by": by, "parts": MOMENTS, "from": clock.to_ns(first - zero), "to": clock.to_ns(last + 1 - zero),
-        "lost": {name: int(number) for name, number in profile.lost.items()},
+        "lost": {name: int(number) for name, number in profile.lost.items() if name != THROTTLES},
         "lost_in_time": 0 if lost is None else int(lost.sum()),
         "branches": bool(sums["branches"][0]),
         "predictions": bool(found.mispredicted.sum() + found.predicted.sum()),
