@@ -44,6 +44,9 @@ _LONGEST_WAIT = 0.1
 """Seconds after which a recorder that says nothing is looked at: one that was killed sends no message."""
 _ENDING = 10
 """Seconds that a viewer has to end."""
+_ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
+"""For NumPy in the viewer's process: it would start threads for matrices, which is half of what its import takes, and
+has none."""
 
 
 # -- The recorder
@@ -283,7 +286,7 @@ class LiveViewer(Closing):
             try:
                 self._process = subprocess.Popen(
                     [sys.executable, "-P", "-m", "lastbranch.view.live_process", *words],
-                    stdin=line.fileno(), stdout=2, process_group=0,
+                    stdin=line.fileno(), stdout=2, process_group=0, env={**os.environ, **_ONE_THREAD},
                 )  # fmt: skip
             except OSError as error:
                 say(f"warning: the viewer cannot be started: {error.strerror}")

@@ -5,6 +5,7 @@ It starts beside the recorder, so that what it imports is there when the program
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -13,14 +14,13 @@ import sys
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from ..errors import FormatError, LastbranchError
-from ..model import OpenFile
-from ..opening import FileSource, open_profile
-from ..symbols import SymbolOptions
-from .growing import ENDED, GrowingCapture
-from .loaded import Loaded
-from .server import listen, serve
+
+if TYPE_CHECKING:
+    from ..model import OpenFile
+    from .growing import GrowingCapture
 
 __all__ = ["main"]
 
@@ -39,6 +39,9 @@ def main(arguments: Sequence[str]) -> int:
     Standard input is a socket. The recorder sends the descriptor of the file that it writes, and at the end what the
     complete file is, as JSON in a line (or ``null``: there is none); the end of standard input ends the process."""
     name, browse = arguments[0], arguments[1] == "browse"
+    _import_all()
+    from ..opening import FileSource
+
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the recorder holds its signals back
     try:
@@ -54,7 +57,24 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
+def _import_all() -> None:
+    """Import what serving takes, without looking for garbage meanwhile or later in what is imported: it all stays, and
+    each look takes as long as an answer."""
+    gc.disable()
+    from . import growing, server  # noqa: F401
+    from .answers import hot, overview, timeline  # noqa: F401  # what the first screen asks for
+
+    gc.freeze()
+    gc.enable()
+
+
 def _serve(source: OpenFile, name: str, browse: bool) -> None:
+    from ..opening import open_profile
+    from ..symbols import SymbolOptions
+    from .growing import ENDED, GrowingCapture
+    from .loaded import Loaded
+    from .server import listen, serve
+
     recorder, symbols, growing, over = _Recorder(), SymbolOptions(), None, False
     while growing is None and not over:
         over = recorder.ended.wait(_TICK)

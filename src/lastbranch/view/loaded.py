@@ -14,30 +14,19 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ..analysis import (
-    Annotation,
-    BranchTable,
-    Estimate,
-    NameTable,
-    Place,
-    WeightTable,
-    annotate,
-    branches,
-    estimate_executions,
-    names,
-)
-from ..analysis.annotation import annotate_each
-from ..analysis.comparison import Difference, Thing, compare
+from ..analysis import BranchTable, Estimate, NameTable, WeightTable, branches, names
 from ..analysis.count_tables import Key, WeightCounter, weights_by
 from ..analysis.naming import Namer
 from ..analysis.over_time import Rates, Shares, TimeCounter, TimelineCounter, rates_over_time, samples_over_time
 from ..analysis.share_noise import Noise, innermost, noise_of_addresses
-from ..analysis.sources import Sources
 from ..errors import SelectionError, UnavailableError
 from ..model import Profile, SampleBatch, SampleFilter, visible
 from ..symbols import Symbolizer, SymbolOptions
 
 if TYPE_CHECKING:
+    from ..analysis import Annotation, Place
+    from ..analysis.comparison import Difference, Thing
+    from ..analysis.sources import Sources
     from ..formats.etl.decode import Reading
 
 __all__ = ["FILTERS", "MOMENTS", "Loaded", "Parameters", "parameters_of", "whole_number"]
@@ -107,6 +96,8 @@ class Loaded:
 
     @cached_property
     def sources(self) -> Sources:
+        from ..analysis.sources import Sources
+
         return Sources(self.profile, self.source_roots)
 
     def once(self, key: Hashable, make: Callable[[], _T]) -> _T:
@@ -123,6 +114,8 @@ class Loaded:
         `SelectionError` for another, and what `estimate_executions` raises."""
         chosen, asked = self.filter(parameters), parameters.get("estimate") or "observed"
         if asked == "executions":
+            from ..analysis import estimate_executions
+
             return self.once(("estimate", chosen), lambda: estimate_executions(self.profile, sample_filter=chosen))
         if asked != "observed":
             raise SelectionError(f"estimate = {asked[:40]!r}: choose from 'observed', 'executions'")
@@ -182,6 +175,8 @@ class Loaded:
     def differences(self, by: Thing, parameters: Parameters) -> Difference:
         """`compare` of the capture `before` with this one, under the filters of ``parameters``. Raises
         `UnavailableError` without one, and what `compare` and `filter` raise."""
+        from ..analysis.comparison import compare
+
         before = self.other
         filters = before.filter(self.translated(parameters)), self.filter(parameters)
         return self.once(
@@ -216,11 +211,15 @@ class Loaded:
 
     def annotate(self, place: Place, chosen: SampleFilter | None, estimate: Estimate) -> Annotation:
         """`analysis.annotate`, without a pass over the samples for a place that was counted by `count_places`."""
+        from ..analysis import annotate
+
         counted = self._counted.get((place, chosen, estimate.replaced))
         return counted(place) if counted else annotate(self.profile, place, sample_filter=chosen, estimate=estimate)
 
     def count_places(self, places: Sequence[Place], chosen: SampleFilter | None, estimate: Estimate) -> None:
         """Count all of ``places`` in one pass, for `annotate`."""
+        from ..analysis.annotation import annotate_each
+
         counted = annotate_each(self.profile, places, sample_filter=chosen, estimate=estimate)
         self._counted.update({(place, chosen, estimate.replaced): counted for place in places})
 
