@@ -154,6 +154,7 @@ class Annotated:
 
     def edges(self, limit: int) -> list[list[Cell]]:
         """Rows of `EDGES`: taken branches that begin or end in the function, and ways past conditional ones."""
+        from ..analysis.branch_kinds import CodeOf
         from ..lbr import KIND
 
         flow, edges, blocks, noise = self.flow, self.flow.edges, self.flow.blocks, self.found.noise
@@ -163,11 +164,13 @@ class Annotated:
         found += [(int(blocks.through[b]), b, False) for b in passed.tolist()]
         found = sorted(found, key=lambda edge: (-edge[0], not edge[2]))[: limit or None]
         rows: list[list[Cell]] = []
+        branches = np.array([i for _, i, taken in found if taken], np.int64)
+        codes = CodeOf(self.profile).kinds(edges.from_module[branches], edges.from_address[branches])
+        kinds = dict(zip(branches.tolist(), codes.tolist(), strict=True))
         for count, i, taken in found:
             if taken:
                 source, target, mispredicted = self._edge(i)
-                row = int(edges.source[i])
-                kind = self.kinds.get(int(flow.kind[row])) if row >= 0 else None
+                kind = self.kinds.get(kinds[i])
                 bursts = (int(noise.edges[i]), _percent(noise.share[i])) if noise else (None, None)
                 rows.append([source, target, kind, count, share(count, total), *bursts, mispredicted])
             else:
