@@ -134,10 +134,10 @@ def test_info_says_the_same_in_every_form(name: str, data: Data, run: Run) -> No
     assert profile.last_time is not None
     assert told["time"]["span_ns"] == profile.last_time - profile.first_time
     table = run("info", "--limit", "0", data.path(name)).out
-    words = table.split()
+    words = {*table.split(), *re.split(r"[\s-]+", table)}  # addresses are FIRST-END
     in_both = ("file", "recorder", "samples", "branch_entries", "records", "modules")
     for _, value in leaves({k: told[k] for k in in_both}):
-        assert set(value.split()) <= set(words), value
+        assert set(value.split()) <= words, value
     assert max(len(line.partition("  ")[0]) for line in table.partition("\n\n")[0].splitlines()) < 25
 
 
@@ -157,7 +157,7 @@ def test_info_prints_so_many_modules(tmp_path: Path, run: Run) -> None:
     (tmp_path / "x.data").write_bytes(b.build())
     for limit, shown, last in ((None, 20, "10 more modules"), ("3", 3, "27 more modules"), ("0", 30, "/lib/lib29.so")):
         lines = run("info", *(["--limit", limit] if limit else []), tmp_path / "x.data").out.splitlines()
-        assert sum(line.startswith("/lib/") for line in lines) == shown
+        assert sum(" /lib/" in line for line in lines) == shown
         assert lines[-1].startswith(last)
     assert len(json.loads(run("info", "--format", "json", tmp_path / "x.data").out)["modules"]) == 30
 

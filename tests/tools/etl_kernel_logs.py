@@ -44,8 +44,10 @@ def process(kind: int, time: int, pid: int, name: str) -> bytes:
     return eb.system(0x0300 | kind, time, fixed + name.encode() + b"\0" + wide("") * 3, version=4)
 
 
-def image(hook: int, time: int, pid: int, base: int, size: int, name: str) -> bytes:
-    fixed = struct.pack("<QQIIIIQ4I", base, size, pid, 1, 2, 0, base, 0, 0, 0, 0)
+def image(
+    hook: int, time: int, pid: int, base: int, size: int, name: str, *, checksum: int = 1, stamp: int = 2
+) -> bytes:
+    fixed = struct.pack("<QQIIIIQ4I", base, size, pid, checksum, stamp, 0, base, 0, 0, 0, 0)
     return eb.system(hook, time, fixed + wide(name), version=2)
 
 

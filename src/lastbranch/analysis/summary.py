@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
+from ..arrays import distinct_rows
 from ..errors import Damage
 from ..lbr import describe_perf, recorded_classes
-from ..model import Event, Machine, Module, Profile, SampleStream
+from ..model import Change, Event, Machine, Module, Profile, SampleStream
 
 __all__ = ["summary"]
 
@@ -35,7 +38,7 @@ def summary(profile: Profile) -> dict[str, Any]:
         "lost": dict(profile.lost),
         "undecoded_bytes": {name: len(raw) for name, raw in profile.raw_features.items()},
         "captures": [_fields(one, _CAPTURE) for one in profile.captures],
-        "modules": [_module(module) for module in profile.modules],
+        "modules": _modules(profile),
         "damage": [_damage(damage) for damage in profile.damage],
     }
 
@@ -89,6 +92,27 @@ def _branches(kind: str, select: int) -> str:
 def _stream(s: SampleStream) -> dict[str, Any]:
     facts = _fields(s, "number events samples branch_entries=entries deepest_stack=deepest columns")
     return {name: list(value) if isinstance(value, tuple) else value for name, value in facts.items()}
+
+
+def _modules(profile: Profile) -> list[dict[str, Any]]:
+    """Each module once, however often it was mapped."""
+    columns = profile.timeline.columns()
+    maps = np.flatnonzero((columns["kind"] == Change.MAP) & (columns["module"] >= 0))
+    pid, module, start, end = (columns[name][maps] for name in ("pid", "module", "start", "end"))
+    rows, _ = distinct_rows(module, pid, start, end)
+    module, start, end = module[rows], start[rows], end[rows]
+    times = np.bincount(module, minlength=len(profile.modules))
+    first, past = np.full(len(times), _TOP), np.zeros(len(times), np.uint64)
+    np.minimum.at(first, module, start)
+    np.maximum.at(past, module, end)
+    mapped = zip(times.tolist(), first.tolist(), past.tolist(), strict=True)
+    return [
+        _module(one) | {"mappings": n, "addresses": [f"{low:#x}", f"{high:#x}"] if n else None}
+        for one, (n, low, high) in zip(profile.modules, mapped, strict=False)
+    ]
+
+
+_TOP = np.uint64((1 << 64) - 1)
 
 
 def _module(m: Module) -> dict[str, Any]:

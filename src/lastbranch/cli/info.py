@@ -37,7 +37,7 @@ def command(capture: Capture, form: str, limit: int) -> int:
         print_rows(("what", "value"), rows, form, wrap=True)
         if modules:
             click.echo()
-            print_rows(("module", "kind", "identity", "binary"), [_module_row(m) for m in facts["modules"]], form)
+            print_rows(_MODULE, [_module_row(m) for m in facts["modules"]], form, spare=("addresses", "mappings"))
         if len(modules) > len(facts["modules"]):
             click.echo(f"{len(modules) - len(facts['modules'])} more modules; --limit 0 prints all")
     return capture.finish(profile)
@@ -104,10 +104,16 @@ def _rows(t: dict[str, Any], limit: int) -> Iterator[tuple[str, str | int]]:
         yield "not decoded", f"feature {name}: {size} bytes"
 
 
-def _module_row(module: dict[str, Any]) -> tuple[str, str, str | None, str | None]:
-    pdb = module["pdb"]
+_MODULE = ("mappings", "addresses", "module", "kind", "identity", "binary")
+
+
+def _module_row(module: dict[str, Any]) -> list[Cell]:
+    pdb, addresses = module["pdb"], module["addresses"]
     identity = module["build_id"] or (pdb and f"{pdb['name']} {pdb['guid']} {pdb['age']}")
-    return module["name"], module["kind"], identity, module["binary"] or module["missing"]
+    return [
+        module["mappings"], addresses and "-".join(addresses), module["name"], module["kind"], identity,
+        module["binary"] or module["missing"],
+    ]  # fmt: skip
 
 
 def _online(online: int, available: int) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import struct
+from collections.abc import Callable
 from pathlib import Path
 from uuid import UUID
 
@@ -15,6 +17,7 @@ from hypothesis import strategies as st
 
 import etl_builder as eb
 import lastbranch
+from command_line import Ran
 from etl_kernel_logs import (
     CSWITCH,
     KERNEL,
@@ -214,6 +217,38 @@ def test_images_at_one_base_one_after_the_other_have_their_own_pdb() -> None:
     )  # fmt: skip
     pdbs = {m.short: (m.pdb_name, m.pdb_age) for m in profile.modules}
     assert [pdbs[name] for name in ("one.dll", "two.dll", "none.dll")] == [("one.pdb", 1), ("two.pdb", 2), ("", 0)]
+
+
+def test_a_file_is_one_module_also_where_windows_leaves_out_its_stamp(tmp_path: Path, run: Callable[..., Ran]) -> None:
+    """Of a file whose checksum is not known, or that two builds had the path of, nothing is assumed."""
+
+    def load(n: int, name: str, checksum: int, stamp: int) -> tuple[int, bytes]:
+        base = 0x180000000 + n * 0x10000
+        return 0, image(0x030A, 200 + n, 42, base, 0x1000, name, checksum=checksum, stamp=stamp)
+
+    one, volume = "\\Device\\HarddiskVolume1\\One.dll", eb.full(
+        SYS_CONFIG_EX, 35, 100, wide("\\Device\\HarddiskVolume1") + wide("C:"), version=0
+    )  # fmt: skip
+    events = [
+        (0, volume), *WORLD,
+        load(0, one, 77, 0), load(1, one, 77, 5), load(2, "C:\\ONE.DLL", 77, 5), load(2, one, 77, 0),
+        load(3, "\\two.dll", 0, 0), load(4, "\\two.dll", 0, 5),
+        load(5, "\\three.dll", 77, 0), load(6, "\\three.dll", 77, 5), load(7, "\\three.dll", 77, 6),
+        *((0, pdb(200 + n, 42, 0x180000000 + n * 0x10000, 1, "one.pdb")) for n in (0, 2)),
+    ]  # fmt: skip
+    modules = [(m.name, m.timestamp, m.pdb_name) for m in profile_of(events).modules if m.checksum != 1]
+    assert modules == [
+        ("C:\\One.dll", 5, "one.pdb"),
+        ("\\two.dll", 0, ""), ("\\two.dll", 5, ""),
+        ("\\three.dll", 0, ""), ("\\three.dll", 5, ""), ("\\three.dll", 6, ""),
+    ]  # fmt: skip
+    trace = eb.Trace()
+    for cpu, event in events:
+        trace.add(cpu, event)
+    (tmp_path / "images.etl").write_bytes(bytes(trace))
+    facts = json.loads(run("info", tmp_path / "images.etl", "--format", "json").out)["modules"]
+    (found,) = (m for m in facts if m["name"] == "C:\\One.dll")
+    assert (found["mappings"], found["addresses"]) == (3, ["0x180000000", "0x180021000"])
 
 
 @pytest.mark.parametrize("end", ["", "\\"])

@@ -61,6 +61,11 @@ class _Image:
     start: int | None
 
 
+_File = tuple[str, int, int]
+"""Path in lower case, size, checksum."""
+_Pdb = tuple[UUID, int, str]
+
+
 @dataclass(slots=True)
 class System:
     """The system events of a log so far."""
@@ -71,7 +76,7 @@ class System:
     volumes: dict[str, str] = field(default_factory=dict)
     _images: list[_Image] = field(default_factory=list)
     # By process, base and time: an identity has the time of its image event.
-    _pdbs: dict[tuple[int, int, int], tuple[UUID, int, str]] = field(default_factory=dict)
+    _pdbs: dict[tuple[int, int, int], _Pdb] = field(default_factory=dict)
     _stamps: dict[tuple[int, int, int], int] = field(default_factory=dict)
     _processes: set[int] = field(default_factory=set)
 
@@ -124,6 +129,7 @@ class System:
     def finish(self) -> None:
         """Map the images, after the last event."""
         rows: dict[tuple[Any, ...], int] = {}
+        files = self._files()
         mapped: set[tuple[int, int]] = set()
         for image in sorted(self._images, key=lambda i: (i.event.opcode == DC_END, i.event.time)):
             f = image.fields
@@ -138,21 +144,47 @@ class System:
             if image.event.opcode == DC_END and (pid, base) in mapped:
                 continue
             mapped.add((pid, base))
-            module = self._module(rows, (pid, base, image.event.time), size, f)
+            module = self._module(rows, files, (pid, base, image.event.time), f)
             time = image.start or 0
             self.profile.timeline.add(Change.MAP, time, owner, module=module, start=base, end=end)
 
+    def _files(self) -> dict[_File, tuple[set[int], set[_Pdb]]]:
+        """The time stamps and PDBs that the events of each file have. Windows leaves them out of some of its events."""
+        files: dict[_File, tuple[set[int], set[_Pdb]]] = {}
+        for image in self._images:
+            f = image.fields
+            where = int(f.get("ProcessID", 0)), int(f["ImageBase"]), image.event.time
+            stamps, pdbs = files.setdefault(self._file(f), (set(), set()))
+            if stamp := self._stamp(where, f):
+                stamps.add(stamp)
+            if pdb := self._pdbs.get(where):
+                pdbs.add(pdb)
+        return files
+
+    def _file(self, f: dict[str, Any]) -> _File:
+        path = self.dos_path(str(f.get("FileName", "")))
+        return path.lower(), int(f["ImageSize"]), int(f.get("ImageChecksum", 0))
+
+    def _stamp(self, where: tuple[int, int, int], f: dict[str, Any]) -> int:
+        return int(f.get("TimeDateStamp", 0)) or self._stamps.get(where, 0)
+
     def _module(
-        self, rows: dict[tuple[Any, ...], int], image: tuple[int, int, int], size: int, f: dict[str, Any]
-    ) -> int:
-        guid, age, pdb = self._pdbs.get(image) or (None, 0, "")
-        stamp = int(f.get("TimeDateStamp", 0)) or self._stamps.get(image, 0)
-        key = (str(f.get("FileName", "")), stamp, size, guid, age)
+        self, rows: dict[tuple[Any, ...], int], files: dict[_File, tuple[set[int], set[_Pdb]]],
+        where: tuple[int, int, int], f: dict[str, Any],
+    ) -> int:  # fmt: skip
+        stamp, found = self._stamp(where, f), self._pdbs.get(where)
+        file = name, size, checksum = self._file(f)
+        stamps, pdbs = files[file]
+        if checksum and len(stamps) <= 1 and len(pdbs) <= 1:  # the events that say nothing mean the same file
+            stamp, found = stamp or next(iter(stamps), 0), found or next(iter(pdbs), None)
+        guid, age, pdb = found or (None, 0, "")
+        key = (name, stamp, size, guid, age)
         row = rows.get(key)
         if row is None:
             row = rows[key] = len(self.profile.modules)
-            module = Module(self.dos_path(key[0]), pdb_guid=guid, pdb_age=age, pdb_name=pdb, timestamp=stamp, size=size)
-            module.checksum, module.image_base = int(f.get("ImageChecksum", 0)), int(f.get("DefaultBase", 0))
+            path = self.dos_path(str(f.get("FileName", "")))
+            module = Module(path, pdb_guid=guid, pdb_age=age, pdb_name=pdb, timestamp=stamp, size=size)
+            module.checksum, module.image_base = checksum, int(f.get("DefaultBase", 0))
             module.missing = "not searched: addresses are relative to the image"
             self.profile.modules.append(module)
         return row
