@@ -158,7 +158,7 @@ def test_info_prints_so_many_modules(tmp_path: Path, run: Run) -> None:
     for limit, shown, last in ((None, 20, "10 more modules"), ("3", 3, "27 more modules"), ("0", 30, "/lib/lib29.so")):
         lines = run("info", *(["--limit", limit] if limit else []), tmp_path / "x.data").out.splitlines()
         assert sum(" /lib/" in line for line in lines) == shown
-        assert lines[-1].startswith(last)
+        assert last in lines[-1]
     assert len(json.loads(run("info", "--format", "json", tmp_path / "x.data").out)["modules"]) == 30
 
 
