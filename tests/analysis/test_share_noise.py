@@ -5,11 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from random import Random
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import lastbranch
 import perfdata_writer as pw
@@ -17,15 +20,17 @@ from lastbranch.analysis import branches
 from lastbranch.analysis.bursts import BurstCount, bursts_of, whole_bursts
 from lastbranch.analysis.share_noise import ShareNoise, noise_of_branches
 from lastbranch.analysis.stacks import CallStacks
+from lastbranch.bind.joined import Opened, join
 from lastbranch.model import Clock, Profile, SampleBatch
+from lastbranch.opening import open_source, read_profile
 
 KEYS = 4
 RECORDS = "software-lbr"
 
 
 def profile_of(*events: str) -> Any:
-    clock = Clock()
-    return SimpleNamespace(events=[SimpleNamespace(name=e) for e in events], weight_of=lambda batch: 1, clock=clock)
+    named = [SimpleNamespace(name=e) for e in events]
+    return SimpleNamespace(events=named, weight_of=lambda batch: 1, clock=Clock(), tick=1)
 
 
 def batch_of(event: list[int], time: list[int], tid: list[int], key: list[int]) -> SampleBatch:
@@ -123,6 +128,43 @@ def test_bursts_are_whole_wherever_a_file_cuts_them(seed: int) -> None:
     for batch in batches:
         counted.add(batch)
     assert counted.result() == 61 + sum(row[0] for row in rows)
+
+
+CLOCKS = st.sampled_from([10**7, 10**9, 3_312_000_000])
+
+
+@settings(max_examples=24)
+@given(
+    clocks=st.tuples(CLOCKS, CLOCKS),
+    pieces=st.lists(st.tuples(st.integers(1, 4), st.integers(1, 3)), min_size=1, max_size=12),
+    chance=st.randoms(use_true_random=False),
+)
+def test_bursts_stay_whole_where_captures_with_other_clocks_are_joined(
+    clocks: tuple[int, int], pieces: list[tuple[int, int]], chance: Random, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """A tick of a slow clock is many of the common one. ``pieces`` are (records, thread) of each burst."""
+    path = tmp_path_factory.mktemp("clocks") / "made.data"
+    b = pw.Builder(sample_type=pw.IP | pw.TID | pw.TIME)
+    b.sample(ip=1, pid=7, tid=99, time=1)
+    for number in range(0, len(pieces), 3):  # pieces of bursts of three threads lie between each other
+        left = [
+            [(100 * (number + at) + piece, thread + 10 * at) for piece in range(many)]
+            for at, (many, thread) in enumerate(pieces[number : number + 3])
+        ]
+        while left := [burst for burst in left if burst]:
+            time, tid = chance.choice(left).pop(0)
+            b.sample(ip=1, pid=7, tid=tid, time=1000 + time)
+    path.write_bytes(b.build())
+    opened = []
+    for frequency in clocks:
+        profile = read_profile(open_source(str(path)), binaries=False)
+        profile.clock, profile.events[0].name = Clock("made", frequency), RECORDS
+        opened.append(Opened(profile))
+    joined = join(opened, lambda profile, modules: None)
+    counted = BurstCount(joined)
+    for batch in joined.batches(()):
+        counted.add(batch)
+    assert counted.result() == 2 * (1 + len(pieces))
 
 
 def test_shares_of_stacks_mean_something_from_a_hundred_bursts_on() -> None:

@@ -13,8 +13,6 @@ __all__ = ["BurstCount", "TimeSpan", "WholeBursts", "bursts_of", "share_bursts",
 
 _IN_RECORDS = "software-lbr"
 """The event whose bursts are longer than a record: a burst has several, which follow each other and have one time."""
-_APART = 1
-"""Ticks from one to the next in a trace log, where call stacks are found by thread and time: no two may share both."""
 _OPEN = 256
 """Most bursts that are kept back. One thread at a time is in a burst, so more are in pieces only where buffers of many
 processors follow each other in a file."""
@@ -32,13 +30,14 @@ def bursts_of(profile: Profile, batch: SampleBatch) -> NDArray[np.int64]:
     if not len(batch):
         return np.zeros(0, np.int64)
     several = np.append(share_bursts(profile), False)[batch.event[1:]]
-    return np.concatenate([[0], np.cumsum(~(several & _same(batch.event, batch.tid, batch.time)))])
+    return np.concatenate([[0], np.cumsum(~(several & _same(batch.event, batch.tid, batch.time, profile.tick)))])
 
 
-def _same(event: Array, tid: Array, time: Array) -> NDArray[np.bool_]:
-    """bool: each sample but the first is of one burst with the one before."""
+def _same(event: Array, tid: Array, time: Array, tick: int) -> NDArray[np.bool_]:
+    """bool: each sample but the first is of one burst with the one before. In a trace log they are a tick apart: call
+    stacks are found by thread and time there, and no two may share both."""
     apart = time[1:] - time[:-1]
-    near = (apart >= 0) & (apart <= _APART)
+    near = (apart >= 0) & (apart <= tick)
     return np.asarray(near & (event[1:] == event[:-1]) & (tid[1:] == tid[:-1]))
 
 
@@ -55,7 +54,7 @@ class WholeBursts:
     """`whole_bursts` of batches that come one by one."""
 
     def __init__(self, profile: Profile) -> None:
-        self._several = np.append(share_bursts(profile), False)
+        self._several, self._tick = np.append(share_bursts(profile), False), profile.tick
         self._kept: SampleBatch | None = None
         """The newest burst of each thread, which may go on in the next batch."""
 
@@ -74,7 +73,7 @@ class WholeBursts:
         rows = np.flatnonzero(self._several[batch.event])
         rows = rows[np.lexsort((batch.tid[rows], batch.event[rows]))]  # stable: of one thread in their order
         event, tid = batch.event[rows], batch.tid[rows]
-        burst = np.concatenate([[0], np.cumsum(~_same(event, tid, batch.time[rows]))])
+        burst = np.concatenate([[0], np.cumsum(~_same(event, tid, batch.time[rows], self._tick))])
         last = np.append((event[1:] != event[:-1]) | (tid[1:] != tid[:-1]), True)  # of its thread
         newest = np.sort(rows[last])[-_OPEN:]
         still_open = np.zeros(int(burst[-1]) + 1, bool)

@@ -398,6 +398,11 @@ class JoinedProfile(Profile):
         """The weight of the capture that ``batch`` is of."""
         return self.members[int(batch["capture"][0])].weight if len(batch) else 1
 
+    @property
+    def tick(self) -> int:
+        """The longest tick of a capture."""
+        return max(-(-common // own) for common, own in (member.ticks for member in self.members))
+
     def capture_of(self, process: int) -> tuple[Profile, int]:
         """The profile of the capture that has row ``process`` of the processes table, and its row there."""
         assert isinstance(self.binder, JoinedSpaces)

@@ -148,6 +148,11 @@ class Profile:
         own = self.name, self.format, self.recorder, self.machine.host
         return [Capture(*own, start, self.samples, self.entries)]
 
+    @property
+    def tick(self) -> int:
+        """Ticks of the clock in one of the source's own: more than 1 where captures with other clocks were joined."""
+        return 1
+
     def weight_of(self, batch: SampleBatch) -> int:
         """How often each sample of ``batch``, one of `batches`, counts."""
         return 1
