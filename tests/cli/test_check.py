@@ -32,8 +32,8 @@ def ran(*args):
     return done.code, done.out, done.err
 
 
-SMALL = ("few samples", "no names")
-"""What is found in nearly all of these captures, since they are small and made up."""
+SMALL = ("few samples", "no names", "sampling noise")
+"""What is found in nearly all of these captures, since they are small and made up, and how noisy they are."""
 BY_TIME = "counts follow time"
 """What is found in those that cycles sampled."""
 
@@ -60,7 +60,7 @@ def checked(path, *options, small=False):
 def test_nothing_to_find(tmp_path):
     path = write(tmp_path, session(*sampled(10), *sampled(20, cpu=1), *sampled(30)))
     assert checked(path) == {}
-    assert list(checked(path, small=True)) == [*SMALL]
+    assert list(checked(path, small=True)) == ["few samples", "no names"]
     code, _, err = ran(path)
     assert code == 0
     assert err == "0 errors, 2 warnings, 0 info\n"
@@ -247,12 +247,14 @@ def test_no_rundown(tmp_path):
 def test_samples_outside_of_images(tmp_path):
     found = checked(write(tmp_path, session(*sampled(10), *sampled(20, ip=0x900000), *sampled(30, ip=1 << 63))))
     assert found == {
-        "no kernel mapping": ("error", "1 of 3 samples (33.33 %)"),
-        "outside": ("error", "1 of 3 samples (33.33 %), 0 of them in the kernel"),
+        "no kernel mapping": ("error", "1 of 3 samples (33.33 %, standard error 27 points)"),
+        "outside": ("error", "1 of 3 samples (33.33 %, standard error 27 points), 0 of them in the kernel"),
     }
     many = [one for i in range(40) for one in sampled(i)]
     found = checked(write(tmp_path, session(*many, *sampled(50, ip=0x900000))))
-    assert found == {"outside": ("warning", "1 of 41 samples (2.44 %), 0 of them in the kernel")}
+    assert found == {
+        "outside": ("warning", "1 of 41 samples (2.44 %, standard error 2.4 points), 0 of them in the kernel")
+    }
 
 
 def test_damage(tmp_path):
@@ -323,15 +325,19 @@ def test_perf_filters(select, said, tmp_path):
 def test_perf_without_mappings(tmp_path):
     b = samples(samples(capture(), 40), 2, ip=0x900000)
     found = judged(tmp_path, b)
-    assert found == {"outside": ("warning", "2 of 42 samples (4.76 %), 0 of them in the kernel")}
+    assert found == {
+        "outside": ("warning", "2 of 42 samples (4.76 %, standard error 3.3 points), 0 of them in the kernel")
+    }
     samples(b, 10, ip=0xFFFFFFFF81000000, misc=pw.MISC_KERNEL)
     assert judged(tmp_path, b) == {
-        "no kernel mapping": ("error", "10 of 52 samples (19.23 %)"),
-        "outside": ("warning", "2 of 52 samples (3.85 %), 0 of them in the kernel"),
+        "no kernel mapping": ("error", "10 of 52 samples (19.23 %, standard error 5.5 points)"),
+        "outside": ("warning", "2 of 52 samples (3.85 %, standard error 2.7 points), 0 of them in the kernel"),
     }
     kernel = {"addr": 0xFFFFFFFF80000000, "length": 0x1000, "pgoff": 0, "name": "[kernel.kallsyms]_text"}
     b.mmap2(pid=-1, time=3, misc=pw.MISC_KERNEL, **kernel)
-    assert judged(tmp_path, b) == {"outside": ("error", "12 of 52 samples (23.08 %), 10 of them in the kernel")}
+    assert judged(tmp_path, b) == {
+        "outside": ("error", "12 of 52 samples (23.08 %, standard error 5.8 points), 10 of them in the kernel")
+    }
 
 
 def test_hints_are_those_of_the_system(tmp_path, run):
@@ -365,9 +371,14 @@ def test_remedies_of_our_recordings_name_our_options(name):
 def test_few_samples(tmp_path):
     """The standard error of a share p of n samples is the square root of p (1 - p) / n."""
     found = checked(write(tmp_path, samples(capture(), 16).build()), small=True)
-    assert found["few samples"] == ("warning", "16 branch stacks; the standard error of a share of 10 % is 8 points")
+    assert found["few samples"] == ("warning", "16 branch stacks; the standard error of a share of 10 % is 7.5 points")
+    assert "sampling noise" not in found
     assert "few samples" in checked(write(tmp_path, samples(capture(), 99).build()), small=True)
-    assert "few samples" not in checked(write(tmp_path, samples(capture(), 100).build()), small=True)
+    found = checked(write(tmp_path, samples(capture(), 100).build()), small=True)
+    assert "few samples" not in found
+    assert found["sampling noise"] == ("info", "100 branch stacks; the standard error of a share of 10 % is 3 points")
+    found = checked(write(tmp_path, samples(capture(), 40_000).build()), small=True)
+    assert found["sampling noise"][1].startswith("40000 branch stacks; the standard error of a share of 10 % is 0.15 ")
     plain = samples(capture(sample_type=pw.IP | pw.TID | pw.TIME), 9)
     found = checked(write(tmp_path, plain.build()), small=True)
     assert found["few samples"][1].startswith("9 samples; the standard error of a share of 10 % is 10 points")

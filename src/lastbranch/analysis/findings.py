@@ -211,6 +211,14 @@ FINDINGS = {
         "record longer, or sample more often with TraceSetInformation(TraceSampledProfileIntervalInfo)",
         "let the program run longer (--duration), or burst more often: a larger --duty, a shorter --period",
     ),
+    "sampling noise": Kind(
+        _I, "how far off shares are by chance: in two of three recordings less than their standard error",
+        "nothing, if what you compare differs by more; else record longer, or sample more often (perf record -F)",
+        "nothing, if what you compare differs by more; else record longer, or sample more often with "
+        "TraceSetInformation(TraceSampledProfileIntervalInfo)",
+        "nothing, if what you compare differs by more; else let the program run longer (--duration), or burst more "
+        "often: a larger --duty, a shorter --period",
+    ),
     "no names": Kind(
         _W, "most samples have no function name",
         "give the binaries with --symfs DIR, debug files with --debug-dir DIR, or --debuginfod; do not strip binaries",

@@ -27,7 +27,7 @@ def command(capture: Capture, symbols: SymbolOptions, form: str) -> int:
 
     .etl: PMC sampling and group masks, branch records and their triggers, lost events, rundown events, samples outside
     images. perf.data and .tb5: losses, throttling, branch stacks and filters, mappings, build ids. All: damage, too few
-    samples, binaries that were deleted, samples without function names.
+    samples, binaries that were deleted, samples without function names, and how far off shares are by chance.
 
     The exit code is 1 if any finding is an error, else 0.
     """

@@ -159,7 +159,7 @@ def about_outside_modules(profile: Profile, hits: SampleHits) -> Iterator[Findin
 
 
 def _share_finding(name: str, number: int, hits: SampleHits, more: str, profile: Profile) -> Finding:
-    seen = f"{number} of {hits.samples} samples ({100 * number / hits.samples:.2f} %){more}"
+    seen = _of_samples(number, hits.samples, hits) + more
     severity = Severity.ERROR if number * _OUTSIDE_MANY > hits.samples else None
     return finding(name, seen, severity, origin=origin_of(profile))
 
@@ -183,15 +183,26 @@ def _about_identity(profile: Profile, hits: SampleHits) -> Iterator[Finding]:
 def about_few_samples(profile: Profile, hits: SampleHits) -> Iterator[Finding]:
     """Entries of one branch stack, and stacks of one burst, are neighbours in one run: one observation."""
     recorded = sum(s.samples for s in profile.streams if s.entries)
-    number = min(hits.stacks, recorded) or hits.bursts
-    if 0 < number < ENOUGH:
+    if number := min(hits.stacks, recorded) or hits.bursts:
         what = "sample" if not recorded else "burst" if number < recorded else "branch stack"
-        error = 100 * sqrt(0.1 * 0.9 / number)
-        seen = f"{counted(number, what)}; the standard error of a share of 10 % is {counted(round(error), 'point')}"
+        seen = f"{counted(number, what)}; the standard error of a share of 10 % is {_error(0.1, number)}"
         first, last = map(profile.clock.to_ns, hits.times or (0, 0))  # 0 where the clock has no time
         if more := halving((last - first) / 1e9):
             seen += f", and {more}"
-        yield finding("few samples", seen, origin=origin_of(profile))
+        yield finding("few samples" if number < ENOUGH else "sampling noise", seen, origin=origin_of(profile))
+
+
+def _error(share: float, observations: int) -> str:
+    """The standard error of a ``share`` (0 to 1) of so many."""
+    points = f"{100 * sqrt(share * (1 - share) / max(1, observations)):.2g}"
+    return f"{points} {'point' if points == '1' else 'points'}"
+
+
+def _of_samples(number: int, samples: int, hits: SampleHits) -> str:
+    """How many of the samples, and how far off that is by chance."""
+    share = number / samples
+    error = f", standard error {_error(share, min(hits.bursts, samples))}" if number < samples else ""
+    return f"{number} of {counted(samples, 'sample')} ({100 * share:.2f} %{error})"
 
 
 def about_call_stacks(profile: Profile) -> Iterator[Finding]:
@@ -227,5 +238,5 @@ def _about_nameless(profile: Profile, hits: SampleHits, symbols: SymbolOptions |
         of_module = np.bincount(module[~named], number[~named], len(profile.modules))
         nameless = [profile.modules[row] for row in np.argsort(-of_module).tolist() if of_module[row]]
         heaviest = [f"{m.short} ({m.missing})" if m.missing else m.short for m in nameless]
-        seen = f"{without} of {counted(total, 'sample')} ({100 * without / total:.2f} %): {some(heaviest, ', ')}"
+        seen = f"{_of_samples(without, total, hits)}: {some(heaviest, ', ')}"
         yield finding("no names", seen, origin=origin_of(profile))
