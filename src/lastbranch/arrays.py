@@ -234,8 +234,12 @@ class Sums:
         columns = [np.concatenate(parts) for parts in zip(*self._parts, strict=True)]
         keys, values = columns[: self._keys], columns[self._keys :]
         keys, values = group(keys, values, [np.add] * len(values))
-        self._parts, self._rows = [[*keys, *values]], 0
+        self.reset(*keys, *values)
         return [*keys, *values]
+
+    def reset(self, *columns: Array) -> None:
+        """Have these rows, whose keys differ, instead of those that were added."""
+        self._parts, self._rows = [columns], 0
 
 
 _WAITING_ROWS = 1 << 18

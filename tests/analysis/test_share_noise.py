@@ -82,6 +82,31 @@ def test_the_standard_error_is_that_of_the_bootstrap(name: str, sticky: float) -
     assert found.notes[0].endswith(f"from {len(units)} {unit}; 12 s more of recording would halve it")
 
 
+@pytest.mark.parametrize("seed", [1, 2])
+def test_what_was_settled_counts_as_before(seed: int) -> None:
+    """Whenever that was, in the middle of a burst or not, and whatever is asked between."""
+    chance = np.random.default_rng(seed)
+    places, names = 12, 4
+    starts = np.cumsum(chance.integers(0, 2, 500)) * 100
+    event, tid = chance.integers(0, 2, 500).tolist(), [1] * 500
+    whole = batch_of(event, starts.tolist(), tid, chance.integers(0, places, 500).tolist())
+    asked = np.repeat([0, 1], names), np.tile(np.arange(names), 2)
+    samples = np.bincount(whole.event * names + whole.ip.astype(np.int64) // 3, minlength=2 * names)
+
+    def name_of(place: Any) -> Any:
+        return place // 3
+
+    once, parts = noise(profile_of(RECORDS, "cycles"), whole), noise(profile_of(RECORDS, "cycles"))
+    for first, last in pairwise([0, *np.sort(chance.choice(np.arange(1, 500), 9, replace=False)).tolist(), 500]):
+        parts.add(whole.slice(first, last))
+        parts.of(*asked, samples, name_of)
+        parts.settle(name_of, lambda place: place < 9)
+    found, expected = (sums.of(*asked, samples, name_of) for sums in (parts, once))
+    assert found.observed.tolist() == expected.observed.tolist()
+    assert found.error.tolist() == expected.error.tolist()
+    assert (found.bursts, found.seconds) == (expected.bursts, expected.seconds)
+
+
 def test_events_have_shares_of_their_own() -> None:
     """The closed form of samples that are alone: the root of p (1 - p) / (n - 1)."""
     batch = batch_of([0, 1] * 50, list(range(100)), [1] * 100, [0, 1, 1, 1] * 25)

@@ -30,7 +30,7 @@ from lastbranch.opening import FileSource
 from lastbranch.symbols import SymbolOptions
 from lastbranch.view import wire
 from lastbranch.view.answers import ask
-from lastbranch.view.growing import GrowingCapture, _Beginning
+from lastbranch.view.growing import GrowingCapture
 from lastbranch.view.loaded import Loaded
 from viewer import cells, loaded, looking_at, serving, settled
 from waiting import until
@@ -113,12 +113,19 @@ def test_what_was_seen_stays_where_there_is_no_complete_file(file: GrowingFile, 
         assert (growing.recording, growing.loaded.profile.samples) == ("ended", samples)
 
 
-def test_an_opening_ends_where_the_file_ended(file: GrowingFile) -> None:
-    """However much is asked for: what follows may be half a record by now."""
-    with closing(FileSource(str(file.path))) as source:
-        buffer = bytearray(20)
-        assert _Beginning(source, 10, "run.tb5").readinto(4, memoryview(buffer)) == 6
-        assert bytes(buffer) == file.path.read_bytes()[4:10] + bytes(14)
+def test_answers_add_up_over_many_increments(file: GrowingFile, opened: Open, symbols: SymbolOptions) -> None:
+    """Whatever was counted for earlier states, which end anywhere in a record."""
+    steps = 5
+    with opened(file.path) as growing:
+        for step in range(steps):
+            if step != 2:  # one state that nobody asks about
+                ask(growing.loaded, "hot", {})
+            file.add(len(file.records) // 10 if step < steps - 1 else None)
+            assert growing.refresh()
+            assert growing.loaded.growth is not None
+            whole = Loaded(lastbranch.open(file.path, symfs=demo.symfs()), symbols)
+            for question in ("hot", "overview", "timeline", "branches") if step in (1, 3, steps - 1) else ():
+                same(growing.loaded, whole, question)
 
 
 def test_names_are_kept_but_those_of_a_jit_are_looked_for_again(file: GrowingFile, tmp_path: Path) -> None:

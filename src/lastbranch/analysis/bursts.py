@@ -94,10 +94,14 @@ class WholeBursts:
             out.append(batch.slice(0, len(given)) if whole else batch.select(given))
         return out
 
+    def open(self) -> list[SampleBatch]:
+        """What would be left if there were no more."""
+        return [] if self._kept is None else [self._kept]
+
     def rest(self) -> list[SampleBatch]:
         """What is left when there are no more."""
-        kept, self._kept = self._kept, None
-        return [] if kept is None else [kept]
+        kept, self._kept = self.open(), None
+        return kept
 
 
 def without_lists(batch: SampleBatch) -> SampleBatch:

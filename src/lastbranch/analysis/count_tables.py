@@ -217,12 +217,13 @@ class WeightCounter:
             parts.append(_summed(batch.event.astype(np.int64) * (self._rows[by] + 1) + key, *values))
 
     def result(self) -> list[WeightTable]:
-        """The tables, one for each key."""
+        """The tables, one for each key, of what was counted until now."""
         profile = self._profile
         known = np.array([e.has_period or e.period > 0 for e in profile.events], bool)
         tables = []
         for by, parts in self._parts.items():
-            number, samples, total, entries = _summed(*(np.concatenate(c) for c in zip(*parts, strict=True)))
+            parts[:] = [_summed(*(np.concatenate(c) for c in zip(*parts, strict=True)))]
+            ((number, samples, total, entries),) = parts
             event, key = np.divmod(number, self._rows[by] + 1)
             names: RowNames = {"event": lambda: [e.name for e in profile.events], "key": partial(_NAMES[by], profile)}
             table = WeightTable(event, key - 1, samples, total, known[event], entries, row_names=names)

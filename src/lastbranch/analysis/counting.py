@@ -533,10 +533,15 @@ class EntryCounter:
         other._entries += self._entries
         other._broken += self._broken
 
-    def result(self, sample_filter: SampleFilter | None, estimate: Replacing | None = None) -> Counted:
+    def result(
+        self, sample_filter: SampleFilter | None, estimate: Replacing | None = None, *, goes_on: bool = False
+    ) -> Counted:
         """What was counted; of the filter's modules, what has an end in one of them. ``estimate`` as in
-        `count_stacks`."""
-        self._finish()
+        `count_stacks`. ``goes_on``: more is counted after that."""
+        if goes_on:
+            self._flush()
+        else:
+            self._finish()
         found = self._branch_table.result()
         found = found.take(any_end_in(sample_filter, found.a_module, found.b_module))
         out = Counted(estimate.branches(found) if estimate else found, None, self._samples, self._entries)
@@ -553,7 +558,7 @@ class EntryCounter:
             crossing = found.a_module != found.b_module
             backward = ~crossing & (found.a > found.b)
             out.broken = {
-                "next to an empty entry": self._broken,
+                "next to an empty entry": self._broken_now,
                 "ends in different modules": int(found.count[crossing].sum()),
                 "ends before it starts": int(found.count[backward].sum()),
             }

@@ -25,7 +25,7 @@ from .stacks import CallStacks, StackCounter, StackMaker, Tally, source_of, why_
 if TYPE_CHECKING:
     from ..symbols import Symbolizer
 
-__all__ = ["BranchSums", "NameTable", "branches_by_function", "fold", "named_stacks", "names"]
+__all__ = ["BranchSums", "NameCounter", "NameTable", "branches_by_function", "fold", "named_stacks", "names"]
 
 
 @dataclass(slots=True)
@@ -148,73 +148,93 @@ def names(
     The self columns of ``inline`` and ``line`` are those of the innermost inlined frame. What the capture does not have
     is ``None`` in the table, with a note; nothing is raised for it. Modules without names have one row each.
     """
-    namer = symbols if isinstance(symbols, Namer) else Namer(profile, symbols)
-    sums, notes = _Sums(), list[str]()
-    leaves, stacks, by_event = _count(profile, sample_filter, notes, totals, branches, watch, estimate)
-    ranges = {row: one.ranges for row, one in by_event.items() if one.ranges is not None and len(one.ranges.count)}
-    _own(leaves, sums)
-    if stacks is not None:
-        _totals(stacks, sums)
-    counted, hidden = _instructions(profile, ranges, sums, notes)
-    sums.name(view, namer)
-    event, name, *values = sums.sums.result()
-    columns = dict(zip(_SUMS, values, strict=True))
-    order = np.lexsort((-columns["instructions"], -columns["total"], -columns["samples"], event))
-    known = np.array([e.has_period or e.period > 0 for e in profile.events], bool)
-    stacked = np.array([stacks is not None and bool(source_of(e)[0]) for e in profile.events], bool)
-    readable = np.array([label.module not in hidden for label in namer.labels], bool)
-    branching = np.array([counted and e.branch_select is not None for e in profile.events], bool)
-    event, name, own, period, total, total_period, instructions = (c[order] for c in (event, name, *columns.values()))
-    return NameTable(
-        event, name, own, period.astype(np.uint64), known[event], stacked[event], branching[event] & readable[name],
-        total if stacks else None, total_period.astype(np.uint64) if stacks else None,
-        instructions if counted else None, namer.labels, stacks.sources if stacks else [], notes,
-        {row: branch_table(profile, one.branches) for row, one in by_event.items()} if branches else {},
-    )  # fmt: skip
+    counter = NameCounter(profile, sample_filter, totals=totals, branches=branches)
+    counter.add(profile, watch)
+    return counter.result(view, symbols if isinstance(symbols, Namer) else Namer(profile, symbols), estimate)
 
 
-def _count(
-    profile: Profile, sample_filter: SampleFilter | None, notes: list[str], totals: bool, branches: bool,
-    watch: Callable[[SampleBatch], None] | None, estimate: Replacing | None,
-) -> tuple[CallStacks, CallStacks | None, dict[int, Counted]]:  # fmt: skip
-    """(samples by their own address, as stacks of one frame; call stacks; ranges and branches by event), all of one
-    pass."""
-    binder, own, stacks = profile.binder, Tally(profile), None
-    if not totals:
-        pass
-    elif why := why_no_call_stacks(profile, sample_filter):
-        notes.append(f"no totals: {why}")
-    else:
-        stacks = StackCounter(profile)
-    counters, branching = dict[int, EntryCounter](), [e.branch_select is not None for e in profile.events]
-    no_stacks = why_no_stacks(profile, sample_filter)
-    no_ranges = no_stacks or why_no_ranges(profile, sample_filter)
-    if no_ranges and any(branching):
-        notes.append(f"no instruction counts: {no_ranges}")
-    if not no_stacks and (branches or not no_ranges):
-        wanted = {"branches": branches, "ranges": not no_ranges, "details": branches}
-        counters = {row: EntryCounter(binder, **wanted) for row in np.flatnonzero(branching).tolist()}
-    batches = profile.batches(StackMaker.COLUMNS) if stacks else profile.stacks() if counters else profile.batches(())
-    in_modules = SampleFilter(modules=sample_filter.modules if sample_filter else frozenset())
-    for batch in filtered_batches(profile, batches, sample_filter, by_address=False):
-        for row in distinct(batch.event).tolist() if BRANCH in batch.offsets else ():
-            if row in counters:
-                counters[row].add(
-                    batch.select(np.flatnonzero(batch.event == row)) if (batch.event != row).any() else batch
-                )
-        for part in filtered_batches(profile, iter([batch]), in_modules):
-            if watch is not None:
-                watch(part)
-            scope, one = binder.scopes(part), np.arange(len(part) + 1)
-            own.add(part.event, scope, period_of(profile, part), part.ip, one)
-            if stacks is not None:
-                stacks.add(part)
-    found = None
-    try:
-        found = stacks.result() if stacks else None
-    except NotRecordedError as error:
-        notes.append(f"no totals: {error}")
-    return own.result(), found, {row: counter.result(sample_filter, estimate) for row, counter in counters.items()}
+class NameCounter:
+    """Counts for `names`, whose arguments these are, the samples of one profile, or of parts of it, one by one."""
+
+    def __init__(
+        self, profile: Profile, sample_filter: SampleFilter | None = None, *, totals: bool = True,
+        branches: bool = False,
+    ) -> None:  # fmt: skip
+        self._profile, self._filter, self._branches = profile, sample_filter, branches
+        self._own, self._notes = Tally(profile), list[str]()
+        self._stacks: StackCounter | None = None
+        if not totals:
+            pass
+        elif why := why_no_call_stacks(profile, sample_filter):
+            self._notes.append(f"no totals: {why}")
+        else:
+            self._stacks = StackCounter(profile)
+        self._counters, branching = dict[int, EntryCounter](), [e.branch_select is not None for e in profile.events]
+        no_stacks = why_no_stacks(profile, sample_filter)
+        no_ranges = no_stacks or why_no_ranges(profile, sample_filter)
+        if no_ranges and any(branching):
+            self._notes.append(f"no instruction counts: {no_ranges}")
+        if not no_stacks and (branches or not no_ranges):
+            wanted = {"branches": branches, "ranges": not no_ranges, "details": branches}
+            rows = np.flatnonzero(branching).tolist()
+            self._counters = {row: EntryCounter(profile.binder, **wanted) for row in rows}
+
+    def add(self, profile: Profile, watch: Callable[[SampleBatch], None] | None = None) -> None:
+        """Count the samples of ``profile``, which has the tables and the binder of the one that the counter was made
+        for."""
+        counters, stacks, binder = self._counters, self._stacks, profile.binder
+        batches = (
+            profile.batches(StackMaker.COLUMNS) if stacks else profile.stacks() if counters else profile.batches(())
+        )
+        in_modules = SampleFilter(modules=self._filter.modules if self._filter else frozenset())
+        for batch in filtered_batches(profile, batches, self._filter, by_address=False):
+            for row in distinct(batch.event).tolist() if BRANCH in batch.offsets else ():
+                if row in counters:
+                    mine = batch.select(np.flatnonzero(batch.event == row)) if (batch.event != row).any() else batch
+                    counters[row].add(mine)
+            for part in filtered_batches(profile, iter([batch]), in_modules):
+                if watch is not None:
+                    watch(part)
+                scope, one = binder.scopes(part), np.arange(len(part) + 1)
+                self._own.add(part.event, scope, period_of(profile, part), part.ip, one)
+                if stacks is not None:
+                    stacks.add(part)
+
+    def result(
+        self, view: View, namer: Namer, estimate: Replacing | None = None, *, goes_on: bool = False
+    ) -> NameTable:
+        """`names` of what was counted. ``goes_on``: counting does, which takes more memory; not with ``totals``."""
+        assert self._stacks is None or not goes_on
+        profile, sums, notes, stacks = self._profile, _Sums(), list(self._notes), None
+        try:
+            stacks = self._stacks.result() if self._stacks else None
+        except NotRecordedError as error:
+            notes.append(f"no totals: {error}")
+        leaves = self._own.result()
+        by_event = {row: one.result(self._filter, estimate, goes_on=goes_on) for row, one in self._counters.items()}
+        ranges = {row: one.ranges for row, one in by_event.items() if one.ranges is not None and len(one.ranges.count)}
+        _own(leaves, sums)
+        if stacks is not None:
+            _totals(stacks, sums)
+        counted, hidden = _instructions(profile, ranges, sums, notes)
+        sums.name(view, namer)
+        event, name, *values = sums.sums.result()
+        columns = dict(zip(_SUMS, values, strict=True))
+        order = np.lexsort((-columns["instructions"], -columns["total"], -columns["samples"], event))
+        known = np.array([e.has_period or e.period > 0 for e in profile.events], bool)
+        stacked = np.array([stacks is not None and bool(source_of(e)[0]) for e in profile.events], bool)
+        readable = np.array([label.module not in hidden for label in namer.labels], bool)
+        branching = np.array([counted and e.branch_select is not None for e in profile.events], bool)
+        event, name, own, period, total, total_period, instructions = (
+            c[order] for c in (event, name, *columns.values())
+        )
+        return NameTable(
+            event, name, own, period.astype(np.uint64), known[event], stacked[event],
+            branching[event] & readable[name], total if stacks else None,
+            total_period.astype(np.uint64) if stacks else None, instructions if counted else None, namer.labels,
+            stacks.sources if stacks else [], notes,
+            {row: branch_table(profile, one.branches) for row, one in by_event.items()} if self._branches else {},
+        )  # fmt: skip
 
 
 def _own(own: CallStacks, sums: _Sums) -> None:

@@ -55,8 +55,10 @@ class ShareNoise:
     def __init__(self, profile: Profile, place_of: Callable[[SampleBatch], tuple[Array, ...]], columns: int) -> None:
         self._profile, self._place_of = profile, place_of
         self._shared, self._whole = share_bursts(profile), WholeBursts(profile)
-        self._sums = Sums([np.int64, np.int64, *[np.int64] * columns], [np.int64])
-        """Samples by event, burst (or `_ALONE`), and place."""
+        self._sums = Sums([np.int64] * (3 + columns), [np.int64])
+        """Samples by event, burst (or `_ALONE`), all samples of that burst (`_ALONE`: 1), and place."""
+        self._settled = Sums([np.int64] * (1 + columns), [np.int64] * _BY_KEY)
+        """By event, and a place of each key."""
         self._weights = np.zeros((len(profile.events), 3), np.int64)
         """Bursts of each event, samples, and the sum of the squares of those of a burst."""
         self._next = 0
@@ -69,42 +71,58 @@ class ShareNoise:
         self._span.add(batch)
         if self._shared.any():
             for whole in self._whole.add(without_lists(batch)):
-                self._add_bursts(whole)
+                weights, rows = self._of_bursts(whole)
+                self._weights += weights
+                self._sums.add(*rows)
+                self._next += len(whole)
 
-    def _add_bursts(self, batch: SampleBatch) -> None:
+    def _of_bursts(self, batch: SampleBatch) -> tuple[NDArray[np.int64], list[Array]]:
+        """(rows of `_weights`, columns of `_sums`) of whole bursts."""
         burst = bursts_of(self._profile, batch)
-        size = np.bincount(burst)
+        size, weights = np.bincount(burst), np.zeros_like(self._weights)
         first = np.flatnonzero(np.diff(burst, prepend=-1))
         times, event = self._profile.weight_of(batch), batch.event.astype(np.int64)
         for number, values in enumerate((np.ones(len(size), np.int64), size, size * size * times)):
-            self._weights[:, number] += np.bincount(event[first], values, len(self._weights)).astype(np.int64) * times
-        own = np.where(size[burst] > 1, burst + self._next, _ALONE)
-        self._next += len(size)
+            weights[:, number] = np.bincount(event[first], values, len(weights)).astype(np.int64) * times
+        several = size[burst] > 1
+        own, whole = np.where(several, burst + self._next, _ALONE), np.where(several, size[burst] * times, 1)
         place = (column.view(np.int64) for column in self._place_of(batch))
-        self._sums.add(event, own, *place, np.full(len(batch), times))
+        return weights, [event, own, whole, *place, np.full(len(batch), times)]
+
+    def settle(self, keys_of: Callable[..., Array], is_last: Callable[..., Array]) -> None:
+        """Sum up over the bursts by key, as ``keys_of`` gives it, so that not all of them are kept. Places whose key
+        may change are left: those that ``is_last``, which gets the same columns, is not true of. It is true of all
+        places of a key, or of none."""
+        rows = self._sums.result()
+        done = np.asarray(is_last(*rows[3:-1]), bool)
+        self._sums.reset(*(column[~done] for column in rows))
+        event, _, at, *sums = _by_key([column[done] for column in rows], keys_of)
+        self._settled.add(event, *(column[done][at] for column in rows[3:-1]), *sums)
 
     def of(self, event: Array, key: Array, samples: Array, keys_of: Callable[..., Array]) -> Noise:
         """The noise of the share of each ``key`` (not below -1) in its ``event``, which has so many ``samples`` there;
         the rows are all of a table. ``keys_of`` gives the keys of places."""
-        for batch in self._whole.rest():
-            self._add_bursts(batch)
+        weights, rows = self._weights.copy(), [self._sums.result()]
+        for batch in self._whole.open():
+            more, columns = self._of_bursts(batch)
+            weights += more
+            rows.append(columns)
         error, observed, bursts = np.zeros(len(event)), np.zeros(len(event), np.int64), 0
-        own_event, burst, *place, own_samples = self._sums.result()
-        own_key = keys_of(*place)
-        (own_event, burst, own_key), (own_samples,) = group([own_event, burst, own_key], [own_samples], [np.add])
+        sums = Sums([np.int64] * 2, [np.int64] * _BY_KEY)
+        own_event, *place = self._settled.result()
+        sums.add(own_event, keys_of(*place[:-_BY_KEY]).astype(np.int64), *place[-_BY_KEY:])
+        own_event, own_key, _, *own = _by_key([np.concatenate(c) for c in zip(*rows, strict=True)], keys_of)
+        sums.add(own_event, own_key, *own)
+        own_event, own_key, *own = sums.result()
         width = int(max(own_key.max(initial=0), key.max(initial=0))) + 2
-        whole = np.bincount(burst[burst >= 0], own_samples[burst >= 0], self._next + 1)
         for row, shared in enumerate(self._shared.tolist()):
             asked, clusters = event == row, Clusters(width)
             if shared:
                 mine = own_event == row
-                part, keys, alone = own_samples[mine].astype(np.float64), own_key[mine] + 1, burst[mine] == _ALONE
-                other = np.where(alone, 1.0, whole[burst[mine]])
-                clusters.samples, clusters.weight, clusters.weight_squared = self._weights[row].tolist()
-                clusters.part = np.bincount(keys, part, width)
-                clusters.part_squared = np.bincount(keys, np.where(alone, part, part * part), width)
-                clusters.part_weight = np.bincount(keys, part * other, width)
-                clusters.present = np.bincount(keys, np.where(alone, part, 1), width).astype(np.int64)
+                clusters.samples, clusters.weight, clusters.weight_squared = weights[row].tolist()
+                part, squared, weight, present = (np.bincount(own_key[mine] + 1, one[mine], width) for one in own)
+                clusters.part, clusters.part_squared, clusters.part_weight = part, squared, weight
+                clusters.present = present.astype(np.int64)
             else:
                 clusters.samples = clusters.weight = clusters.weight_squared = int(samples[asked].sum())
                 clusters.part = np.bincount(key[asked] + 1, samples[asked], width)
@@ -116,6 +134,21 @@ class ShareNoise:
             bursts += clusters.samples
         kinds = ("samples", not self._shared.all()), ("bursts", self._shared.any())
         return Noise(error, observed, bursts, self._span.seconds, " and ".join(kind for kind, has in kinds if has))
+
+
+_BY_KEY = 4
+
+
+def _by_key(rows: list[Array], keys_of: Callable[..., Array]) -> list[Array]:
+    """[event, key, a row that has it, sums] of rows of `ShareNoise`: samples, and over the bursts the squares of them,
+    these times all samples of the burst, and how many bursts have any."""
+    event, burst, whole, *place, samples = rows
+    keys, values = [event, burst, keys_of(*place).astype(np.int64)], [samples, whole, np.arange(len(event))]
+    (event, burst, key), (samples, whole, row) = group(keys, values, [np.add, np.maximum, np.minimum])
+    alone = burst == _ALONE
+    sums = [samples, np.where(alone, samples, samples * samples), samples * whole, np.where(alone, samples, 1)]
+    keys, (row, *sums) = group([event, key], [row, *sums], [np.minimum, *[np.add] * _BY_KEY])
+    return [*keys, row, *sums]
 
 
 def noise_of_addresses(profile: Profile) -> ShareNoise:

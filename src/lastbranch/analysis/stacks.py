@@ -89,9 +89,9 @@ class Tally:
             self._bind()
 
     def result(self) -> CallStacks:
-        """The stacks that were counted."""
+        """The stacks that were counted, until now."""
         self._bind()
-        (event, process), frame, offsets, (samples, period, *more) = self._bound.take()
+        (event, process), frame, offsets, (samples, period, *more) = self._bound.read()
         order = np.lexsort((process, event, -samples))  # and then as they were first seen
         numbers, bounds = take_rows(frame, offsets, order)
         address, module = zip(*self._frames, strict=True) if self._frames else ((), ())

@@ -1,6 +1,7 @@
-"""A recording that the viewer shows while it grows: opened anew, as far as it has come, again and again.
+"""A recording that the viewer shows while it grows: indexed on and on, and shown as far as it has come.
 
-All answers are those to questions about a complete capture of the same bytes.
+All answers are those to questions about a complete capture of the same bytes. What the first screen shows is counted
+as it comes (`function_counts`); other screens, and filters, have all samples read again.
 """
 
 from __future__ import annotations
@@ -10,14 +11,16 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 
 from ..bind import bind
 from ..closing import Closing
 from ..errors import LastbranchError
-from ..formats.registry import format_of
-from ..model import OpenFile, Profile, Source
+from ..formats.perfdata.growing import GrowingIndex, IndexedSoFar
+from ..model import OpenFile, Profile
 from ..opening import attach_binaries, open_profile, recorded_here
 from ..symbols import SymbolOptions
+from .function_counts import GrowingCounts
 from .loaded import Loaded
 from .pacing import FIRST_PAUSE, LONGEST_PAUSE, PAUSE, WaitingThreads, pause, usual
 
@@ -44,6 +47,8 @@ class GrowingCapture(Closing):
         """How often `loaded` was another one."""
         self.closed = False
         self._size = 0
+        self._index, self._counts = GrowingIndex(source), GrowingCounts()
+        self._state: IndexedSoFar | None = None
         self.loaded = self._opened()
 
     @property
@@ -74,7 +79,7 @@ class GrowingCapture(Closing):
             changed()
 
     def refresh(self) -> bool:
-        """Open the file anew if it has grown. Where it cannot be read as far as it is, that waits for more of it."""
+        """Read on if the file has grown. Where it cannot be read as far as it is, that waits for more of it."""
         if self._source.size == self._size or self.recording == ENDED:
             return False
         try:
@@ -152,20 +157,24 @@ class GrowingCapture(Closing):
     def _opened(self, before: Loaded | None = None) -> Loaded:
         """All that is there now, with the names of ``before`` where they are the same."""
         self._size = self._source.size
-        profile = _profile(_Beginning(self._source, self._size, self._name), self._symfs)
-        made = Loaded(profile, self._symbols, symfs=self._symfs, recording=LIVE)
+        state, known = self._index.extend(), self._state
+        profile = state.profile
+        profile.name = self._name
+        recorded_here(profile)
+        if before is not None and known is not None and known.tables == state.tables:
+            old = before.profile
+            profile.binder, profile.processes, profile.threads = old.binder, old.processes, old.threads
+        else:
+            new = (module for module in profile.modules if not (module.binary or module.missing))
+            attach_binaries(new, profile.machine.os_release, self._symfs, until=time.time_ns())
+            bind(profile)
+        counts = partial(self._counts.until, state)
+        made = Loaded(profile, self._symbols, symfs=self._symfs, recording=LIVE, growth=counts)
         if before is not None and _same_names(before, profile):
             made.symbolizer = before.symbolizer
             made.symbolizer.forget_jit()
+        self._state = state
         return made
-
-
-def _profile(source: Source, symfs: str | None) -> Profile:
-    profile = format_of(source).open(source, None, None, None)
-    profile.damage.clear()  # that the recorder has not finished the file, and that its last record is not whole yet
-    recorded_here(profile)
-    attach_binaries(profile.modules, profile.machine.os_release, symfs, until=time.time_ns())
-    return bind(profile)
 
 
 def _same_names(before: Loaded, now: Profile) -> bool:
@@ -173,16 +182,3 @@ def _same_names(before: Loaded, now: Profile) -> bool:
     old = before.profile
     pids = [[process.pid for process in one.processes] for one in (old, now)]
     return pids[0] == pids[1] and [*old.modules] == [*now.modules]
-
-
-class _Beginning:
-    """The first ``size`` bytes of a file that grows."""
-
-    def __init__(self, source: OpenFile, size: int, name: str) -> None:
-        self._source, self.size, self.name, self.limits = source, size, name, source.limits
-
-    def readinto(self, offset: int, buffer: memoryview) -> int:
-        return self._source.readinto(offset, buffer[: max(0, self.size - offset)])
-
-    def expect(self, offset: int, length: int) -> None:
-        self._source.expect(offset, length)

@@ -8,20 +8,20 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from functools import cached_property, partial
+from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..analysis import BranchTable, Estimate, NameTable, WeightTable, branches, names
-from ..analysis.count_tables import Key, WeightCounter, weights_by
+from ..analysis import BranchTable, Estimate, WeightTable, branches
+from ..analysis.count_tables import Key, weights_by
 from ..analysis.naming import Namer
-from ..analysis.over_time import Rates, Shares, TimeCounter, TimelineCounter, rates_over_time, samples_over_time
-from ..analysis.share_noise import Noise, innermost, noise_of_addresses
+from ..analysis.over_time import Rates, rates_over_time, samples_over_time
 from ..errors import SelectionError, UnavailableError
-from ..model import Profile, SampleBatch, SampleFilter, visible
+from ..model import Profile, SampleFilter, visible
 from ..symbols import Symbolizer, SymbolOptions
+from .function_counts import MOMENTS, WEIGHED, FunctionCounts, FunctionTables
 
 if TYPE_CHECKING:
     from ..analysis import Annotation, Place
@@ -37,11 +37,8 @@ Parameters = Mapping[str, str]
 FILTERS = ("pid", "tid", "event", "module", "from", "to")
 """Parameters of every question: ids and rows of tables, separated by commas, and nanoseconds since the first event."""
 
-MOMENTS = 240
-"""Parts of the time in `Loaded.timeline`."""
 _NS = 1_000_000_000
 _KEPT = 8
-_WEIGHED: tuple[Key, ...] = ("process", "module")
 _DIGITS = 19
 _T = TypeVar("_T")
 
@@ -63,6 +60,9 @@ class Loaded:
     """The capture that this one is compared with."""
     recording: str = ""
     """``live`` while it is recorded, ``ended`` after that, empty for what was a file from the beginning."""
+    growth: Callable[[int], FunctionCounts] | None = None
+    """The counts of all samples of a recording that grows, with functions over so many parts of the time: most of them
+    were counted for earlier states."""
     _kept: OrderedDict[Hashable, object] = field(init=False, default_factory=OrderedDict)
     _counted: dict[tuple[Place, SampleFilter | None, bool], Callable[[Place], Annotation]] = field(
         init=False, default_factory=dict
@@ -130,7 +130,7 @@ class Loaded:
 
     def weights(self) -> list[WeightTable]:
         """`analysis.weights_by` process and module, of all samples."""
-        return self.once("weights", lambda: weights_by(self.profile, _WEIGHED))
+        return self.once("weights", lambda: weights_by(self.profile, WEIGHED))
 
     def timeline(self, chosen: SampleFilter | None) -> NDArray[np.int64] | None:
         """`samples_over_time`, `MOMENTS` numbers."""
@@ -142,35 +142,22 @@ class Loaded:
             ("rates", chosen, by), lambda: rates_over_time(self.profile, MOMENTS, by, sample_filter=chosen)
         )
 
-    def functions(
-        self, chosen: SampleFilter | None, parts: int, estimate: Estimate
-    ) -> tuple[NameTable, Shares | None, Noise]:
-        """(`analysis.names` by function, with branches; their samples over ``parts`` of the time; the noise of their
-        shares). The pass counts what the other methods give as well, which the page asks
-        for next."""
-        profile, times = self.profile, TimeCounter(self.profile, parts, chosen)
-        weights, timeline = WeightCounter(profile, _WEIGHED), TimelineCounter(profile, MOMENTS, chosen)
-        sums = noise_of_addresses(profile)
-
-        def watch(batch: SampleBatch) -> None:
-            times.add(batch)
-            sums.add(batch)
-            timeline.add(batch)
-            if chosen is None:
-                weights.add(batch)
-
-        table = names(
-            profile, "function", self.namer, sample_filter=chosen, totals=False, branches=True, watch=watch,
-            estimate=estimate,
-        )  # fmt: skip
-        if len(table.branches) == 1:  # of the one event that has them
-            self.once(("branches", chosen, estimate.replaced), lambda: next(iter(table.branches.values())))
+    def functions(self, chosen: SampleFilter | None, parts: int, estimate: Estimate) -> FunctionTables:
+        """`FunctionTables` of the samples that ``chosen`` keeps. They have what the other methods give as well, which
+        the page asks for next."""
+        profile = self.profile
+        if self.growth is not None and chosen is None:
+            counts = self.growth(parts)
+        else:
+            counts = FunctionCounts(profile, parts, chosen)
+            counts.add(profile)
+        found = counts.tables(profile, self.namer, estimate)
+        if len(found.functions.branches) == 1:  # of the one event that has them
+            self.once(("branches", chosen, estimate.replaced), lambda: next(iter(found.functions.branches.values())))
         if chosen is None:
-            self.once("weights", weights.result)
-        self.once(("timeline", chosen), timeline.result)
-        by_function = partial(innermost, self.namer, "function")
-        noise = sums.of(table.event, table.name, table.samples, by_function)
-        return table, times.result(self.namer), noise
+            self.once("weights", lambda: found.weights)
+        self.once(("timeline", chosen), lambda: found.timeline)
+        return found
 
     def differences(self, by: Thing, parameters: Parameters) -> Difference:
         """`compare` of the capture `before` with this one, under the filters of ``parameters``. Raises

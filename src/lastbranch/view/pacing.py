@@ -10,11 +10,11 @@ from contextlib import suppress
 __all__ = ["BUSY_SHARE", "FIRST_PAUSE", "FREE_SHARE", "LONGEST_PAUSE", "PAUSE", "WaitingThreads", "pause", "usual"]
 
 PAUSE = 1.0
-"""Seconds from one opening to the next, at least."""
+"""Seconds from one look to the next, at least."""
 FIRST_PAUSE = 0.2
-"""The same while there are no samples: opening the file takes next to nothing, and somebody waits for a picture."""
+"""The same while there are no samples: a look takes next to nothing, and somebody waits for a picture."""
 FREE_SHARE = 0.5
-"""Of one CPU: what opening the file anew, and answering the pages that look, may take on average where the recorder
+"""Of one CPU: what reading on in the file, and answering the pages that look, may take on average where the recorder
 and the recorded program have the processors that they want."""
 BUSY_SHARE = 0.01
 """Of all CPUs: the same where they wait for processors."""

@@ -17,10 +17,11 @@ from growing_files import GrowingFile
 from lastbranch import demo
 from lastbranch.analysis import branches, names, running
 from lastbranch.errors import FormatError
+from lastbranch.formats.perfdata.growing import GrowingIndex, IndexedSoFar
 from lastbranch.formats.perfdata.layout import RECORD
-from lastbranch.formats.perfdata.reader import Reader
+from lastbranch.formats.perfdata.reader import Reader, read_perfdata
 from lastbranch.live import LiveCapture
-from lastbranch.model import OpenFile
+from lastbranch.model import OpenFile, Profile, SampleStream
 from lastbranch.opening import FileSource, open_profile
 from lastbranch.symbols import SymbolOptions
 
@@ -77,6 +78,53 @@ def test_compressed_records_and_streams_are_counted_as_they_come(compress: int, 
         live.save(str(tmp_path / "seen.data"))
     assert counts[-1] == open_profile(demo.capture()).entries > counts[0] > 0
     assert open_profile(tmp_path / "seen.data").entries == counts[-1]
+
+
+@pytest.mark.parametrize(("compress", "pipe"), [(0, False), (0, True), (83, True)])
+def test_an_index_that_goes_on_is_that_of_the_same_bytes(compress: int, pipe: bool, tmp_path: Path) -> None:
+    """Its streams, also those of what was added since a state, and earlier states, which do not change."""
+    if compress:
+        pytest.importorskip("zstandard")
+    whole = pw.parse(Path(demo.capture()).read_bytes())
+    (tmp_path / "whole.data").write_bytes(pw.encode(whole, compress=compress, pipe=pipe, chunk=5003))
+    growing = GrowingFile(tmp_path / "whole.data", tmp_path / "growing.data")
+    states = list[tuple[IndexedSoFar, Profile]]()
+    growing.add(len(growing.records) // 3)
+    index = GrowingIndex(FileSource(str(growing.path)))
+    while growing.add(len(growing.records) // 5):
+        state, expected = index.extend(), read_perfdata(FileSource(str(growing.path)))
+        states.append((state, expected))
+        assert len(state.profile.timeline) == len(expected.timeline)
+        for name in ("samples", "entries", "events", "records", "lost", "seen_threads", "first_time", "start"):
+            assert getattr(state.profile, name) == getattr(expected, name), name
+    for state, expected in states:
+        for ordered in (False, True):
+            assert times(state.profile.streams, ordered=ordered) == times(expected.streams, ordered=ordered)
+    last = states[-1][0]
+    same = [state for state, _ in states if state.tables == last.tables]
+    assert len(same) > 1 or compress  # of these the index begins anew
+    for before in same:
+        assert times(before.profile.streams) + times(last.since(before.end)) == times(last.profile.streams)
+
+
+def times(streams: list[SampleStream], *, ordered: bool = False) -> list[int]:
+    (stream,) = streams
+    return [time for batch in stream.batches(("branch_from",), ordered=ordered) for time in batch.time.tolist()]
+
+
+def test_attributes_that_follow_samples_are_indexed_anew(tmp_path: Path) -> None:
+    parts = [pw.Builder(sample_type=pw.IP | pw.TID | pw.TIME) for _ in range(2)]
+    for number, part in enumerate(parts):
+        part.sample(ip=0x400000, pid=7, tid=7, time=1000 + number)
+    (tmp_path / "x.data").write_bytes(parts[0].build(pipe=True))
+    index = GrowingIndex(FileSource(str(tmp_path / "x.data")))
+    assert index.extend().profile.samples == 1
+    with open(tmp_path / "x.data", "ab") as file:
+        file.write(parts[1].build(pipe=True)[16:])
+    expected = read_perfdata(FileSource(str(tmp_path / "x.data")))
+    for _ in range(2):
+        found = index.extend().profile
+        assert (found.samples, found.events) == (expected.samples, expected.events)
 
 
 def test_damage_of_compressed_records_is_an_error_with_its_place(tmp_path: Path) -> None:

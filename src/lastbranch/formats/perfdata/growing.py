@@ -1,20 +1,38 @@
-"""A perf.data that is still being written: what was added to it, in one pass from where the last one ended."""
+"""A perf.data that is still being written: what was added to it, in one pass from where the last one ended.
+
+`GrowingPerfData` gives the samples that were added, and keeps none. `GrowingIndex` gives profiles whose streams read
+all of them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import copy
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass
+from itertools import count
 
 import numpy as np
 
 from ...errors import Damage, FormatError
-from ...model import ENTRY, IN_PLACE, MAX_ENTRIES, Profile, SampleBatch, Source, cuts, read_at
+from ...model import (
+    ENTRY,
+    IN_PLACE,
+    MAX_ENTRIES,
+    Profile,
+    SampleBatch,
+    SampleStream,
+    Source,
+    cuts,
+    read_at,
+    watermarks,
+)
 from .attr import event_of
 from .layout import HEADER, RECORD
-from .reader import Reader
+from .reader import Layout, Reader
 from .records import HANDLERS
 from .walk import LONGEST, Block, Inflater, halves, walk_blocks
 
-__all__ = ["GrowingPerfData"]
+__all__ = ["GrowingIndex", "GrowingPerfData", "IndexedSoFar"]
 
 _SAMPLE = RECORD["SAMPLE"]
 _WORDS = 3 * MAX_ENTRIES
@@ -144,3 +162,145 @@ class GrowingPerfData:
             for at, size in zip(kept.tolist(), block.sizes(kept).tolist(), strict=True):
                 parts.append(block.raw[at * 8 : at * 8 + size].tobytes())
         return b"".join(parts)
+
+
+# -- With streams, which read what was recorded again
+
+
+@dataclass(slots=True, frozen=True)
+class IndexedSoFar:
+    """A perf.data as far as it was written: ``profile`` is as `read_perfdata` returns it for these bytes, without
+    damage. What is indexed later is not in it.
+
+    ``tables`` differ where the tables, or the address spaces, may be others; else only samples were added, and the
+    profiles share these tables. They share their `Module` objects always. ``end`` is where the next record begins.
+    ``since`` gives the streams of what follows an ``end`` that was given before, with the same ``tables``.
+    """
+
+    profile: Profile
+    tables: Hashable
+    end: int
+    since: Callable[[int], list[SampleStream]]
+
+
+class GrowingIndex:
+    """The index of ``source``, a perf.data whose end moves, which goes on where it ended.
+
+    Where that is not possible it begins anew: of compressed records, hardware traces, and attributes that follow
+    samples. Raises `FormatError` where the header is not, or not yet, that of a perf.data.
+    """
+
+    def __init__(self, source: Source) -> None:
+        self._source, self._numbers = source, count()
+        self._begin()
+
+    def _begin(self) -> None:
+        self._reader = _BoundedReader(self._source)
+        self._head = self._header()
+        self._start = self._at = self._reader.data[0]
+        self._end = self._reader.data[1] if self._is_complete() else None
+        """Where the records end, if the file says so."""
+        self._inflater = Inflater(self._reader.big_endian, None, self._source.limits)
+        self._number = next(self._numbers)
+        self._full = False
+        self._before: IndexedSoFar | None = None
+
+    def _header(self) -> bytes:
+        return read_at(self._source, 0, 8 + 8 * len(HEADER))
+
+    def _is_complete(self) -> bool:
+        return not self._reader.pipe and any(self._head[_SIZE_AT : _SIZE_AT + 8])
+
+    def extend(self) -> IndexedSoFar:
+        """Index what was added. Raises `FormatError` where there is no attribute yet."""
+        if not self._goes_on():
+            self._begin()
+        reader, end = self._reader, min(self._source.size, self._end or self._source.size)
+        if not self._full:
+            stream = self._inflater
+            for block in walk_blocks(self._source, self._at, end, reader.big_endian, inflater=stream):
+                self._full = not reader.index_block(block)
+                self._at = stream.walked
+                if self._full:
+                    break
+        reader.data = self._start, min(self._at, end)
+        reader.complete()
+        tables, profile, before = self._tables(), _apart(reader.profile), self._before
+        if before is not None and before.tables == tables:
+            profile.modules, profile.timeline = before.profile.modules, before.profile.timeline
+        else:
+            profile.modules, profile.timeline = list(profile.modules), copy.deepcopy(profile.timeline)
+        self._before = IndexedSoFar(profile, tables, self._at, reader.since())
+        return self._before
+
+    def _goes_on(self) -> bool:
+        """Whether what follows can be indexed without what precedes it."""
+        state = self._reader.state
+        cut_off = self._at > self._reader.data[1]  # inside the data that follow a record
+        odd = state.late_attr or bool(state.aux.kind) or self._inflater.grown > 0 or cut_off
+        return not odd and self._head[_HEAD] == self._header()[_HEAD]
+
+    def _tables(self) -> Hashable:
+        profile, state = self._reader.profile, self._reader.state
+        tables = len(profile.modules), len(profile.timeline), len(state.attrs), len(state.event_names)
+        return self._number, *tables, len(self._reader.threads)
+
+
+_HEAD = slice(_SIZE_AT, None)
+"""What the recorder writes last into the header of a file; in a pipe, a part of the first record."""
+
+
+def _apart(profile: Profile) -> Profile:
+    """``profile`` with what changes with each block, and is not long, as it is now."""
+    made = copy.copy(profile)
+    made.damage, made.machine, made.header = [], copy.copy(profile.machine), dict(profile.header)
+    made.records, made.lost, made.losses = dict(profile.records), dict(profile.lost), list(profile.losses)
+    return made
+
+
+class _BoundedReader(Reader):
+    """A `Reader` whose streams end where the index ended when they were made."""
+
+    def _stream(self, number: int, entry: Layout) -> SampleStream:
+        made = super()._stream(number, entry)
+        made.drawer = made.blocks = None  # they are about blocks that differ from those of the index
+        made.reader = self._bounded(self.layouts.index(entry), *self.data, self._watermark(entry))
+        return made
+
+    def since(self) -> Callable[[int], list[SampleStream]]:
+        """The streams of the profile from a place on, as they are now."""
+        (_, end), streams = self.data, list(self.profile.streams)
+        entries = [entry for entry in self.layouts if entry.samples or len(self.layouts) == 1]
+        parts = [(self.layouts.index(entry), self._watermark(entry)) for entry in entries]
+
+        def streams_since(start: int) -> list[SampleStream]:
+            made = [copy.copy(stream) for stream in streams]
+            for stream, (index, watermark) in zip(made, parts, strict=True):
+                stream.reader = self._bounded(index, start, end, watermark)
+            return made
+
+        return streams_since
+
+    def _watermark(self, entry: Layout) -> Callable[[int], int]:
+        """The earliest time of what follows a place, or an earlier one: reading has other blocks than the index."""
+        starts, times = [start for start, _ in entry.blocks], list(entry.earliest)
+        later: list[int] = []
+
+        def watermark(place: int) -> int:
+            if not later:
+                later.extend(watermarks(times).tolist())
+            at = int(np.searchsorted(starts, place, side="right")) - 1  # the block that the place is in
+            return min(times[at], later[at]) if at >= 0 else min(times, default=0)
+
+        return watermark
+
+    def _bounded(
+        self, index: int, start: int, end: int, watermark: Callable[[int], int]
+    ) -> Callable[[frozenset[str] | None], Iterator[tuple[SampleBatch, int]]]:
+        def batches(wanted: frozenset[str] | None) -> Iterator[tuple[SampleBatch, int]]:
+            for block in walk_blocks(self.source, start, end, self.big_endian):
+                after = block.base + 8 * int(block.at[-1] if len(block.at) else 0)
+                for part, event in self.of_layout(block, index):
+                    yield from self.decoded(block, index, part, event, wanted, watermark(after))
+
+        return batches

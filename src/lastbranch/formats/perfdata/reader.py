@@ -77,7 +77,7 @@ def read_perfdata(source: Source, progress: Progress | None = None, watcher: Sta
 
 
 @dataclass(slots=True)
-class _Layout:
+class Layout:
     """Samples of one record layout: a stream in the making."""
 
     layout: SampleLayout
@@ -100,7 +100,7 @@ class Reader:
         self.profile.machine.byte_order = "big" if self.big_endian else "little"
         self.profile.machine.os = "Linux"
         self.state = State(self.profile, order)
-        self.layouts: list[_Layout] = []
+        self.layouts: list[Layout] = []
         self.layout_of_attr = np.empty(0, np.int64)
         self.id_bit = 0
         self.damaged = 0
@@ -110,48 +110,59 @@ class Reader:
         self.aux: Counts | None = None
         """What the AUX areas hold, where they are decoded."""
         self.threads: set[int] = set()
+        self._counts = Counter[int]()
+        """Records of each type."""
         self.data = (PIPE_HEADER_SIZE, source.size) if self.pipe else read_header(source, self.state)
 
     # -- index pass
 
     def index(self, progress: Progress | None) -> None:
         """Read every record once: tables, counts, and where streams find their samples."""
-        profile, state = self.profile, self.state
-        counts = Counter[int]()
-        for walked, block in enumerate(self.blocks(profile.damage), 1):
-            profile.timeline.place(block.place)
-            is_sample = block.types == _SAMPLE
-            samples = int(np.count_nonzero(is_sample))
-            if samples < len(is_sample):
-                others = np.flatnonzero(~is_sample)
-                kinds = block.types[others]
-                counts.update(kinds.tolist())
-                handled = _HANDLED.take(kinds, mode="clip")
-                if handled.any():
-                    self._handle(block, block.at[others[handled]], kinds[handled])
-            if block.types[-1:] == TRACING_DATA:
-                self._tracing_data(*block.trailing_data)
-            if block.types[-1:] == AUXTRACE:
-                self._aux_block(block)
-            if samples:
-                counts[_SAMPLE] += samples
-                self._index_samples(block, block.at if samples == len(is_sample) else block.at[is_sample])
-            if profile.over_memory_limit(block.place, state.weight + _THREAD_COST * len(self.threads)):
+        state = self.state
+        for walked, block in enumerate(self.blocks(self.profile.damage), 1):
+            if not self.index_block(block):
                 self.walked = walked
                 break
             if progress:
                 progress(min(block.base, self.data[1]) - self.data[0], self.data[1] - self.data[0])
-        profile.records = {RECORDS.get(k, f"TYPE_{k}"): n for k, n in sorted(counts.items())}
-        if not state.attrs:
+        self.complete()
+        if self.watcher is not None:  # it sees one stream, read once
+            self.watcher.end(len(self.layouts) == 1 and not state.late_attr and not state.aux.decoded)
+
+    def index_block(self, block: Block) -> bool:
+        """Index one more block. Whether the tables have room for another one."""
+        profile, counts = self.profile, self._counts
+        profile.timeline.place(block.place)
+        is_sample = block.types == _SAMPLE
+        samples = int(np.count_nonzero(is_sample))
+        if samples < len(is_sample):
+            others = np.flatnonzero(~is_sample)
+            kinds = block.types[others]
+            counts.update(kinds.tolist())
+            handled = _HANDLED.take(kinds, mode="clip")
+            if handled.any():
+                self._handle(block, block.at[others[handled]], kinds[handled])
+        if block.types[-1:] == TRACING_DATA:
+            self._tracing_data(*block.trailing_data)
+        if block.types[-1:] == AUXTRACE:
+            self._aux_block(block)
+        if samples:
+            counts[_SAMPLE] += samples
+            self._index_samples(block, block.at if samples == len(is_sample) else block.at[is_sample])
+        return not profile.over_memory_limit(block.place, self.state.weight + _THREAD_COST * len(self.threads))
+
+    def complete(self) -> None:
+        """Complete the tables of the profile, and make its streams, as far as blocks were indexed. Raises `FormatError`
+        where there was no attribute."""
+        self.profile.records = {RECORDS.get(k, f"TYPE_{k}"): n for k, n in sorted(self._counts.items())}
+        if not self.state.attrs:
             raise FormatError("no event attribute in the file", file=self.source.name, hint="was a pipe cut off?")
-        if state.late_attr:
+        if self.state.late_attr:
             self.layouts, self.layout_of_attr, self.damaged = [], np.empty(0, np.int64), 0
             for block in self.blocks():
                 self._index_samples(block, block.at[block.types == _SAMPLE])
         self._group()
         self._finish()
-        if self.watcher is not None:  # it sees one stream, read once
-            self.watcher.end(len(self.layouts) == 1 and not state.late_attr and not state.aux.decoded)
 
     def _tracing_data(self, offset: int, size: int) -> None:
         """Pipe mode: the contents of the feature section follow the record."""
@@ -268,7 +279,7 @@ class Reader:
         numbers = [keys.setdefault(a.layout_key, len(keys)) for a in attrs]
         for i in range(len(self.layout_of_attr), len(attrs)):
             if numbers[i] == len(self.layouts) < _MOST_LAYOUTS:
-                self.layouts.append(_Layout(SampleLayout(attrs[i]), []))
+                self.layouts.append(Layout(SampleLayout(attrs[i]), []))
             if numbers[i] < len(self.layouts):
                 self.layouts[numbers[i]].events.append(i)
         if len(keys) > _MOST_LAYOUTS >= len(set(numbers[: len(self.layout_of_attr)])):
@@ -327,8 +338,8 @@ class Reader:
         unknown = profile.records.get("SAMPLE", 0) - self.damaged - sum(e.samples for e in self.layouts)
         if unknown:
             profile.lost["samples of unknown events"] = unknown
-        for number, entry in enumerate(e for e in self.layouts if e.samples or len(self.layouts) == 1):
-            profile.streams.append(self._stream(number, entry))
+        made = [entry for entry in self.layouts if entry.samples or len(self.layouts) == 1]
+        profile.streams = [self._stream(number, entry) for number, entry in enumerate(made)]
         if self.aux is not None and self.aux.samples:
             profile.streams = [*(s for s in profile.streams if s.samples), self._aux_stream(self.aux)]
         words = np.array(sorted(self.threads), np.uint64)
@@ -376,7 +387,7 @@ class Reader:
             lambda wanted: aux.batches(self.source, wanted, later),
         )
 
-    def _stream(self, number: int, entry: _Layout) -> SampleStream:
+    def _stream(self, number: int, entry: Layout) -> SampleStream:
         # Watermark of a block: the earliest time of all later blocks.
         later = watermarks(entry.earliest)
         index = self.layouts.index(entry)
@@ -399,16 +410,23 @@ class Reader:
     def _batches(
         self, index: int, wanted: frozenset[str] | None, later: NDArray[np.int64]
     ) -> Iterator[tuple[SampleBatch, int]]:
-        layout, blocks = self.layouts[index].layout, 0
+        blocks = 0
         for block in self.blocks():
-            for part, event in self._of_layout(block, index):
-                watermark = int(later[blocks])
+            for part, event in self.of_layout(block, index):
+                yield from self.decoded(block, index, part, event, wanted, int(later[blocks]))
                 blocks += 1
-                for lo, hi in cuts(np.cumsum(block.sizes(part) >> 3), _BATCH_WORDS):
-                    batch = layout.decode(block, part[lo:hi], event[lo:hi], wanted)
-                    # Samples of the same block that come later are no later than the watermark promises.
-                    rest = int(layout.times(block, part[hi:]).min(initial=watermark))
-                    yield batch, rest
+
+    def decoded(
+        self, block: Block, index: int, part: NDArray[np.int64], event: NDArray[np.int32],
+        wanted: frozenset[str] | None, watermark: int,
+    ) -> Iterator[tuple[SampleBatch, int]]:  # fmt: skip
+        """The samples at ``part`` of a block as batches, each with the earliest time of what comes after it;
+        ``watermark`` is that of what comes after the block."""
+        layout = self.layouts[index].layout
+        for lo, hi in cuts(np.cumsum(block.sizes(part) >> 3), _BATCH_WORDS):
+            batch = layout.decode(block, part[lo:hi], event[lo:hi], wanted)
+            # Samples of the same block that come later are no later than the watermark promises.
+            yield batch, int(layout.times(block, part[hi:]).min(initial=watermark))
 
     def _drawn(self, index: int, places: int, wanted: frozenset[str] | None) -> Iterator[SampleBatch]:
         entry = self.layouts[index]
@@ -420,7 +438,7 @@ class Reader:
             start, _ = entry.blocks[chosen]
             past = min(start + _DRAWN_BYTES, entry.blocks[chosen + 1][0] if chosen + 1 < len(before) else self.data[1])
             for block in walk_blocks(self.source, start, past, self.big_endian):
-                for part, event in self._of_layout(block, index):
+                for part, event in self.of_layout(block, index):
                     for lo, hi in cuts(np.cumsum(block.sizes(part) >> 3), _BATCH_WORDS):
                         yield entry.layout.decode(block, part[lo:hi], event[lo:hi], wanted)
 
@@ -430,13 +448,13 @@ class Reader:
         starts = np.array([*(start for start, _ in entry.blocks), self.data[1]])
         for run in np.split(wanted, np.flatnonzero(np.diff(wanted) > 1) + 1) if len(wanted) else ():
             for block in walk_blocks(self.source, int(starts[run[0]]), int(starts[run[-1] + 1]), self.big_endian):
-                for part, event in self._of_layout(block, index):
+                for part, event in self.of_layout(block, index):
                     number = np.searchsorted(starts, block.base + part * 8, side="right") - 1
                     bounds = [0, *(np.flatnonzero(np.diff(number)) + 1).tolist(), len(part)]
                     for lo, hi in pairwise(bounds):
                         yield int(number[lo]), entry.layout.decode(block, part[lo:hi], event[lo:hi], _STACKS)
 
-    def _of_layout(self, block: Block, index: int) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int32]]]:
+    def of_layout(self, block: Block, index: int) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int32]]]:
         """(positions, event of each) of the samples of one layout in a block, if there are any."""
         for number, part, event in self.by_layout(block, block.at[block.types == _SAMPLE]):
             if number == index:

@@ -74,7 +74,7 @@ class _Counted:
 
 def _counted(loaded: Loaded, chosen: SampleFilter | None, estimate: Estimate) -> _Counted:
     profile = loaded.profile
-    table, over_time, noise = loaded.functions(chosen, PARTS, estimate)
+    table, over_time, noise, *_ = loaded.functions(chosen, PARTS, estimate)
     followed = {basis_of_event(profile.events[event]) for event in set(table.event.tolist())}
     share_of: Basis = followed.pop() if len(followed) == 1 else "entries"
     share = _of_event(table, table.samples.astype(np.float64))
