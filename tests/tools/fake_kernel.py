@@ -221,6 +221,9 @@ class FakeKernel:
     def build_id(self, path: str) -> bytes:
         return bytes(range(20)) if path.endswith("/bin/known") else b""
 
+    def inode(self, path: str) -> int | None:
+        return 5 if path.endswith("/bin/known") else None
+
     def trace_child(self) -> None:
         if self.no_trace:
             raise OSError(self.no_trace, "Operation not permitted")

@@ -24,7 +24,6 @@ from ..opening import FileSource
 from .foreign_binaries import ForeignBinaries
 from .launch import Interruptions, Launched, held_signals, launch
 from .perf_events.event_set import (
-    BUILD_ID,
     PAGES,
     EventRefused,
     EventSet,
@@ -235,11 +234,10 @@ class Recording(Closing):
         counted = all(p.counts_losses for p in self._specs)
         command, select = self._request.command_line, self._request.select
         features = features_of(self._kernel, self._host, self._described(), command, bool(select))
-        if BUILD_ID in self._specs[-1].dropped:
-            self._file.flush()
-            recorded = FileSource(self._file.path)
-            modules = format_of(recorded).open(recorded).modules
-            features["BUILD_ID"] = features.get("BUILD_ID", b"") + late_build_ids(self._kernel, modules)
+        self._file.flush()
+        recorded = FileSource(self._file.path)
+        if late := late_build_ids(self._kernel, format_of(recorded).open(recorded).modules):
+            features["BUILD_ID"] = features.get("BUILD_ID", b"") + late
         size = self._file.size
         self._file.finish(features)
         self._file = None

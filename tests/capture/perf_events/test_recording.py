@@ -200,6 +200,28 @@ class TestOnAFakeKernel:
         assert [(m.name, m.build_id) for m in profile.modules] == [("/usr/bin/known", bytes(range(20)))]
         assert not profile.damage
 
+    def test_binaries_whose_build_id_the_kernel_did_not_find_are_identified_at_the_end(self, tmp_path: Path) -> None:
+        """It looks into the first note segment alone, and that of Go's programs has another note."""
+        kernel = self.kernel()
+
+        def mapped(at: int, inode: int, name: bytes) -> bytes:
+            body = struct.pack("=iiQQQIIQQII", 77, 77, at, 0x1000, 0, 8, 1, inode, 0, 5, 2) + name
+            body += b"\0" * (8 - len(name) % 8) + struct.pack("=iiQIIQ", 77, 77, 50, 0, 0, 1003)
+            return struct.pack("=IHH", 10, 2, 8 + len(body)) + body
+
+        with Recording(Request(LAUNCH), str(tmp_path / "x"), kernel=kernel) as recording:
+            kernel.rings[0].pending = [
+                mapped(0x10000, 5, b"/usr/bin/known"), mapped(0x20000, 6, b"/old/bin/known"),
+                mapped(0x30000, 7, b"/bin/go"),
+            ]  # fmt: skip
+            recording.finish()
+        profile = open_profile(str(tmp_path / "x"))
+        # The file that lies there now is another one than was mapped, in the second case.
+        assert [(m.name, m.build_id) for m in profile.modules] == [
+            ("/usr/bin/known", bytes(range(20))), ("/old/bin/known", b""), ("/bin/go", b""),
+        ]  # fmt: skip
+        assert not profile.damage
+
     def test_the_kernel_and_its_modules_are_told_where_they_are_recorded(self, tmp_path: Path) -> None:
         kernel = self.kernel(replace(fake.SKYLAKE, paranoid=1))
         kernel.contents |= {

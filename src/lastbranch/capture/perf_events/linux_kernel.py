@@ -82,6 +82,13 @@ class Kernel:
 
         return build_id_at(path)
 
+    def inode(self, path: str) -> int | None:
+        """The number of the file at ``path``; ``None`` where there is none."""
+        try:
+            return os.stat(path).st_ino
+        except (OSError, ValueError):
+            return None
+
     open_event = staticmethod(syscall.open_event)
     event_id = staticmethod(syscall.event_id)
     enable = staticmethod(syscall.enable)

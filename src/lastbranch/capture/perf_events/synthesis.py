@@ -165,10 +165,17 @@ def features_of(
 
 
 def late_build_ids(kernel: Kernel, modules: Sequence[Module]) -> bytes:
-    """Entries of BUILD_ID for binaries whose mappings have no id (kernels before 5.12), as the files are now."""
+    """Entries of BUILD_ID for binaries whose mappings have no id, if the files are still those that were mapped.
+
+    Kernels before 5.12 identify none. Later ones look into the first note segment alone, and that of Go's programs has
+    another note. The device is not compared: that of a mapping is another than stat(2) gives on btrfs and overlayfs.
+    """
     from ...model import ModuleKind  # loads tables of profiles, which recordings start without
 
-    found = ((m.name, kernel.build_id(m.name)) for m in modules if m.kind is ModuleKind.FILE and not m.build_id)
+    found = (
+        (m.name, kernel.build_id(m.name)) for m in modules
+        if m.kind is ModuleKind.FILE and not m.build_id and (not m.inode or m.inode[2] == kernel.inode(m.name))
+    )  # fmt: skip
     return b"".join(build_id_entry(build_id, name, MISC.USER) for name, build_id in found if build_id)
 
 
