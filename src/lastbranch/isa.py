@@ -14,6 +14,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from importlib.util import find_spec
+from itertools import chain
 from struct import Struct, calcsize
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -246,9 +247,12 @@ class Decoder:
 
         Where nothing can be decoded, one byte (x86) or word (AArch64) is an `UNDECODABLE` instruction.
         """
-        for window in self._windows(code, address, few):
-            for decoded in window:
-                yield self._instruction(*decoded)
+        for decoded in self.texts(code, address, few):
+            yield self._instruction(*decoded)
+
+    def texts(self, code: bytes, address: int, few: int = 0) -> Iterator[tuple[int, int, str, str]]:
+        """(address, length, mnemonic with its prefixes, operands) of the instructions of `lines`."""
+        return chain.from_iterable(self._windows(code, address, few))
 
     def classify(
         self, code: NDArray[np.uint8], offsets: NDArray[np.int64], address: NDArray[np.uint64], span: NDArray[np.int64]
@@ -286,7 +290,7 @@ class Decoder:
             for window in self._windows(code[offsets[piece] : offsets[piece + 1]].tobytes(), first):
                 for at, length, *text in window:
                     if done < most:
-                        found.append((at & _ADDRESSES, length, *self._class(*text)))
+                        found.append((at & _ADDRESSES, length, *self.kind_of(*text)))
                         done += length
             count[piece] = len(found) - before
         columns = zip(*found, strict=True) if found else ((),) * 4
@@ -311,10 +315,10 @@ class Decoder:
 
     def _instruction(self, address: int, length: int, mnemonic: str, operands: str) -> Instruction:
         text = f"{mnemonic} {operands}" if operands else mnemonic
-        return Instruction(address, length, *self._class(mnemonic, operands), text)
+        return Instruction(address, length, *self.kind_of(mnemonic, operands), text)
 
-    def _class(self, mnemonic: str, operands: str) -> tuple[int, int]:
-        """(branch type, target of a direct branch or 0) of an instruction by its text."""
+    def kind_of(self, mnemonic: str, operands: str) -> tuple[int, int]:
+        """(`Instruction.kind`, target of a direct branch or 0) of an instruction by its text."""
         if mnemonic in self._plain:
             return NOT_A_BRANCH, 0
         direct, others = self.arch.direct, self._others

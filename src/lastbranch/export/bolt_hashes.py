@@ -20,7 +20,7 @@ from xxhash import xxh3_64_intdigest
 from ..arrays import Ints
 from ..binaries import Code
 from ..binaries.block_map import BlockMap
-from ..isa import Decoder
+from ..isa import NOT_A_BRANCH, Decoder
 from ..lbr import KIND
 
 __all__ = ["block_hashes"]
@@ -37,6 +37,7 @@ _BY_OPERANDS = re.compile(r"(?:sh[lr]d?|sa[lr]|ro[lr]|rc[lr]|stos)[bwlq]|(?:call
 _ON_CONDITION = re.compile(r"(cmov|set)(?:n?[abglcospez]|n?[abgl]e|p[eo])[wlq]?")
 _NOT_LEFT = re.compile(r"(?:(?:rep\w*|bnd|notrack) )?(?:jmp|ret|iret|sysret|ud2)")
 _LOW = (1 << 64) - 1
+_COND, _UNCOND = KIND["cond"], KIND["uncond"]
 
 
 def block_hashes(blocks: BlockMap, code: Code, functions: Ints) -> dict[int, int]:
@@ -44,7 +45,7 @@ def block_hashes(blocks: BlockMap, code: Code, functions: Ints) -> dict[int, int
 
     Raises `UnavailableError` where instructions cannot be decoded.
     """
-    decoder, known, names = Decoder(code.arch, att=True), dict[str, int](), dict[str, tuple[str, ...]]()
+    decoder, known, names = Decoder(code.arch, att=True), dict[str, int](), dict[str, str]()
     out = dict[int, int]()
     for f in functions.tolist():
         first, past = np.searchsorted(blocks.function, [f, f + 1]).tolist()
@@ -55,24 +56,34 @@ def block_hashes(blocks: BlockMap, code: Code, functions: Ints) -> dict[int, int
 
 
 def _of_function(
-    start: list[int], end: list[int], code: Code, decoder: Decoder, known: dict[str, int],
-    names: dict[str, tuple[str, ...]],
+    start: list[int], end: list[int], code: Code, decoder: Decoder, known: dict[str, int], names: dict[str, str]
 ) -> list[int]:  # fmt: skip
-    """The hashes of the blocks of one function, which are one after the other. ``known`` are those of texts, ``names``
-    what mnemonics add to them whatever their operands."""
+    """The hashes of the blocks of one function, which are one after the other. ``known`` are those of texts. ``names``
+    are the mnemonics that lead nowhere else, with what they add to a text whatever their operands: nearly all."""
     row = {address: i for i, address in enumerate(start)}
     words, taken, stays = [set[str]() for _ in start], list[tuple[int, int]](), [True] * len(start)
-    here = 0
-    for one in decoder.lines(code.read(start[0], end[-1] - start[0]), start[0]):
-        here = row.get(one.address, here)
-        stays[here] = not (one.kind == KIND["uncond"] or _NOT_LEFT.match(one.text))
-        if one.target in row and one.kind in (KIND["cond"], KIND["uncond"]):
-            taken.append((here, row[one.target]))
-        if one.kind == KIND["cond"]:
-            words[here].add("JMP")
-        elif one.kind != KIND["uncond"] or not start[0] <= one.target < end[-1]:
-            name = one.text.partition(" ")[0]
-            words[here].update(names.get(name) or _words(one.text, name, names))
+    here, current = 0, words[0]
+    for address, length, mnemonic, operands in decoder.texts(code.read(start[0], end[-1] - start[0]), start[0]):
+        if address in row:
+            here = row[address]
+            current = words[here]
+        if (word := names.get(mnemonic)) is not None:
+            current.add(word)
+            continue
+        kind, target = decoder.kind_of(mnemonic, operands)
+        text = f"{mnemonic} {operands}" if operands else mnemonic
+        leaves = kind == _UNCOND or _NOT_LEFT.match(text) is not None
+        if leaves and (address + length in row or address + length >= end[-1]):  # it is the last of its block
+            stays[here] = False
+        if target in row and kind in (_COND, _UNCOND):
+            taken.append((here, row[target]))
+        if kind == _COND:
+            current.add("JMP")
+        elif kind != _UNCOND or not start[0] <= target < end[-1]:
+            found, always = _words(text, mnemonic.partition(" ")[0])
+            current.update(found)
+            if always and not leaves and kind == NOT_A_BRANCH and " " not in mnemonic:
+                names[mnemonic] = "".join(found)
     texts = ["".join(sorted(found)) for found in words]
     for text in texts:
         if text not in known:
@@ -89,22 +100,20 @@ def _of_function(
     ]
 
 
-def _words(text: str, name: str, names: dict[str, tuple[str, ...]]) -> tuple[str, ...]:
-    """What the instruction ``text`` adds to the loose hash of its block: its mnemonic, as LLVM has it."""
+def _words(text: str, name: str) -> tuple[tuple[str, ...], bool]:
+    """What the instruction ``text`` adds to the loose hash of its block: its mnemonic, as LLVM has it; and whether
+    other operands change nothing of that."""
     if name in _PREFIXES and " " in text:
         rest = text.partition(" ")[2]
-        after = _words(rest, rest.partition(" ")[0], names)
-        return (name, *after) if name == "lock" else after  # only this one is an instruction of its own
+        after, always = _words(rest, rest.partition(" ")[0])
+        return ((name, *after) if name == "lock" else after), always  # only this one is an instruction of its own
     if name.startswith("nop") or text == "xchgw %ax, %ax":
-        return ()
+        return (), name.startswith("nop")
     for pattern, operand in _OPERAND_IN_NAME:
         if found := pattern.match(text):
-            return (name + operand if operand else found[0].replace(" ", ""),)
+            return (name + operand if operand else found[0].replace(" ", ""),), False
     conditional = _ON_CONDITION.fullmatch(name)
-    word = conditional[1] if conditional else name
-    if not _BY_OPERANDS.fullmatch(name):
-        names[name] = (word,)
-    return (word,)
+    return (conditional[1] if conditional else name,), not _BY_OPERANDS.fullmatch(name)
 
 
 def _with(sum_: int, value: int) -> int:
