@@ -16,19 +16,22 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest.mock import Mock
 from urllib.parse import urlsplit
 
 import numpy as np
 import pytest
 
 import lastbranch
+import perfdata_writer as pw
 from capture_tools import FREESTANDING, build, children, needs_ptrace
 from command_line import run_cli
 from growing_files import GrowingFile
 from lastbranch import demo
+from lastbranch.analysis import bursts
 from lastbranch.opening import FileSource
 from lastbranch.symbols import SymbolOptions
-from lastbranch.view import wire
+from lastbranch.view import function_counts, wire
 from lastbranch.view.answers import ask
 from lastbranch.view.growing import GrowingCapture
 from lastbranch.view.loaded import Loaded
@@ -126,6 +129,55 @@ def test_answers_add_up_over_many_increments(file: GrowingFile, opened: Open, sy
             whole = Loaded(lastbranch.open(file.path, symfs=demo.symfs()), symbols)
             for question in ("hot", "overview", "timeline", "branches") if step in (1, 3, steps - 1) else ():
                 same(growing.loaded, whole, question)
+
+
+def eventful(path: Path, seed: int, *, late: int) -> GrowingFile:
+    """Processes begin, execute and map libraries while samples come, some of them of one burst. The records of such
+    changes have times that are up to ``late`` ticks ago."""
+    chance = np.random.default_rng(seed)
+    b = pw.Builder(sample_type=pw.IP | pw.TID | pw.TIME | pw.BRANCH_STACK)
+    pids, now = [7], 1000
+    b.comm(pid=7, name="first", time=1, exec=True)
+    b.mmap2(pid=7, addr=0x400000, length=0x10000, pgoff=0, name="/bin/first", time=2)
+    for number in range(300):
+        what = int(chance.integers(0, 60))
+        now += 1 if what < 5 else int(chance.choice([0, 1, 40]))
+        pid, when = int(chance.choice(pids)), now - int(chance.integers(0, late + 1))
+        match what:
+            case 0:
+                pids.append(pid + number + 1)
+                b.fork(pid=pids[-1], ppid=pid, time=when)
+            case 1:
+                b.comm(pid=pid, name=f"other{number}", time=when, exec=True)
+                b.mmap2(pid=pid, addr=0x400000, length=0x20000, pgoff=0, name=f"/bin/other{number}", time=when)
+            case 2 | 3:
+                start = int(chance.choice([0x400000, 0x500000]))
+                b.mmap2(pid=pid, addr=start, length=0x8000, pgoff=0, name=f"/lib/{number}", time=when)
+            case 4:
+                b.fork(pid=pid, ppid=pid, tid=pid + 5000 + number, time=when)
+        at = [0x400000 + 0x10 * int(place) for place in chance.integers(0, 0x14000, 3)]
+        b.sample(ip=at[0], pid=pid, tid=pid, time=now, branches=[(at[0], at[1], 1), (at[1], at[2], 2)])
+    (path / "whole.data").write_bytes(b.build())
+    return GrowingFile(path / "whole.data", path / "growing.data")
+
+
+@pytest.mark.parametrize(("seed", "late"), [(1, 0), (2, 0), (3, 100), (4, 100)])
+def test_samples_stay_with_what_they_belonged_to(
+    seed: int, late: int, tmp_path: Path, symbols: SymbolOptions, opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where changes of address spaces, and of the tables, come between them: late ones have all counted anew."""
+    monkeypatch.setattr(bursts, "_IN_RECORDS", "")  # no event has a name
+    made = Mock(wraps=function_counts.FunctionCounts)
+    monkeypatch.setattr(function_counts, "FunctionCounts", made)
+    file = eventful(tmp_path, seed, late=late)
+    file.add(len(file.records) // 4)
+    with opened(file.path) as growing:
+        for _ in range(7):
+            file.add(len(file.records) // 10)
+            growing.refresh()
+            same(growing.loaded, Loaded(lastbranch.open(file.path, symfs=demo.symfs()), symbols), "hot")
+            same(growing.loaded, Loaded(lastbranch.open(file.path, symfs=demo.symfs()), symbols), "overview")
+    assert (made.call_count > 1) == (late > 0)
 
 
 def test_names_are_kept_but_those_of_a_jit_are_looked_for_again(file: GrowingFile, tmp_path: Path) -> None:

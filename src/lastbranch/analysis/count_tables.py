@@ -203,8 +203,7 @@ class WeightCounter:
         for by in keys:
             if by not in get_args(Key):
                 raise ValueError(f"by = {by!r}: choose from {', '.join(map(repr, get_args(Key)))}")
-        self._profile, binder = profile, profile.binder
-        self._rows = {"process": len(binder.processes), "thread": len(binder.threads), "module": len(profile.modules)}
+        self._profile, self._events = profile, len(profile.events)
         none = [np.empty(0, kind) for kind in (np.int64, np.int64, np.uint64, np.int64)]
         self._parts: dict[Key, list[list[Array]]] = {by: [none] for by in keys}
 
@@ -214,7 +213,7 @@ class WeightCounter:
         values = [column * column.dtype.type(self._profile.weight_of(batch)) for column in columns]
         for by, parts in self._parts.items():
             key = rows_of(self._profile.binder, batch, by) + 1
-            parts.append(_summed(batch.event.astype(np.int64) * (self._rows[by] + 1) + key, *values))
+            parts.append(_summed(key * self._events + batch.event, *values))
 
     def result(self) -> list[WeightTable]:
         """The tables, one for each key, of what was counted until now."""
@@ -224,7 +223,7 @@ class WeightCounter:
         for by, parts in self._parts.items():
             parts[:] = [_summed(*(np.concatenate(c) for c in zip(*parts, strict=True)))]
             ((number, samples, total, entries),) = parts
-            event, key = np.divmod(number, self._rows[by] + 1)
+            key, event = np.divmod(number, self._events)
             names: RowNames = {"event": lambda: [e.name for e in profile.events], "key": partial(_NAMES[by], profile)}
             table = WeightTable(event, key - 1, samples, total, known[event], entries, row_names=names)
             tables.append(table.take(np.lexsort((-samples, event))))

@@ -180,8 +180,9 @@ class NameCounter:
             self._counters = {row: EntryCounter(profile.binder, **wanted) for row in rows}
 
     def add(self, profile: Profile, watch: Callable[[SampleBatch], None] | None = None) -> None:
-        """Count the samples of ``profile``, which has the tables and the binder of the one that the counter was made
-        for."""
+        """Count the samples of ``profile``, whose tables begin with those of the one that the counter was made for, and
+        which has its binder."""
+        self._profile = profile
         counters, stacks, binder = self._counters, self._stacks, profile.binder
         batches = (
             profile.batches(StackMaker.COLUMNS) if stacks else profile.stacks() if counters else profile.batches(())

@@ -111,36 +111,38 @@ class KeptTimes:
 
     def __init__(self, profile: Profile) -> None:
         self._binder = profile.binder
-        self._rows: dict[tuple[int, ...], int] = {}
-        """Of event, scope and address."""
-        self._row, self._time, self._samples = np.empty(0, np.int32), np.empty(0, np.int64), 0
+        self._places: dict[tuple[int, ...], int] = {}
+        """Rows of event, process, module and module address."""
+        self._place, self._time, self._samples = np.empty(0, np.int32), np.empty(0, np.int64), 0
 
     def add(self, batch: SampleBatch) -> None:
         """Keep what is needed of a batch, whose samples count once each."""
         columns = batch.event.astype(np.int64), self._binder.scopes(batch), batch.ip.view(np.int64)
         once, which = distinct_rows(*columns)
-        keys = zip(*(column[once].tolist() for column in columns), strict=True)
-        numbers = np.array([self._rows.setdefault(key, len(self._rows)) for key in keys], np.int32)
+        event, scope, ip = (column[once] for column in columns)
+        module, address = self._binder.locate(scope, ip.view(np.uint64))
+        places = zip(*(c.tolist() for c in (event, self._binder.process_of(scope), module, address)), strict=True)
+        numbers = np.array([self._places.setdefault(place, len(self._places)) for place in places], np.int32)
         end = self._samples + len(batch)
-        if end > len(self._row):
-            self._row, self._time = np.resize(self._row, 2 * end), np.resize(self._time, 2 * end)
-        self._row[self._samples : end], self._time[self._samples : end] = numbers[which], batch.time
+        if end > len(self._place):
+            self._place, self._time = np.resize(self._place, 2 * end), np.resize(self._time, 2 * end)
+        self._place[self._samples : end], self._time[self._samples : end] = numbers[which], batch.time
         self._samples = end
 
     def shares(self, profile: Profile, namer: Namer, parts: int) -> Shares | None:
-        """`TimeCounter.result` over the time of ``profile``, which has the binder of the one before."""
-        time = _time(profile, None)
-        if time is None:
+        """`TimeCounter.result` over the time of ``profile``, whose tables begin with those of the one before."""
+        time, width = _time(profile, None), len(self._places)
+        if time is None or not width:
             return None
-        width = len(self._rows)
-        place = _part(self._time[: self._samples], *time, parts) * width + self._row[: self._samples]
-        counted = np.bincount(place, minlength=parts * width)
-        part, row = np.divmod(np.flatnonzero(counted), max(1, width))
-        event, scope, ip = np.array(list(self._rows), np.int64).reshape(-1, 3).T
-        module, address = self._binder.locate(np.ascontiguousarray(scope), ip.astype(np.int64).view(np.uint64))
-        name = namer.rows(self._binder.process_of(scope), module, address)
+        key = _part(self._time[: self._samples], *time, parts) * width + self._place[: self._samples]
+        counted = np.bincount(key, minlength=parts * width)
+        part, place = np.divmod(np.flatnonzero(counted), max(1, width))
+        event, process, module, address = (
+            np.fromiter(column, kind, width)
+            for column, kind in zip(zip(*self._places, strict=True), (np.int64,) * 3 + (np.uint64,), strict=True)
+        )
         named = Sums([np.int64] * 3, [np.int64])
-        named.add(event[row], name[row], part, counted[counted > 0])
+        named.add(event[place], namer.rows(process, module, address)[place], part, counted[counted > 0])
         event, name, part, samples = named.result()
         first, span = time
         return Shares(event, name, part, samples, first, first + span, parts, namer.labels)

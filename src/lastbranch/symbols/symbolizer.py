@@ -126,9 +126,10 @@ class Symbolizer(Closing):
                 states.append([files.binary])
         return states
 
-    def forget_jit(self) -> None:
-        """Look for the files of JITs anew when they are needed next: they come and grow while a program runs."""
-        self._jit = {}
+    def follow(self, profile: Profile) -> None:
+        """Go on with a newer state of a recording, whose tables begin with the rows of the profile until now. Files of
+        JITs are looked for anew when they are needed next: they come and grow while a program runs."""
+        self._profile, self._jit = profile, {}
 
     def used(self) -> list[list[Any]] | None:
         """(row of the module, `state_of` it) of all modules that names were asked of, for JSON; ``None`` where names

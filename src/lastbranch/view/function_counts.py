@@ -4,9 +4,9 @@ that grows, only what is new."""
 from __future__ import annotations
 
 import copy
-from collections.abc import Hashable
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,8 @@ from ..analysis.functions import NameCounter
 from ..analysis.naming import Namer
 from ..analysis.over_time import KeptTimes, Shares, TimeCounter, TimelineCounter
 from ..analysis.share_noise import Noise, innermost, noise_of_addresses
-from ..model import Array, Profile, SampleBatch, SampleFilter
+from ..arrays import distinct
+from ..model import KERNEL_HALF, AddressSpaces, Array, Change, Profile, SampleBatch, SampleFilter
 
 if TYPE_CHECKING:
     from ..formats.perfdata.growing import IndexedSoFar
@@ -47,7 +48,7 @@ class FunctionCounts:
     def __init__(
         self, profile: Profile, parts: int, chosen: SampleFilter | None = None, *, grows: bool = False
     ) -> None:
-        self._parts, self._grows = parts, grows
+        self.parts, self._grows = parts, grows
         self._names = NameCounter(profile, chosen, totals=False, branches=True)
         self._weights, self._noise = WeightCounter(profile, WEIGHED), noise_of_addresses(profile)
         self._kept = KeptTimes(profile)
@@ -55,13 +56,15 @@ class FunctionCounts:
         times = [self._kept] if grows else [self._times, self._timeline]
         self._watching = [self._weights, self._noise, *times]
 
-    def add(self, profile: Profile) -> None:
-        """Count the samples of ``profile``, which has the tables of the first one."""
-        self._names.add(profile, self._watch)
+    def add(self, profile: Profile, watch: Callable[[SampleBatch], None] = lambda batch: None) -> None:
+        """Count the samples of ``profile``, whose tables begin with those of the first one. ``watch`` sees them too."""
 
-    def _watch(self, batch: SampleBatch) -> None:
-        for counter in self._watching:
-            counter.add(batch)
+        def add_batch(batch: SampleBatch) -> None:
+            watch(batch)
+            for counter in self._watching:
+                counter.add(batch)
+
+        self._names.add(profile, add_batch)
 
     def tables(self, profile: Profile, namer: Namer, estimate: Estimate) -> FunctionTables:
         """The tables of what was counted, which is all of ``profile``."""
@@ -71,7 +74,7 @@ class FunctionCounts:
         if not self._grows:
             times, timeline = self._times.result(namer), self._timeline.result()
         else:
-            times, timeline = self._kept.shares(profile, namer, self._parts), self._kept.timeline(profile, MOMENTS)
+            times, timeline = self._kept.shares(profile, namer, self.parts), self._kept.timeline(profile, MOMENTS)
 
             def is_last(_process: Array, module: Array, _address: Array) -> Array:
                 return ~namer.is_own(module)  # code that is made at run time gets its names later
@@ -82,22 +85,60 @@ class FunctionCounts:
 
 class GrowingCounts:
     """The counts of all samples of a recording that grows. Of each state only what it has more than the one before is
-    counted; where the tables are other ones, all of it."""
+    counted, unless what is known now may have changed where earlier samples belong: then all of it."""
 
     def __init__(self) -> None:
         self._counts: FunctionCounts | None = None
-        self._of: Hashable = None
-        self._end = 0
+        self._before: IndexedSoFar | None = None
+        self._spaces = _NewestSpaces()
+        self._newest: dict[int, int] = {}
+        """The time of the newest sample of each process id."""
 
-    def until(self, state: IndexedSoFar, parts: int) -> FunctionCounts:
-        """The counts of all samples of ``state``, whose profile is bound."""
-        part, of = copy.copy(state.profile), (state.tables, parts)
-        if self._counts is not None and self._of == of and self._end <= state.end:
-            counts = self._counts
-            part.streams = state.since(self._end)
+    def tables(self, state: IndexedSoFar, parts: int, namer: Namer, estimate: Estimate) -> FunctionTables:
+        """The tables of all samples of ``state``, whose profile is bound."""
+        part, before, counts = copy.copy(state.profile), self._before, self._counts
+        part.binder = self._spaces
+        if counts is not None and before is not None and counts.parts == parts and self._goes_on(before, state):
+            part.streams = state.since(before.end)
         else:
-            counts = FunctionCounts(part, parts, grows=True)
+            counts, self._newest = None, {}
         self._counts = None  # for good, where it fails
-        counts.add(part)
-        self._counts, self._of, self._end = counts, of, state.end
-        return counts
+        self._spaces.newest = state.profile.binder
+        counts = counts or FunctionCounts(part, parts, grows=True)
+        counts.add(part, self._note_times)
+        found = counts.tables(state.profile, namer, estimate)  # all is bound now
+        self._counts, self._before = counts, state
+        return found
+
+    def _note_times(self, batch: SampleBatch) -> None:
+        for pid in distinct(batch.pid).tolist():
+            newest = int(batch.time[batch.pid == pid].max())
+            self._newest[pid] = max(newest, self._newest.get(pid, newest))
+
+    def _goes_on(self, before: IndexedSoFar, state: IndexedSoFar) -> bool:
+        """Whether samples until ``before`` belong where they did: no change of address spaces since is earlier
+        than one before, or than a sample of its process, and rows of tables stay."""
+        if before.number != state.number or before.end > state.end:
+            return False
+        if before.tables == state.tables:
+            return True
+        old, now = before.profile, state.profile
+        lives = [[(process.pid, process.start) for process in profile.processes] for profile in (old, now)]
+        if len(old.events) != len(now.events) or lives[1][: len(lives[0])] != lives[0] or old.damage or now.damage:
+            return False
+        latest = int(old.timeline.columns()["time"].max(initial=0))
+        for kind, time, pid, _, parent, _, start, *_ in now.timeline.since(len(old.timeline)):
+            if kind in (Change.NAME, Change.EXIT) or (kind == Change.FORK and pid == parent):
+                continue  # of threads
+            if pid < 0 or start >= KERNEL_HALF or time < latest or time <= self._newest.get(pid, -1):
+                return False
+        return True
+
+
+class _NewestSpaces:
+    """The address spaces of the newest state, for counters that are about all states."""
+
+    newest: AddressSpaces
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.newest, name)

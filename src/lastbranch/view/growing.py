@@ -168,17 +168,17 @@ class GrowingCapture(Closing):
             new = (module for module in profile.modules if not (module.binary or module.missing))
             attach_binaries(new, profile.machine.os_release, self._symfs, until=time.time_ns())
             bind(profile)
-        counts = partial(self._counts.until, state)
+        counts = partial(self._counts.tables, state)
         made = Loaded(profile, self._symbols, symfs=self._symfs, recording=LIVE, growth=counts)
-        if before is not None and _same_names(before, profile):
+        if before is not None and _has_rows_of(before.profile, profile):
             made.symbolizer = before.symbolizer
-            made.symbolizer.forget_jit()
+            made.symbolizer.follow(profile)
         self._state = state
         return made
 
 
-def _same_names(before: Loaded, now: Profile) -> bool:
-    """Whether names that were found for ``before`` are those of ``now``: starting to look for them takes longest."""
-    old = before.profile
-    pids = [[process.pid for process in one.processes] for one in (old, now)]
-    return pids[0] == pids[1] and [*old.modules] == [*now.modules]
+def _has_rows_of(before: Profile, now: Profile) -> bool:
+    """Whether names that were found for ``before`` are those of ``now``: to look for them takes longest."""
+    pids = [[process.pid for process in one.processes] for one in (before, now)]
+    modules = now.modules[: len(before.modules)]
+    return pids[1][: len(pids[0])] == pids[0] and modules == before.modules

@@ -60,9 +60,8 @@ class Loaded:
     """The capture that this one is compared with."""
     recording: str = ""
     """``live`` while it is recorded, ``ended`` after that, empty for what was a file from the beginning."""
-    growth: Callable[[int], FunctionCounts] | None = None
-    """The counts of all samples of a recording that grows, with functions over so many parts of the time: most of them
-    were counted for earlier states."""
+    growth: Callable[[int, Namer, Estimate], FunctionTables] | None = None
+    """Gives `functions` of all samples of a recording that grows: most of them were counted for earlier states."""
     _kept: OrderedDict[Hashable, object] = field(init=False, default_factory=OrderedDict)
     _counted: dict[tuple[Place, SampleFilter | None, bool], Callable[[Place], Annotation]] = field(
         init=False, default_factory=dict
@@ -147,11 +146,11 @@ class Loaded:
         the page asks for next."""
         profile = self.profile
         if self.growth is not None and chosen is None:
-            counts = self.growth(parts)
+            found = self.growth(parts, self.namer, estimate)
         else:
             counts = FunctionCounts(profile, parts, chosen)
             counts.add(profile)
-        found = counts.tables(profile, self.namer, estimate)
+            found = counts.tables(profile, self.namer, estimate)
         if len(found.functions.branches) == 1:  # of the one event that has them
             self.once(("branches", chosen, estimate.replaced), lambda: next(iter(found.functions.branches.values())))
         if chosen is None:

@@ -172,12 +172,14 @@ class IndexedSoFar:
     """A perf.data as far as it was written: ``profile`` is as `read_perfdata` returns it for these bytes, without
     damage. What is indexed later is not in it.
 
-    ``tables`` differ where the tables, or the address spaces, may be others; else only samples were added, and the
-    profiles share these tables. They share their `Module` objects always. ``end`` is where the next record begins.
-    ``since`` gives the streams of what follows an ``end`` that was given before, with the same ``tables``.
+    ``number`` is another where the index began anew. Else rows were added to the tables of before, and the modules are
+    the same objects; where ``tables`` is the same, too, only samples were added, and the profiles share their tables.
+    ``end`` is where the next record begins. ``since`` gives the streams of what follows an ``end`` that was given
+    before, with the same ``number``.
     """
 
     profile: Profile
+    number: int
     tables: Hashable
     end: int
     since: Callable[[int], list[SampleStream]]
@@ -230,7 +232,7 @@ class GrowingIndex:
             profile.modules, profile.timeline = before.profile.modules, before.profile.timeline
         else:
             profile.modules, profile.timeline = list(profile.modules), copy.deepcopy(profile.timeline)
-        self._before = IndexedSoFar(profile, tables, self._at, reader.since())
+        self._before = IndexedSoFar(profile, self._number, tables, self._at, reader.since())
         return self._before
 
     def _goes_on(self) -> bool:
