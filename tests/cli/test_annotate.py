@@ -54,6 +54,27 @@ def rows_of(ran: Ran, form: str = "json") -> list[dict[str, Any]]:
 # -- report
 
 
+@pytest.mark.parametrize("by", ["function", "module"])
+def test_the_first_rows_of_each_event_are_reported(by: str, tmp_path: Path, run: RunCli) -> None:
+    """The rows of the event with more samples leave room for the other, and notes are about what is listed."""
+    common = pw.IP | pw.TID | pw.TIME | pw.IDENTIFIER
+    b = pw.Builder(sample_type=common, type=1)
+    bursts = b.attr(sample_type=common | pw.BRANCH_STACK, type=1, config=1)
+    for i in range(4):
+        name = f"/bin/prog{i}"
+        b.mmap2(pid=7, addr=0x400000 + 0x10000 * i, length=0x1000, pgoff=0, name=name, time=0)
+        for at in range(9 * (4 - i)):
+            b.sample(ip=0x400000 + 0x10000 * i, pid=7, time=10 + at)
+        b.sample(ip=0x400000 + 0x10000 * i, pid=7, time=1000, event=bursts, branches=[])
+    path = tmp_path / "x.data"
+    path.write_bytes(b.build())
+    every = rows_of(run("report", "--by", by, "--format", "json", "--limit", "0", path))
+    two = rows_of(run("report", "--by", by, "--format", "json", "--limit", "2", path))
+    events = list(dict.fromkeys(row["event"] for row in every))
+    assert len(events) == 2
+    assert two == [row for event in events for row in [one for one in every if one["event"] == event][:2]]
+
+
 @pytest.mark.parametrize("by", ["function", "inline", "line"])
 def test_report_by_name_in_every_form(by: str, demo: list[str], run: RunCli) -> None:
     every = rows_of(run("report", "--by", by, "--format", "json", *demo))

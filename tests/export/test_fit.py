@@ -18,6 +18,7 @@ from captures import Data
 from command_line import Ran
 from export_tools import BINARIES, binary_of, exported, made_up_stacks, pe_stacks, tool
 from lastbranch.errors import LastbranchError
+from lastbranch.export import EXPORTS
 from lastbranch.export.extbinary import as_extbinary
 from lastbranch.export.written import read_written
 from lastbranch.model import BytesSource
@@ -246,7 +247,11 @@ def test_what_cannot_be_checked_is_said(run: Run, data: Data, tmp_path: Path) ->
     subprocess.run([tool("strip"), "-g", "-o", stripped, binary], check=True)
     assert "has no line numbers" in said("main:1:1\n 1: 1\n", 5, "--binary", stripped)
     assert run("export", "--check", tmp_path / "none", "--binary", binary).code == 3
-    assert "Missing option '--to'" in run("export", profile).err
+    missing = run("export", profile)
+    assert missing.code == 2
+    said_ = " ".join(missing.err.split())
+    assert "Missing option '--to'" in said_
+    assert all(re.search(rf"\b{name}\b", said_) for name in EXPORTS)
     assert run("export", profile, "--to", "counts", "--fail-under", "3").code == 2
 
 

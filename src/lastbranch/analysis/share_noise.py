@@ -132,7 +132,8 @@ class ShareNoise:
             if clusters.weight:
                 error[asked] = np.sqrt(clusters.variance(clusters.share))[key[asked] + 1]
             bursts += clusters.samples
-        kinds = ("samples", not self._shared.all()), ("bursts", self._shared.any())
+        seen = self._shared[np.isin(np.arange(len(self._shared)), event)]
+        kinds = ("samples", not seen.all()), ("bursts", seen.any())
         return Noise(error, observed, bursts, self._span.seconds, " and ".join(kind for kind, has in kinds if has))
 
 

@@ -126,7 +126,7 @@ def command(
             raise click.UsageError("--check PROFILE goes with --binary PATH, and without FILE and --to.")
         return _check(check, binary, symbols, form, fail_under, output, force, extbinary)
     if name is None:
-        raise click.MissingParameter(param_type="option", param_hint="'--to'")
+        raise click.UsageError(f"Missing option '--to'. It is one of {', '.join(EXPORTS)}.")
     if fail_under is not None:
         raise click.UsageError("--fail-under goes with --check.")
     if counts.executions and name not in ESTIMATED:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
@@ -62,7 +63,7 @@ def command(
 ) -> int:  # fmt: skip
     """Report samples by function, module, process or line.
 
-    Each row covers one event. Without --by, rows are functions, or modules if no function has a name.
+    Each row covers one event, and --limit applies to each event. Without --by, rows are functions, or modules if no function has a name.
 
     By function, by inline (inlined functions on their own) or by line: samples counts the samples whose address is
     there, total those with it anywhere in their call stack, and instructions the instructions executed there, from the
@@ -99,7 +100,8 @@ def command(
         if by or any(label.function for label in named.labels):
             sources = Sources(profile, source_root)
             rows = _print_names(profile, named, noise, by or "function", sources, form, limit, titles_of(estimate))
-            shown = {module_of(profile, named.labels[row]) for row in named.name[: limit or None].tolist()}
+            listed = named.name[_first_rows(named.event, limit)]
+            shown = {module_of(profile, named.labels[row]) for row in listed.tolist()}
             notes = [*capture.why_empty(profile, rows), *([] if by else [f"by function; {_OTHERS}"])]
             notes += [*(f"totals: {source}" for source in named.stacks), *named.notes, *sources.notes]
             notes += [*counts.notes(estimate), *noise.notes]
@@ -167,8 +169,9 @@ def _print_weights(
     whole = [_by_event(table.event, column, profile) for column in sums]
     rows: list[list[Cell]] = []
     columns, bursts = (table.event, table.key, table.has_period, noise.error, *sums), _bursts(profile, table, noise)
-    listed = zip(*(c[: limit or None].tolist() for c in columns), strict=True)
-    for i, (event, key, has_period, error, *values) in enumerate(listed):
+    first = _first_rows(table.event, limit)
+    listed = zip(first, *(c[first].tolist() for c in columns), strict=True)
+    for i, event, key, has_period, error, *values in listed:
         samples, period, entries = ([value, share(value, of[event])] for value, of in zip(values, whole, strict=True))
         period = period if has_period else [None, None]
         name = profile.events[event].name
@@ -177,6 +180,17 @@ def _print_weights(
     names = ["event", *_KEYS[by], "samples", "samples %", "bursts", "noise", "period", "period %", "branch entries",
              "entries %"]  # fmt: skip
     print_rows(names, rows, form, names=("event", *_KEYS[by]), spare=_SPARE)
+    return rows
+
+
+def _first_rows(event: Array, limit: int) -> list[int]:
+    """The first ``limit`` rows of each event, 0: all. Events differ in how many samples they have: of two, the rows of
+    one would leave no room for the other, which may be the only one with branches."""
+    seen, rows = Counter[int](), list[int]()
+    for row, one in enumerate(event.tolist()):
+        seen[one] += 1
+        if not limit or seen[one] <= limit:
+            rows.append(row)
     return rows
 
 
@@ -224,7 +238,7 @@ def _print_names(
 
     rows: list[list[Cell]] = []
     periods_of_totals, bursts = table.has_total & table.has_period, _bursts(profile, table, noise)
-    for i in range(len(table))[: limit or None]:
+    for i in _first_rows(table.event, limit):
         label = table.labels[int(table.name[i])]
         line: list[Cell] = [line_of(label)] if by == "line" else []
         rows.append(
