@@ -63,7 +63,8 @@ def command(
 ) -> int:  # fmt: skip
     """Report samples by function, module, process or line.
 
-    Each row covers one event, and --limit applies to each event. Without --by, rows are functions, or modules if no function has a name.
+    Each row covers one event, and --limit applies to each. Without --by, rows are functions, or modules if no function
+    has a name.
 
     By function, by inline (inlined functions on their own) or by line: samples counts the samples whose address is
     there, total those with it anywhere in their call stack, and instructions the instructions executed there, from the
