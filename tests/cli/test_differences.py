@@ -71,6 +71,22 @@ def test_markdown_is_a_table_with_its_sentence(run: Callable[..., Ran], captures
     assert "**+" not in same
 
 
+def test_a_note_says_how_much_longer_to_record(run: Callable[..., Ran], tmp_path: Path) -> None:
+    """Three times as long again as each side took, or what --time leaves of it."""
+    paths = []
+    for name, seconds in (("a", 2), ("b", 4)):
+        b = Builder(sample_type=pw.IP | pw.TID | pw.TIME)
+        b.mmap2(pid=7, addr=0x400000, length=0x1000, pgoff=0, name="/bin/one", time=1)
+        for i in range(9):
+            b.sample(ip=0x400010, pid=7, tid=7, time=1 + i * seconds * 10**9 // 8)
+        (path := tmp_path / f"{name}.data").write_bytes(b.build())
+        paths.append(path)
+    noise = "noise is the standard error of change, in points; "
+    assert f"{noise}6 s more of A and 12 s more of B would halve it" in run("diff", *paths, *QUICK).err
+    cut = run("diff", *paths, *QUICK, "--time", "0..1").err
+    assert f"{noise}3 s more of A and 3 s more of B would halve it" in cut
+
+
 @cache
 def schema() -> Any:
     jsonschema = pytest.importorskip("jsonschema", reason="jsonschema is not installed")

@@ -47,7 +47,7 @@ class TimeCounter:
 
     def __init__(self, profile: Profile, parts: int, sample_filter: SampleFilter | None = None) -> None:
         self._profile = profile
-        self._time, self._parts, self._binder = _time(profile, sample_filter), parts, profile.binder
+        self._time, self._parts, self._binder = time_span(profile, sample_filter), parts, profile.binder
         self._sums = StackSums(4, 1)
         """By event, scope, address and part: only distinct ones are bound."""
 
@@ -81,7 +81,7 @@ def over_time(
     ``None`` where the source has no time stamps or no samples.
     """
     counter = TimeCounter(profile, parts, sample_filter)
-    for batch in filtered_batches(profile, profile.batches(()), sample_filter) if _time(profile, None) else ():
+    for batch in filtered_batches(profile, profile.batches(()), sample_filter) if time_span(profile, None) else ():
         counter.add(batch)
     return counter.result(namer)
 
@@ -90,7 +90,7 @@ class TimelineCounter:
     """Counts the samples of batches over ``parts`` of the time, as `TimeCounter` does, whatever their names."""
 
     def __init__(self, profile: Profile, parts: int, sample_filter: SampleFilter | None = None) -> None:
-        self._profile, self._time = profile, _time(profile, sample_filter)
+        self._profile, self._time = profile, time_span(profile, sample_filter)
         self._samples = np.zeros(parts, np.int64)
 
     def add(self, batch: SampleBatch) -> None:
@@ -131,7 +131,7 @@ class KeptTimes:
 
     def shares(self, profile: Profile, namer: Namer, parts: int) -> Shares | None:
         """`TimeCounter.result` over the time of ``profile``, whose tables begin with those of the one before."""
-        time, width = _time(profile, None), len(self._places)
+        time, width = time_span(profile, None), len(self._places)
         if time is None or not width:
             return None
         key = _part(self._time[: self._samples], *time, parts) * width + self._place[: self._samples]
@@ -149,7 +149,7 @@ class KeptTimes:
 
     def timeline(self, profile: Profile, parts: int) -> NDArray[np.int64] | None:
         """`TimelineCounter.result` over the time of ``profile``."""
-        time = _time(profile, None)
+        time = time_span(profile, None)
         if time is None:
             return None
         return np.bincount(_part(self._time[: self._samples], *time, parts), minlength=parts)
@@ -163,7 +163,7 @@ def samples_over_time(
     ``None`` where the source has no time stamps or no samples.
     """
     counter = TimelineCounter(profile, parts, sample_filter)
-    for batch in filtered_batches(profile, profile.batches(()), sample_filter) if _time(profile, None) else ():
+    for batch in filtered_batches(profile, profile.batches(()), sample_filter) if time_span(profile, None) else ():
         counter.add(batch)
     return counter.result()
 
@@ -192,7 +192,7 @@ def rates_over_time(
     Of the filter's modules, samples have their own address in one, and branches either end, as everywhere. ``None``
     where the source has no time stamps or no samples.
     """
-    time = _time(profile, sample_filter)
+    time = time_span(profile, sample_filter)
     if time is None:
         return None
     binder, sums = profile.binder, Sums([np.int64] * 2, [np.int64] * 4)
@@ -232,7 +232,7 @@ def _branches_of(profile: Profile, batch: SampleBatch, scope: Array, chosen: Sam
 def losses_over_time(profile: Profile, parts: int) -> NDArray[np.int64] | None:
     """int64[parts]: records and samples that were lost, at the time that the source says; ``None`` where it does not
     say when."""
-    time = _time(profile, None)
+    time = time_span(profile, None)
     if time is None or (profile.lost_records and not profile.losses):
         return None
     out = np.zeros(parts, np.int64)
@@ -241,8 +241,8 @@ def losses_over_time(profile: Profile, parts: int) -> NDArray[np.int64] | None:
     return out
 
 
-def _time(profile: Profile, chosen: SampleFilter | None) -> tuple[int, int] | None:
-    """(first tick, how many there are) of the time that the filter leaves."""
+def time_span(profile: Profile, chosen: SampleFilter | None) -> tuple[int, int] | None:
+    """(first tick, how many there are) of the time that the filter leaves; ``None`` where times are not known."""
     first, last = profile.first_time, profile.last_time
     if first is None or last is None or not profile.clock.has_time:
         return None

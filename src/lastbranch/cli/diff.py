@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from .differences import ENDS, difference_options, exceeded, print_difference, verdict
+from .differences import ENDS, difference_options, exceeded, noise_note, print_difference, verdict
 from .options import (
     Capture,
     LogOptions,
@@ -50,10 +50,10 @@ def command(
     Each row says whether the difference is more than chance.
 
     The share of a function is its share of the samples (by period); of an edge, its share of the branch entries; of a
-    block, its share of the ranges. noise is the standard error of the change, in percentage points: four times as many
-    samples halve it. p is the probability of such a difference between two recordings of the same
-    behaviour. The unit is the sample: the entries of one branch stack are one observation. Code is matched by name
-    across builds.
+    block, its share of the ranges. noise is the standard error of the change, in percentage points. Four times as many
+    samples halve it: a note says how much longer to record. p is the probability of such a difference between two
+    recordings of the same behaviour. The unit is the sample: the entries of one branch stack are one observation. Code
+    is matched by name across builds.
 
     --format markdown is a table for a pull request, --format sarif has a result for each significant difference, with
     its source line where that is known.
@@ -71,7 +71,7 @@ def command(
         found = compare(namers, cast("Thing", by), sample_filters=filters, lines=form == "sarif")
     print_difference(found, by, rate, form, limit, fail_over)
     shown = {spot.module for spots in found.spots[: limit or None] for spot in spots}
-    notes = list(found.notes)
+    notes = [*noise_note(profiles, filters), *found.notes]
     for profile, symbolizer in zip(profiles, symbolizers, strict=True):
         notes += symbol_notes(profile, symbolizer, shown)
     codes = [captures[0].finish(profiles[0], verdict(found, rate) + notes), captures[1].finish(profiles[1])]

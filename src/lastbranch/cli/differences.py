@@ -7,7 +7,7 @@ import hashlib
 import os
 import posixpath
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -18,8 +18,9 @@ from .output import EXCEEDED, Cell, print_json, print_lines, print_rows
 
 if TYPE_CHECKING:
     from ..analysis.comparison import CodeLocation, Difference
+    from ..model import Profile, SampleFilter
 
-__all__ = ["ENDS", "difference_options", "exceeded", "print_difference", "verdict"]
+__all__ = ["ENDS", "difference_options", "exceeded", "noise_note", "print_difference", "verdict"]
 
 _SPARE = ("A samples", "B samples", "p")
 ENDS = {"function": ("function",), "edge": ("from", "to"), "block": ("block",)}
@@ -71,6 +72,19 @@ def verdict(found: Difference, rate: float) -> list[str]:
     said = f"{number} of {tested} differ significantly (false discovery rate {rate:g})"
     rare = len(found) - tested
     return [said + (f"; {rare} {'has' if rare == 1 else 'have'} too few samples to tell" if rare else "")]
+
+
+def noise_note(profiles: Sequence[Profile], filters: Sequence[SampleFilter | None]) -> list[str]:
+    """How much longer to record for half of the noise; nothing where a side has no times."""
+    from ..analysis.over_time import time_span
+    from ..analysis.significance import halving
+
+    spans = [time_span(profile, chosen) for profile, chosen in zip(profiles, filters, strict=True)]
+    seconds = [p.clock.to_ns(span[1]) / 1e9 if span else 0.0 for p, span in zip(profiles, spans, strict=True)]
+    if not all(map(halving, seconds)):
+        return []
+    more = " and ".join(f"{3 * s:.3g} s more of {side}" for s, side in zip(seconds, "AB", strict=True))
+    return [f"noise is the standard error of change, in points; {more} would halve it"]
 
 
 def exceeded(found: Difference, rate: float, points: float | None) -> int:
