@@ -6,7 +6,7 @@ import os
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import fields, replace
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from . import native
 
 __all__ = [
-    "Array", "Ints", "RowNumbers", "StackSums", "Sums", "SummedStacks", "Table", "bisect_within", "covered", "distinct",
-    "distinct_rows", "distinct_stacks", "distinct_unordered", "group", "group_unordered", "in_groups",
+    "Array", "Ints", "RowNumbers", "SortKey", "StackSums", "Sums", "SummedStacks", "Table", "bisect_within", "covered",
+    "distinct", "distinct_rows", "distinct_stacks", "distinct_unordered", "group", "group_unordered", "in_groups",
     "insertion_points", "interval_of", "lowest_rows", "offsets_of", "positions", "ranges", "sums", "take_ranges",
     "take_rows", "unaligned",
 ]  # fmt: skip
@@ -169,22 +169,30 @@ def interval_of(start: Array, end: Array, value: Array) -> Ints:
     return np.where((row >= 0) & (value < end[np.maximum(row, 0)]), row, -1)
 
 
-def lowest_rows(keys: Sequence[Array], number: int) -> Ints:
-    """The rows with the lowest ``keys``, the first of which counts most, in order: at most ``number``, not 0.
+SortKey = Array | Callable[[Ints], Array]
+"""A column, or what finds it for some rows."""
 
-    Only these are sorted, and of the others each key is looked at where those before it are equal.
+
+def lowest_rows(keys: Sequence[SortKey], number: int) -> Ints:
+    """The rows with the lowest ``keys``, the first of which counts most and is a column, in order: at most ``number``.
+
+    Only these are sorted, and of the others each key is looked at, or found, where those before it are equal.
     """
-    rows, found = np.arange(len(keys[0])), [np.empty(0, np.int64)]
+    rows, found = np.arange(len(cast("Array", keys[0]))), [np.empty(0, np.int64)]
     for key in keys:
         if len(rows) <= number:
             break
-        values = key[rows]
+        values = _of_rows(key, rows)
         last = np.partition(values, number - 1)[number - 1]
         found.append(rows[values < last])
         number -= len(found[-1])
         rows = rows[values == last]
     chosen = np.concatenate([*found, rows[:number]])
-    return np.asarray(chosen[np.lexsort([key[chosen] for key in reversed(keys)])])
+    return np.asarray(chosen[np.lexsort([_of_rows(key, chosen) for key in reversed(keys)])])
+
+
+def _of_rows(key: SortKey, rows: Ints) -> Array:
+    return key(rows) if callable(key) else key[rows]
 
 
 # -- Rows with equal keys made one

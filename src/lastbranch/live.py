@@ -429,6 +429,11 @@ class LiveCapture(Closing):
         snapshot: Snapshot = self._counts.turn()
         return snapshot
 
+    def hold(self) -> None:
+        """What comes until the next `turn` is not seen before that (`RunningCounts.hold`)."""
+        if self._counts is not None:
+            self._counts.hold()
+
     def hottest_branches(self, limit: int = 0) -> tuple[BranchTable, int]:
         """Those until the last `turn`, and how many there were in all (`RunningCounts.hottest_branches`)."""
         found: tuple[BranchTable, int] = self._counts.hottest_branches(limit)

@@ -138,6 +138,99 @@ static int count_stacks(struct input in)
     return whole;
 }
 
+/* -- count_bound.c: a batch whose pages are numbered and whose tables grow on demand; each stack is counted or left */
+
+struct bound_table { u8 *rows; u32 *slots; u64 mask, used, room; };
+struct bound_counter { u64 seed; u64 *pages; u64 page_mask, pages_used, with_lines, stopped; struct bound_table table[3]; };
+enum { PAGE_WORDS = 2, ROW_COUNT = 2 /* the first sum of a row of 64 bytes */ };
+
+i64 lb_bound_count(struct bound_counter *c, i64 begin, const i64 *scope, const i64 *first, const i64 *depth, const i64 *process,
+                   i64 stacks, const u8 *from, i64 from_step, i64 from_stride, const u8 *to, i64 to_step, i64 to_stride,
+                   const u8 *flags, i64 flags_step, i64 flags_stride, u8 *left);
+i64 lb_bound_pages(struct bound_counter *c, i64 begin, const i64 *scope, const i64 *first, const i64 *depth, i64 stacks,
+                   const u8 *from, i64 from_step, i64 from_stride, const u8 *to, i64 to_step, i64 to_stride, i64 *place);
+void lb_bound_index(struct bound_counter *c, int which);
+
+static const size_t BOUND_ROW[3] = {64, 64, 16};
+
+static void grow_bound(struct bound_counter *c, int which, u64 room)
+{
+    struct bound_table *t = &c->table[which];
+    u8 *rows = block((size_t)room * BOUND_ROW[which]);
+    if (t->used) memcpy(rows, t->rows, (size_t)t->used * BOUND_ROW[which]);
+    free(t->rows), free(t->slots);
+    *t = (struct bound_table){rows, block((size_t)(2 * room) * 4), 2 * room - 1, t->used, room};
+    lb_bound_index(c, which);
+}
+
+static void new_bound_pages(struct bound_counter *c, u64 number)
+{
+    free(c->pages);
+    c->pages = block((size_t)number * PAGE_WORDS * 8);
+    memset(c->pages, 0, (size_t)number * PAGE_WORDS * 8);
+    c->page_mask = number - 1;
+    c->pages_used = 0;
+}
+
+static int count_bound(struct input in)
+{
+    struct bound_counter c = {.seed = take(&in, 8), .with_lines = take(&in, 1) & 1};
+    i64 stacks = (i64)take(&in, 1), entries = 0, done = 0, counted = 0, sum = 0, number = 1;
+    i64 *column[4]; /* scope, first, depth, process */
+    for (int k = 0; k < 4; k++) column[k] = block((size_t)stacks * 8);
+    for (i64 s = 0; s < stacks; s++) {
+        u64 head = take(&in, 1);
+        column[0][s] = (i64)(head & 3) - (head == 255);
+        column[1][s] = entries;
+        column[2][s] = head == 254 ? 1025 : (i64)(head >> 3);
+        column[3][s] = (i64)(head & 1) - 1;
+        entries += column[2][s];
+    }
+    u64 *words = block((size_t)(3 * entries) * 8);
+    for (i64 i = 0; i < entries; i++) {
+        for (int k = 0; k < 2; k++) words[3 * i + k] = (take(&in, 1) & 15) << 12 | (take(&in, 1) & 31);
+        if ((words[3 * i] & 31) == 7) words[3 * i] <<= 40; /* mostly no address */
+        u64 flags = take(&in, 3);
+        words[3 * i + 2] = flags >> 16 == 1 ? flags : flags & ~(u64)12; /* few in a transaction */
+    }
+    const u8 *from = (const u8 *)words, *to = (const u8 *)(words + 1), *flags = (const u8 *)(words + 2);
+    u8 *left = block((size_t)stacks);
+    for (int k = 0; k < 3; k++) grow_bound(&c, k, 1024);
+    new_bound_pages(&c, 4);
+    while (done < stacks) {
+        i64 before = done;
+        done = lb_bound_count(&c, done, column[0], column[1], column[2], column[3], stacks, from, 24, 24, to, 24, 24, flags, 24,
+                              24, left);
+        expect(done >= before && done <= stacks && (done == stacks) == !c.stopped, "it stops for a reason");
+        if (c.stopped == 1) {
+            i64 *place = block((size_t)(c.page_mask + 1) * 8);
+            i64 found = lb_bound_pages(&c, done, column[0], column[1], column[2], stacks, from, 24, 24, to, 24, 24, place);
+            for (i64 i = 0; i < found; i++) {
+                i32 its = number % 5 ? (i32)number : 0; /* 0: of such pages no stack is counted */
+                memcpy((u8 *)(c.pages + PAGE_WORDS * place[i]) + 8, &its, 4);
+                number++;
+            }
+            free(place);
+            if (!found) new_bound_pages(&c, 2 * (c.page_mask + 1));
+        } else if (c.stopped) {
+            for (int k = 0; k < 3; k++) grow_bound(&c, k, 2 * c.table[k].room);
+        }
+    }
+    for (i64 s = 0; s < stacks; s++) counted += left[s] ? 0 : column[2][s];
+    for (u64 i = 0; i < c.table[0].used; i++) sum += (i64)((u64 *)c.table[0].rows)[8 * i + ROW_COUNT];
+    expect(sum == counted, "each entry of a stack that is not left is counted once");
+    for (u64 i = 0; i < c.table[1].used; i++) sum -= (i64)((u64 *)c.table[1].rows)[8 * i + 2];
+    expect(sum >= (i64)c.table[0].used, "a first target was taken");
+    seen(left, stacks);
+    for (int k = 0; k < 3; k++) {
+        seen(&c.table[k].used, 8);
+        free(c.table[k].rows), free(c.table[k].slots);
+    }
+    for (int k = 0; k < 4; k++) free(column[k]);
+    free(words), free(left), free(c.pages);
+    return counted > 0;
+}
+
 /* -- decompress.c: what decodes does so every time */
 
 int lb_decompress(int format, const u8 *in, i64 length, u8 *out, i64 size);
@@ -950,6 +1043,7 @@ static int decode(struct input in)
 static const struct kernel { const char *name; int (*run)(struct input); } kernels[] = {
     {"branch_entries", branch_entries},
     {"call_stacks", call_stacks},
+    {"count_bound", count_bound},
     {"count_stacks", count_stacks},
     {"compress", compress},
     {"decode", decode},

@@ -57,6 +57,21 @@ def _stacks(chance: random.Random) -> Iterator[bytes]:
         yield b"".join(found)
 
 
+def _bound(chance: random.Random) -> Iterator[bytes]:
+    """A seed, whether ranges are counted, and stacks: owner and length of each, then pages, offsets and flags."""
+    for number in range(16):
+        heads = [chance.randrange(16 if number % 2 else 256) for _ in range(chance.randrange(1, 40))]
+        entries = sum(1025 if head == 254 else head >> 3 for head in heads)
+        ends = bytes(chance.randrange(256) for _ in range(4 * entries))
+        yield (
+            struct.pack("<QBB", chance.getrandbits(64), number, len(heads))
+            + bytes(heads)
+            + b"".join(
+                ends[4 * i : 4 * i + 4] + bytes([chance.randrange(4), chance.randrange(256), 0]) for i in range(entries)
+            )
+        )
+
+
 def _address(chance: random.Random) -> int:
     return chance.choice((0, 0x55D0_0040_0000, 0x7F00_0000_1000, 0xFFFF_FFFF_8100_0000)) + chance.randrange(64)
 
@@ -243,7 +258,8 @@ def _chains(chance: random.Random) -> Iterator[bytes]:
 
 
 SEEDS: dict[str, Callable[[random.Random], Iterator[bytes]]] = {
-    "branch_entries": _branch_records, "call_stacks": _call_stacks, "count_stacks": _stacks, "compress": _deflated,
+    "branch_entries": _branch_records, "call_stacks": _call_stacks, "count_bound": _bound, "count_stacks": _stacks,
+    "compress": _deflated,
     "decode": _code, "decompress": _compressed, "distinct_stacks": _distinct_stacks, "find_mappings": _mappings,
     "format_lists": _lists, "near_entries": _near, "perf_records": _records, "row_numbers": _rows, "runs": _runs,
     "sample_sums": _sample_sums, "stationary": _chains, "sum_stacks": _summed_stacks, "virtual_unwinding": _chained,

@@ -12,12 +12,13 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ..arrays import StackSums, Table, distinct, group_unordered, lowest_rows
+from ..arrays import Ints, SortKey, StackSums, Table, distinct, group_unordered, lowest_rows
+from ..bind import Binder
 from ..model import Array, Profile, SampleBatch
 from .annotation import Annotation, annotate_counts
+from .bound_counter import SEVERAL, SUMS, BoundCounter, PagedSpaces, Tables
 from .count_tables import BranchTable, branch_table
 from .counting import BRANCH_VALUES, Bound, BoundColumns, EntryCounter, why_no_ranges, why_no_stacks
-from .early_pass import Spaces
 from .naming import Label, Namer, Place
 
 __all__ = ["MOST_ROWS", "LiveFunctions", "Order", "RunningCounts", "Snapshot"]
@@ -71,7 +72,8 @@ class _StableSpaces:
         self._row: dict[int, int] = {}
 
     def replace(self, profile: Profile) -> None:
-        self._binder: Spaces = profile.binder
+        assert isinstance(profile.binder, Binder)
+        self._binder: PagedSpaces = profile.binder
         lives = [(process.pid, process.start) for process in profile.processes]
         self._number = np.array([self._known.setdefault(life, len(self._known)) for life in lives] + [-1], np.int64)
         self._row = {number: row for row, number in enumerate(self._number[:-1].tolist())}
@@ -93,6 +95,9 @@ class _StableSpaces:
 
     def locate(self, scope: NDArray[np.int64], address: NDArray[np.uint64]) -> tuple[NDArray[np.int64], Array]:
         return self._binder.locate(scope, address)
+
+    def cut_pages(self, bits: int) -> NDArray[np.uint64]:
+        return self._binder.cut_pages(bits)
 
 
 @dataclass(slots=True)
@@ -124,58 +129,81 @@ class LiveFunctions(Table):
 @dataclass(slots=True)
 class Snapshot:
     """What was counted until a moment. ``recent`` and ``before`` are samples of each event since the snapshot before,
-    and in the time before that; ``left_out`` are branches whose addresses there was no room for."""
+    and in the time before that; ``left_out`` are branches whose addresses there was no room for.
 
-    functions: LiveFunctions
-    """In no order: `hottest_functions` sorts those that are shown."""
+    Sums of branches are looked up when they are asked for: ask before more is counted (`RunningCounts.hold`)."""
+
     labels: list[Label]
-    samples: NDArray[np.int64]
-    """By row of the events table."""
-    recent: NDArray[np.int64]
-    before: NDArray[np.int64]
+    by_event: tuple[Ints, Ints, Ints]
+    """int64[events, labels]: all samples, recent ones, those before."""
+    branched: NDArray[np.bool_]
+    """By row of the labels: whether branches begin there."""
+    stacked: int
+    """Row of the event whose functions are also those that only branches were seen of; -1 for none."""
+    sums: Callable[[Ints], Ints]
+    """From rows of labels to their `SUMS`, int64[`SUMS`, labels]."""
     entries: int = 0
     recent_entries: int = 0
     left_out: int = 0
     lost: dict[str, int] = field(default_factory=dict)
     """By the name of the counter, as in `Profile.lost`."""
+    samples: Ints = field(init=False)
+    """By row of the events table."""
+    recent: Ints = field(init=False)
+    before: Ints = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.samples, self.recent, self.before = (table.sum(axis=1) for table in self.by_event)
 
     def hottest_functions(
         self, limit: int = 0, order: Order = "samples", *, event: int | None = None, names: Array | None = None
     ) -> LiveFunctions:
         """The first ``limit`` functions (0: all): by ``order``, then by event, samples and branches.
 
-        ``event`` (row) and ``names`` (bool, by row of the labels) choose some.
+        ``event`` (row) and ``names`` (bool, by row of the labels) choose some. Nothing is looked up or sorted of those
+        that are not among the first, except what ``order`` takes.
         """
-        found = self.functions
-        kept = np.ones(len(found), bool) if event is None else found.event == event
-        if names is not None:
-            kept &= names[found.name]
-        if not kept.all():
-            found = found.take(kept)
-        keys = [found.event, -found.samples, -found.branches, found.name]
+        events = range(len(self.samples)) if event is None else [event]
+        found = [self._seen(one, names) for one in events]
+        row, name = np.repeat(events, [len(one) for one in found]), np.concatenate([_NO_NAMES, *found])
+        total = np.concatenate([_NO_NAMES, *(self.by_event[0][one][of] for one, of in zip(events, found, strict=True))])
+        keys: list[SortKey] = [row] if len(events) > 1 else []
+        keys += [-total, lambda rows: -self.sums(name[rows])[0], name]
         if order != "samples":
-            keys.insert(0, -self._value(found, order))
-        return found.take(lowest_rows(keys, limit or len(found)))
+            keys.insert(0, -self._value(order, row, name))
+        chosen = lowest_rows(keys, limit or len(name))
+        row, name = row[chosen], name[chosen]
+        return LiveFunctions(row, name, *(table[row, name] for table in self.by_event), *self.sums(name))
 
-    def _value(self, found: LiveFunctions, order: Order) -> Array:
-        now = found.recent / np.maximum(self.recent, 1)[found.event]
-        match order:
-            case "now":
+    def _seen(self, event: int, names: Array | None) -> Ints:
+        """Rows of the labels of the functions of an event."""
+        total = self.by_event[0]
+        seen = total[event] > 0
+        if event == self.stacked:
+            seen |= self.branched & ~(total > 0).any(axis=0)
+        if names is not None:
+            seen &= names[: len(seen)]
+        return np.flatnonzero(seen)
+
+    def _value(self, order: Order, event: Ints, name: Ints) -> Array:
+        if order in ("now", "change"):
+            now = self.by_event[1][event, name] / np.maximum(self.recent, 1)[event]
+            if order == "now":
                 return np.asarray(now)
-            case "change":
-                return np.asarray(now - found.before / np.maximum(self.before, 1)[found.event])
+            return np.asarray(now - self.by_event[2][event, name] / np.maximum(self.before, 1)[event])
+        branches, mispredicted, predicted, cycles, timed = self.sums(name)
+        match order:
             case "mispredicted":
-                return np.asarray(found.mispredicted / np.maximum(found.mispredicted + found.predicted, 1))
+                return np.asarray(mispredicted / np.maximum(mispredicted + predicted, 1))
             case "cycles":
-                return np.asarray(found.cycles / np.maximum(found.timed, 1))
-        return found.branches
+                return np.asarray(cycles / np.maximum(timed, 1))
+        return np.asarray(branches)
 
+
+_NO_NAMES = np.empty(0, np.int64)
 
 Order = Literal["samples", "now", "change", "branches", "mispredicted", "cycles"]
 """By what functions can be sorted, highest first."""
-
-_BY_NAME = 5
-"""Columns of branches by function."""
 
 
 class _MadeCode:
@@ -271,15 +299,35 @@ class RunningCounts:
         """(event, scope, ip) of samples that are not bound yet."""
         self._by_event: list[NDArray[np.int64]] = [np.empty((0, 0), np.int64)] * 3
         """Samples of each event (row) by name: all, recent ones, those before."""
-        self._by_name = np.zeros((_BY_NAME, 0), np.int64)
+        self._by_name = np.zeros((len(SUMS), 0), np.int64)
         self._entries = self._recent_entries = 0
         self._made = _MadeCode(namer)
+        self._bound = BoundCounter.available(self._spaces, MOST_ROWS, self._names_of_branches)
+        self._branched = np.zeros(0, bool)
+        """By row of the labels: whether a branch begins there that `_bound` counted."""
 
     def bind(self) -> None:
         """The profile has a new binder."""
         self._settle()
         self._counter = None  # there may be other events
         self._spaces.replace(self.profile)
+        if self._bound is not None:
+            self._bound.bind(self.namer.is_own(np.arange(len(self.profile.modules) + 1)), self._has_ranges())
+
+    def _has_ranges(self) -> bool:
+        return why_no_stacks(self.profile) is None and why_no_ranges(self.profile) is None
+
+    def _names_of_branches(self, module: Array, address: Array) -> Ints:
+        name = self._rows(np.full(len(module), -1), module, address)
+        self._branched = np.append(self._branched, np.zeros(len(self.namer.labels) - len(self._branched), bool))
+        self._branched[name] = True
+        return name
+
+    def hold(self) -> None:
+        """What comes until the next `turn` is counted, and not seen before that: by snapshots, `hottest_branches` and
+        `annotate`."""
+        if self._bound is not None:
+            self._bound.hold()
 
     def add(self, batch: SampleBatch) -> None:
         """Count a batch, which may change after that."""
@@ -287,11 +335,15 @@ class RunningCounts:
         self._leaves.append((batch.event.astype(np.int64), scope.copy(), batch.ip.copy()))
         if not batch.entries:
             return
-        if self._counter is None:
-            ranges = why_no_stacks(self.profile) is None and why_no_ranges(self.profile) is None
-            self._counter = EntryCounter(self._spaces, ranges=ranges, details=True)
-        self._counter.add(batch)
         self._recent_entries += batch.entries
+        if self._bound is not None:
+            left = self._bound.add(scope, self._spaces.process_of(scope), batch)
+            if left is None:
+                return
+            batch = batch if left.all() else batch.select(left)
+        if self._counter is None:
+            self._counter = EntryCounter(self._spaces, ranges=self._has_ranges(), details=True)
+        self._counter.add(batch)
 
     def _settle(self) -> None:
         """Bind what was counted, by the binder that it was counted for."""
@@ -311,6 +363,8 @@ class RunningCounts:
     def turn(self) -> Snapshot:
         """What was counted until now; what comes next is recent."""
         self._settle()
+        if self._bound is not None:
+            self._bound.turn()
         if self._made.look(self._spaces.rows_of):
             self._rename()
         recent = {name: _joined(parts) for name, parts in self._new.items()}
@@ -340,7 +394,7 @@ class RunningCounts:
             np.add.at(total, (event, name), count)
         if (found := self._made.renamed("branches", self._rows)) is not None:
             _, values, was, name = found
-            self._by_name = _grown(self._by_name, (_BY_NAME, len(self.namer.labels)))
+            self._by_name = _grown(self._by_name, (len(SUMS), len(self.namer.labels)))
             for total, column in zip(self._by_name, values, strict=True):
                 np.subtract.at(total, was, column)
                 np.add.at(total, name, column)
@@ -375,44 +429,69 @@ class RunningCounts:
         self._branches.add(pair, [*sums, low, process, high, process])
         module, address = pair[:2]
         recorded = (address != 0) | (module >= 0)
-        keys, values = [process, module, address], values[:_BY_NAME]
+        keys, values = [process, module, address], values[: len(SUMS)]
         if not recorded.all():
             keys, values = [key[recorded] for key in keys], [value[recorded] for value in values]
         name = self._rows(*keys)
         self._keep_nameless("branches", name, keys, values)
-        self._by_name = _grown(self._by_name, (_BY_NAME, len(self.namer.labels)))
+        self._by_name = _grown(self._by_name, (len(SUMS), len(self.namer.labels)))
         for total, column in zip(self._by_name, values, strict=True):
             np.add.at(total, name, column)
 
     def _snapshot(self) -> Snapshot:
         shape = len(self.profile.events), len(self.namer.labels)
         total, now, before = self._by_event = [_grown(one, shape) for one in self._by_event]
-        self._by_name = _grown(self._by_name, (_BY_NAME, shape[1]))
-        stacked = [row for row, event in enumerate(self.profile.events) if event.branch_select is not None]
-        seen = total > 0
-        for row in stacked[:1]:  # a function that only branches were seen of has a row, too
-            seen[row] |= (self._by_name[0] > 0) & ~(total > 0).any(axis=0)
-        event, name = np.nonzero(seen)
-        sums = (one[event, name] for one in (total, now, before))
-        functions = LiveFunctions(event, name, *sums, *(column[name] for column in self._by_name))
+        self._by_name = _grown(self._by_name, (len(SUMS), shape[1]))
+        branched = self._by_name[0] > 0
+        branched[: len(self._branched)] |= self._branched
+        stacked = (row for row, event in enumerate(self.profile.events) if event.branch_select is not None)
+        left_out = self._branches.left_out + (self._bound.left_out if self._bound is not None else 0)
         return Snapshot(
-            functions, self.namer.labels, total.sum(axis=1), now.sum(axis=1), before.sum(axis=1),
-            self._entries, self._recent_entries, self._branches.left_out, dict(self.profile.lost),
+            self.namer.labels, (total, now, before), branched, next(stacked, -1), self._sums, self._entries,
+            self._recent_entries, left_out, dict(self.profile.lost),
         )  # fmt: skip
+
+    def _sums(self, labels: Ints) -> Ints:
+        found = np.asarray(self._by_name[:, labels])
+        return found if self._bound is None else found + self._bound.tables().by_name(labels)
 
     def hottest_branches(self, limit: int = 0) -> tuple[BranchTable, int]:
         """(the ``limit`` hottest branches (0: all) that were recorded until the last `turn`, hottest first; how often
         all of them were taken)."""
-        found = self._bound_branches()
+        rest = self._branches.rows()
+        count, total = rest[1][0], 0
+        if self._bound is not None:
+            tables = self._bound.tables()
+            total += tables.total()
+            # Of branches that are in both, neither count says how hot they are.
+            found = self._bound_branches(tables, tables.hottest(limit) if limit and not len(count) else None, rest)
+        else:
+            found = self._bound_branches(None, None, rest)
         recorded = np.flatnonzero((found.a != 0) | (found.b != 0) | (found.a_module >= 0))
-        count = found.count[recorded]
+        if self._bound is None or len(count):
+            total = int(found.count[recorded].sum())
         if 0 < limit < len(recorded):
             keys = [found.a_module, found.a, found.b_module, found.b]
-            recorded = recorded[lowest_rows([-count, *(key[recorded] for key in keys)], limit)]
-        return branch_table(self.profile, found.take(recorded)), int(count.sum())
+            recorded = recorded[lowest_rows([-found.count[recorded], *(key[recorded] for key in keys)], limit)]
+        return branch_table(self.profile, found.take(recorded)), total
 
-    def _bound_branches(self) -> Bound:
-        keys, (*sums, type_low, low, type_high, high) = self._branches.rows()
+    def _bound_branches(
+        self, tables: Tables | None, chosen: tuple[Array, Array] | None, rest: tuple[list[Array], list[Array]]
+    ) -> Bound:
+        """The ``chosen`` branches of ``tables`` (`Tables.hottest`; all) and those of the ``rest``, which are counted
+        apart."""
+        keys, values = rest
+        if tables is not None:
+            if chosen is None:
+                chosen = np.ones(len(tables.froms), bool), np.ones(len(tables.pairs), bool)
+            ends, (*sums, low, high, process) = tables.branches(*chosen)
+            several = process == SEVERAL
+            none = np.zeros(len(low), np.int64)
+            mine = [*sums, none, none, low, np.where(several, -2, process - 1), high, process - 1]
+            keys, values = _summed(
+                (keys, values), ([end.view(np.int64) for end in ends], mine), [_ADDED] * _BRANCH_SUMS, 2
+            )
+        *sums, type_low, low, type_high, high = values
         process = self._spaces.rows_of(np.where(low == high, low, -1))
         return _bound(keys, process, [*sums, type_low, type_high], tuple(BRANCH_VALUES))
 
@@ -422,10 +501,30 @@ class RunningCounts:
         missing = why_no_stacks(self.profile) or why_no_ranges(self.profile)
         (module, address), (samples,) = self._samples.rows()
         keys, (count,) = self._ranges.rows()
+        tables = chosen = None
+        if self._bound is not None:
+            tables, end = self._bound.tables(), place.end or (1 << 64) - 1
+            chosen = tables.near(place.module, place.start, end)
+            bounds, more = tables.ranges(place.module, place.start, end)
+            mine = [bound.view(np.int64) for bound in bounds], [more]
+            keys, (count,) = _summed((keys, [count]), mine, [_ADDED])
         none = np.zeros(len(count), np.int64)
         ranges = _bound(keys, none - 1, [count, *[none] * (2 + len(_TIMES))], _TIMES)
         at = module, address.view(np.uint64), samples
-        return annotate_counts(self.profile, place, self._bound_branches(), ranges, at, missing)
+        branches = self._bound_branches(tables, chosen, self._branches.rows())
+        return annotate_counts(self.profile, place, branches, ranges, at, missing)
+
+
+def _summed(
+    one: tuple[list[Array], list[Array]], other: tuple[list[Array], list[Array]], ops: list[np.ufunc], bounds: int = 0
+) -> tuple[list[Array], list[Array]]:
+    """(keys, values) of two tables with distinct keys as one. After the ``ops`` of values come ``bounds`` columns whose
+    lowest value is kept, and as many whose highest is."""
+    for table, rest in ((one, other), (other, one)):
+        if not len(table[0][0]):
+            return rest
+    keys, values = ([np.concatenate(c) for c in zip(*part, strict=True)] for part in zip(one, other, strict=True))
+    return group_unordered(keys, values, [*ops, *[np.minimum] * bounds, *[np.maximum] * bounds])
 
 
 _TIMES = ("cycles", "timed")

@@ -210,6 +210,10 @@ class Binder:
         """int64 mapping that owns each address in each scope, -1 where nothing is mapped."""
         return self._index.find_runs(self._runs(scope), address)
 
+    def cut_pages(self, bits: int) -> NDArray[np.uint64]:
+        """uint64: pages of 2**``bits`` bytes inside of which mappings begin or end (`SpaceIndex.cut_pages`)."""
+        return self._index.cut_pages(bits)
+
     def _runs(self, scope: NDArray[np.int64]) -> Array:
         """Where the addresses of each scope are looked up (`index.RUN`)."""
         bounds = np.flatnonzero(scope[1:] != scope[:-1]) + 1

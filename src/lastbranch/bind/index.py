@@ -113,6 +113,12 @@ class SpaceIndex:
         )  # fmt: skip
         return self._find_runs(runs, address) if declined else out
 
+    def cut_pages(self, bits: int) -> NDArray[np.uint64]:
+        """uint64: pages of 2**``bits`` bytes, of any space, inside of which a piece begins or ends: the low 48 bits of
+        their addresses without the lowest ``bits``."""
+        bounds = (self._slabs if self._bounds is None else self._bounds) & _LOW
+        return distinct(bounds[bounds & np.uint64((1 << bits) - 1) > 0] >> np.uint64(bits))
+
     def _find_runs(self, runs: Array, address: Array) -> NDArray[np.int64]:
         run = np.repeat(np.arange(len(runs)), np.diff(runs["end"], prepend=0))
         above, side = address >= runs["kernel_start"][run], runs["side"][run]

@@ -99,12 +99,12 @@ def terminal_width() -> int | None:
 
 def table_lines(
     columns: Sequence[str], rows: Sequence[Sequence[Cell]], *, names: Sequence[str], spare: Sequence[Spare],
-    wrap: bool, titles: Mapping[str, str], width: Callable[[], int | None],
+    wrap: bool, titles: Mapping[str, str], width: Callable[[], int | None], plain: bool = False,
 ) -> Iterator[str]:  # fmt: skip
-    """The lines of a table in ``width`` columns. ``titles`` are other names of columns, which people see. ``names`` are
-    columns that come last, in that order, and may be shortened; without any, the order stays, and every column of text
-    may be. ``spare`` are those that are left out first, in that order. ``wrap``: text continues in the next line
-    instead."""
+    """The lines of a table in ``width`` columns, ``plain`` without styles. ``titles`` are other names of columns, which
+    people see. ``names`` are columns that come last, in that order, and may be shortened; without any, the order stays,
+    and every column of text may be. ``spare`` are those that are left out first, in that order. ``wrap``: text
+    continues in the next line instead."""
     where = {name: i for i, name in enumerate(columns)}
     last = [where[name] for name in names if name in where]
     shown = [i for i in range(len(columns)) if i not in last] + last
@@ -144,8 +144,9 @@ def table_lines(
             most = max(shares, default=0) or 1
             bars = [bar(part / most, size) for part in shares]
             texts = [[*text, drawn] for text, drawn in zip(texts, bars, strict=True)]
-    yield from map(emphasis, _row(heads, shown, widths, right))
-    styles = _styles(columns) if colours() else None
+    head = _row(heads, shown, widths, right)
+    yield from head if plain else map(emphasis, head)
+    styles = _styles(columns) if not plain and colours() else None
     for text, row in zip(texts, rows, strict=True):
         yield from _row(text, shown, widths, right, styles(row) if styles else None)
 
@@ -340,9 +341,10 @@ def print_rows(
 def row_lines(
     columns: Sequence[str], rows: Iterable[Sequence[Cell]], *, machine_only: Collection[str] = (),
     names: Sequence[str] = (), spare: Sequence[Spare] = (), wrap: bool = False,
-    titles: Mapping[str, str] | None = None, width: Callable[[], int | None] = terminal_width,
+    titles: Mapping[str, str] | None = None, width: Callable[[], int | None] = terminal_width, plain: bool = False,
 ) -> Iterator[str]:  # fmt: skip
-    """The lines of the table that `print_rows` prints, in as many columns as ``width`` says, ``None`` for any."""
+    """The lines of the table that `print_rows` prints, in as many columns as ``width`` says, ``None`` for any;
+    ``plain`` without styles."""
     safe = list(_safe(rows))
     shown = [
         i for i, name in enumerate(columns)
@@ -350,7 +352,7 @@ def row_lines(
     ]  # fmt: skip
     cells = [[row[i] for i in shown] for row in safe]
     left = [columns[i] for i in shown]
-    return table_lines(left, cells, names=names, spare=spare, wrap=wrap, titles=titles or {}, width=width)
+    return table_lines(left, cells, names=names, spare=spare, wrap=wrap, titles=titles or {}, width=width, plain=plain)
 
 
 def _safe(rows: Iterable[Sequence[Cell]]) -> Iterator[list[Cell]]:

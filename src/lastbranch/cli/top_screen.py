@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
-from typing import ClassVar, NamedTuple
+from collections.abc import Iterator, Sequence
+from textwrap import wrap
+from typing import ClassVar, NamedTuple, overload
 
-from click import unstyle
 from rich.segment import Segment
 from rich.style import Style
 from textual.app import App, ComposeResult
@@ -45,8 +45,29 @@ _CODE = ("samples", "count", "taken %", "mispredicted %", "loop", "address", "in
 _KEYS = "q quit  enter code  esc back  b branches  e event  < > sort  / filter  p pause  w write"
 
 
+class LazyLines(Sequence[str]):
+    """``number`` lines, each of which is made when it, or one below it, is first looked at."""
+
+    def __init__(self, lines: Iterator[str], number: int) -> None:
+        self._lines, self._number, self._made = lines, number, list[str]()
+
+    def __len__(self) -> int:
+        return self._number
+
+    @overload
+    def __getitem__(self, at: int) -> str: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[str]: ...
+    def __getitem__(self, at: int | slice) -> str | list[str]:
+        rows = range(self._number)[at]
+        last = rows if isinstance(rows, int) else max(rows, default=-1)
+        while len(self._made) <= last:
+            self._made.append(next(self._lines))
+        return self._made[at]
+
+
 class Lines(ScrollView, can_focus=True):
-    """A list of lines of which one is chosen. Only those that are visible are drawn."""
+    """A list of lines of which one is chosen. Only those that are visible are made and drawn."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up,k", "move(-1)", show=False), Binding("down,j", "move(1)", show=False),
@@ -70,7 +91,9 @@ class Lines(ScrollView, can_focus=True):
     def show(self, lines: Sequence[str]) -> None:
         self.lines = lines
         self.row = max(0, min(self.row, len(lines) - 1))
-        self.virtual_size = Size(max(map(len, lines), default=0), len(lines))
+        top = self.scroll_offset.y
+        visible_ones = lines[top : top + max(1, self.size.height)]
+        self.virtual_size = Size(max(map(len, visible_ones), default=0), len(lines))
         self.refresh()
 
     def render_line(self, y: int) -> Strip:
@@ -100,7 +123,8 @@ class Drawn(NamedTuple):
     """What the screen shows: facts, a table with its heading, and what its rows are."""
 
     facts: list[str]
-    table: list[str]
+    head: str = ""
+    lines: Sequence[str] = ()
     places: Sequence[Label] = ()
 
 
@@ -136,6 +160,8 @@ class TopScreen(App[None]):
         self.place: Place | None = None
         """The function whose code is shown."""
         self.said = ""
+        self._said: dict[str, list[str]] = {}
+        """The lines in each `Static`."""
         self._places: Sequence[Label] = ()
         """The functions in the table, by its rows."""
 
@@ -163,6 +189,8 @@ class TopScreen(App[None]):
     def _look(self) -> None:
         with self._using:
             try:
+                if self.paused:
+                    self.session.hold()
                 self.session.read()
                 if self.paused:
                     return
@@ -170,7 +198,7 @@ class TopScreen(App[None]):
                 drawn = self._drawn()
             except (LastbranchError, OSError) as error:
                 self.said = visible(str(error))
-                drawn = Drawn([self.said], [])
+                drawn = Drawn([self.said])
         self.call_from_thread(self._show, drawn)
 
     def _drawn(self) -> Drawn:
@@ -178,12 +206,11 @@ class TopScreen(App[None]):
         facts = header(self.view)
         state = ["paused"] * self.paused + ["the recording has ended"] * self.session.ended
         if self.place is not None:
-            return Drawn([*facts, self._status(state)], self._code(self.place))
+            return Drawn([*facts, self._status(state)], *self._code(self.place))
         if self.on_branches:
             rows = branch_table(self.session, self.view, _MOST)
-            return Drawn(
-                [*facts, self._status(["hottest branches", *state])], self._table(BRANCHES, rows, _BRANCH_NAMES)
-            )
+            facts.append(self._status(["hottest branches", *state]))
+            return Drawn(facts, *self._table(BRANCHES, rows, _BRANCH_NAMES))
         event, profile = self._event(), self.session.live.profile
         found = chosen_functions(
             self.session, self.view, _MOST, event=event, order=self.order, wanted=self.wanted
@@ -193,9 +220,8 @@ class TopScreen(App[None]):
         by = [f"event {called}", f"by {self.order}", *([f"filter {self.wanted!r}"] if self.wanted else [])]
         labels = [] if self.view.snapshot is None else self.view.snapshot.labels
         places = [labels[name] for name in found.name.tolist()]
-        return Drawn(
-            [*facts, self._status([*by, *state])], self._table(FUNCTIONS, rows, ("function", "module")), places
-        )
+        facts.append(self._status([*by, *state]))
+        return Drawn(facts, *self._table(FUNCTIONS, rows, ("function", "module")), places)
 
     def _status(self, parts: list[str]) -> str:
         return ", ".join([*parts, self.said] if self.said else parts)
@@ -208,7 +234,7 @@ class TopScreen(App[None]):
             return int(self.view.snapshot.samples.argmax())
         return self.event % len(self.view.snapshot.samples)
 
-    def _code(self, place: Place) -> list[str]:
+    def _code(self, place: Place) -> tuple[str, Sequence[str]]:
         profile = self.session.live.profile
         assert profile is not None
         found = Annotated(profile, self.session.live.namer, self.session.live.annotate(place), False, ())
@@ -216,17 +242,27 @@ class TopScreen(App[None]):
         rows: list[list[Cell]] = [[row[i] or None for i in where] for row in found.instructions()]
         return self._table(_CODE, rows, ("address", "instruction"))
 
-    def _table(self, columns: Sequence[str], rows: list[list[Cell]], names: Sequence[str]) -> list[str]:
-        """The lines of a table as wide as the screen, its heading first."""
-        hidden, rows = (*MACHINE_ONLY, "event"), with_dashes(columns, rows)
-        lines = row_lines(columns, rows, machine_only=hidden, names=names, width=lambda: self.size.width, spare=_SPARE)
-        return [unstyle(line) for line in lines]
+    def _table(self, columns: Sequence[str], rows: list[list[Cell]], names: Sequence[str]) -> tuple[str, Sequence[str]]:
+        """The heading and the lines of a table as wide as the screen."""
+        hidden, rows, width = (*MACHINE_ONLY, "event"), with_dashes(columns, rows), self.size.width
+        lines = row_lines(
+            columns, rows, machine_only=hidden, names=names, width=lambda: width, spare=_SPARE, plain=True
+        )
+        return next(lines), LazyLines(lines, len(rows))
 
     def _show(self, drawn: Drawn) -> None:
         self._places = drawn.places
-        self.query_one("#facts", Static).update("\n".join(drawn.facts))
-        self.query_one("#head", Static).update(drawn.table[0] if drawn.table else "")
-        self.query_one(Lines).show(drawn.table[1:])
+        self._say("#facts", [part for line in drawn.facts for part in wrap(line, self.size.width) or [""]])
+        self._say("#head", [drawn.head])
+        self.query_one(Lines).show(drawn.lines)
+
+    def _say(self, where: str, lines: list[str]) -> None:
+        """Show lines in a `Static`. All is laid out anew only where they are more or fewer than before: that takes
+        longer than drawing them."""
+        before = self._said.get(where, [])
+        if lines != before:
+            self._said[where] = lines
+            self.query_one(where, Static).update("\n".join(lines), layout=len(lines) != len(before))
 
     def _again(self) -> None:
         """Show what was seen in another way."""
@@ -307,6 +343,7 @@ class TopScreen(App[None]):
         def write() -> None:
             with self._using:
                 try:
+                    self.session.hold()  # what comes is shown in the next turn
                     self.session.read()
                     self.session.save(name)
                     self.said = f"written to {name}"

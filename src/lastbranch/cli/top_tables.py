@@ -88,6 +88,10 @@ class Session:
         if self._began is None and (self.recorder is None or self.recorder.state.engine):
             self._began = self._looked = time.monotonic()
 
+    def hold(self) -> None:
+        """What is read until the next `look` is not seen before that."""
+        self.live.hold()
+
     def wait(self, seconds: float) -> None:
         """Wait, ``seconds`` at most, for a message of the recorder. Nobody says when another program's file grows."""
         if self.recorder is not None:

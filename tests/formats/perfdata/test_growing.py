@@ -59,7 +59,7 @@ def test_in_parts_of_any_size_it_has_the_counts_of_the_whole(growing: GrowingFil
             assert np.array_equal(column, getattr(found, name)), name
     table = names(profile, "function", None, totals=False)
     by_module = {table.labels[n].module: int(c) for n, c in zip(table.name, table.samples, strict=True)}
-    functions = now.functions
+    functions = now.hottest_functions()
     assert {now.labels[n].module: int(c) for n, c in zip(functions.name, functions.samples, strict=True)} == by_module
     assert functions.branches.sum() == expected.count[(expected.from_address != 0)].sum()
 
@@ -153,7 +153,8 @@ def test_code_gets_the_names_that_a_jit_writes_later(tmp_path: Path) -> None:
         live.read()
         now = live.turn()
         assert now is not None
-        found = zip(now.functions.name.tolist(), now.functions.samples.tolist(), strict=True)
+        functions = now.hottest_functions()
+        found = zip(functions.name.tolist(), functions.samples.tolist(), strict=True)
         return {now.labels[name].function: count for name, count in found if count}
 
     growing.add(len(growing.records) // 2)
@@ -216,7 +217,7 @@ def test_there_are_never_more_rows_than_allowed(
     while growing.add(50_000):
         live.read()
         now = live.turn()
-        assert now is None or len(live.hottest_branches()[0]) <= 64
+        assert now is None or len(live.hottest_branches()[0]) <= 2 * 64  # in two tables
     assert now is not None
     assert now.left_out > 0
     table, total = live.hottest_branches(5)
