@@ -104,6 +104,12 @@ def test_source_lines_come_from_below_the_given_folder(demo: list[str], data: Da
     assert not any(r["source"] for r in rows_of(run("report", "--by", "line", "--format", "json", *demo)))
 
 
+def test_an_empty_report_says_why_and_nothing_else_of_names(demo: list[str], run: RunCli) -> None:
+    err = run("report", *demo, "--pid", "99").err
+    assert "nothing passes the filters" in err
+    assert "no function has a name" not in err
+
+
 def test_report_by_name_obeys_filters(demo: list[str], run: RunCli) -> None:
     every = rows_of(run("report", "--by", "function", "--format", "json", *demo))
     only = rows_of(run("report", "--by", "function", "--module", "liblbrdemo.so", "--format", "json", *demo))

@@ -233,6 +233,11 @@ def test_a_folder_holds_each_module_and_an_index(run, data: Data, symfs, tmp_pat
         done = run("export", "--to", "bolt", *force, "--symfs", symfs("demo_2proc"), "-o", folder, capture)
         assert done.code == 0
         assert "libc.so.6 is left out: link addresses are not known, binary not found" in done.err
+        assert "is a folder" not in done.err
+    named_as_file = tmp_path / "out.txt"
+    done = run("export", "--to", "bolt", "--symfs", symfs("demo_2proc"), "-o", named_as_file, capture)
+    assert f"{named_as_file} is a folder, with a file for each module: --binary NAME" in " ".join(done.err.split())
+    shutil.rmtree(named_as_file)
     rows = [line.split("\t") for line in (folder / "index.tsv").read_text().splitlines()]
     assert rows[0] == ["file", "module", "build_id", "ranges", "branches"]
     assert {(r[0], r[1]) for r in rows[1:]} == {(f"{b}.preagg.txt", f"/opt/lbrdemo/{b}") for b in BINARIES}

@@ -109,7 +109,8 @@ def command(
             lines = by not in (None, "function")
             return capture.finish(profile, notes + symbol_notes(profile, symbolizer, shown, lines=lines))
         by = "module"
-        notes = [f"by module, because no function has a name; {_OTHERS}", *brief(profile, symbolizer.notes)]
+        why = "by module, because no function has a name; " if len(named) else "by module; "
+        notes = [f"{why}{_OTHERS}", *brief(profile, symbolizer.notes)]
     from ..analysis import weights
     from ..analysis.share_noise import noise_of_rows
 

@@ -51,6 +51,8 @@ def export_folder(profile: Profile, folder: str, form: ModuleFormat, options: Ex
         if not lines:
             hint = "; ".join([*left[:3], "pass the folder of the binaries with --symfs"]) if left else None
             raise NotRecordedError("no module with recorded data can be written", hint=hint)
+        if os.path.splitext(folder)[1]:  # as files have, and a file may have been expected
+            notes.insert(0, f"{folder} is a folder, with a file for each module: --binary NAME writes one file")
         write_index(place, "file\tmodule\tbuild_id\tranges\tbranches\n", lines)
     return Exported(notes + left, written, recorded, unit, "see the notes about the files")
 
