@@ -75,6 +75,11 @@ class Namer:
             self._tables[module] = self.symbols.functions(module) if known and self.symbols else FunctionTable.empty()
         return self._tables[module]
 
+    def is_complete(self, module: Array) -> NDArray[np.bool_]:
+        """Whether the functions of each module are known, or that there are none: see `FunctionTable.complete`."""
+        missing = [row for row, table in self._tables.items() if not table.complete]
+        return ~np.isin(module, missing)
+
     def row(self, label: Label) -> int:
         """The row of ``label``, which is new or known."""
         row = self._rows.setdefault(label, len(self.labels))

@@ -189,10 +189,17 @@ class FunctionTable:
     """k functions; the name is the global one of its address, or else the first."""
     aliases: dict[int, tuple[str, ...]] = field(default_factory=dict)
     """Row -> the other linkage names of that address."""
+    complete: bool = True
+    """Whether that is all; else they are still looked for."""
 
     @classmethod
     def empty(cls) -> FunctionTable:
         return cls(np.empty(0, np.uint64), np.empty(0, np.uint64), [])
+
+    @classmethod
+    def unknown_yet(cls) -> FunctionTable:
+        """`empty`, and not complete."""
+        return cls(np.empty(0, np.uint64), np.empty(0, np.uint64), [], complete=False)
 
     def __len__(self) -> int:
         return len(self.functions)

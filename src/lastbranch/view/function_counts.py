@@ -77,7 +77,8 @@ class FunctionCounts:
             times, timeline = self._kept.shares(profile, namer, self.parts), self._kept.timeline(profile, MOMENTS)
 
             def is_last(_process: Array, module: Array, _address: Array) -> Array:
-                return ~namer.is_own(module)  # code that is made at run time gets its names later
+                # Code that is made at run time gets its names later, and so may any while they are looked for.
+                return namer.is_complete(module) & ~namer.is_own(module)
 
             self._noise.settle(by_function, is_last)
         return FunctionTables(table, times, noise, self._weights.result(), timeline)

@@ -19,7 +19,8 @@ from ..errors import LastbranchError
 from ..formats.perfdata.growing import GrowingIndex, IndexedSoFar
 from ..model import OpenFile, Profile
 from ..opening import attach_binaries, open_profile, recorded_here
-from ..symbols import SymbolOptions
+from ..symbols import Symbolizer, SymbolOptions
+from .background_names import PATIENCE, BackgroundSymbolizer
 from .function_counts import GrowingCounts
 from .loaded import Loaded
 from .pacing import FIRST_PAUSE, LONGEST_PAUSE, PAUSE, WaitingThreads, pause, usual
@@ -32,12 +33,15 @@ LIVE, ENDED = "live", "ended"
 
 class GrowingCapture(Closing):
     """The perf.data in ``source``, whose end moves: `loaded` is its newest state, and shows it as the file ``name``.
-    Binaries are looked for under ``symfs``, as `open_profile` does.
+    Binaries are looked for under ``symfs``, as `open_profile` does. ``patience`` is that of `BackgroundSymbolizer`.
 
     Raises `FormatError` where its header is not there yet.
     """
 
-    def __init__(self, source: OpenFile, name: str, symbols: SymbolOptions, symfs: str | None = None) -> None:
+    def __init__(
+        self, source: OpenFile, name: str, symbols: SymbolOptions, symfs: str | None = None, *,
+        patience: float = PATIENCE,
+    ) -> None:  # fmt: skip
         self._source, self._name, self._symbols, self._symfs = source, name, symbols, symfs
         self._watching = 0
         self._end, self._looks = threading.Event(), threading.Event()
@@ -49,7 +53,9 @@ class GrowingCapture(Closing):
         self._size = 0
         self._index, self._counts = GrowingIndex(source), GrowingCounts()
         self._state: IndexedSoFar | None = None
+        self._patience, self._renamed = patience, False
         self.loaded = self._opened()
+        self.loaded.symbolizer = self._symbolizer(self.loaded.profile)
 
     @property
     def recording(self) -> str:
@@ -79,9 +85,11 @@ class GrowingCapture(Closing):
             changed()
 
     def refresh(self) -> bool:
-        """Read on if the file has grown. Where it cannot be read as far as it is, that waits for more of it."""
-        if self._source.size == self._size or self.recording == ENDED:
+        """Read on if the file has grown, or names were found. Where it cannot be read as far as it is, that waits for
+        more of it."""
+        if (self._source.size == self._size and not self._renamed) or self.recording == ENDED:
             return False
+        self._renamed = False
         try:
             self._show(self._opened(self.loaded))
         except (LastbranchError, OSError):
@@ -173,8 +181,16 @@ class GrowingCapture(Closing):
         if before is not None and _has_rows_of(before.profile, profile):
             made.symbolizer = before.symbolizer
             made.symbolizer.follow(profile)
+        elif before is not None:
+            made.symbolizer = self._symbolizer(profile)
         self._state = state
         return made
+
+    def _symbolizer(self, profile: Profile) -> Symbolizer:
+        return BackgroundSymbolizer(profile, self._symbols, self._found_names, self._patience)
+
+    def _found_names(self) -> None:
+        self._renamed = True
 
 
 def _has_rows_of(before: Profile, now: Profile) -> bool:
