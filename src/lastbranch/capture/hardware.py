@@ -9,12 +9,12 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from typing import IO
 
 from ..closing import Closing, on_failure
-from ..errors import UnavailableError
+from ..errors import LastbranchError, UnavailableError
 from ..formats.perfdata.writer import Described, PerfFile, SideRecords, number, record
 from ..formats.registry import format_of
 from ..lbr import PERF_SELECT
@@ -235,9 +235,10 @@ class Recording(Closing):
         command, select = self._request.command_line, self._request.select
         features = features_of(self._kernel, self._host, self._described(), command, bool(select))
         self._file.flush()
-        recorded = FileSource(self._file.path)
-        if late := late_build_ids(self._kernel, format_of(recorded).open(recorded).modules):
-            features["BUILD_ID"] = features.get("BUILD_ID", b"") + late
+        with suppress(LastbranchError, OSError):  # what was recorded is worth more than that
+            recorded = FileSource(self._file.path)
+            late = late_build_ids(self._kernel, format_of(recorded).open(recorded).modules)
+            features |= {"BUILD_ID": features.get("BUILD_ID", b"") + late} if late else {}
         size = self._file.size
         self._file.finish(features)
         self._file = None
