@@ -114,6 +114,11 @@ def test_triggers_without_a_burst_are_losses() -> None:
     assert "lost: 3 triggers without a burst" in header(view)[-1]
 
 
+def test_nothing_is_measured_in_no_time() -> None:
+    view = View(None, RecorderState(), 0, 1e-6, 4000.0, 0.0)
+    assert header(view)[-1] == "0 s: - samples/s, - branches/s; lost: nothing; cost: not known yet"
+
+
 def test_a_pipe_gets_lines(file: GrowingFile) -> None:
     done = run_cli("top", "--interval", "0.1", "--duration", "0.15", "--limit", "3", "-i", file.path)
     assert done.code == 0, done.err
@@ -242,7 +247,9 @@ def state(pid: int) -> tuple[str, ...]:
 # -- the screen
 
 
-def on_screen(file: GrowingFile, play: Callable[[Any, Any], Any], output: str | None = None) -> None:
+def on_screen(
+    file: GrowingFile, play: Callable[[Any, Any], Any], output: str | None = None, size: tuple[int, int] = (140, 30)
+) -> None:
     """``play(app, pilot)`` with the screen over ``file``, which refreshes only when ``play`` asks for it."""
     from lastbranch.cli.top_screen import TopScreen
 
@@ -250,7 +257,7 @@ def on_screen(file: GrowingFile, play: Callable[[Any, Any], Any], output: str | 
         symbols = SymbolOptions(cache=None)
         with LiveCapture(FileSource(str(file.path)), symbols, symfs=demo.symfs()) as live:
             app = TopScreen(Session(live, None), 1000, None, output)
-            async with app.run_test(size=(140, 30)) as pilot:
+            async with app.run_test(size=size) as pilot:
                 await settled(app, pilot)
                 await play(app, pilot)
             assert app.return_value is None
@@ -333,6 +340,57 @@ def test_keys_of_the_screen(tmp_path: Path) -> None:
 
     on_screen(file, play, str(tmp_path / "seen.tb5"))
     assert sum(row["samples"] for row in rows("report", tmp_path / "seen.tb5")) > 0
+
+
+@needs_textual
+def test_a_narrow_screen_shows_names(file: GrowingFile) -> None:
+    """Without the columns that are spared, a heading in more than one line, and lines that are too long."""
+
+    async def play(app: Any, pilot: Any) -> None:
+        from textual.widgets import Static
+
+        from lastbranch.cli.top_screen import Lines
+
+        def text(where: str) -> str:
+            return str(app.query_one(where, Static).render())
+
+        async def fits(*columns: str) -> list[str]:
+            for line in [*text("#facts").splitlines(), text("#head"), *shown(app)]:
+                assert len(line) <= app.size.width
+            assert text("#head").split()[-len(columns) :] == list(columns)
+            assert not app.query_one(Lines).show_horizontal_scrollbar
+            return shown(app)
+
+        functions = await fits("function")
+        assert any(line.endswith("  cmp(void const*, void const*)") for line in functions)
+        await press(app, pilot, "b")
+        await fits("from", "function", "to", "function")
+        await press(app, pilot, "b")
+        row = next(i for i, line in enumerate(functions) if line.endswith("main"))
+        await press(app, pilot, *["down"] * row, "enter")
+        code = await fits("address", "instruction")
+        assert any("0x" in line and "push" in line for line in code)
+        assert text("#facts").splitlines()[-1] == "main"
+        await press(app, pilot, "escape")
+        assert "main" not in text("#facts")
+        # a wider one has more at once
+        await pilot.resize_terminal(140, 30)
+        await settled(app, pilot)
+        assert "module" in text("#head")
+
+    on_screen(file, play, size=(60, 15))
+
+
+def test_time_stands_still_when_the_recording_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, stream = 10.0, SimpleNamespace(ended=False)
+    monkeypatch.setattr(top_tables, "time", SimpleNamespace(monotonic=lambda: now, process_time=lambda: 0.0))
+    session = Session(cast("Any", None), stream=cast("Any", stream))
+    now = 13.0
+    assert session.seconds == 3
+    stream.ended = True
+    assert session.seconds == 3
+    now = 20.0
+    assert session.seconds == 3
 
 
 @needs_ptrace

@@ -66,8 +66,10 @@ def bar(part: float, width: int) -> str:
 
 def can_print(text: str) -> bool:
     """Whether the encoding of standard output has all of ``text``."""
+    # What Textual has in the place of standard output has no encoding.
+    found = (getattr(stream, "encoding", None) for stream in (sys.stdout, sys.__stdout__))
     try:
-        text.encode(getattr(sys.stdout, "encoding", None) or "ascii")
+        text.encode(next(filter(None, found), "ascii"))
     except UnicodeEncodeError:
         return False
     return True

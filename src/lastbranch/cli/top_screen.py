@@ -22,7 +22,7 @@ from ..analysis.naming import Label, Place, place_of
 from ..errors import LastbranchError
 from ..model import visible
 from .annotated import INSTRUCTIONS, Annotated
-from .output import Cell, row_lines
+from .output import Cell, row_lines, shorten
 from .top_tables import (
     BRANCHES,
     FUNCTIONS,
@@ -137,7 +137,7 @@ class TopScreen(App[None]):
     #facts, #head, #keys { height: auto; }
     #head { text-style: bold; text-wrap: nowrap; text-overflow: clip; }
     #keys { color: $text-muted; }
-    Lines { height: 1fr; }
+    Lines { height: 1fr; scrollbar-gutter: stable; scrollbar-size: 1 1; }
     Input { display: none; height: 1; border: none; }
     Input.open { display: block; }
     """
@@ -240,19 +240,24 @@ class TopScreen(App[None]):
         found = Annotated(profile, self.session.live.namer, self.session.live.annotate(place), False, ())
         where = [INSTRUCTIONS.index(name) for name in _CODE]
         rows: list[list[Cell]] = [[row[i] or None for i in where] for row in found.instructions()]
-        return self._table(_CODE, rows, ("address", "instruction"))
+        return self._table(_CODE, rows, ("instruction",))
 
     def _table(self, columns: Sequence[str], rows: list[list[Cell]], names: Sequence[str]) -> tuple[str, Sequence[str]]:
-        """The heading and the lines of a table as wide as the screen."""
-        hidden, rows, width = (*MACHINE_ONLY, "event"), with_dashes(columns, rows), self.size.width
+        """The heading and the lines of a table as wide as the screen is beside the scroll bar."""
+        width = max(_NARROWEST, self.size.width - 1)
+        unknown = [name for i, name in enumerate(columns) if rows and all(row[i] is None for row in rows)]
         lines = row_lines(
-            columns, rows, machine_only=hidden, names=names, width=lambda: width, spare=_SPARE, plain=True
-        )
+            columns, with_dashes(columns, rows), machine_only=(*MACHINE_ONLY, "event"), names=names,
+            spare=(*unknown, *(one for one in _SPARE if one not in unknown)), width=lambda: width, plain=True,
+        )  # fmt: skip
         return next(lines), LazyLines(lines, len(rows))
 
     def _show(self, drawn: Drawn) -> None:
         self._places = drawn.places
-        self._say("#facts", [part for line in drawn.facts for part in wrap(line, self.size.width) or [""]])
+        width = self.size.width
+        first = 0 if self.size.height >= _LOW else len(drawn.facts) - 2  # lines of facts that are cut
+        facts = [[shorten(line, width)] if i < first else wrap(line, width) for i, line in enumerate(drawn.facts)]
+        self._say("#facts", [part for parts in facts for part in parts or [""]])
         self._say("#head", [drawn.head])
         self.query_one(Lines).show(drawn.lines)
 
@@ -278,19 +283,25 @@ class TopScreen(App[None]):
 
         self.run_worker(look, thread=True)
 
+    def on_resize(self) -> None:
+        if self.view.snapshot is not None:
+            self.call_after_refresh(self._again)
+
     # -- keys
 
     def action_branches(self) -> None:
+        self.said = ""
         self.on_branches, self.place = not self.on_branches, None
         self._again()
 
     def action_event(self) -> None:
-        event = self._event()
+        event, self.said = self._event(), ""
         if event is not None:
             self.event = event + 1
         self._again()
 
     def action_sort(self, step: int) -> None:
+        self.said = ""
         self.order = ORDERS[(ORDERS.index(self.order) + step) % len(ORDERS)]
         self._again()
 
@@ -318,6 +329,7 @@ class TopScreen(App[None]):
         if entry.has_class("open"):
             self._close_input()
             return
+        self.said = ""
         if self.place is not None:
             self.place = None
         else:
@@ -356,4 +368,8 @@ class TopScreen(App[None]):
 
 
 _BRANCH_NAMES = ("from", "to", "from function", "to function")
-_SPARE = ("in_tx", "aborts", "branches", {"from": "from function", "to": "to function"}, "module", "type")
+_SPARE = ("in_tx", "aborts", "branches", {"from": "from function", "to": "to function"}, "module", "type", "change",
+          "loop", "cycles", "mispredicted %", "taken %", "samples")  # fmt: skip
+_NARROWEST = 20
+_LOW = 24
+"""Lines of a screen; on a lower one what the engine is takes one of them."""

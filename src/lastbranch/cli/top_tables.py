@@ -76,6 +76,7 @@ class Session:
     ) -> None:
         self.live, self.recorder, self._stream = live, recorder, stream
         self._began = None if stream is None else time.monotonic()
+        self._end: float | None = None
         self._looked, self._cpu, self._recorders = time.monotonic(), time.process_time(), 0.0
         self._wanted: tuple[str, list[bool]] = "", []
         """Part of a name, and for each label that was looked at whether it has that."""
@@ -87,6 +88,7 @@ class Session:
         self.live.read(last=self._stream is not None and self._stream.ended)
         if self._began is None and (self.recorder is None or self.recorder.state.engine):
             self._began = self._looked = time.monotonic()
+            self._cpu = time.process_time()
 
     def hold(self) -> None:
         """What is read until the next `look` is not seen before that."""
@@ -102,7 +104,9 @@ class Session:
     @property
     def seconds(self) -> float:
         """How long it has been recorded."""
-        return 0.0 if self._began is None else time.monotonic() - self._began
+        if self._end is None and self.ended:
+            self._end = time.monotonic()
+        return 0.0 if self._began is None else (self._end or time.monotonic()) - self._began
 
     @property
     def ended(self) -> bool:
@@ -157,6 +161,10 @@ def facts(view: View) -> dict[str, Any]:
     }  # fmt: skip
 
 
+_SHORTEST = 0.01
+"""Seconds: in a shorter interval, as that of the first look is, nothing can be measured."""
+
+
 def header(view: View) -> list[str]:
     """Lines about the recording, for people; rates are those since the last look."""
     samples, branches = view.per_second(whole=False)
@@ -165,12 +173,13 @@ def header(view: View) -> list[str]:
         why = f" ({view.state.why})" if view.state.why else ""
         lines.append(f"engine: {view.state.engine or 'starting'}{why}")
     lost = ", ".join(f"{count:,} {name}" for name, count in view.lost.items() if count)
-    cost = f"top {view.own:.1%} of a CPU"
-    if view.recorder is not None:
+    known = view.interval >= _SHORTEST
+    cost = f"top {view.own:.1%} of a CPU" if known else "not known yet"
+    if view.recorder is not None and known:
         cost += f", recorder {view.recorder:.1%}"
     if view.state is not None and view.state.share is not None:
         cost += f", bursts {view.state.share:.1%} of the time"
-    rates = f"{samples:,.0f} samples/s, {branches:,.0f} branches/s"
+    rates = f"{samples:,.0f} samples/s, {branches:,.0f} branches/s" if known else "- samples/s, - branches/s"
     return [*lines, f"{view.seconds:.0f} s: {rates}; lost: {lost or 'nothing'}; cost: {cost}"]
 
 
