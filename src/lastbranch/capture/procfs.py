@@ -148,6 +148,15 @@ def fixed_program(pid: int) -> tuple[int, int] | None:
     return (status.st_dev, status.st_ino) if int.from_bytes(kind, "little") == _ET_EXEC else None
 
 
+def program_number(pid: int) -> int:
+    """32 bits that are the same for processes of the same program."""
+    try:
+        status = os.stat(f"/proc/{pid}/exe")
+    except OSError:
+        return pid
+    return hash((status.st_dev, status.st_ino)) & 0xFFFFFFFF
+
+
 def queued(tid: int | str) -> int:
     """ns that a thread has waited for a processor so far; 0 where the kernel does not count them
     (Documentation/scheduler/sched-stats.rst)."""

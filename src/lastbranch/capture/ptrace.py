@@ -24,7 +24,7 @@ __all__ = [
     "PC",
     "Resumer", "Poke", "RESUME_FLAG", "RIP", "Registers", "STACK", "THREADS", "TICK", "TRACE_CALLS", "WORDS", "at_call",
     "compiled", "cont", "cont_to_call", "detach", "event_message", "event_of", "go_on_at", "interrupt", "is_64_bit",
-    "listen", "next_stop", "poke_user", "refusal", "register_set", "registers", "reports", "seize", "set_register_set",
+    "listen", "next_stop", "poke_user", "refusal", "register_set", "registers", "reports", "restarts", "seize", "set_register_set",
     "set_sigmask", "siginfo", "sigmask", "signal_of", "single_step", "stopped", "ticking", "wait",
 ]  # fmt: skip
 
@@ -168,6 +168,12 @@ def is_64_bit(registers: ctypes.Array[ctypes.c_uint64]) -> bool:
     """Whether a thread with these executes 64-bit code."""
     register, mask, value = HERE.mode
     return registers[register] & mask == value
+
+
+def restarts(registers: ctypes.Array[ctypes.c_uint64]) -> bool:
+    """Whether a stopped thread goes on with a system call that the stop has interrupted: the kernel changes its
+    registers first (ERESTARTSYS to ERESTART_RESTARTBLOCK, include/linux/errno.h)."""
+    return registers[ORIG_RAX] != _NO_CALL and -516 <= ctypes.c_int64(registers[RAX]).value <= -512
 
 
 def go_on_at(tid: int, address: int) -> None:

@@ -64,6 +64,11 @@ SIGNATURES: dict[str, str] = {
     "lb_numbers_new": "pointer u64 i64",
     "lb_numbers_free": "nothing pointer",
     "lb_numbers_add": "i64 pointer pointer i64 pointer pointer",
+    # run_ahead.c
+    "lb_ahead_new": "pointer",
+    "lb_ahead_free": "nothing pointer",
+    "lb_run_ahead": "int pointer pointer",
+    "lb_ahead_vectors": "int pointer pointer pointer",
     # runs.c
     "lb_take_runs": "int pointer i64 i64 pointer pointer i64 pointer i64",
     # sample_sums.c

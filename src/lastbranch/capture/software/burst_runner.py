@@ -7,16 +7,18 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 from ... import native
 from .. import ptrace
-from ..procfs import fixed_program, running_threads
+from ..procfs import Stat, fixed_program, running_threads
 from .bursts import Burst, BurstLimits
 from .control_flow import Code
 from .engines import Engine, Target
 from .record_writer import Sideband
+from .run_ahead import Comparison, RunAhead
 from .successors import Successors
 from .tree import Process, Thread
 
@@ -207,12 +209,14 @@ _PROGRAMS = 32
 
 
 class BurstRunner:
-    """Runs bursts with one engine."""
+    """Runs bursts: ``ahead`` of the thread, if that is given, and with an engine where that cannot be."""
 
     def __init__(
-        self, engine: Engine, limits: BurstLimits, processor: Processors, sideband: Sideband | None = None
-    ) -> None:
+        self, engine: Engine, limits: BurstLimits, processor: Processors, sideband: Sideband | None = None,
+        ahead: RunAhead | None = None,
+    ) -> None:  # fmt: skip
         self.engine, self.limits = engine, limits
+        self.ahead, self.compared = ahead, Comparison()
         self.processor, self.sideband = processor, sideband or Sideband()
         self._code = Code()
         self._programs: dict[tuple[int, int], Successors] = {}
@@ -228,6 +232,35 @@ class BurstRunner:
         thread.seen = stat = thread.stat()
         if stat is None:
             raise ptrace.Gone(thread.tid)
+        limits = self.limits.of(depth) if depth else self.limits
+        begun = time.perf_counter()
+        foreseen = self._foreseen(thread, limits)
+        if foreseen is not None and not self.compared.due():
+            self.compared.spent(time.perf_counter() - begun, compared=False)
+            return foreseen, stat.cpu
+        burst, cpu = self._followed(thread, stat, is_trigger, limits)
+        self.compared.spent(time.perf_counter() - begun, compared=foreseen is not None)
+        if foreseen is not None:
+            self.compared.add(foreseen, burst)
+            if self.compared.fails:
+                self.ahead = None
+        return burst, cpu
+
+    def _foreseen(self, thread: Thread, limits: BurstLimits) -> Burst | None:
+        """A burst for which the thread need not move, where that is possible."""
+        ahead, process = self.ahead, thread.process
+        if ahead is None:
+            return None
+        ptrace.registers(thread.tid, ahead.registers)
+        if not ptrace.is_64_bit(ahead.registers) or ptrace.restarts(ahead.registers):
+            return None
+        alone = len(process.threads) == 1 and not process.unfollowed
+        return ahead.burst(thread.tid, process.descriptor, limits, alone=alone, space=process.space_number)
+
+    def _followed(
+        self, thread: Thread, stat: Stat, is_trigger: Callable[[int], bool], limits: BurstLimits
+    ) -> tuple[Burst, int]:
+        """A burst by the engine."""
         self.engine.suit(stat)
         thread.stops_by = self.engine.signal
         bit = 1 << thread.stops_by - 1
@@ -245,7 +278,6 @@ class BurstRunner:
         try:
             successors = self.successors(process)
             with self.processor.with_thread(thread.tid, stat.cpu) as cpu, self.sideband.paused(thread, cpu):
-                limits = self.limits.of(depth) if depth else self.limits
                 burst = self.engine.burst(target, successors, limits)
         except OSError as error:
             self.clean(thread)

@@ -53,13 +53,18 @@ class Burst:
     why: str = "full"
     """Why it ended: ``full``, ``stops``, ``system call``, ``unreadable code``, ``flags``, ``exclusive access``
     (loads and stores of AArch64 that a stop between them would make fail), ``signal``, ``unexpected path`` (the program
-    did not come by the expected path), ``deadline``, ``gone``."""
+    did not come by the expected path), ``deadline``, ``gone``; of one that was foreseen also ``instructions`` (too many
+    of them), ``repeats itself`` (it waits for another thread), ``memory changed`` (by another thread)."""
     counted: int = 0
     """Branches of the wanted kinds among the first ``looked_at``."""
     looked_at: int = 0
     status: int | None = None
     """A wait status that came instead of the next stop, for the collector to handle."""
     stops: int = 0
+    ahead: bool = False
+    """It was foreseen (`run_ahead`): the thread is still at ``start``."""
+    lengths: list[int] = field(default_factory=list)
+    """Of a burst that was foreseen, the lengths of the branch instructions."""
 
     @property
     def dropped(self) -> bool:

@@ -23,10 +23,11 @@ from .instructions import ADDRESSES, LONGEST, WORD
 from .tree import Process, Thread
 from .unwinder import ENDS, Stack, Unwinder
 
-__all__ = ["CallChains", "rewound"]
+__all__ = ["CallChains", "followed", "rewound"]
 
 _ELSEWHERE = "of a thread that had gone on"
 """A burst whose thread is not at the end that is known: it may have made or left frames since."""
+_JUMPED_AHEAD = "known at the begin of the burst only"
 _JUMPED = "known at the end of the burst only"
 _PREPARED = 2
 """Processes of a program after which others hardly map files that are not open yet, and to look takes a millisecond."""
@@ -85,6 +86,10 @@ class CallChains:
             self.counts[_SPLIT] += 1
         if self._before is None:
             return
+        if burst.ahead:
+            self._after = followed(burst, self._before)
+            self.counts[_JUMPED_AHEAD if self._after is None else ENDS[self._after.end]] += 1
+            return
         self._after = self._stack(thread)
         if self._after is None or self._registers[PC] != burst.end:
             self._after = None
@@ -133,6 +138,19 @@ class CallChains:
             if found is None:
                 self.counts[_JUMPED] += 1
         return [*(found or [()] * len(earlier)), self._after.frames]
+
+
+def followed(burst: Burst, before: Stack) -> Stack | None:
+    """The stack after a burst that was foreseen: ``before`` with its calls and returns. ``None`` where they do not fit,
+    as with a jump out of several functions or another stack."""
+    callers = before.frames[:0:-1]
+    for (source, target, kind), length in zip(burst.edges, burst.lengths, strict=True):
+        if kind in CALLS:
+            callers.append(source + length)
+        elif kind == RETURN:
+            if callers and callers.pop() != target:
+                return None
+    return Stack([burst.end, *reversed(callers)], before.end)
 
 
 def rewound(edges: Sequence[Edge], places: Sequence[int], before: Stack, after: Stack) -> list[Sequence[int]] | None:

@@ -21,10 +21,11 @@ from .engines import (
     SingleStep,
     SteppedBlocks,
 )
+from .run_ahead import RunAhead
 from .schedule import ClockTrigger, PollTrigger, Trigger
-from .startup_test import OK, test_engines
+from .startup_test import OK, test_ahead, test_engines
 
-__all__ = ["FIRST_PERIOD", "choose_engine", "choose_trigger"]
+__all__ = ["FIRST_PERIOD", "choose_ahead", "choose_engine", "choose_trigger"]
 
 FIRST_PERIOD = 20_000_000
 
@@ -50,6 +51,18 @@ def choose_engine(launched: bool, allow_risk: bool, summary: Summary) -> Engine:
         )
     summary.engine = good.name
     return good
+
+
+def choose_ahead(summary: Summary) -> RunAhead | None:
+    """What foresees bursts, if this machine passes the start-up test of it."""
+    ahead = RunAhead.here()
+    if ahead is None:
+        return None
+    summary.self_test[ahead.name] = said = test_ahead(ahead)
+    if said != OK:
+        return None
+    summary.engine = f"{ahead.name}; {summary.engine}"
+    return ahead
 
 
 def _engines_x86() -> tuple[list[Engine], list[Engine]]:

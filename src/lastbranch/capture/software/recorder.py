@@ -19,7 +19,7 @@ from .attaching import warning_of_handlers
 from .burst_choice import limits_of
 from .burst_runner import BurstRunner, SharedProcessor, ThreadsProcessor
 from .collector import Collector
-from .engine_choice import FIRST_PERIOD, choose_engine, choose_trigger
+from .engine_choice import FIRST_PERIOD, choose_ahead, choose_engine, choose_trigger
 from .record_writer import RecordWriter, now
 from .startup_test import report_time
 from .traced import Traced
@@ -50,6 +50,7 @@ def record_software(
         summary.trigger = trigger.name
         limits, lengths = limits_of(options, select)
         bursts = BurstRunner(engine, limits, SharedProcessor() if launched else ThreadsProcessor())
+        bursts.ahead = None if options.calls else choose_ahead(summary)
         summary.call_graph = graph = _call_graph(options.call_graph, select)
         period = options.burst_period or FIRST_PERIOD
         out = RecordWriter(file, options.select, period, options.time_period, graph, calls=bool(options.calls))

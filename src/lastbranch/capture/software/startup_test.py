@@ -19,13 +19,14 @@ from ...lbr import KIND
 from .. import ptrace
 from ..architectures import HERE
 from ..launch import end_with_parent
-from ..ptrace import next_stop, stopped
+from ..ptrace import PC, STACK, next_stop, stopped
 from .burst_runner import BurstRunner, NoBurst, SharedProcessor
 from .bursts import Burst, BurstLimits
 from .engines import Engine
+from .run_ahead import RunAhead
 from .tree import Process, Thread
 
-__all__ = ["OK", "report_time", "test_engines"]
+__all__ = ["OK", "report_time", "test_ahead", "test_engines"]
 
 OK = "ok"
 _SECONDS = 2.0
@@ -109,6 +110,15 @@ def test_engines(engines: Iterable[Engine]) -> dict[str, str]:
         return results
 
 
+def test_ahead(ahead: RunAhead) -> str:
+    """What was wrong with running ahead of code that never runs, in this process, or `OK`."""
+    with _known_code() as base, open("/proc/self/mem", "rb", buffering=0) as memory:
+        stack = (ctypes.c_uint64 * 16)()
+        ahead.registers[PC], ahead.registers[STACK] = base, ctypes.addressof(stack) + 64
+        burst = ahead.burst(os.getpid(), memory.fileno(), BurstLimits(_DEPTH), alone=True)
+        return "it cannot see the code" if burst is None else _compared(burst, base)
+
+
 def report_time() -> float:
     """Seconds that this machine takes to report that a running thread has stopped: the thread loses them at each stop
     that we do not wait for. Needs `ptrace.ticking`."""
@@ -128,27 +138,34 @@ def report_time() -> float:
 @contextmanager
 def _running_code() -> Iterator[tuple[int, int]]:
     """A traced child that runs `_CODE`, and the address of it. Raises `OSError` where ptrace is refused."""
+    with _known_code() as base:
+        # Only now executable: so the kernel makes what was written visible to the processor's instruction fetch
+        # (AArch64).
+        if ctypes.CDLL(None).mprotect(ctypes.c_void_p(base), mmap.PAGESIZE, mmap.PROT_READ | mmap.PROT_EXEC):
+            raise OSError(ctypes.get_errno(), "no memory for code")
+        pid = os.fork()
+        if pid == 0:
+            try:
+                end_with_parent()
+                ctypes.CFUNCTYPE(None)(base)()
+            finally:
+                os._exit(1)
+        try:
+            ptrace.seize(pid, ptrace.EXITKILL)
+            yield pid, base
+        finally:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+            with suppress(ptrace.Gone, ptrace.Interrupted):
+                next_stop(pid, _SECONDS)
+
+
+@contextmanager
+def _known_code() -> Iterator[int]:
+    """The address of a page with `_HERE.code`, which may be written."""
     code = mmap.mmap(-1, mmap.PAGESIZE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, mmap.PROT_READ | mmap.PROT_WRITE)
     code.write(_HERE.code)
-    base = ctypes.addressof(ctypes.c_char.from_buffer(code))
-    # Only now executable: so the kernel makes what was written visible to the processor's instruction fetch (AArch64).
-    if ctypes.CDLL(None).mprotect(ctypes.c_void_p(base), mmap.PAGESIZE, mmap.PROT_READ | mmap.PROT_EXEC):
-        raise OSError(ctypes.get_errno(), "no memory for code")
-    pid = os.fork()
-    if pid == 0:
-        try:
-            end_with_parent()
-            ctypes.CFUNCTYPE(None)(base)()
-        finally:
-            os._exit(1)
-    try:
-        ptrace.seize(pid, ptrace.EXITKILL)
-        yield pid, base
-    finally:
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-        with suppress(ptrace.Gone, ptrace.Interrupted):
-            next_stop(pid, _SECONDS)
+    yield ctypes.addressof(ctypes.c_char.from_buffer(code))
 
 
 def _test(engine: Engine, pid: int, base: int) -> str:

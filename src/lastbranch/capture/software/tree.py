@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass, field
 
 from ..perf_events.syscall import sparing
-from ..procfs import PAGE, Stat, parse_stat, stat_of
+from ..procfs import PAGE, Stat, parse_stat, program_number, stat_of
 from .bursts import Burst
 from .control_flow import memory_of
 from .instructions import Memory
@@ -32,6 +32,7 @@ class Process:
     successors: Successors | None = None
     """Its code, as far as bursts have run through it."""
     _space: AddressSpace | None = None
+    _space_number: int | None = None
     _mem: int = -1
 
     @property
@@ -53,6 +54,13 @@ class Process:
             self._space = AddressSpace(self.pid, self.memory, self.descriptor)
         return self._space
 
+    @property
+    def space_number(self) -> int:
+        """A number that processes of one program share: they may have the same code at the same addresses."""
+        if self._space_number is None:
+            self._space_number = program_number(self.pid)
+        return self._space_number
+
     def mapped(self) -> None:
         """It mapped code."""
         if self._space is not None:
@@ -63,6 +71,7 @@ class Process:
         if self._mem >= 0:
             os.close(self._mem)
         self._mem, self.successors, self._space, self.splits_stack = -1, None, None, None
+        self._space_number = None
 
 
 class Tree:

@@ -1,0 +1,49 @@
+/* One instruction of 64-bit x86 code, as run_ahead.c executes it. */
+#ifndef LASTBRANCH_X86_INSTRUCTION_H
+#define LASTBRANCH_X86_INSTRUCTION_H
+
+#include "lastbranch.h"
+
+enum { LONGEST_INSTRUCTION = 15, NO_REGISTER = 0xFF };
+enum { RAX, RCX, RDX, RBX, RSP, RBP, RSI, RDI }; /* numbers in instructions, up to 15 */
+
+/* What an instruction is to run_ahead.c. */
+enum {
+    UNSUPPORTED, /* it reads clocks or random numbers, asks the kernel, or changes what only the processor has */
+    EXECUTED,    /* the processor executes it, on the values of the thread */
+    NOTHING_TO_DO, LOAD_ADDRESS, PUSH, POP, PUSH_FLAGS, POP_FLAGS, LEAVE_FRAME, STRING, BIT_STRING, SAVE_STATE, RESTORE_STATE,
+    LOAD_CONTROL, STORE_CONTROL, READ_BASE,
+    /* control flow */
+    SYSTEM_CALL, CONDITION, JUMP, CALL, RETURN, JUMP_TO, CALL_TO, COUNT
+};
+
+/* State that an EXECUTED instruction needs beside the general registers and the flags. */
+enum { GENERAL_STATE, VECTOR_STATE, X87_STATE };
+
+/* A memory operand is at `segment` + base + index << shift + displacement. */
+struct instruction {
+    u64 displacement; /* with a relative one (RIP), the address itself */
+    u64 immediate;    /* the target of a direct branch, else the immediate operand */
+    u8 length, what, state, size; /* size: of the operand; in memory at most so many bytes */
+    u8 opcode;                    /* its last byte */
+    u8 reg, rm;                   /* ModRM.reg; ModRM.rm where that is a register, else NO_REGISTER */
+    u8 other;                     /* VEX.vvvv or EVEX.vvvv, else NO_REGISTER */
+    u8 memory, base, index, shift, segment; /* memory: it has such an operand; segment: 0, 1 FS, 2 GS */
+    u8 address_32, only_writes, repeats;    /* repeats: 0, 0xF2, 0xF3 */
+    u8 has_rex, scaled;                     /* scaled: an 8-bit displacement in units of EVEX */
+    /* where its parts are in its bytes */
+    u8 prefixes, opcodes, modrm, after_operand;
+};
+
+/* Decode the instruction at `address` from `have` bytes. 0 where they end too early; what is not known is UNSUPPORTED, with a
+ * length of 1 at least. Intel SDM volume 2, chapter 2 and appendix A. */
+int x86_decode(struct instruction *found, const u8 *code, int have, u64 address);
+
+/* The bytes of an EXECUTED instruction with its memory operand at [scratch], which is RBX, RSI or RDI. How many: at most
+ * LONGEST_INSTRUCTION. */
+int x86_at_register(const struct instruction *of, const u8 *code, int scratch, u8 *out);
+
+/* The same for an 8-bit displacement in units of EVEX, with displacement and base [scratch + 8-bit displacement]. */
+int x86_at_displacement(const struct instruction *of, const u8 *code, int scratch, u8 *out);
+
+#endif
