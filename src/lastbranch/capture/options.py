@@ -146,6 +146,8 @@ class Summary:
     """How call stacks were recorded."""
     stacks: dict[str, int] = field(default_factory=dict)
     """Number of bursts by how their call stacks ended; only ``whole`` ones have all callers."""
+    compared: str = ""
+    """How often threads took the branches that were foreseen."""
     self_test: dict[str, str] = field(default_factory=dict)
     """Result of the start-up test, by engine."""
     processes: int = 0
@@ -169,7 +171,7 @@ class Summary:
                 return {key: value for key, value in rest.items() if value}
             return new - old if isinstance(new, int | float) else new
 
-        same = ("self_test", "exit_code", "status")
+        same = ("compared", "self_test", "exit_code", "status")
         names = [one.name for one in fields(self) if one.name not in same]
         return replace(self, **{name: difference(getattr(self, name), getattr(before, name)) for name in names})
 

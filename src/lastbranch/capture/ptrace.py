@@ -24,7 +24,8 @@ __all__ = [
     "PC",
     "Resumer", "Poke", "RESUME_FLAG", "RIP", "Registers", "STACK", "THREADS", "TICK", "TRACE_CALLS", "WORDS", "at_call",
     "compiled", "cont", "cont_to_call", "detach", "event_message", "event_of", "go_on_at", "interrupt", "is_64_bit",
-    "listen", "next_stop", "poke_user", "refusal", "register_set", "registers", "reports", "restarts", "seize", "set_register_set",
+    "listen", "next_stop", "poke_user", "refusal", "register_set", "registers", "reports", "restarts", "seize",
+    "set_register_set",
     "set_sigmask", "siginfo", "sigmask", "signal_of", "single_step", "stopped", "ticking", "wait",
 ]  # fmt: skip
 

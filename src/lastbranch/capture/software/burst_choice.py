@@ -35,12 +35,12 @@ _UP_TO_A_CALL = 1 << 20
 """Branches of a burst that only a system call, or the number of stops, is to end."""
 
 
-def limits_of(options: Options, select: int) -> tuple[BurstLimits, BurstLengths]:
-    """When bursts end, and who draws their lengths. A ring is read when one to two times ``depth`` branches have passed
-    its filter, in call-stack mode, where returns delete calls, two to three times: at a fixed number a loop would show
-    one of its branches as the newest in all records."""
+def limits_of(options: Options, select: int, *, cheap: bool = False) -> tuple[BurstLimits, BurstLengths]:
+    """When bursts end, and who draws their lengths. ``cheap``: a branch costs next to nothing. A ring is read when
+    one to two times ``depth`` branches have passed its filter, in call-stack mode, where returns delete calls, two to
+    three times: at a fixed number a loop would show one of its branches as the newest in all records."""
     if not is_ring(options, select):
-        lengths = BurstLengths(options.burst)
+        lengths = BurstLengths(options.burst, cheap=cheap)
         return BurstLimits(lengths.most, stops=64 + 16 * lengths.most), lengths
     least = options.depth * 2 if select & CALL_STACK else options.depth
     lengths = BurstLengths((least, least + options.depth))

@@ -18,7 +18,7 @@ from .bursts import Burst, BurstLimits
 from .control_flow import Code
 from .engines import Engine, Target
 from .record_writer import Sideband
-from .run_ahead import Comparison, RunAhead
+from .run_ahead import Comparison, Foreseen, RunAhead
 from .successors import Successors
 from .tree import Process, Thread
 
@@ -206,6 +206,8 @@ class NoBurst(Exception):
 
 
 _PROGRAMS = 32
+_COMPARED = 96
+"""Branches of a burst that are followed, too: each takes as long as a hundred that are only foreseen."""
 
 
 class BurstRunner:
@@ -238,15 +240,19 @@ class BurstRunner:
         if foreseen is not None and not self.compared.due():
             self.compared.spent(time.perf_counter() - begun, compared=False)
             return foreseen, stat.cpu
-        burst, cpu = self._followed(thread, stat, is_trigger, limits)
-        self.compared.spent(time.perf_counter() - begun, compared=foreseen is not None)
-        if foreseen is not None:
-            self.compared.add(foreseen, burst)
-            if self.compared.fails:
-                self.ahead = None
-        return burst, cpu
+        if foreseen is None:
+            return self._followed(thread, stat, is_trigger, limits)
+        burst, cpu = self._followed(thread, stat, is_trigger, limits.of(min(limits.depth, _COMPARED)))
+        self.compared.spent(time.perf_counter() - begun, compared=True)
+        same = self.compared.add(foreseen, burst)
+        if self.compared.fails:
+            self.ahead = None
+        if burst.dropped or not same:
+            return burst, cpu
+        foreseen.status = burst.status
+        return foreseen, cpu
 
-    def _foreseen(self, thread: Thread, limits: BurstLimits) -> Burst | None:
+    def _foreseen(self, thread: Thread, limits: BurstLimits) -> Foreseen | None:
         """A burst for which the thread need not move, where that is possible."""
         ahead, process = self.ahead, thread.process
         if ahead is None:

@@ -61,10 +61,9 @@ class Burst:
     status: int | None = None
     """A wait status that came instead of the next stop, for the collector to handle."""
     stops: int = 0
-    ahead: bool = False
-    """It was foreseen (`run_ahead`): the thread is still at ``start``."""
-    lengths: list[int] = field(default_factory=list)
-    """Of a burst that was foreseen, the lengths of the branch instructions."""
+
+    def __len__(self) -> int:
+        return len(self.edges)
 
     @property
     def dropped(self) -> bool:

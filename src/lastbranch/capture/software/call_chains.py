@@ -20,10 +20,11 @@ from ..traceable import program_contains
 from .bursts import Burst
 from .control_flow import CALLS, RETURN, Edge
 from .instructions import ADDRESSES, LONGEST, WORD
+from .run_ahead import Foreseen, chain_in
 from .tree import Process, Thread
 from .unwinder import ENDS, Stack, Unwinder
 
-__all__ = ["CallChains", "followed", "rewound"]
+__all__ = ["CallChains", "rewound"]
 
 _ELSEWHERE = "of a thread that had gone on"
 """A burst whose thread is not at the end that is known: it may have made or left frames since."""
@@ -80,16 +81,14 @@ class CallChains:
     def end(self, thread: Thread, burst: Burst) -> None:
         """It has ended, and the thread is still stopped."""
         self._after = None
-        if burst.dropped or not burst.edges:
+        if burst.dropped or not len(burst):
             return
         if thread.process.splits_stack and self._unwinder is not None:
             self.counts[_SPLIT] += 1
         if self._before is None:
             return
-        if burst.ahead:
-            self._after = followed(burst, self._before)
-            self.counts[_JUMPED_AHEAD if self._after is None else ENDS[self._after.end]] += 1
-            return
+        if isinstance(burst, Foreseen):
+            return  # `records` finds its chains
         self._after = self._stack(thread)
         if self._after is None or self._registers[PC] != burst.end:
             self._after = None
@@ -126,6 +125,22 @@ class CallChains:
             for program in sorted(self._refused)
         )
 
+    def records(self, burst: Foreseen, depth: int) -> list[tuple[int, bytes]]:
+        """`Foreseen.records` of the burst that `end` was called for."""
+        before, chains = self._before, self._unwinder is not None
+        records, fit = burst.records(depth, chains, None if before is None else before.frames[1:])
+        if before is not None:
+            self.counts[ENDS[before.end] if fit else _JUMPED_AHEAD] += 1
+        return records
+
+    def follow(self, burst: Foreseen) -> None:
+        """Find the stack at the end of the burst that `end` was called for, for `of`."""
+        if self._before is None:
+            return
+        ((_, stacks),) = self.records(burst, len(burst))
+        if frames := chain_in(stacks):
+            self._after = Stack(frames, self._before.end)
+
     def of(self, edges: Sequence[Edge], places: Iterable[int]) -> list[Sequence[int]]:
         """The chain of each record of the burst that `end` was called for, whose branches were ``edges``, oldest first.
         A record ends after so many of them: ``places``, ascending. A chain is empty where it is not known."""
@@ -138,19 +153,6 @@ class CallChains:
             if found is None:
                 self.counts[_JUMPED] += 1
         return [*(found or [()] * len(earlier)), self._after.frames]
-
-
-def followed(burst: Burst, before: Stack) -> Stack | None:
-    """The stack after a burst that was foreseen: ``before`` with its calls and returns. ``None`` where they do not fit,
-    as with a jump out of several functions or another stack."""
-    callers = before.frames[:0:-1]
-    for (source, target, kind), length in zip(burst.edges, burst.lengths, strict=True):
-        if kind in CALLS:
-            callers.append(source + length)
-        elif kind == RETURN:
-            if callers and callers.pop() != target:
-                return None
-    return Stack([burst.end, *reversed(callers)], before.end)
 
 
 def rewound(edges: Sequence[Edge], places: Sequence[int], before: Stack, after: Stack) -> list[Sequence[int]] | None:

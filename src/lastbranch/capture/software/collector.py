@@ -28,6 +28,7 @@ from .control_flow import CALLS, Edge
 from .detaching import detach_all, detach_thread
 from .instructions import LONGEST
 from .record_writer import RecordWriter, Sideband, now
+from .run_ahead import Foreseen
 from .schedule import Budget, BurstLengths, Duty, Trigger
 from .successors import Successors
 from .tree import Call, Process, Thread, Tree
@@ -66,7 +67,7 @@ class Collector:
         self.tree, self.root, self.options, self.select = tree, root, options, select
         self.bursts, self.trigger, self.sideband, self.out, self.summary = bursts, trigger, sideband, out, summary
         self.kills, self._report_time, self._watched = kills, report_time, watched
-        self.duty = Duty(options.duty, options.burst_period)
+        self.duty = Duty(options.duty, options.burst_period, cheap=bursts.ahead is not None)
         self._following = Budget(options.duty / 2, _MOST_FOLLOWING, _MOST_FOLLOWING)
         """What new threads may cost: each stops at least twice."""
         self._traced = ptrace.FOLLOW | (ptrace.EXITKILL if kills else 0) | (ptrace.TRACE_CALLS if options.calls else 0)
@@ -159,6 +160,7 @@ class Collector:
         self.summary.ended, self.summary.skipped = dict(self._ended), dict(self._skipped)
         self._note_losses()
         self.summary.stacks = dict(self.chains.counts)
+        self.summary.compared = str(self.bursts.compared)
         self.out.flush()  # others may read the file while it grows
         self.on_tick(self.summary)
 
@@ -436,7 +438,7 @@ class Collector:
                 self._skipped[str(reason)] += 1
                 burst, cpu_number = Burst(), -1
             when = now()  # before it runs again, and may map other code there
-            if burst.edges and not burst.dropped:
+            if len(burst) and not burst.dropped:
                 self.sideband.reached(self.out, thread, when)
             self.chains.end(thread, burst)
             if not burst.dropped:
@@ -450,17 +452,19 @@ class Collector:
         self.summary.in_bursts += self.duty.spent(took, cpu, waited / 1e9)
         if cpu_number >= 0:
             self._ended[burst.why] += 1
-        if burst.edges and not burst.dropped:
+        # It runs again. Where others wait for our processor, what we do now costs them as much as a burst.
+        begun, busy = time.thread_time(), not spare_processor()
+        if len(burst) and not burst.dropped:
             self._write_records(thread, burst, when, weight, cpu_number, length)
+        successors = thread.process.successors
+        followed = not isinstance(burst, Foreseen)
+        if followed and burst.status is None and successors is not None and successors.burst > 1:
+            # Finding ends is to cost less than the bursts, which programs that soon end would not repay.
+            successors.widen(took)
+        if busy:
+            self.duty.lost(time.thread_time() - begun)
         if burst.status is not None:
             self._handle(thread.tid, burst.status)
-        elif (successors := thread.process.successors) is not None and successors.burst > 1:
-            # It runs again. Finding ends is to cost less than the bursts, which programs that soon end would not repay.
-            # Where others wait for our processor, it costs them as much as a burst.
-            begun, busy = time.thread_time(), not spare_processor()
-            successors.widen(took)
-            if busy:
-                self.duty.lost(time.thread_time() - begun)
 
     # -- system calls at which bursts ended
 
@@ -513,6 +517,12 @@ class Collector:
 
     def _write_records(self, thread: Thread, burst: Burst, when: int, weight: int, cpu: int, length: int) -> None:
         """All records of a burst, oldest first: they have its time and its start, and share its weight."""
+        if isinstance(burst, Foreseen):
+            if not self.is_ring:
+                self._write_foreseen(thread, burst, when, weight, cpu)
+                return
+            burst.read_edges()
+            self.chains.follow(burst)
         # The last stop may reveal more than `length`. A ring is read after exactly that many, since the newest that a
         # stop reveals is never a direct jump.
         kept = self._cut(burst.edges, length) if self.is_ring else burst.edges[-length:]
@@ -527,6 +537,16 @@ class Collector:
             self.out.sample(when, thread.process.pid, thread.tid, cpu, burst.start, end, part, stack, frames)
             self.summary.branches += len(stack)
             self.summary.full += len(stack) == self.options.depth
+        self.summary.bursts += 1
+
+    def _write_foreseen(self, thread: Thread, burst: Foreseen, when: int, weight: int, cpu: int) -> None:
+        depth, count, pid = self.options.depth, len(burst), thread.process.pid
+        records = self.chains.records(burst, depth)
+        for number, (end, stacks) in enumerate(records):
+            part = weight * (number + 1) // len(records) - weight * number // len(records)
+            self.out.packed(when, pid, thread.tid, cpu, burst.start, end, part, stacks)
+        self.summary.branches += count
+        self.summary.full += count // depth
         self.summary.bursts += 1
 
     def _cut(self, edges: list[Edge], length: int) -> list[Edge]:

@@ -130,9 +130,18 @@ class RecordWriter:
         words = [len(chain), *chain] if self._chains else []
         words.append(len(stack))
         words += [word for source, target, kind in stack for word in (source, target, kind << _TYPE_SHIFT | _PRIV_USER)]
-        number = _CALL_ID if call else _BURST_ID
-        body = struct.pack(f"=QQiiQQiIQ{len(words)}Q", number, end, pid, tid, when, start, cpu, 0, weight, *words)
-        self.write(record("SAMPLE", body, MISC.USER))
+        self.packed(when, pid, tid, cpu, start, end, weight, struct.pack(f"={len(words)}Q", *words), call=call)
+
+    def packed(
+        self, when: int, pid: int, tid: int, cpu: int, start: int, end: int, weight: int, stacks: bytes, *,
+        call: bool = False,
+    ) -> None:  # fmt: skip
+        """`sample` with ``stacks`` as they are in the record: the call chain, if there are any, and the branches."""
+        body = _SAMPLE.pack(_CALL_ID if call else _BURST_ID, end, pid, tid, when, start, cpu, 0, weight)
+        self.write(record("SAMPLE", body + stacks, MISC.USER))
+
+
+_SAMPLE = struct.Struct("=QQiiQQiIQ")
 
 
 # -- the sideband: from perf events, or where the kernel refuses those, from ptrace events and /proc

@@ -48,9 +48,10 @@ def record_software(
             summary.notes = (*summary.notes, _SLOWER if HERE.compiled else _SLOWER_HERE)
         trigger = choose_trigger(launched)
         summary.trigger = trigger.name
-        limits, lengths = limits_of(options, select)
-        bursts = BurstRunner(engine, limits, SharedProcessor() if launched else ThreadsProcessor())
-        bursts.ahead = None if options.calls else choose_ahead(summary)
+        ahead = None if options.calls else choose_ahead(summary)
+        limits, lengths = limits_of(options, select, cheap=ahead is not None)
+        processor = SharedProcessor() if launched else ThreadsProcessor()
+        bursts = BurstRunner(engine, limits, processor, ahead=ahead)
         summary.call_graph = graph = _call_graph(options.call_graph, select)
         period = options.burst_period or FIRST_PERIOD
         out = RecordWriter(file, options.select, period, options.time_period, graph, calls=bool(options.calls))

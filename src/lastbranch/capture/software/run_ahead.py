@@ -1,26 +1,30 @@
 """Running ahead: the branches that a stopped thread is about to take, while it stays where it is.
 
-native/run_ahead.c executes the thread's code on copies of its registers and of the memory that it reads. So a burst costs
-one stop of the thread, however many branches it has. What cannot be known without the thread (clocks, random numbers, a
-fault) ends the run, and the burst is followed by an engine instead, from branch to branch. Now and then a burst is both:
-`Comparison` counts whether the thread then took the branches that were foreseen.
+native/run_ahead.c executes the thread's code on copies of its registers and of the memory that it reads. So a burst
+costs one stop of the thread, however many branches it has. What cannot be known without the thread (clocks, random
+numbers, a fault) ends the run, and an engine follows the thread instead, from branch to branch. Now and then both are
+done: `Comparison` counts whether the thread took the branches that were foreseen.
 """
 
 from __future__ import annotations
 
 import ctypes
+import struct
 import weakref
+from collections.abc import Sequence
 
 from ... import native
+from ...model import counted
 from ..architectures import HERE
 from ..ptrace import PC, Registers
 from .bursts import Burst, BurstLimits
 
-__all__ = ["Comparison", "RunAhead"]
+__all__ = ["Comparison", "Foreseen", "RunAhead", "chain_in"]
 
 NAME = "running ahead"
 WHY = (
-    "full", "system call", "unreadable code", "not modelled", "fault", "instructions", "repeats itself", "memory changed",
+    "full", "system call", "unreadable code", "not modelled", "fault", "instructions", "repeats itself",
+    "memory changed",
 )  # fmt: skip
 """Why a run ends, as run_ahead.c counts."""
 _NOT_SEEN = frozenset(("unreadable code", "not modelled", "fault"))
@@ -29,7 +33,10 @@ _ROOM = 1 << 14
 """Most branches of a run."""
 _INSTRUCTIONS, _FOR_EACH = 1 << 14, 64
 """Most instructions of a run: so many, and so many more for each branch."""
-_KIND_BITS = 8
+_KIND = 0xFF
+_MOST_CALLERS = 1 << 12
+_RECORDS = 1 << 20
+"""Words for the records of a burst, with their call chains."""
 
 
 class _Run(ctypes.Structure):
@@ -41,6 +48,32 @@ class _Run(ctypes.Structure):
             "count", "executed", "why", "address", "pages",
         )
     ]  # fmt: skip
+
+
+class Foreseen(Burst):
+    """A burst that was foreseen: the thread need not have moved. It is valid until the next one."""
+
+    def __init__(self, ahead: RunAhead, start: int, end: int, why: str) -> None:
+        self._ahead, self._count = ahead, int(ahead.asked.count)
+        super().__init__(start, end, why=why, stops=1)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def read_edges(self) -> None:
+        """Fill in `edges`, which `records` does not need."""
+        words = self._ahead.words[: 3 * self._count]
+        kinds = [kind & _KIND for kind in words[2::3]]
+        self.edges = list(zip(words[::3], words[1::3], kinds, strict=True))
+
+    def records(self, depth: int, chains: bool, callers: Sequence[int] | None) -> tuple[list[tuple[int, bytes]], bool]:
+        """Records of ``depth`` branches, oldest first: where each ends, and what `RecordWriter.packed` takes. Also
+        whether all calls and returns fit ``callers``: the return addresses at the begin, innermost first, ``None`` if
+        not known. ``chains``: records have call chains."""
+        stacks, fit = self._ahead.records(self._count, depth, chains, callers, self.end)
+        newest = (self._count - 1 - depth * n for n in range(len(stacks) - 1, 0, -1))
+        ends = [self._ahead.words[3 * index + 1] for index in newest]
+        return list(zip([*ends, self.end], stacks, strict=True)), fit
 
 
 class RunAhead:
@@ -55,9 +88,15 @@ class RunAhead:
         weakref.finalize(self, library.lb_ahead_free, self._ahead)
         self.registers = Registers()
         """Those of the thread; after a run, as they were at its end."""
-        self._edges = (ctypes.c_uint64 * (3 * _ROOM))()
-        self._asked = _Run(room=_ROOM, registers=ctypes.addressof(self.registers), edges=ctypes.addressof(self._edges))
-        self._at = ctypes.c_void_p(ctypes.addressof(self._asked))
+        self.words = (ctypes.c_uint64 * (3 * _ROOM))()
+        """The branches of the last run, oldest first: source, target, and perf's branch type with the length of the
+        instruction from bit 8 on."""
+        self.asked = _Run(room=_ROOM, registers=ctypes.addressof(self.registers), edges=ctypes.addressof(self.words))
+        self._at = ctypes.c_void_p(ctypes.addressof(self.asked))
+        self._make_records = library.lb_burst_records
+        self._callers = (ctypes.c_uint64 * (_ROOM + _MOST_CALLERS))()
+        self._records = (ctypes.c_uint64 * _RECORDS)()
+        self._begins, self._fits = (ctypes.c_int64 * (_ROOM + 1))(), ctypes.c_int()
 
     @classmethod
     def here(cls) -> RunAhead | None:
@@ -68,13 +107,13 @@ class RunAhead:
         except OSError:
             return None
 
-    def burst(self, tid: int, memory: int, limits: BurstLimits, *, alone: bool, space: int = 0) -> Burst | None:
+    def burst(self, tid: int, memory: int, limits: BurstLimits, *, alone: bool, space: int = 0) -> Foreseen | None:
         """The burst of the stopped thread ``tid`` with `registers`; ``None`` where the run cannot see it.
 
         ``memory``: the file descriptor of its memory. ``alone``: no other thread writes there. ``space``: a number of
         its address space, under which its code is kept.
         """
-        asked, start = self._asked, self.registers[PC]
+        asked, start = self.asked, self.registers[PC]
         asked.thread, asked.memory, asked.space, asked.alone = tid, memory, space, alone
         asked.kinds, asked.wanted, asked.depth = limits.kinds, limits.depth, limits.depth
         asked.most = _INSTRUCTIONS + _FOR_EACH * limits.depth
@@ -83,25 +122,44 @@ class RunAhead:
         why = WHY[asked.why]
         if why in _NOT_SEEN or (why == "memory changed" and not asked.count):
             return None
-        burst = Burst(start, why=why, stops=1, ahead=True)
-        words = self._edges[: 3 * asked.count]
-        sources, targets, kinds = words[::3], words[1::3], words[2::3]
-        mask = (1 << _KIND_BITS) - 1
-        burst.edges = list(zip(sources, targets, [kind & mask for kind in kinds], strict=True))
-        burst.lengths = [kind >> _KIND_BITS for kind in kinds]
-        burst.end = burst.edges[-1][1] if why == "memory changed" else asked.address
-        return burst
+        end = self.words[3 * asked.count - 2] if why == "memory changed" else asked.address
+        return Foreseen(self, start, end, why)
+
+    def records(
+        self, count: int, depth: int, chains: bool, callers: Sequence[int] | None, end: int
+    ) -> tuple[list[bytes], bool]:
+        """`Foreseen.records` of the last run."""
+        known = -1 if callers is None or len(callers) > _MOST_CALLERS else len(callers)
+        if callers is not None and known > 0:
+            self._callers[:known] = list(callers[::-1])
+        begins, out = self._begins, self._records
+        while True:
+            made = self._make_records(
+                self.words, count, depth, chains, self._callers, known, end, out, _RECORDS, begins,
+                ctypes.byref(self._fits),
+            )  # fmt: skip
+            if made >= 0:
+                break
+            known = -1  # deep stacks, many records: without their chains there is room
+        words = memoryview(out).cast("B")
+        return [bytes(words[8 * begins[n] : 8 * begins[n + 1]]) for n in range(made)], bool(self._fits.value)
+
+
+def chain_in(stacks: bytes) -> list[int]:
+    """The call chain of a record with one, innermost first."""
+    (count,) = struct.unpack_from("=Q", stacks)
+    return list(struct.unpack_from(f"=8x{count}Q", stacks))[1:]
 
 
 class Comparison:
     """Which bursts are to be followed, too, and what came of it.
 
-    The first one is, and as many later ones as a share of the time in bursts allows.
+    As many as ``share`` of the time in bursts allows. The first one takes ``first`` seconds, since the engine does not
+    know the code yet: programs that soon end do without.
     """
 
-    def __init__(self, share: float = 0.2) -> None:
-        self._share = share
-        self._owed = 0.0
+    def __init__(self, share: float = 0.2, first: float = 0.01) -> None:
+        self._share, self._owed = share, first
         self.same = self.different = 0
         """Bursts by whether the thread took the branches that were foreseen, as far as both go."""
 
@@ -113,13 +171,14 @@ class Comparison:
         """A burst took ``seconds``."""
         self._owed += seconds if compared else -self._share * seconds
 
-    def add(self, foreseen: Burst, taken: Burst) -> None:
-        """What was foreseen, and what the thread did."""
-        both = min(len(foreseen.edges), len(taken.edges))
-        if foreseen.edges[:both] == taken.edges[:both]:
-            self.same += 1
-        else:
-            self.different += 1
+    def add(self, foreseen: Foreseen, taken: Burst) -> bool:
+        """Whether the thread took the branches that were ``foreseen``, as far as both go."""
+        foreseen.read_edges()
+        both = min(len(foreseen), len(taken))
+        same = foreseen.edges[:both] == taken.edges[:both]
+        self.same += same
+        self.different += not same
+        return same
 
     @property
     def fails(self) -> bool:
@@ -127,7 +186,8 @@ class Comparison:
         return self.different > _MOST_DIFFERENT and self.different * 4 > self.same
 
     def __str__(self) -> str:
-        return f"{self.same} of {self.same + self.different} followed bursts were as foreseen"
+        both = self.same + self.different
+        return f"of {counted(both, 'burst')} that were followed, too, {self.same} were as foreseen" if both else ""
 
 
 _MOST_DIFFERENT = 3

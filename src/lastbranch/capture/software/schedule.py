@@ -212,6 +212,9 @@ def _interrupt(thread: Thread) -> None:
 _KERNEL_MINIMUM = 10_000
 """The shortest period of this clock in the kernel (perf_swevent_start_hrtimer)."""
 _SHORTEST, _LONGEST = 1_000_000, 1_000_000_000
+_PART, _SPARING, _USUAL_SHARE = 500, 20_000_000, 0.05
+"""Where bursts are cheap, periods last at least one part in so many of the recording, and in the end so many ns at a
+share of `_USUAL_SHARE`: a file need not grow faster than that."""
 _LARGEST_BUDGET = 0.1
 """Most seconds of burst time that accumulate while nothing runs."""
 _JITTER = 0.25
@@ -245,10 +248,13 @@ class Duty:
     all the time.
 
     ``period`` in ns is fixed if it is not 0. Otherwise it follows the cost of bursts and the number of running threads.
+    ``cheap``: bursts cost so little that not all of the share is used.
     """
 
-    def __init__(self, share: float, period: int = 0, first_cost: float = 0.002) -> None:
-        self.share = share
+    def __init__(self, share: float, period: int = 0, first_cost: float = 0.002, *, cheap: bool = False) -> None:
+        self.share, self._cheap, self._begun = share, cheap, time.monotonic()
+        if cheap:
+            first_cost /= 4
         self._fixed = period
         self._cost = first_cost
         self._cpu = self._apart = first_cost / share
@@ -265,7 +271,14 @@ class Duty:
         running = max(self._cpu / self._apart, 1.0)
         # A single thread does not run during its bursts; of several threads, the others do.
         bursts_apart = running / self.share - (running == 1)
-        return min(max(int(self._cost * bursts_apart * 1e9), _SHORTEST), _LONGEST)
+        return min(max(int(self._cost * bursts_apart * 1e9), self._shortest), _LONGEST)
+
+    @property
+    def _shortest(self) -> int:
+        if not self._cheap:
+            return _SHORTEST
+        enough = int(_SPARING * min(_USUAL_SHARE / self.share, 1.0))
+        return min(max(int((time.monotonic() - self._begun) * 1e9) // _PART, _SHORTEST), enough)
 
     def next_period(self) -> int:
         """A period with jitter, so that bursts do not synchronize with the program; after too much burst time, about as
@@ -321,16 +334,16 @@ class BurstLengths:
 
     Few bursts show most if they are short, since each begins elsewhere; many, if they are long, since their later
     branches depend less on where the burst began. So they grow with the recording, unless ``fixed`` has the fewest and
-    the most branches of all of them.
+    the most branches of all of them. Where a branch costs next to nothing (``cheap``) all are long.
     """
 
-    def __init__(self, fixed: tuple[int, int] | None = None) -> None:
-        self._fixed = fixed
+    def __init__(self, fixed: tuple[int, int] | None = None, *, cheap: bool = False) -> None:
+        self._fixed, self._cheap = fixed, cheap
         self.most = fixed[1] if fixed else _LONG * 3 // 2
 
     def next(self, spent: float) -> int:
         """Of a burst before which bursts have taken ``spent`` seconds."""
         if self._fixed:
             return random.randint(*self._fixed)
-        mean = int(min(max(_AT_ONE_SECOND * spent**0.5, _SHORT), _LONG))
+        mean = _LONG if self._cheap else int(min(max(_AT_ONE_SECOND * spent**0.5, _SHORT), _LONG))
         return random.randint(mean // 2, mean * 3 // 2)

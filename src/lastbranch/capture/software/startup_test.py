@@ -116,7 +116,10 @@ def test_ahead(ahead: RunAhead) -> str:
         stack = (ctypes.c_uint64 * 16)()
         ahead.registers[PC], ahead.registers[STACK] = base, ctypes.addressof(stack) + 64
         burst = ahead.burst(os.getpid(), memory.fileno(), BurstLimits(_DEPTH), alone=True)
-        return "it cannot see the code" if burst is None else _compared(burst, base)
+        if burst is None:
+            return "it cannot see the code"
+        burst.read_edges()
+        return _compared(burst, base)
 
 
 def report_time() -> float:
