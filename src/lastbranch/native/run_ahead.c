@@ -32,6 +32,7 @@ enum { SAVED = 4 };
 enum { FULL, AT_SYSTEM_CALL, UNREADABLE, NOT_MODELLED, FAULTS, STOPS, REPEATS, CHANGED };
 
 enum { CF = 1, PF = 4, AF = 0x10, ZF = 0x40, SF = 0x80, DF = 0x400, OF = 0x800 };
+enum { SWITCHED = 1 << 16 }; /* of an edge: before it, the stack pointer was set to a lower address */
 enum { OWN_FLAGS = CF | PF | AF | ZF | SF | DF | OF };
 enum { GETREGSET = 0x4204, X_STATE = 0x202 };
 /* struct user_regs_struct */
@@ -63,7 +64,7 @@ struct known {
     struct instruction i;
     u32 space, page, next_page, generation, next_generation;
     u32 piece; /* its offset from the state, 0: none */
-    u8 scratch;
+    u8 scratch, loads_stack;
 };
 
 struct saved { u64 address; struct vectors v; };
@@ -72,7 +73,7 @@ struct saved { u64 address; struct vectors v; };
 struct run {
     u64 memory, thread, space, alone, kinds, wanted, depth, most, room;
     u64 *registers; /* struct user_regs_struct: before, and afterwards at the end of the run */
-    u64 *edges;     /* source, target, perf's branch type and the length of the instruction in bits 8 up */
+    u64 *edges;     /* source, target, perf's branch type with the length of the instruction in bits 8 up, stack pointer */
     u64 count, executed, why, address, pages;
 };
 
@@ -483,6 +484,7 @@ static struct known *known_at(struct ahead *a, u64 address)
     *k = (struct known){.address = address, .i = i, .space = space, .page = page - 1, .next_page = next - 1,
                         .generation = a->code_pages[page - 1].generation, .next_generation = a->code_pages[next - 1].generation};
     if (i.what == EXECUTED) {
+        k->loads_stack = x86_loads_stack(&i);
         if (a->end_of_code - a->code < 2 * PIECE) k->i.what = UNSUPPORTED;
         else make_piece(a, k, bytes);
     }
@@ -710,7 +712,7 @@ static int run(struct ahead *a)
     struct state *s = a->state;
     u64 *g = s->general, at = r->registers[U_RIP], counted = 0;
     u64 seen[17] = {0}, seen_at = 0, seen_changes = 0, value;
-    u64 target = 0;
+    u64 target = 0, switched = 0;
     for (;; r->executed++) {
         r->address = at;
         if (r->executed >= r->most) return STOPS;
@@ -721,8 +723,10 @@ static int run(struct ahead *a)
         int kind = 0;
         switch (i->what) {
         case EXECUTED: {
+            u64 stack = g[RSP];
             int why = executed(a, k);
             if (why != FULL) return why;
+            if (k->loads_stack && g[RSP] < stack) switched = SWITCHED;
             break;
         }
         case NOTHING_TO_DO: break;
@@ -817,8 +821,9 @@ static int run(struct ahead *a)
             at = next;
             continue;
         }
-        u64 *edge = r->edges + 3 * r->count++;
-        edge[0] = at, edge[1] = target, edge[2] = (u64)kind | (u64)i->length << 8;
+        u64 *edge = r->edges + 4 * r->count++;
+        edge[0] = at, edge[1] = target, edge[2] = (u64)kind | (u64)i->length << 8 | switched, edge[3] = g[RSP];
+        switched = 0;
         counted += r->kinds >> kind & 1;
         int back = target <= at;
         r->address = at = target;

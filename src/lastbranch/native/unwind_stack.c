@@ -29,7 +29,7 @@ struct unwind {
     u64 memory, owner;
     struct row *rows;
     u64 mask;
-    u64 *frames;
+    u64 *frames, *bases; /* return addresses; the stack pointer after each return */
     u64 room, count;
     u64 registers[REGISTERS];
     u64 exact, largest; /* the address is no return address; the largest frame in bytes */
@@ -72,6 +72,7 @@ EXPORT int lb_unwind_stack(struct unwind *u)
         r[RIP] = returns;
         u->exact = 0;
         if (!returns) return WHOLE;
+        u->bases[u->count] = cfa;
         u->frames[u->count++] = returns;
     }
 }

@@ -287,6 +287,17 @@ int x86_decode(struct instruction *f, const u8 *code, int have, u64 address)
     return 1;
 }
 
+int x86_loads_stack(const struct instruction *i)
+{
+    if (i->state || i->opcodes != i->prefixes + i->has_rex) return 0;
+    switch (i->opcode) {
+    case 0x89: return i->rm == RSP && i->reg != RBP;
+    case 0x8B: return i->reg == RSP && i->rm != RBP;
+    case 0x87: return i->reg == RSP || i->rm == RSP;
+    }
+    return 0;
+}
+
 int x86_at_register(const struct instruction *of, const u8 *code, int scratch, u8 *out)
 {
     int n = 0;

@@ -39,6 +39,9 @@ struct instruction {
  * length of 1 at least. Intel SDM volume 2, chapter 2 and appendix A. */
 int x86_decode(struct instruction *found, const u8 *code, int have, u64 address);
 
+/* Whether an EXECUTED instruction may set the stack pointer to anything: MOV, XCHG, and not the epilogue's from RBP. */
+int x86_loads_stack(const struct instruction *of);
+
 /* The bytes of an EXECUTED instruction with its memory operand at [scratch], which is RBX, RSI or RDI. How many: at most
  * LONGEST_INSTRUCTION. */
 int x86_at_register(const struct instruction *of, const u8 *code, int scratch, u8 *out);

@@ -128,7 +128,8 @@ class CallChains:
     def records(self, burst: Foreseen, depth: int) -> list[tuple[int, bytes]]:
         """`Foreseen.records` of the burst that `end` was called for."""
         before, chains = self._before, self._unwinder is not None
-        records, fit = burst.records(depth, chains, None if before is None else before.frames[1:])
+        callers = None if before is None else list(zip(before.frames[1:], before.bases, strict=True))
+        records, fit = burst.records(depth, chains, callers)
         if before is not None:
             self.counts[ENDS[before.end] if fit else _JUMPED_AHEAD] += 1
         return records

@@ -33,7 +33,7 @@ _ROOM = 1 << 14
 """Most branches of a run."""
 _INSTRUCTIONS, _FOR_EACH = 1 << 14, 64
 """Most instructions of a run: so many, and so many more for each branch."""
-_KIND = 0xFF
+_EDGE, _KIND = 4, 0xFF
 _MOST_CALLERS = 1 << 12
 _RECORDS = 1 << 20
 """Words for the records of a burst, with their call chains."""
@@ -62,17 +62,19 @@ class Foreseen(Burst):
 
     def read_edges(self) -> None:
         """Fill in `edges`, which `records` does not need."""
-        words = self._ahead.words[: 3 * self._count]
-        kinds = [kind & _KIND for kind in words[2::3]]
-        self.edges = list(zip(words[::3], words[1::3], kinds, strict=True))
+        words = self._ahead.words[: _EDGE * self._count]
+        kinds = [kind & _KIND for kind in words[2::_EDGE]]
+        self.edges = list(zip(words[::_EDGE], words[1::_EDGE], kinds, strict=True))
 
-    def records(self, depth: int, chains: bool, callers: Sequence[int] | None) -> tuple[list[tuple[int, bytes]], bool]:
+    def records(
+        self, depth: int, chains: bool, callers: Sequence[tuple[int, int]] | None
+    ) -> tuple[list[tuple[int, bytes]], bool]:
         """Records of ``depth`` branches, oldest first: where each ends, and what `RecordWriter.packed` takes. Also
-        whether all calls and returns fit ``callers``: the return addresses at the begin, innermost first, ``None`` if
-        not known. ``chains``: records have call chains."""
+        whether the last call chain is known. ``callers`` at the begin, innermost first: return addresses, and the stack
+        pointer after each return; ``None`` if not known. ``chains``: records have call chains."""
         stacks, fit = self._ahead.records(self._count, depth, chains, callers, self.end)
         newest = (self._count - 1 - depth * n for n in range(len(stacks) - 1, 0, -1))
-        ends = [self._ahead.words[3 * index + 1] for index in newest]
+        ends = [self._ahead.words[_EDGE * index + 1] for index in newest]
         return list(zip([*ends, self.end], stacks, strict=True)), fit
 
 
@@ -88,13 +90,13 @@ class RunAhead:
         weakref.finalize(self, library.lb_ahead_free, self._ahead)
         self.registers = Registers()
         """Those of the thread; after a run, as they were at its end."""
-        self.words = (ctypes.c_uint64 * (3 * _ROOM))()
-        """The branches of the last run, oldest first: source, target, and perf's branch type with the length of the
-        instruction from bit 8 on."""
+        self.words = (ctypes.c_uint64 * (_EDGE * _ROOM))()
+        """The branches of the last run, oldest first: source, target, perf's branch type with the length of the
+        instruction from bit 8 on, and the stack pointer."""
         self.asked = _Run(room=_ROOM, registers=ctypes.addressof(self.registers), edges=ctypes.addressof(self.words))
         self._at = ctypes.c_void_p(ctypes.addressof(self.asked))
         self._make_records = library.lb_burst_records
-        self._callers = (ctypes.c_uint64 * (_ROOM + _MOST_CALLERS))()
+        self._callers = (ctypes.c_uint64 * (2 * (_ROOM + _MOST_CALLERS)))()
         self._records = (ctypes.c_uint64 * _RECORDS)()
         self._begins, self._fits = (ctypes.c_int64 * (_ROOM + 1))(), ctypes.c_int()
 
@@ -122,16 +124,16 @@ class RunAhead:
         why = WHY[asked.why]
         if why in _NOT_SEEN or (why == "memory changed" and not asked.count):
             return None
-        end = self.words[3 * asked.count - 2] if why == "memory changed" else asked.address
+        end = self.words[_EDGE * asked.count - 3] if why == "memory changed" else asked.address
         return Foreseen(self, start, end, why)
 
     def records(
-        self, count: int, depth: int, chains: bool, callers: Sequence[int] | None, end: int
+        self, count: int, depth: int, chains: bool, callers: Sequence[tuple[int, int]] | None, end: int
     ) -> tuple[list[bytes], bool]:
         """`Foreseen.records` of the last run."""
         known = -1 if callers is None or len(callers) > _MOST_CALLERS else len(callers)
         if callers is not None and known > 0:
-            self._callers[:known] = list(callers[::-1])
+            self._callers[: 2 * known] = [word for caller in reversed(callers) for word in caller]
         begins, out = self._begins, self._records
         while True:
             made = self._make_records(

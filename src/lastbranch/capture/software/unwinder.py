@@ -12,7 +12,7 @@ import ctypes
 import mmap
 import os
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from ...binaries.call_frames import CallFrames, Cie, Row, Rule, RuleKind
@@ -50,10 +50,11 @@ ENDS = (
 class Stack(NamedTuple):
     """``frames``: the thread's instruction, then return addresses, innermost first. Of a signal frame and of code that
     a signal interrupted, one more than the instruction: as in every call chain, one less is in the code that waits.
-    ``end``: an index of `ENDS`."""
+    ``end``: an index of `ENDS`. ``bases``: the stack pointer after the return to each frame but the first."""
 
     frames: list[int]
     end: int
+    bases: Sequence[int] = ()
 
 
 class Plain(NamedTuple):
@@ -264,7 +265,7 @@ class _Walker:
         self, space: AddressSpace, registers: list[int], lookup: Callable[[AddressSpace, int, bool], _Found]
     ) -> None:
         self.space, self.registers, self._lookup = space, registers, lookup
-        self.frames = [registers[_RIP]]
+        self.frames, self.bases = [registers[_RIP]], list[int]()
         self.exact = True
         """Whether this is the instruction itself, not a return address, which may be past the code of its function."""
 
@@ -280,7 +281,7 @@ class _Walker:
         while True:
             end = self.step()
             if end is not None:
-                return Stack(self.frames, end)
+                return Stack(self.frames, end, self.bases)
 
     def step(self) -> int | None:
         """Go to the caller; how the stack ends, if it does."""
@@ -303,6 +304,7 @@ class _Walker:
         if pc == 0:
             return WHOLE
         self.frames.append(pc + self.exact & ADDRESSES)
+        self.bases.append(self.registers[_RSP])
         return None
 
     def _word(self, address: int) -> int | None:
@@ -372,6 +374,7 @@ class _Walker:
         if self.space.mapping(self.key) is None:
             if len(self.frames) > 1:  # what was taken for a return address is none
                 self.frames.pop()
+                self.bases.pop()
             return UNKNOWN
         at = self._before_frame() if self.exact else None
         frame: int | None = registers[_RBP]
@@ -442,7 +445,7 @@ class _Context(ctypes.Structure):
     """`struct unwind` of unwind_stack.c."""
 
     _fields_ = [
-        *((name, ctypes.c_uint64) for name in ("memory", "owner", "rows", "mask", "frames", "room", "count")),
+        *((name, ctypes.c_uint64) for name in ("memory", "owner", "rows", "mask", "frames", "bases", "room", "count")),
         ("registers", ctypes.c_uint64 * len(_DWARF)),
         *((name, ctypes.c_uint64) for name in ("exact", "largest", "window", "capacity", "begin", "length")),
     ]  # fmt: skip
@@ -455,10 +458,11 @@ class _Walk:
         self._run = library.lb_unwind_stack
         self._memory = mmap.mmap(-1, ctypes.sizeof(_CRow) * _ROWS)  # which takes no memory before it is written
         self._rows = (_CRow * _ROWS).from_buffer(self._memory)
-        self._frames = (ctypes.c_uint64 * FRAMES)()
+        self._frames, self._bases = (ctypes.c_uint64 * FRAMES)(), (ctypes.c_uint64 * FRAMES)()
         self._window = (ctypes.c_uint8 * _WINDOW)()
         self._context = c = _Context()
         c.rows, c.mask, c.frames = ctypes.addressof(self._rows), _ROWS - 1, ctypes.addressof(self._frames)
+        c.bases = ctypes.addressof(self._bases)
         c.largest, c.window, c.capacity = _LARGEST, ctypes.addressof(self._window), _WINDOW
         self._at = ctypes.c_void_p(ctypes.addressof(c))
         self._owners = self._used = 0
@@ -476,16 +480,17 @@ class _Walk:
             c.room, c.count = FRAMES - len(walker.frames), 0
             end = self._run(self._at)
             walker.frames += self._frames[: c.count]
+            walker.bases += self._bases[: c.count]
             walker.registers[:], walker.exact = c.registers, bool(c.exact)
             if end != _ASK:
-                return Stack(walker.frames, end)
+                return Stack(walker.frames, end, walker.bases)
             if self._put(space, walker.key, found := walker.found()):
                 continue
             if isinstance(found, Plain):
                 return walker.run()
             ended = walker.step()
             if ended is not None:
-                return Stack(walker.frames, ended)
+                return Stack(walker.frames, ended, walker.bases)
 
     def _put(self, space: AddressSpace, key: int, found: _Found) -> bool:
         """Add what is known of ``key`` to the table, if the compiled walk can follow it."""
