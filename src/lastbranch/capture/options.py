@@ -146,8 +146,8 @@ class Summary:
     """How call stacks were recorded."""
     stacks: dict[str, int] = field(default_factory=dict)
     """Number of bursts by how their call stacks ended; only ``whole`` ones have all callers."""
-    compared: str = ""
-    """How often threads took the branches that were foreseen."""
+    foreseen: str = ""
+    """How many bursts were foreseen, and how often threads then took those branches."""
     self_test: dict[str, str] = field(default_factory=dict)
     """Result of the start-up test, by engine."""
     processes: int = 0
@@ -171,7 +171,7 @@ class Summary:
                 return {key: value for key, value in rest.items() if value}
             return new - old if isinstance(new, int | float) else new
 
-        same = ("compared", "self_test", "exit_code", "status")
+        same = ("foreseen", "self_test", "exit_code", "status")
         names = [one.name for one in fields(self) if one.name not in same]
         return replace(self, **{name: difference(getattr(self, name), getattr(before, name)) for name in names})
 

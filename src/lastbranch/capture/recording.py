@@ -315,7 +315,7 @@ def notes_of(options: Options, summary: Summary) -> dict[str, str]:
         "start-up test": "; ".join(f"{name}: {said}" for name, said in summary.self_test.items()),
         "bursts": f"{summary.bursts}, {summary.branches / max(summary.bursts, 1):.0f} branches each on average, in "
         f"records of up to {options.depth}; {summary.share:.1%} of wall time (limit {options.duty:.1%})",
-        **({"foreseen": summary.compared} if summary.compared else {}),
+        **({"foreseen": summary.foreseen} if summary.foreseen else {}),
         "call stacks": _call_stacks(summary),
         "bursts by end": ", ".join(f"{why} {count}" for why, count in sorted(summary.ended.items())),
         "weights": "the records of a burst share its weight, the CPU time in ns since its thread's last burst: "

@@ -13,7 +13,7 @@ static i64 after(const u64 *edge, u64 stack_before, struct caller *callers, i64 
 {
     u64 stack = edge[3];
     int kind = (int)(edge[2] & KIND);
-    if (edge[2] & SWITCHED || (!count && stack > stack_before + LARGEST)) return -1;
+    if (edge[2] & SWITCHED || stack - stack_before + LARGEST > 2 * LARGEST) return -1;
     if (kind == CALL || kind == INDIRECT_CALL) {
         while (count && callers[count - 1].base <= stack + 8) count--;
         callers[count++] = (struct caller){edge[0] + (edge[2] >> LENGTH_SHIFT & LENGTH), stack + 8};
@@ -23,7 +23,6 @@ static i64 after(const u64 *edge, u64 stack_before, struct caller *callers, i64 
     if (!expected && stack < stack_before) return -1;
     i64 all = count;
     while (count && callers[count - 1].base <= stack) count--; /* returned from, or left by an exception or longjmp */
-    if (count && callers[count - 1].base - stack > LARGEST) return -1;
     return all > 1 && !count && !expected ? -1 : count;
 }
 

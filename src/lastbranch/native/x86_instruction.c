@@ -109,10 +109,7 @@ static void of_second_map(struct instruction *f, u8 mandatory, u8 rex)
         else f->what = f->memory && reg == 4 ? SAVE_STATE : UNSUPPORTED;
         return;
     }
-    if (f->opcode >= 0x18 && f->opcode <= 0x1F) {
-        int shadow = f->opcode == 0x1E && mandatory == 0xF3 && !f->memory && reg == 1; /* RDSSP */
-        f->what = shadow ? UNSUPPORTED : NOTHING_TO_DO;
-    }
+    if (f->opcode >= 0x18 && f->opcode <= 0x1F) f->what = NOTHING_TO_DO; /* RDSSP, too, without a shadow stack */
     if ((f->opcode & 0xF0) == 0x80) f->what = CONDITION;
 }
 

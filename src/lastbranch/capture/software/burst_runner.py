@@ -206,8 +206,9 @@ class NoBurst(Exception):
 
 
 _PROGRAMS = 32
-_COMPARED = 96
-"""Branches of a burst that are followed, too: each takes as long as a hundred that are only foreseen."""
+_COMPARED, _FOLLOWED = 96, 288
+"""Most branches that are followed to compare them, and of a burst that cannot be foreseen: each takes as long as a
+hundred that are foreseen."""
 
 
 class BurstRunner:
@@ -241,7 +242,8 @@ class BurstRunner:
             self.compared.spent(time.perf_counter() - begun, compared=False)
             return foreseen, stat.cpu
         if foreseen is None:
-            return self._followed(thread, stat, is_trigger, limits)
+            most = _FOLLOWED if self.ahead else limits.depth
+            return self._followed(thread, stat, is_trigger, limits.of(min(limits.depth, most)))
         burst, cpu = self._followed(thread, stat, is_trigger, limits.of(min(limits.depth, _COMPARED)))
         self.compared.spent(time.perf_counter() - begun, compared=True)
         same = self.compared.add(foreseen, burst)
@@ -261,7 +263,9 @@ class BurstRunner:
         if not ptrace.is_64_bit(ahead.registers) or ptrace.restarts(ahead.registers):
             return None
         alone = len(process.threads) == 1 and not process.unfollowed
-        return ahead.burst(thread.tid, process.descriptor, limits, alone=alone, space=process.space_number)
+        found = ahead.burst(thread.tid, process.descriptor, limits, alone=alone, space=process.space_number)
+        self.compared.foreseen += found is not None
+        return found
 
     def _followed(
         self, thread: Thread, stat: Stat, is_trigger: Callable[[int], bool], limits: BurstLimits

@@ -160,7 +160,8 @@ class Collector:
         self.summary.ended, self.summary.skipped = dict(self._ended), dict(self._skipped)
         self._note_losses()
         self.summary.stacks = dict(self.chains.counts)
-        self.summary.compared = str(self.bursts.compared)
+        if self.bursts.compared.foreseen:
+            self.summary.foreseen = str(self.bursts.compared)
         self.out.flush()  # others may read the file while it grows
         self.on_tick(self.summary)
 
@@ -503,7 +504,7 @@ class Collector:
     def _write_call(self, thread: Thread, call: Call, when: int) -> None:
         burst = call.burst
         code = self.bursts.successors(thread.process) if burst.edges and self.select & CALL_STACK else None
-        stack = self._records(burst.edges, code)[-1] if burst.edges else []
+        stack = self._records(burst.edges, self._call_lengths(burst, code))[-1] if burst.edges else []
         if stack:
             self.out.sample(
                 when, thread.process.pid, thread.tid, call.cpu, burst.start, burst.end, 0, stack, call=True
@@ -526,7 +527,7 @@ class Collector:
         # The last stop may reveal more than `length`. A ring is read after exactly that many, since the newest that a
         # stop reveals is never a direct jump.
         kept = self._cut(burst.edges, length) if self.is_ring else burst.edges[-length:]
-        records = self._records(kept, thread.process.successors)
+        records = self._records(kept, self._call_lengths(burst, thread.process.successors))
         last = len(records) - 1
         every, cut = len(burst.edges), self.is_ring and len(kept) < len(burst.edges)
         places = [len(kept), every] if cut else [every - self.options.depth * n for n in range(last, -1, -1)]
@@ -558,8 +559,17 @@ class Collector:
                 return edges[:number]
         return edges
 
-    def _records(self, edges: Sequence[Edge], code: Successors | None) -> list[list[Edge]]:
-        """The branches of a burst as rings of the recording's depth and filter deliver them, each newest first."""
+    def _call_lengths(self, burst: Burst, code: Successors | None) -> list[int]:
+        """For call-stack mode, bytes of each branch of ``burst`` that may be a call of the next instruction, else 0."""
+        if not self.select & CALL_STACK:
+            return []
+        if isinstance(burst, Foreseen):
+            return burst.lengths
+        return [_length_of_call(edge, code) for edge in burst.edges]
+
+    def _records(self, edges: Sequence[Edge], lengths: Sequence[int]) -> list[list[Edge]]:
+        """The branches of a burst as rings of the recording's depth and filter deliver them, each newest first.
+        ``lengths``: `_call_lengths`, of ``edges`` and maybe more."""
         depth = self.options.depth
         if self.select & CALL_STACK:
             import numpy as np
@@ -567,7 +577,7 @@ class Collector:
             from ...lbr import ring_contents
 
             columns = (np.array(c, t) for c, t in zip(zip(*edges, strict=True), ("u8", "u8", "u1"), strict=True))
-            length = np.array([_length_of_call(edge, code) for edge in edges], np.uint64)
+            length = np.array(lengths[: len(edges)], np.uint64)
             kept = ring_contents(*columns, depth=depth, select=self.select, length=length)
             return [[edges[i] for i in kept.tolist()]]
         counted = self.bursts.limits.counted  # for a filter this is faster

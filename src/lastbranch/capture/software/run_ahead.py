@@ -33,7 +33,7 @@ _ROOM = 1 << 14
 """Most branches of a run."""
 _INSTRUCTIONS, _FOR_EACH = 1 << 14, 64
 """Most instructions of a run: so many, and so many more for each branch."""
-_EDGE, _KIND = 4, 0xFF
+_EDGE, _KIND, _LENGTH_SHIFT, _LENGTH = 4, 0xFF, 8, 0xF
 _MOST_CALLERS = 1 << 12
 _RECORDS = 1 << 20
 """Words for the records of a burst, with their call chains."""
@@ -56,15 +56,18 @@ class Foreseen(Burst):
     def __init__(self, ahead: RunAhead, start: int, end: int, why: str) -> None:
         self._ahead, self._count = ahead, int(ahead.asked.count)
         super().__init__(start, end, why=why, stops=1)
+        self.lengths: list[int] = []
+        """Bytes of each branch instruction."""
 
     def __len__(self) -> int:
         return self._count
 
     def read_edges(self) -> None:
-        """Fill in `edges`, which `records` does not need."""
+        """Fill in `edges` and `lengths`, which `records` does not need."""
         words = self._ahead.words[: _EDGE * self._count]
         kinds = [kind & _KIND for kind in words[2::_EDGE]]
         self.edges = list(zip(words[::_EDGE], words[1::_EDGE], kinds, strict=True))
+        self.lengths = [kind >> _LENGTH_SHIFT & _LENGTH for kind in words[2::_EDGE]]
 
     def records(
         self, depth: int, chains: bool, callers: Sequence[tuple[int, int]] | None
@@ -162,6 +165,7 @@ class Comparison:
 
     def __init__(self, share: float = 0.2, first: float = 0.01) -> None:
         self._share, self._owed = share, first
+        self.foreseen = 0
         self.same = self.different = 0
         """Bursts by whether the thread took the branches that were foreseen, as far as both go."""
 
@@ -189,7 +193,8 @@ class Comparison:
 
     def __str__(self) -> str:
         both = self.same + self.different
-        return f"of {counted(both, 'burst')} that were followed, too, {self.same} were as foreseen" if both else ""
+        followed = f"; {both} of them were followed, too: {self.same} were as foreseen" if both else ""
+        return f"{counted(self.foreseen, 'burst')}{followed}"
 
 
 _MOST_DIFFERENT = 3
