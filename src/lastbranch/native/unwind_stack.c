@@ -33,13 +33,14 @@ struct unwind {
     u64 room, count;
     u64 registers[REGISTERS];
     u64 exact, largest; /* the address is no return address; the largest frame in bytes */
-    u8 *window;         /* memory from `begin` on, as it is at this stop */
-    u64 capacity, begin, length;
+    u8 *window;         /* memory from `begin` on, as it is at this stop; a copy: the thread has gone on since */
+    u64 capacity, begin, length, is_copy;
 };
 
 static int word_at(struct unwind *u, u64 address, u64 *word)
 {
     if (address < u->begin || address - u->begin > u->length || u->length - (address - u->begin) < 8) {
+        if (u->is_copy) return 0;
         u64 size = u->length ? u->capacity : FIRST_READ;
         u->begin = address & ~(u64)(PAGE - 1);
         i64 got = (i64)u->begin < 0 ? -1 : pread((int)u->memory, u->window, size, (i64)u->begin);

@@ -8,6 +8,7 @@ has its chain.
 
 from __future__ import annotations
 
+import ctypes
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -22,7 +23,7 @@ from .control_flow import CALLS, RETURN, Edge
 from .instructions import ADDRESSES, LONGEST, WORD
 from .run_ahead import Foreseen, chain_in
 from .tree import Process, Thread
-from .unwinder import ENDS, Stack, Unwinder
+from .unwinder import ENDS, UNREADABLE, Stack, StackCopy, Unwinder
 
 __all__ = ["CallChains", "rewound"]
 
@@ -48,6 +49,8 @@ class CallChains:
         """``unwinder`` ``None``: no call chains are recorded."""
         self._unwinder = unwinder
         self._registers = ptrace.Registers()
+        self._then, self._copied = StackCopy(), False
+        """The thread as it was when the burst began, and whether that is what `_begin_stack` unwinds."""
         self._before: Stack | None = None
         self._after: Stack | None = None
         self._mapped, self._due = set[Process](), set[Process]()
@@ -75,8 +78,28 @@ class CallChains:
                     self._unwinder.prepare(process.space)
 
     def begin(self, thread: Thread) -> None:
-        """A burst of the stopped ``thread`` begins."""
-        self._before = self._stack(thread)
+        """A burst of the stopped ``thread`` begins. Its stack is copied, since to unwind it may take longer than the
+        burst; of one that is deeper than the copy not, as far as is known."""
+        self._before, self._copied = None, False
+        if self._unwinder is None:
+            return
+        if thread.has_deep_stack:
+            self._before = self._stack(thread)
+            return
+        with suppress(OSError):
+            self._then.take(thread.tid, thread.process.descriptor)
+            self._copied = not self._is_split(thread.process, self._then.registers)
+
+    def _unwind_copy(self, thread: Thread) -> None:
+        """Unwind what `begin` has copied."""
+        if not self._copied or self._unwinder is None:
+            return
+        self._copied = False
+        try:
+            self._before = self._unwinder.stack(thread.process.space, self._then.registers, self._then)
+        except (OSError, LastbranchError):
+            return
+        thread.has_deep_stack = self._before.end == UNREADABLE
 
     def end(self, thread: Thread, burst: Burst) -> None:
         """It has ended, and the thread is still stopped."""
@@ -85,10 +108,11 @@ class CallChains:
             return
         if thread.process.splits_stack and self._unwinder is not None:
             self.counts[_SPLIT] += 1
-        if self._before is None:
-            return
         if isinstance(burst, Foreseen):
             return  # `records` finds its chains
+        self._unwind_copy(thread)
+        if self._before is None:
+            return
         self._after = self._stack(thread)
         if self._after is None or self._registers[PC] != burst.end:
             self._after = None
@@ -101,16 +125,16 @@ class CallChains:
             return None
         try:
             ptrace.registers(thread.tid, self._registers)
-            if self._is_split(thread.process):
+            if self._is_split(thread.process, self._registers):
                 return None
             return self._unwinder.stack(thread.process.space, self._registers)
         except (OSError, LastbranchError):
             return None
 
-    def _is_split(self, process: Process) -> bool:
+    def _is_split(self, process: Process, registers: ctypes.Array[ctypes.c_uint64]) -> bool:
         """Whether the program was built with -fsplit-stack. Its file is searched only where a thread looks like it."""
         if process.splits_stack is None:
-            word = process.memory(self._registers[FS_BASE] + _SPLIT_ENDS & ADDRESSES, WORD)
+            word = process.memory(registers[FS_BASE] + _SPLIT_ENDS & ADDRESSES, WORD)
             if not int.from_bytes(word, "little"):
                 return False
             process.splits_stack = program_contains(process.pid, _SPLIT_CODE)
@@ -125,8 +149,9 @@ class CallChains:
             for program in sorted(self._refused)
         )
 
-    def records(self, burst: Foreseen, depth: int) -> list[tuple[int, bytes]]:
-        """`Foreseen.records` of the burst that `end` was called for."""
+    def records(self, thread: Thread, burst: Foreseen, depth: int) -> list[tuple[int, bytes]]:
+        """`Foreseen.records` of the burst of ``thread`` that `end` was called for."""
+        self._unwind_copy(thread)
         before, chains = self._before, self._unwinder is not None
         callers = None if before is None else list(zip(before.frames[1:], before.bases, strict=True))
         records, fit = burst.records(depth, chains, callers)
@@ -134,11 +159,11 @@ class CallChains:
             self.counts[ENDS[before.end] if fit else _JUMPED_AHEAD] += 1
         return records
 
-    def follow(self, burst: Foreseen) -> None:
-        """Find the stack at the end of the burst that `end` was called for, for `of`."""
+    def follow(self, thread: Thread, burst: Foreseen) -> None:
+        """Find the stack at the end of the burst of ``thread`` that `end` was called for, for `of`."""
+        ((_, stacks),) = self.records(thread, burst, len(burst))
         if self._before is None:
             return
-        ((_, stacks),) = self.records(burst, len(burst))
         if frames := chain_in(stacks):
             self._after = Stack(frames, self._before.end)
 

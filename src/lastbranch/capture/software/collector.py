@@ -523,7 +523,7 @@ class Collector:
                 self._write_foreseen(thread, burst, when, weight, cpu)
                 return
             burst.read_edges()
-            self.chains.follow(burst)
+            self.chains.follow(thread, burst)
         # The last stop may reveal more than `length`. A ring is read after exactly that many, since the newest that a
         # stop reveals is never a direct jump.
         kept = self._cut(burst.edges, length) if self.is_ring else burst.edges[-length:]
@@ -542,7 +542,7 @@ class Collector:
 
     def _write_foreseen(self, thread: Thread, burst: Foreseen, when: int, weight: int, cpu: int) -> None:
         depth, count, pid = self.options.depth, len(burst), thread.process.pid
-        records = self.chains.records(burst, depth)
+        records = self.chains.records(thread, burst, depth)
         for number, (end, stacks) in enumerate(records):
             part = weight * (number + 1) // len(records) - weight * number // len(records)
             self.out.packed(when, pid, thread.tid, cpu, burst.start, end, part, stacks)

@@ -151,6 +151,8 @@ class Thread:
     """A burst missed its deadline; its remains are removed at the next stop."""
     call: Call | None = None
     """The system call before which its last burst ended, until it has been recorded, or the thread has left it."""
+    has_deep_stack: bool = False
+    """Its stack is deeper than what is copied of one (`unwinder.StackCopy`)."""
     mask: int | None = None
     """Its blocked signals before a burst changed them."""
     _stat: int = -1

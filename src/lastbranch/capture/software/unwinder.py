@@ -21,11 +21,32 @@ from ...errors import LastbranchError
 from ...isa import NOT_A_BRANCH, Decoder
 from ...lbr import KIND
 from ...model import BytesSource, OpenFile, Source
-from ..procfs import Mapping, mappings, read
-from ..ptrace import R8, R9, R10, R11, R12, R13, R14, R15, RAX, RBP, RBX, RCX, RDI, RDX, RIP, RSI, RSP, compiled
+from ..procfs import PAGE, Mapping, mappings, read
+from ..ptrace import (
+    R8,
+    R9,
+    R10,
+    R11,
+    R12,
+    R13,
+    R14,
+    R15,
+    RAX,
+    RBP,
+    RBX,
+    RCX,
+    RDI,
+    RDX,
+    RIP,
+    RSI,
+    RSP,
+    Registers,
+    compiled,
+    registers,
+)  # fmt: skip
 from .instructions import ADDRESSES, WORD, Memory
 
-__all__ = ["ENDS", "FRAMES", "AddressSpace", "Stack", "Unwinder"]
+__all__ = ["ENDS", "FRAMES", "AddressSpace", "UNREADABLE", "Stack", "StackCopy", "Unwinder"]
 
 
 FRAMES = 1024
@@ -70,6 +91,33 @@ _LAST = Plain(0, 0, ())
 """The frame of a function without a caller."""
 _Found = Plain | tuple[Cie, Row] | int | None
 """What is known of an address. ``None``: nothing. A number: stacks end there, so."""
+
+
+class StackCopy:
+    """A stopped thread's registers and the innermost part of its stack: it is unwound once the thread has gone on."""
+
+    def __init__(self) -> None:
+        self.registers = Registers()
+        self.bytes = (ctypes.c_uint8 * _COPIED)()
+        self.begin = self.length = 0
+        """Address of the first byte, and how many there are."""
+
+    def take(self, tid: int, descriptor: int) -> None:
+        """Copy them. ``descriptor``: the memory of its process."""
+        registers(tid, self.registers)
+        self.begin = max(self.registers[RSP] & -PAGE, 0)
+        try:
+            self.length = os.preadv(descriptor, [self.bytes], self.begin)
+        except (OSError, OverflowError):
+            self.length = 0
+
+    def word(self, address: int) -> int | None:
+        """The word at ``address``; ``None`` where it was not copied."""
+        at = address - self.begin
+        return int.from_bytes(self.bytes[at : at + WORD], "little") if 0 <= at <= self.length - WORD else None
+
+
+_COPIED = 1 << 18
 
 
 class AddressSpace:
@@ -167,10 +215,12 @@ class Unwinder:
             if (frames := self._files.of(space, mapping)) is not None:
                 frames.load()
 
-    def stack(self, space: AddressSpace, registers: ctypes.Array[ctypes.c_uint64]) -> Stack:
-        """The call stack of a stopped thread with ``registers`` (`ptrace.Registers`)."""
+    def stack(
+        self, space: AddressSpace, registers: ctypes.Array[ctypes.c_uint64], copy: StackCopy | None = None
+    ) -> Stack:
+        """The call stack of a stopped thread with ``registers`` (`ptrace.Registers`), or of one that was copied."""
         space.moved()
-        walk = _Walker(space, [registers[index] for index in _DWARF], self._lookup)
+        walk = _Walker(space, [registers[index] for index in _DWARF], self._lookup, copy)
         if self._walk is None:
             return walk.run()
         return self._walk.run(walk)
@@ -262,9 +312,10 @@ class _Walker:
     """One walk, from frame to frame."""
 
     def __init__(
-        self, space: AddressSpace, registers: list[int], lookup: Callable[[AddressSpace, int, bool], _Found]
-    ) -> None:
-        self.space, self.registers, self._lookup = space, registers, lookup
+        self, space: AddressSpace, registers: list[int], lookup: Callable[[AddressSpace, int, bool], _Found],
+        copy: StackCopy | None,
+    ) -> None:  # fmt: skip
+        self.space, self.registers, self._lookup, self.copy = space, registers, lookup, copy
         self.frames, self.bases = [registers[_RIP]], list[int]()
         self.exact = True
         """Whether this is the instruction itself, not a return address, which may be past the code of its function."""
@@ -308,6 +359,8 @@ class _Walker:
         return None
 
     def _word(self, address: int) -> int | None:
+        if self.copy is not None:
+            return self.copy.word(address & ADDRESSES)
         word = self.space.memory(address & ADDRESSES, WORD)
         return int.from_bytes(word, "little") if len(word) == WORD else None
 
@@ -447,7 +500,7 @@ class _Context(ctypes.Structure):
     _fields_ = [
         *((name, ctypes.c_uint64) for name in ("memory", "owner", "rows", "mask", "frames", "bases", "room", "count")),
         ("registers", ctypes.c_uint64 * len(_DWARF)),
-        *((name, ctypes.c_uint64) for name in ("exact", "largest", "window", "capacity", "begin", "length")),
+        *((name, ctypes.c_uint64) for name in ("exact", "largest", "window", "capacity", "begin", "length", "is_copy")),
     ]  # fmt: skip
 
 
@@ -470,7 +523,10 @@ class _Walk:
     def run(self, walker: _Walker) -> Stack:
         """The rest of the walk."""
         c, space = self._context, walker.space
-        c.memory, c.length = space.descriptor, 0
+        c.memory, c.length, c.is_copy = space.descriptor, 0, walker.copy is not None
+        c.window = ctypes.addressof(self._window if walker.copy is None else walker.copy.bytes)
+        if walker.copy is not None:
+            c.begin, c.length = walker.copy.begin, walker.copy.length
         while True:
             if not space.owner:
                 self._owners += 1
