@@ -23,6 +23,10 @@
 #include <ucontext.h>
 #include <unistd.h>
 
+#ifndef SS_AUTODISARM
+#define SS_AUTODISARM (1U << 31)
+#endif
+
 enum { PAGE = 4096, GRANULE = 8, WORDS = PAGE / GRANULE / 64 };
 enum { PAGES = 1 << 11, PAGE_SLOTS = 1 << 13, CODE_PAGES = 1 << 12, CODE_SLOTS = 1 << 14 };
 enum { INSTRUCTIONS = 1 << 17, SLOTS = 1 << 19, PIECE = 48, STUBS = 4096, GUARD = 2 * PAGE };
@@ -31,9 +35,9 @@ enum { SAVED = 4 };
 /* Why a run ends. The order is that of `WHY` of run_ahead.py. */
 enum { FULL, AT_SYSTEM_CALL, UNREADABLE, NOT_MODELLED, FAULTS, STOPS, REPEATS, CHANGED };
 
-enum { CF = 1, PF = 4, AF = 0x10, ZF = 0x40, SF = 0x80, DF = 0x400, OF = 0x800 };
+enum { CF = 1, PF = 4, AF = 0x10, ZF = 0x40, SF = 0x80, TF = 0x100, DF = 0x400, OF = 0x800, NT = 0x4000, RF = 0x10000, AC = 0x40000, ID = 0x200000 };
 enum { SWITCHED = 1 << 16 }; /* of an edge: before it, the stack pointer was set to a lower address */
-enum { OWN_FLAGS = CF | PF | AF | ZF | SF | DF | OF };
+enum { OWN_FLAGS = CF | PF | AF | ZF | SF | DF | OF, FIXED_FLAGS = TF | NT | AC | ID };
 enum { GETREGSET = 0x4204, X_STATE = 0x202 };
 /* struct user_regs_struct */
 enum { U_RIP = 16, U_FLAGS = 18, U_FS = 21, U_GS = 22 };
@@ -67,7 +71,11 @@ struct known {
     u8 scratch, loads_stack;
 };
 
-struct saved { u64 address; struct vectors v; };
+/* A saved state: the components of it that were saved, and where to. */
+struct saved { u64 address, parts; u32 control; struct vectors v; };
+
+/* Components of a state, as XSAVE numbers them. */
+enum { X87_PART = 1, XMM_PART = 2, YMM_PART = 4, MASKS_PART = 0x20, ZMM_PART = 0x40, UPPER_PART = 0x80, ALL_PARTS = 0xE7 };
 
 /* What is asked, and what came of it. run_ahead.py has the same. */
 struct run {
@@ -649,6 +657,12 @@ static int bit_string(struct ahead *a, const struct instruction *i)
     return store(a, at, &value, i->size);
 }
 
+static u64 parts_of(const struct ahead *a, const struct instruction *i)
+{
+    int all = (i->reg & 7) >= 4; /* XSAVE, XSAVEC, XSAVEOPT, XRSTOR; else FXSAVE, FXRSTOR */
+    return all ? a->state->general[RAX] & ALL_PARTS : X87_PART | XMM_PART;
+}
+
 /* XSAVE and its like: what is saved is kept here, and not in memory, until it is restored from the same address. */
 static int save_state(struct ahead *a, const struct instruction *i)
 {
@@ -662,6 +676,8 @@ static int save_state(struct ahead *a, const struct instruction *i)
         if (a->saved_count < SAVED) a->saved_count++;
     }
     to->address = at;
+    to->parts = parts_of(a, i);
+    to->control = a->state->control;
     to->v = a->state->v;
     a->changes++;
     return 1;
@@ -669,13 +685,23 @@ static int save_state(struct ahead *a, const struct instruction *i)
 
 static int restore_state(struct ahead *a, const struct instruction *i)
 {
-    u64 at = effective(a, i);
-    for (u32 n = 0; n < a->saved_count; n++)
-        if (a->saved[n].address == at) {
-            a->state->v = a->saved[n].v;
-            a->changes++;
-            return 1;
+    u64 at = effective(a, i), parts = parts_of(a, i);
+    struct vectors *v = &a->state->v;
+    for (u32 n = 0; n < a->saved_count; n++) {
+        const struct saved *from = &a->saved[n];
+        if (from->address != at || parts & ~from->parts) continue;
+        if (parts & X87_PART) memcpy(v->x87, from->v.x87, sizeof v->x87);
+        if (parts & (XMM_PART | YMM_PART)) a->state->control = from->control;
+        for (int r = 0; r < 16; r++) {
+            if (parts & XMM_PART) memcpy(v->lanes[r], from->v.lanes[r], 16);
+            if (parts & YMM_PART) memcpy(v->lanes[r] + 16, from->v.lanes[r] + 16, 16);
+            if (parts & ZMM_PART) memcpy(v->lanes[r] + 32, from->v.lanes[r] + 32, 32);
+            if (parts & UPPER_PART) memcpy(v->lanes[16 + r], from->v.lanes[16 + r], 64);
         }
+        if (parts & MASKS_PART) memcpy(v->masks, from->v.masks, sizeof v->masks);
+        a->changes++;
+        return 1;
+    }
     return 0;
 }
 
@@ -700,7 +726,12 @@ static int executed(struct ahead *a, const struct known *k)
     }
     if (execute(a, k->piece, i->state)) return FAULTS;
     s->flags &= OWN_FLAGS;
-    if (i->memory && memcmp(before, operand, size) && !store(a, at, operand, size)) return FAULTS;
+    if (i->memory && memcmp(before, operand, size)) {
+        u64 first = 0; /* only what it wrote: its operand may be smaller, and the next page not there */
+        while (before[first] == operand[first]) first++;
+        while (before[size - 1] == operand[size - 1]) size--;
+        if (!store(a, at + first, operand + first, size - first)) return FAULTS;
+    }
     return FULL;
 }
 
@@ -713,6 +744,8 @@ static int run(struct ahead *a)
     u64 *g = s->general, at = r->registers[U_RIP], counted = 0;
     u64 seen[17] = {0}, seen_at = 0, seen_changes = 0, value;
     u64 target = 0, switched = 0;
+    r->address = at;
+    if (r->registers[U_FLAGS] & (TF | AC)) return NOT_MODELLED; /* what only computes may trap */
     for (;; r->executed++) {
         r->address = at;
         if (r->executed >= r->most) return STOPS;
@@ -747,11 +780,11 @@ static int run(struct ahead *a)
             else if (!store(a, effective(a, i), &value, 8)) return FAULTS; /* its address uses the new RSP */
             break;
         case PUSH_FLAGS:
-            if (!push(a, s->flags | 0x202)) return FAULTS;
+            if (!push(a, s->flags | (r->registers[U_FLAGS] & ~(u64)(OWN_FLAGS | RF)))) return FAULTS;
             break;
         case POP_FLAGS:
             if (!pop(a, &value)) return FAULTS;
-            if (value & 0x100) return NOT_MODELLED; /* it would trap */
+            if ((value ^ r->registers[U_FLAGS]) & FIXED_FLAGS) return NOT_MODELLED;
             s->flags = value & OWN_FLAGS;
             break;
         case LEAVE_FRAME:
@@ -845,10 +878,13 @@ EXPORT int lb_run_ahead(struct ahead *a, struct run *r)
     stack_t stack = {.ss_sp = a->signal_stack, .ss_size = 16 * PAGE}, former;
     struct sigaction action = {.sa_sigaction = on_fault, .sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER};
     if (sigprocmask(SIG_SETMASK, &all, &before)) return -1;
+    stack.ss_flags = (int)SS_AUTODISARM; /* a thread's stack pointer may point into it */
     if (sigaltstack(&stack, &former)) {
         sigprocmask(SIG_SETMASK, &before, 0);
         return -1;
     }
+    u16 x87_control;
+    __asm__ volatile("fnstcw %0" : "=m"(x87_control));
     for (int i = 0; i < 4; i++) sigaction(FAULT[i], &action, &previous[i]);
     running = a;
     a->now = r;
@@ -875,6 +911,7 @@ EXPORT int lb_run_ahead(struct ahead *a, struct run *r)
     }
     r->pages = a->page_count;
     running = NULL;
+    __asm__ volatile("fninit; fldcw %0" : : "m"(x87_control));
     for (int i = 0; i < 4; i++) sigaction(FAULT[i], &previous[i], 0);
     sigaltstack(&former, 0);
     sigprocmask(SIG_SETMASK, &before, 0);

@@ -7,7 +7,8 @@ enum { M = 1, I8 = 2, IZ = 4, BYTE = 8, BAD = 16 }; /* ModRM; immediates; 8-bit 
 static const u8 ONE_BYTE[256] = {
 #define ALU M | BYTE, M, M | BYTE, M, I8 | BYTE, IZ, BAD, BAD
     ALU, ALU, ALU, ALU, ALU, ALU, ALU, ALU,
-    /* 40: REX */ 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+    /* 40: REX; a second one would be part of what comes next */ BAD, BAD, BAD, BAD, BAD, BAD, BAD, BAD, BAD, BAD, BAD, BAD, BAD, BAD,
+    BAD, BAD,
     /* 50: push, pop */ 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
     /* 60 */ BAD, BAD, BAD, M, BAD, BAD, BAD, BAD, IZ, M | IZ, I8, M | I8, BAD, BAD, BAD, BAD,
     /* 70: jcc */ I8, I8, I8, I8, I8, I8, I8, I8, I8, I8, I8, I8, I8, I8, I8, I8,
@@ -94,12 +95,12 @@ static void of_second_map(struct instruction *f, u8 mandatory, u8 rex)
         return;
     case 0xAE:
         if (!f->memory) {
-            f->what = mandatory == 0xF3 ? reg < 2 ? READ_BASE : UNSUPPORTED : reg >= 5 ? NOTHING_TO_DO : UNSUPPORTED;
+            f->what = mandatory == 0xF3 && reg < 2 ? READ_BASE : !mandatory && reg >= 5 ? NOTHING_TO_DO : UNSUPPORTED;
             return;
         }
         f->what = reg == 0 || reg == 4 || reg == 6 ? SAVE_STATE : reg == 1 || reg == 5 ? RESTORE_STATE
                 : reg == 2 ? LOAD_CONTROL : reg == 3 ? STORE_CONTROL : NOTHING_TO_DO;
-        if (reg == 6 && mandatory) f->what = mandatory == 0x66 ? NOTHING_TO_DO : UNSUPPORTED; /* CLWB; CLRSSBSY */
+        if (mandatory && reg != 7) f->what = mandatory == 0x66 && reg == 6 ? NOTHING_TO_DO : UNSUPPORTED; /* CLWB; CLRSSBSY, PTWRITE */
         return;
     case 0xB6: case 0xBE: f->size = 1; return;
     case 0xB7: case 0xBF: f->size = 2; return;
@@ -170,7 +171,7 @@ static void of_first_map(struct instruction *f, u8 mandatory, u8 rex)
             break;
         }
         }
-    if ((f->what == PUSH || f->what == POP) && f->size == 2) f->what = UNSUPPORTED;
+    if (f->what >= PUSH && f->what <= LEAVE_FRAME && f->size == 2) f->what = UNSUPPORTED; /* of 2 bytes on the stack */
 }
 
 int x86_decode(struct instruction *f, const u8 *code, int have, u64 address)
@@ -210,7 +211,7 @@ int x86_decode(struct instruction *f, const u8 *code, int have, u64 address)
         at += encoded;
         if (map < 2 || map > 4) return f->what = UNSUPPORTED, 1;
         form = map == 2 ? (u8)(TWO_BYTES[code[at]] & ~BYTE) : (u8)(map == 4 ? M | I8 : M);
-        if (map == 2 && (form & BAD || (code[at] < 0x10) || form & IZ)) form = M; /* masks, and what AVX-512 adds */
+        if (map == 2 && (code[at] < 0x10 || form & (BAD | IZ))) form = encoded == 4 && code[at] >> 2 == 0x78 >> 2 ? M : BAD;
         f->state = VECTOR_STATE;
         f->size = encoded == 4 ? 64 : last & 4 ? 32 : 16;
     } else if (code[at] == 0x0F) {
@@ -255,7 +256,8 @@ int x86_decode(struct instruction *f, const u8 *code, int have, u64 address)
         int vector_index = map == 3 && ((f->opcode >= 0x90 && f->opcode < 0x94) || (encoded == 4 && ((f->opcode & 0xFC) == 0xA0
                                         || f->opcode == 0xC6 || f->opcode == 0xC7)));
         int tiles = encoded == 3 && map == 3 && (f->opcode == 0x49 || f->opcode == 0x4B || f->opcode == 0x5C || f->opcode == 0x5E);
-        f->what = vector_index || tiles ? UNSUPPORTED : EXECUTED;
+        int at_rdi = map == 2 && f->opcode == 0xF7; /* VMASKMOVDQU */
+        f->what = vector_index || tiles || at_rdi ? UNSUPPORTED : EXECUTED;
         if (map == 2 && f->opcode == 0xAE) f->what = (f->reg & 7) == 2 ? LOAD_CONTROL : STORE_CONTROL;
         f->only_writes = map == 2 && encoded < 4 && stores_vector(f->opcode, mandatory);
         return 1;
@@ -270,7 +272,9 @@ int x86_decode(struct instruction *f, const u8 *code, int have, u64 address)
         int mmx = (!mandatory && !sse) || (map == 2 && ((f->opcode == 0xD6 && repeat) || ((f->opcode & 0xFC) == 0x2C && !sse)
                                                       || (f->opcode == 0x2A && !sse)));
         if (map == 2 && f->opcode == 0xF7) f->what = UNSUPPORTED; /* MASKMOVDQU: at RDI */
-        if (map == 3 && f->opcode >= 0xF8) f->what = UNSUPPORTED;
+        if (map == 3 && (f->opcode >= 0xF8 || f->opcode == 0xF5)) f->what = UNSUPPORTED;
+        if (map == 3 && repeat == 0xF3 && f->opcode >= 0xD8 && f->opcode <= 0xDF) f->what = UNSUPPORTED; /* Key Locker */
+        if (map == 3 && f->opcode == 0xF6) f->size = wide ? 8 : 4; /* ADCX: 66 is part of its opcode */
         f->state = general ? GENERAL_STATE : mmx ? X87_STATE : VECTOR_STATE;
         if (!general) {
             f->size = 16;
