@@ -38,7 +38,7 @@ enum { FULL, AT_SYSTEM_CALL, UNREADABLE, NOT_MODELLED, FAULTS, STOPS, REPEATS, C
 enum { CF = 1, PF = 4, AF = 0x10, ZF = 0x40, SF = 0x80, TF = 0x100, DF = 0x400, OF = 0x800, NT = 0x4000, RF = 0x10000, AC = 0x40000, ID = 0x200000 };
 enum { SWITCHED = 1 << 16 }; /* of an edge: before it, the stack pointer was set to a lower address */
 enum { OWN_FLAGS = CF | PF | AF | ZF | SF | DF | OF, FIXED_FLAGS = TF | NT | AC | ID };
-enum { GETREGSET = 0x4204, X_STATE = 0x202 };
+enum { GETREGSET = 0x4204, X_STATE = 0x202, SHADOW_STACK = 0x204 };
 /* struct user_regs_struct */
 enum { U_RIP = 16, U_FLAGS = 18, U_FS = 21, U_GS = 22 };
 static const u8 USER[16] = {10, 11, 12, 5, 19, 4, 13, 14, 9, 8, 7, 6, 3, 2, 1, 0}; /* of RAX, RCX, ... R15 */
@@ -543,6 +543,13 @@ static int read_vectors(struct ahead *a)
     return a->has_vectors = 1;
 }
 
+static int has_shadow_stack(const struct ahead *a)
+{
+    u64 pointer;
+    struct iovec to = {&pointer, sizeof pointer};
+    return syscall(SYS_ptrace, GETREGSET, a->now->thread, SHADOW_STACK, &to) == 0;
+}
+
 static int holds(u64 flags, int condition)
 {
     int c = 0;
@@ -667,6 +674,7 @@ static u64 parts_of(const struct ahead *a, const struct instruction *i)
 static int save_state(struct ahead *a, const struct instruction *i)
 {
     u64 at = effective(a, i);
+    if (at & ((i->reg & 7) >= 4 ? 63 : 15)) return 0;
     if (!a->has_vectors && !read_vectors(a)) return 0;
     struct saved *to = NULL;
     for (u32 n = 0; n < a->saved_count; n++)
@@ -777,19 +785,24 @@ static int run(struct ahead *a)
         case POP:
             if (!pop(a, &value)) return FAULTS;
             if (!i->memory) g[i->rm] = value;
-            else if (!store(a, effective(a, i), &value, 8)) return FAULTS; /* its address uses the new RSP */
+            else if (!store(a, effective(a, i), &value, 8)) { /* its address uses the new RSP */
+                g[RSP] -= 8;
+                return FAULTS;
+            }
             break;
         case PUSH_FLAGS:
             if (!push(a, s->flags | (r->registers[U_FLAGS] & ~(u64)(OWN_FLAGS | RF)))) return FAULTS;
             break;
         case POP_FLAGS:
-            if (!pop(a, &value)) return FAULTS;
+            if (!load(a, g[RSP], &value, 8, 0)) return FAULTS;
             if ((value ^ r->registers[U_FLAGS]) & FIXED_FLAGS) return NOT_MODELLED;
+            g[RSP] += 8;
             s->flags = value & OWN_FLAGS;
             break;
         case LEAVE_FRAME:
-            g[RSP] = g[RBP];
-            if (!pop(a, &g[RBP])) return FAULTS;
+            if (!load(a, g[RBP], &value, 8, 0)) return FAULTS;
+            g[RSP] = g[RBP] + 8;
+            g[RBP] = value;
             break;
         case STRING:
             if (!string(a, i)) return FAULTS;
@@ -817,6 +830,9 @@ static int run(struct ahead *a)
             break;
         case READ_BASE:
             set_register(a, i->rm, r->registers[(i->reg & 7) == 0 ? U_FS : U_GS], i->size);
+            break;
+        case READ_SHADOW_STACK: /* the unwinder of C++ asks; it does nothing in a thread without one */
+            if (has_shadow_stack(a)) return NOT_MODELLED;
             break;
         case SYSTEM_CALL: return AT_SYSTEM_CALL;
         case CONDITION:
@@ -926,6 +942,21 @@ EXPORT int lb_ahead_vectors(const struct ahead *a, void *lanes, void *masks)
     return a->has_vectors;
 }
 
+/* `size` bytes at `address` as the last run left them, for tests. 0 where it did not use that memory. */
+EXPORT int lb_ahead_memory(const struct ahead *a, u64 address, void *into, u64 size)
+{
+    for (u64 done = 0; done < size;) {
+        u64 at = address + done, offset = at & (PAGE - 1), part = PAGE - offset < size - done ? PAGE - offset : size - done;
+        const struct page *found = NULL;
+        for (u32 n = 0; n < a->page_count; n++)
+            if (a->pages[n].address == at - offset && a->pages[n].readable) found = &a->pages[n];
+        if (!found) return 0;
+        memcpy((u8 *)into + done, found->bytes + offset, part);
+        done += part;
+    }
+    return 1;
+}
+
 static void *memory(size_t size, int protection)
 {
     void *found = mmap(0, size, protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -1021,6 +1052,10 @@ EXPORT struct ahead *lb_ahead_new(void)
 
 EXPORT int lb_run_ahead(void *ahead, void *run) { return (void)ahead, (void)run, -1; }
 EXPORT int lb_ahead_vectors(const void *ahead, void *lanes, void *masks) { return (void)ahead, (void)lanes, (void)masks, 0; }
+EXPORT int lb_ahead_memory(const void *ahead, u64 address, void *into, u64 size)
+{
+    return (void)ahead, (void)address, (void)into, (void)size, 0;
+}
 EXPORT void lb_ahead_free(void *ahead) { (void)ahead; }
 EXPORT void *lb_ahead_new(void) { return 0; }
 

@@ -71,6 +71,7 @@ SIGNATURES: dict[str, str] = {
     "lb_ahead_free": "nothing pointer",
     "lb_run_ahead": "int pointer pointer",
     "lb_ahead_vectors": "int pointer pointer pointer",
+    "lb_ahead_memory": "int pointer u64 pointer u64",
     # runs.c
     "lb_take_runs": "int pointer i64 i64 pointer pointer i64 pointer i64",
     # sample_sums.c

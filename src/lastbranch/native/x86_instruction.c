@@ -13,7 +13,7 @@ static const u8 ONE_BYTE[256] = {
     /* 60 */ BAD, BAD, BAD, M, BAD, BAD, BAD, BAD, IZ, M | IZ, I8, M | I8, BAD, BAD, BAD, BAD,
     /* 70: jcc */ I8, I8, I8, I8, I8, I8, I8, I8, I8, I8, I8, I8, I8, I8, I8, I8,
     /* 80 */ M | I8 | BYTE, M | IZ, BAD, M | I8, M | BYTE, M, M | BYTE, M, M | BYTE, M, M | BYTE, M, BAD, M, BAD, M,
-    /* 90 */ 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, BAD, BAD, 0, 0, 0, 0,
+    /* 90 */ 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, BAD, 0, 0, 0, 0, 0,
     /* A0 */ BAD, BAD, BAD, BAD, BYTE, 0, BYTE, 0, I8 | BYTE, IZ, BYTE, 0, BYTE, 0, BYTE, 0,
     /* B0 */ I8 | BYTE, I8 | BYTE, I8 | BYTE, I8 | BYTE, I8 | BYTE, I8 | BYTE, I8 | BYTE, I8 | BYTE, IZ, IZ, IZ, IZ, IZ, IZ, IZ, IZ,
     /* C0 */ M | I8 | BYTE, M | I8, 0, 0, BAD, BAD, M | I8 | BYTE, M | IZ, BAD, 0, BAD, BAD, BAD, BAD, BAD, BAD,
@@ -87,9 +87,9 @@ static void of_second_map(struct instruction *f, u8 mandatory, u8 rex)
     f->what = EXECUTED;
     switch (f->opcode) {
     case 0x05: f->what = SYSTEM_CALL; return;
-    case 0x01: f->what = UNSUPPORTED; return;
-    case 0x0D: f->what = NOTHING_TO_DO; return;
-    case 0x77: f->what = UNSUPPORTED; return;
+    case 0x01: f->what = !f->memory && reg == 2 && f->rm == 6 ? EXECUTED : UNSUPPORTED; return; /* XTEST: in no transaction */
+    case 0x0D: f->what = f->memory ? NOTHING_TO_DO : UNSUPPORTED; return;
+    case 0x77: f->state = X87_STATE; return; /* EMMS */
     case 0xA3: case 0xAB: case 0xB3: case 0xBB:
         if (f->memory) f->what = BIT_STRING;
         return;
@@ -100,17 +100,20 @@ static void of_second_map(struct instruction *f, u8 mandatory, u8 rex)
         }
         f->what = reg == 0 || reg == 4 || reg == 6 ? SAVE_STATE : reg == 1 || reg == 5 ? RESTORE_STATE
                 : reg == 2 ? LOAD_CONTROL : reg == 3 ? STORE_CONTROL : NOTHING_TO_DO;
-        if (mandatory && reg != 7) f->what = mandatory == 0x66 && reg == 6 ? NOTHING_TO_DO : UNSUPPORTED; /* CLWB; CLRSSBSY, PTWRITE */
+        if (mandatory) f->what = mandatory == 0x66 && reg >= 6 ? NOTHING_TO_DO : UNSUPPORTED; /* CLWB, CLFLUSHOPT; CLRSSBSY, PTWRITE */
         return;
     case 0xB6: case 0xBE: f->size = 1; return;
     case 0xB7: case 0xBF: f->size = 2; return;
     case 0xB8: if (mandatory != 0xF3) f->what = UNSUPPORTED; return;
     case 0xC7:
         if (f->memory && reg == 1) f->size = rex & REX_W ? 16 : 8;
-        else f->what = f->memory && reg == 4 ? SAVE_STATE : UNSUPPORTED;
+        else f->what = f->memory && reg == 4 && !mandatory ? SAVE_STATE : UNSUPPORTED;
         return;
     }
-    if (f->opcode >= 0x18 && f->opcode <= 0x1F) f->what = NOTHING_TO_DO; /* RDSSP, too, without a shadow stack */
+    if (f->opcode >= 0x18 && f->opcode <= 0x1F) {
+        int shadow = f->opcode == 0x1E && mandatory == 0xF3 && !f->memory && reg == 1; /* RDSSP */
+        f->what = shadow ? READ_SHADOW_STACK : NOTHING_TO_DO;
+    }
     if ((f->opcode & 0xF0) == 0x80) f->what = CONDITION;
 }
 
@@ -138,8 +141,8 @@ static void of_first_map(struct instruction *f, u8 mandatory, u8 rex)
     else if (op >= 0xD8 && op < 0xE0) {
         f->state = X87_STATE;
         f->size = 16;
-        if (f->memory && ((op == 0xD9 && reg >= 4 && reg != 5 && reg != 7) || (op == 0xDD && (reg == 4 || reg == 6))))
-            f->what = UNSUPPORTED; /* whole environments */
+        if (f->memory && op == 0xD9 && (reg == 4 || reg == 6)) f->size = 28; /* FLDENV, FNSTENV */
+        if (f->memory && op == 0xDD && (reg == 4 || reg == 6)) f->what = UNSUPPORTED; /* FRSTOR, FNSAVE */
         if (f->memory && op == 0xD9 && (reg == 5 || reg == 7)) f->size = 2;
     } else if (op >= 0x50 && op < 0x60) {
         f->what = op < 0x58 ? PUSH : POP;
@@ -152,6 +155,7 @@ static void of_first_map(struct instruction *f, u8 mandatory, u8 rex)
         case 0x8D: f->what = f->memory ? LOAD_ADDRESS : UNSUPPORTED; break;
         case 0x8F: f->what = reg == 0 ? POP : UNSUPPORTED; break;
         case 0x90: f->what = rex & REX_B ? EXECUTED : NOTHING_TO_DO; break;
+        case 0x9B: f->state = X87_STATE; break;
         case 0x9C: f->what = PUSH_FLAGS; break;
         case 0x9D: f->what = POP_FLAGS; break;
         case 0xA4: case 0xA5: case 0xA6: case 0xA7: case 0xAA: case 0xAB: case 0xAC: case 0xAD: case 0xAE: case 0xAF:
@@ -258,7 +262,10 @@ int x86_decode(struct instruction *f, const u8 *code, int have, u64 address)
         int tiles = encoded == 3 && map == 3 && (f->opcode == 0x49 || f->opcode == 0x4B || f->opcode == 0x5C || f->opcode == 0x5E);
         int at_rdi = map == 2 && f->opcode == 0xF7; /* VMASKMOVDQU */
         f->what = vector_index || tiles || at_rdi ? UNSUPPORTED : EXECUTED;
-        if (map == 2 && f->opcode == 0xAE) f->what = (f->reg & 7) == 2 ? LOAD_CONTROL : STORE_CONTROL;
+        if (map == 2 && f->opcode == 0xAE) {
+            int which = f->memory && !mandatory && encoded < 4 ? f->reg & 7 : 0;
+            f->what = which == 2 ? LOAD_CONTROL : which == 3 ? STORE_CONTROL : UNSUPPORTED;
+        }
         f->only_writes = map == 2 && encoded < 4 && stores_vector(f->opcode, mandatory);
         return 1;
     }
@@ -285,6 +292,7 @@ int x86_decode(struct instruction *f, const u8 *code, int have, u64 address)
         if (f->what == JUMP || f->what == CALL || f->what == CONDITION || f->what == COUNT) f->immediate += address + (u64)at;
         if (size_16 && !wide) f->what = UNSUPPORTED; /* processors differ */
     }
+    if (locked && f->what != EXECUTED && (f->what != BIT_STRING || f->opcode == 0xA3)) f->what = UNSUPPORTED; /* it faults */
     return 1;
 }
 

@@ -12,7 +12,7 @@ enum {
     UNSUPPORTED, /* it reads clocks or random numbers, asks the kernel, or changes what only the processor has */
     EXECUTED,    /* the processor executes it, on the values of the thread */
     NOTHING_TO_DO, LOAD_ADDRESS, PUSH, POP, PUSH_FLAGS, POP_FLAGS, LEAVE_FRAME, STRING, BIT_STRING, SAVE_STATE, RESTORE_STATE,
-    LOAD_CONTROL, STORE_CONTROL, READ_BASE,
+    LOAD_CONTROL, STORE_CONTROL, READ_BASE, READ_SHADOW_STACK,
     /* control flow */
     SYSTEM_CALL, CONDITION, JUMP, CALL, RETURN, JUMP_TO, CALL_TO, COUNT
 };
