@@ -32,7 +32,7 @@ class Ahead:
         self._library, self._ahead = library, ctypes.c_void_p(library.lb_ahead_new())
         assert self._ahead, "no memory for code is granted"
         self.registers = Registers()
-        self.edges = (ctypes.c_uint64 * (3 * ROOM))()
+        self.edges = (ctypes.c_uint64 * (4 * ROOM))()
         self.run = _Run(
             room=ROOM, registers=ctypes.addressof(self.registers), edges=ctypes.addressof(self.edges), kinds=0xFFFF,
         )  # fmt: skip
