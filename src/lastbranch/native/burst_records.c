@@ -31,16 +31,15 @@ static i64 after(const u64 *edge, u64 stack_before, struct caller *callers, i64 
  * with `chains`, the number of words of its call chain, and the chain; the number of its entries; the entries, newest first.
  *
  * `callers` has room for count + `known`. So many are those before the first edge, outermost first; less than 0: they are not
- * known, and all chains are empty. Where another stack comes into use, chains are empty from there on, and *fits is 0. `end` is
- * where the newest record's chain begins, the others' at their newest target.
+ * known, and all chains are empty. Where another stack comes into use, chains are empty from there on, and *fits is 0. `stack` is
+ * the stack pointer before. `end` is where the newest record's chain begins, the others' at their newest target.
  *
  * How many records: `begins` has room for one more than these, and gets where they begin in `out`. -1: `room` words are not
  * enough. */
-EXPORT i64 lb_burst_records(const u64 *edges, i64 count, i64 depth, int chains, struct caller *callers, i64 known, u64 end, u64 *out,
-                            i64 room, i64 *begins, int *fits)
+EXPORT i64 lb_burst_records(const u64 *edges, i64 count, i64 depth, int chains, struct caller *callers, i64 known, u64 stack, u64 end,
+                            u64 *out, i64 room, i64 *begins, int *fits)
 {
     i64 records = 0, used = 0, first = 0;
-    u64 stack = count ? edges[3] : 0;
     for (i64 i = 0; i < count; i++) {
         const u64 *edge = edges + EDGE * i;
         if (known >= 0) known = after(edge, stack, callers, known);

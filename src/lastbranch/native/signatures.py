@@ -17,7 +17,7 @@ SIGNATURES: dict[str, str] = {
     "lb_branch_entries": "int pointer i64 pointer pointer pointer i64 pointer i64",
     "lb_info_flags": "nothing pointer i64 pointer pointer",
     # burst_records.c
-    "lb_burst_records": "i64 pointer i64 i64 int pointer i64 u64 pointer i64 pointer pointer",
+    "lb_burst_records": "i64 pointer i64 i64 int pointer i64 u64 u64 pointer i64 pointer pointer",
     # branch_walk.c
     "lb_system_calls": "int pointer int",
     "lb_branch_walk": "int pointer",

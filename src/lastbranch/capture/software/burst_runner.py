@@ -212,10 +212,11 @@ hundred that are foreseen."""
 
 
 class BurstRunner:
-    """Runs bursts: ``ahead`` of the thread, if that is given, and with an engine where that cannot be."""
+    """Runs bursts: ``ahead`` of the thread, if that is given, and with an engine, if that is given, where that cannot
+    be."""
 
     def __init__(
-        self, engine: Engine, limits: BurstLimits, processor: Processors, sideband: Sideband | None = None,
+        self, engine: Engine | None, limits: BurstLimits, processor: Processors, sideband: Sideband | None = None,
         ahead: RunAhead | None = None,
     ) -> None:  # fmt: skip
         self.engine, self.limits = engine, limits
@@ -238,7 +239,7 @@ class BurstRunner:
         limits = self.limits.of(depth) if depth else self.limits
         begun = time.perf_counter()
         foreseen = self._foreseen(thread, limits)
-        if foreseen is not None and not self.compared.due():
+        if foreseen is not None and (self.engine is None or not self.compared.due()):
             self.compared.spent(time.perf_counter() - begun, compared=False)
             return foreseen, stat.cpu
         if foreseen is None:
@@ -248,7 +249,7 @@ class BurstRunner:
         self.compared.spent(time.perf_counter() - begun, compared=True)
         same = self.compared.add(foreseen, burst)
         if self.compared.fails:
-            self.ahead = None
+            self.ahead = None  # the engine does all from now on
         if burst.dropped or not same:
             return burst, cpu
         foreseen.status = burst.status
@@ -271,8 +272,11 @@ class BurstRunner:
         self, thread: Thread, stat: Stat, is_trigger: Callable[[int], bool], limits: BurstLimits
     ) -> tuple[Burst, int]:
         """A burst by the engine."""
-        self.engine.suit(stat)
-        thread.stops_by = self.engine.signal
+        engine = self.engine
+        if engine is None:
+            raise NoBurst("it cannot be foreseen")
+        engine.suit(stat)
+        thread.stops_by = engine.signal
         bit = 1 << thread.stops_by - 1
         if thread.stops_by == signal.SIGTRAP and stat.ignored & bit:
             raise NoBurst("SIGTRAP is ignored")  # a stop would make the kernel take it for not ignored
@@ -288,10 +292,10 @@ class BurstRunner:
         try:
             successors = self.successors(process)
             with self.processor.with_thread(thread.tid, stat.cpu) as cpu, self.sideband.paused(thread, cpu):
-                burst = self.engine.burst(target, successors, limits)
+                burst = engine.burst(target, successors, limits)
         except OSError as error:
             self.clean(thread)
-            raise NoBurst(f"{self.engine.name}: {error.strerror}") from error
+            raise NoBurst(f"{engine.name}: {error.strerror}") from error
         if burst.why == "deadline":
             thread.timed_out = True
             ptrace.interrupt(thread.tid)
@@ -301,6 +305,7 @@ class BurstRunner:
 
     def successors(self, process: Process) -> Successors:
         """What is known of the code of ``process``, for its next burst."""
+        assert self.engine is not None
         memory = process.descriptor if self.engine.walks else -1
         if process.successors is None:
             key = fixed_program(process.pid)
@@ -317,7 +322,7 @@ class BurstRunner:
 
     def clean(self, thread: Thread) -> None:
         """Undo what a burst left in a stopped thread."""
-        if thread.timed_out:
+        if thread.timed_out and self.engine is not None:
             self.engine.clean(thread.tid)
             thread.timed_out = False
         if thread.mask is not None:

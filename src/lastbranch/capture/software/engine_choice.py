@@ -30,8 +30,9 @@ __all__ = ["FIRST_PERIOD", "choose_ahead", "choose_engine", "choose_trigger"]
 FIRST_PERIOD = 20_000_000
 
 
-def choose_engine(launched: bool, allow_risk: bool, summary: Summary) -> Engine:
-    """The first engine that passes the start-up test, of those that may be used."""
+def choose_engine(launched: bool, allow_risk: bool, summary: Summary, *, needed: bool = True) -> Engine | None:
+    """The first engine that passes the start-up test, of those that may be used. ``None`` if there is none and none is
+    ``needed``."""
     safe, risky = _ENGINES[HERE.name]()
     tested = risky if launched else safe + risky
     try:
@@ -39,10 +40,14 @@ def choose_engine(launched: bool, allow_risk: bool, summary: Summary) -> Engine:
     except OSError as error:
         raise describe_launch(error) from error
     good = next((engine for engine in tested if summary.self_test.get(engine.name) == OK), None)
+    if good is None and not needed:
+        return None
     if good is None:
         said = "; ".join(f"{name}: {what}" for name, what in summary.self_test.items())
         raise UnavailableError(f"no engine passes the start-up test on this machine ({said})")
     if not launched and good not in safe and not allow_risk:
+        if not needed:
+            return None
         said = summary.self_test[safe[-1].name] if safe else f"not on {HERE.title}"
         raise UnavailableError(
             f"perf breakpoints cannot be used here ({said}); with the other engines the process would be killed if the "
@@ -61,7 +66,6 @@ def choose_ahead(summary: Summary) -> RunAhead | None:
     summary.self_test[ahead.name] = said = test_ahead(ahead)
     if said != OK:
         return None
-    summary.engine = f"{ahead.name}; {summary.engine}"
     return ahead
 
 

@@ -27,6 +27,7 @@ from .traced import Traced
 __all__ = ["record_software"]
 
 _SLOWER = "the compiled library is not in use: bursts take longer (`lastbranch doctor` says why)"
+_ONLY_AHEAD = "bursts are foreseen only: what cannot be foreseen is not recorded, since no breakpoints can be used here"
 _SLOWER_HERE = f"no part of the compiled library is for bursts on {HERE.title}: they take longer than on 64-bit x86"
 
 
@@ -43,12 +44,15 @@ def record_software(
     select = convert(options.select, "perf", "msr").value if options.ring is None else options.ring
     launched = not isinstance(target, int | Targets)
     with ticking():
-        engine = choose_engine(launched, options.allow_risk, summary)
+        ahead = None if options.calls else choose_ahead(summary)
+        engine = choose_engine(launched, options.allow_risk, summary, needed=ahead is None)
+        summary.engine = "; ".join(one.name for one in (ahead, engine) if one is not None)
         if ptrace.compiled() is None:
             summary.notes = (*summary.notes, _SLOWER if HERE.compiled else _SLOWER_HERE)
         trigger = choose_trigger(launched)
         summary.trigger = trigger.name
-        ahead = None if options.calls else choose_ahead(summary)
+        if engine is None:
+            summary.notes = (*summary.notes, _ONLY_AHEAD)
         limits, lengths = limits_of(options, select, cheap=ahead is not None)
         processor = SharedProcessor() if launched else ThreadsProcessor()
         bursts = BurstRunner(engine, limits, processor, ahead=ahead)

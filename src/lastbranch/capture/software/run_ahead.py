@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from ... import native
 from ...model import counted
 from ..architectures import HERE
-from ..ptrace import PC, Registers
+from ..ptrace import PC, STACK, Registers
 from .bursts import Burst, BurstLimits
 
 __all__ = ["Comparison", "Foreseen", "RunAhead", "chain_in"]
@@ -98,6 +98,8 @@ class RunAhead:
         instruction from bit 8 on, and the stack pointer."""
         self.asked = _Run(room=_ROOM, registers=ctypes.addressof(self.registers), edges=ctypes.addressof(self.words))
         self._at = ctypes.c_void_p(ctypes.addressof(self.asked))
+        self._stack = 0
+        """The stack pointer before the last run."""
         self._make_records = library.lb_burst_records
         self._callers = (ctypes.c_uint64 * (2 * (_ROOM + _MOST_CALLERS)))()
         self._records = (ctypes.c_uint64 * _RECORDS)()
@@ -118,7 +120,7 @@ class RunAhead:
         ``memory``: the file descriptor of its memory. ``alone``: no other thread writes there. ``space``: a number of
         its address space, under which its code is kept.
         """
-        asked, start = self.asked, self.registers[PC]
+        asked, start, self._stack = self.asked, self.registers[PC], self.registers[STACK]
         asked.thread, asked.memory, asked.space, asked.alone = tid, memory, space, alone
         asked.kinds, asked.wanted, asked.depth = limits.kinds, limits.depth, limits.depth
         asked.most = _INSTRUCTIONS + _FOR_EACH * limits.depth
@@ -140,7 +142,7 @@ class RunAhead:
         begins, out = self._begins, self._records
         while True:
             made = self._make_records(
-                self.words, count, depth, chains, self._callers, known, end, out, _RECORDS, begins,
+                self.words, count, depth, chains, self._callers, known, self._stack, end, out, _RECORDS, begins,
                 ctypes.byref(self._fits),
             )  # fmt: skip
             if made >= 0:
@@ -193,8 +195,8 @@ class Comparison:
 
     def __str__(self) -> str:
         both = self.same + self.different
-        followed = f"; {both} of them were followed, too: {self.same} were as foreseen" if both else ""
-        return f"{counted(self.foreseen, 'burst')}{followed}"
+        checked = f"; {both} checked with breakpoints, {self.same} of these as foreseen" if both else ""
+        return f"{counted(self.foreseen, 'burst')}{checked}"
 
 
 _MOST_DIFFERENT = 3

@@ -1,0 +1,295 @@
+"""Bursts that are foreseen: by which rules, with which call chains, and what a recording says of them."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import random
+import re
+import signal
+import struct
+import subprocess
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from capture_tools import FREESTANDING, build, needs_ptrace, needs_walk, record
+from command_line import run_cli
+from lastbranch import native
+from lastbranch.capture import ptrace
+from lastbranch.capture.launch import launch
+from lastbranch.capture.options import Summary
+from lastbranch.capture.ptrace import event_of, next_stop, stopped, ticking
+from lastbranch.capture.software import engine_choice
+from lastbranch.capture.software.burst_runner import BurstRunner, NoBurst, SharedProcessor
+from lastbranch.capture.software.bursts import Burst, BurstLimits
+from lastbranch.capture.software.engines import BlockStep, DebugRegisters
+from lastbranch.capture.software.run_ahead import Comparison, Foreseen, RunAhead
+from lastbranch.capture.software.tree import Process, Thread
+from lastbranch.lbr import KIND
+
+pytestmark = [needs_ptrace, needs_walk]
+SOFTWARE = ("--engine", "software", "--duty", "50", "--period", "1000000")
+
+
+@pytest.fixture
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Thread]:
+    """A traced thread in `branches`, stopped in its main loop."""
+    program = build(tmp_path_factory.getbasetemp(), "branches", *FREESTANDING)
+    with ticking():
+        child = launch([str(program), "100000000"], signal.pthread_sigmask(signal.SIG_BLOCK, ()))
+        child.release()
+        status = next_stop(child.pid, 5)
+        assert status is not None
+        assert event_of(status) == ptrace.EVENT_EXEC
+        thread = Thread(child.pid, Process(child.pid))
+        ptrace.cont(thread.tid)
+        signal.sigtimedwait([], 0.1)
+        halt(thread)
+        yield thread
+        thread.process.forget()
+        with suppress(ProcessLookupError):
+            os.kill(thread.tid, signal.SIGKILL)
+        with suppress(ptrace.Gone):
+            while (status := next_stop(thread.tid, 5)) is not None and stopped(status):
+                pass
+
+
+def halt(thread: Thread) -> None:
+    ptrace.interrupt(thread.tid)
+    status = next_stop(thread.tid, 5)
+    assert status is not None
+    assert event_of(status) == ptrace.EVENT_STOP
+
+
+def ahead() -> RunAhead:
+    found = RunAhead.here()
+    assert found is not None
+    return found
+
+
+def foreseen(one: RunAhead, thread: Thread, count: int) -> Foreseen:
+    ptrace.registers(thread.tid, one.registers)
+    burst = one.burst(thread.tid, thread.process.descriptor, BurstLimits(count), alone=True)
+    assert burst is not None
+    burst.read_edges()
+    return burst
+
+
+def test_what_is_foreseen_is_what_breakpoints_then_see(running: Thread) -> None:
+    """From the same instruction on, a burst of either has the same branches; to foresee one moves nothing."""
+    one, engine = ahead(), BurstRunner(BlockStep(DebugRegisters()), BurstLimits(300, seconds=10), SharedProcessor())
+    before = ptrace.Registers()
+    for _ in range(4):
+        ptrace.registers(running.tid, before)
+        burst = foreseen(one, running, 200)
+        after = ptrace.Registers()
+        ptrace.registers(running.tid, after)
+        assert list(before) == list(after)
+        seen, _ = engine.run(running, lambda status: False)
+        assert burst.why == "full"
+        assert len(burst) == len(burst.edges) == 200
+        assert burst.edges == seen.edges[:200]
+        assert burst.end == burst.edges[-1][1]
+
+
+def test_a_burst_is_compared_when_that_is_paid_for(running: Thread) -> None:
+    runner = BurstRunner(
+        BlockStep(DebugRegisters()), BurstLimits(400, seconds=10), SharedProcessor(), ahead=ahead()
+    )  # fmt: skip
+    for due in (False, True):
+        runner.compared.spent(0.06 if due else 0.0, compared=False)
+        burst, _ = runner.run(running, lambda status: False)
+        assert isinstance(burst, Foreseen)
+        assert len(burst) == 400
+        assert runner.compared.same == due
+        assert not runner.compared.different
+    runner.compared.spent(1.0, compared=True)
+    assert not runner.compared.due()
+    assert str(runner.compared) == "2 bursts; 1 checked with breakpoints, 1 of these as foreseen"
+
+
+def test_where_threads_take_other_branches_nothing_is_foreseen_any_more() -> None:
+    compared = Comparison()
+    right, wrong = Burst(edges=[(1, 2, 1), (3, 4, 1)]), Burst(edges=[(1, 2, 1), (3, 9, 1)])
+
+    class Known(Foreseen):
+        def __init__(self) -> None:
+            Burst.__init__(self, edges=list(right.edges))
+
+        def __len__(self) -> int:
+            return len(self.edges)
+
+        def read_edges(self) -> None: ...
+
+    assert compared.add(Known(), Burst(edges=right.edges[:1])), "as far as both go"
+    for _ in range(3):
+        assert not compared.add(Known(), wrong)
+    assert not compared.fails, "signals and other threads explain a few"
+    assert not compared.add(Known(), wrong)
+    assert compared.fails
+    for _ in range(20):
+        compared.add(Known(), right)
+    assert not compared.fails
+
+
+# -- call chains of the records
+
+
+class Model:
+    """A thread that calls, returns, jumps, and throws: its edges, and its true callers after each."""
+
+    def __init__(self, chance: random.Random, known: int) -> None:
+        self.chance, self.stack = chance, 0x7FFF_0000_0000
+        self.callers: list[tuple[int, int]] = []  # (return address, stack pointer once it was returned to)
+        self.edges: list[int] = []
+        self.truth: list[list[int]] = []
+        for _ in range(known):
+            self._push(chance.getrandbits(40))
+
+    def _push(self, returns: int) -> None:
+        self.stack -= 16 * self.chance.randrange(1, 9)
+        base = self.stack
+        self.stack -= 8
+        self.callers.append((returns, base))
+
+    def step(self) -> None:
+        source, target, chance = self.chance.getrandbits(40), self.chance.getrandbits(40), self.chance.random()
+        kind, length = KIND["cond"], 2
+        if chance < 0.4 or not self.callers:
+            kind, length = self.chance.choice(((KIND["call"], 5), (KIND["ind_call"], 3)))
+            self._push(source + length)
+        elif chance < 0.75:
+            kind, length = KIND["ret"], 1
+            target, self.stack = self.callers.pop()
+        elif chance < 0.8 and len(self.callers) > 2:  # an exception: on in a caller's frame
+            kind = KIND["ind"]
+            for _ in range(self.chance.randrange(1, len(self.callers))):
+                _, self.stack = self.callers.pop()
+        self.edges += [source, target, kind | length << 8, self.stack]
+        self.truth.append([target, *(returns for returns, _ in reversed(self.callers))])
+
+
+@given(st.integers(0, 1 << 32), st.integers(0, 20), st.integers(1, 200), st.integers(1, 40))
+def test_records_have_the_callers_at_their_ends(seed: int, known: int, count: int, depth: int) -> None:
+    model = Model(random.Random(seed), known)
+    callers, stack = list(model.callers), model.stack
+    for _ in range(count):
+        model.step()
+    records, fits = _records(model.edges, depth, callers, stack)
+    assert fits
+    assert len(records) == -(-count // depth)
+    newest = count - depth * (len(records) - 1)
+    entries = 0
+    for number, words in enumerate(records):
+        place = newest + depth * number
+        chain = words[2 : 1 + words[0]]
+        expected = [0x1234] if number == len(records) - 1 else model.truth[place - 1][:1]
+        assert words[1] == (1 << 64) - 512
+        assert list(chain) == expected + model.truth[place - 1][1:]
+        at = 1 + words[0]
+        assert words[at] == (newest if number == 0 else depth)
+        for n in range(words[at]):
+            index = place - 1 - n
+            source, target, kind = model.edges[4 * index : 4 * index + 3]
+            assert list(words[at + 1 + 3 * n : at + 4 + 3 * n]) == [source, target, (kind & 0xFF) << 20 | 1 << 30]
+        entries += words[at]
+    assert entries == count
+
+
+def test_on_another_stack_callers_are_not_known() -> None:
+    ret, jump = KIND["ret"] | 1 << 8, KIND["ind"] | 2 << 8
+    callers = [(50, 0x9000), (70, 0x8000)]
+    records, fits = _records([10, 70, ret, 0x8000, 11, 12, jump | 1 << 16, 0x7000], 1, callers, 0x7F00)
+    assert [words[0] for words in records] == [3, 0], "the stack pointer was set to a lower address"
+    assert not fits
+    _, fits = _records([10, 99, ret, 0x7000], 1, callers, 0x7F00)
+    assert not fits, "a return to another address than that of the call, further down the stack"
+
+
+def _records(
+    edges: list[int], depth: int, callers: list[tuple[int, int]], stack: int
+) -> tuple[list[tuple[int, ...]], bool]:
+    library = native.library()
+    assert library is not None
+    count, out, fits = len(edges) // 4, (ctypes.c_uint64 * 100_000)(), ctypes.c_int()
+    begins = (ctypes.c_int64 * (count + 1))()
+
+    def made(room: int) -> int:
+        room_for_all = (ctypes.c_uint64 * (2 * (count + len(callers))))(
+            *(word for caller in callers for word in caller)
+        )
+        return int(library.lb_burst_records(
+            (ctypes.c_uint64 * len(edges))(*edges), count, depth, 1, room_for_all, len(callers), stack, 0x1234, out,
+            room, begins, ctypes.byref(fits),
+        ))  # fmt: skip
+
+    number = made(len(out))
+    assert made(begins[number] - 1) == -1
+    assert made(begins[number]) == number
+    return [tuple(out[begins[n] : begins[n + 1]]) for n in range(number)], bool(fits.value)
+
+
+# -- recordings
+
+CLOCKS = r"""
+#include <x86intrin.h>
+#include <stdio.h>
+#include <stdlib.h>
+int main(int count, char **words)
+{
+    unsigned long odd = 0;
+    for (long n = atol(words[1]); n; n--)
+        for (int i = 0; i < 16; i++) odd += __rdtsc() & 1 ? 3 : 1;
+    printf("%d\n", odd > 0);
+}
+"""
+
+
+def test_what_cannot_be_foreseen_is_followed(tmp_path: Path) -> None:
+    """A program that reads the processor's clock all the time."""
+    source = tmp_path / "clocks.c"
+    source.write_text(CLOCKS)
+    program = tmp_path / "clocks"
+    subprocess.run(["cc", "-O1", str(source), "-o", str(program)], check=True)
+    done = record(tmp_path / "clocks.tb5", *SOFTWARE, "--", program, "500000")
+    assert done.code == 0, done.err
+    profile = done.profile()
+    assert (
+        sum(len(batch["branch_from"]) for stream in profile.streams for batch in stream.batches() if batch.entries) > 50
+    )
+
+
+def test_info_says_how_many_bursts_were_foreseen(tmp_path: Path) -> None:
+    program = build(tmp_path, "branches", *FREESTANDING)
+    done = record(tmp_path / "it.tb5", *SOFTWARE, "--", program, "60000")
+    said = run_cli("info", done.path).out
+    assert re.search(r"^software LBR +running ahead; block stepping", said, re.M)
+    assert re.search(r"^foreseen +\d+ burst", said, re.M)
+    assert "running ahead: ok" in said
+
+
+def test_without_breakpoints_an_attached_process_has_what_can_be_foreseen(
+    running: Thread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        engine_choice, "test_engines", lambda engines: {one.name: "refused" for one in engines}
+    )  # fmt: skip
+    summary = Summary()
+    assert engine_choice.choose_engine(False, False, summary, needed=False) is None
+    runner = BurstRunner(None, BurstLimits(100), SharedProcessor(), ahead=ahead())
+    burst, _ = runner.run(running, lambda status: False)
+    assert isinstance(burst, Foreseen)
+    runner.ahead = None
+    with pytest.raises(NoBurst, match="cannot be foreseen"):
+        runner.run(running, lambda status: False)
+
+
+def test_a_chain_is_read_back_as_it_was_written() -> None:
+    from lastbranch.capture.software.run_ahead import chain_in
+
+    assert chain_in(struct.pack("=5Q", 3, (1 << 64) - 512, 7, 9, 0)) == [7, 9]
