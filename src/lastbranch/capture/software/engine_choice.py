@@ -36,7 +36,7 @@ def choose_engine(launched: bool, allow_risk: bool, summary: Summary, *, needed:
     safe, risky = _ENGINES[HERE.name]()
     tested = risky if launched else safe + risky
     try:
-        summary.self_test = test_engines(tested)
+        summary.self_test |= test_engines(tested)
     except OSError as error:
         raise describe_launch(error) from error
     good = next((engine for engine in tested if summary.self_test.get(engine.name) == OK), None)
