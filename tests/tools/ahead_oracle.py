@@ -51,6 +51,11 @@ class Ahead:
         into = ctypes.create_string_buffer(size)
         return into.raw if self._library.lb_ahead_memory(self._ahead, address, into, size) else None
 
+    def branches(self) -> list[tuple[int, int, int, int]]:
+        """Source, target, perf's branch type and length of each branch of the last run."""
+        words = self.edges[: 4 * self.run.count]
+        return [(*words[n : n + 2], words[n + 2] & 0xFF, words[n + 2] >> 8 & 0xF) for n in range(0, len(words), 4)]
+
     def vectors(self) -> tuple[bytes, bytes] | None:
         """Vector registers (64 bytes each) and masks at the end of the last run; ``None`` where it needed none."""
         lanes, masks = ctypes.create_string_buffer(2048), ctypes.create_string_buffer(64)
@@ -62,7 +67,7 @@ class Ahead:
 
 # -- a program to write code into
 
-CODE, DATA, STACK_TOP, SIZE = 0x401000, 0x411000, 0x42F000, 0x40000
+CODE, DATA, STACK_TOP, SIZE = 0x401000, 0x411000, 0x42F000, 0x2000000
 BASE = 0x400000
 STATE = 0x430000
 """Vectors and x87 registers before and after a test: loaded from here, stored 8 KB above."""
@@ -207,6 +212,17 @@ def register_differences(expected: ctypes.Array[ctypes.c_uint64], found: ctypes.
     return differ
 
 
+def branch_differences(ways: list[tuple[int, int]], branches: list[tuple[int, int, int, int]]) -> list[str]:
+    """Branches that were not taken as they were foreseen, and taken ones that were not foreseen."""
+    differ, left = [], list(branches)
+    for source, target in ways:
+        if left and left[0][0] == source and left[0][1] == target:
+            left.pop(0)
+        elif not 0 < target - source <= 15:
+            differ.append(f"branch {source:#x} to {target:#x} is missing")
+    return differ + [f"branch {one[0]:#x} to {one[1]:#x} was not taken" for one in left]
+
+
 @dataclass(slots=True)
 class Outcome:
     """Of one test: why the run ended, after how many instructions, where, and what differs from the processor."""
@@ -236,14 +252,16 @@ def compare(
     why = ahead.go(bench.pid, bench.memory, most, alone=alone)
     found = Outcome(why, ahead.run.executed, ahead.run.address)
     end_at = at + len(code)
-    count = 0
+    count, ways = 0, []
     try:
         while count < found.executed:
             if not step_all and bench.now[RIP] == end_at:
                 bench.go_on()  # to INT3, at which the run ends, too
                 bench.now[RIP] -= 1
                 break
+            before = bench.now[RIP]
             bench.step()
+            ways.append((before, bench.now[RIP]))
             count += 1
     except Stopped as stopped:
         if why == "fault" and bench.now[RIP] == found.at:  # in the end of the code
@@ -252,6 +270,7 @@ def compare(
             found.differ.append(f"{stopped} at {bench.now[RIP]:#x} after {count} instructions")
         return found
     found.differ += register_differences(bench.now, ahead.registers)
+    found.differ += branch_differences(ways, ahead.branches())
     for begin, size in ((data_at, len(data)), (STACK_TOP - 2048, 4096), (KEPT, 3072)):
         for page in range(begin, begin + size, PAGE):
             part = min(PAGE, begin + size - page)

@@ -100,11 +100,13 @@ def programs(folder: Path) -> Iterator[tuple[str, list[str]]]:
 
 
 class Traced:
-    """A program, of which the first thread is followed."""
+    """A program, of which the thread is followed that computes most."""
 
     def __init__(self, argv: list[str]) -> None:
         self._process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        self.pid = self._process.pid
+        time.sleep(1)
+        tasks = Path(f"/proc/{self._process.pid}/task")
+        self.pid = max((int(t.name) for t in tasks.iterdir()), key=lambda tid: sum(map(int, (tasks / str(tid) / "stat").read_text().rsplit(")", 1)[1].split()[11:13])))
         ptrace.seize(self.pid, ptrace.EXITKILL)
         self.memory = os.open(f"/proc/{self.pid}/mem", os.O_RDONLY)
         self.now = Registers()

@@ -29,7 +29,7 @@
 
 enum { PAGE = 4096, GRANULE = 8, WORDS = PAGE / GRANULE / 64 };
 enum { PAGES = 1 << 11, PAGE_SLOTS = 1 << 13, CODE_PAGES = 1 << 12, CODE_SLOTS = 1 << 14 };
-enum { INSTRUCTIONS = 1 << 17, SLOTS = 1 << 19, PIECE = 48, STUBS = 4096, GUARD = 2 * PAGE };
+enum { INSTRUCTIONS = 1 << 17, SLOTS = 1 << 19, PIECE = 64, LARGEST_PIECE = 512, STUBS = 4096, GUARD = 2 * PAGE };
 enum { SAVED = 4 };
 
 /* Why a run ends. The order is that of `WHY` of run_ahead.py. */
@@ -68,6 +68,7 @@ struct known {
     struct instruction i;
     u32 space, page, next_page, generation, next_generation;
     u32 piece; /* its offset from the state, 0: none */
+    u32 then;  /* the instruction that it branched to last */
     u8 scratch, loads_stack;
 };
 
@@ -107,6 +108,7 @@ struct ahead {
     struct saved *saved;
     u32 saved_count, saved_next;
     int has_vectors; /* those of the thread were read in this run */
+    int is_full;     /* no more pages or instructions are kept */
     u64 changes;     /* stores and instructions on vectors so far */
     struct run *now;
     struct page *last;
@@ -135,9 +137,10 @@ static void emit_general(struct ahead *a, int store, int reg)
     emit_at(a, &a->state->general[reg], 0);
 }
 
-static void emit_vectors(struct ahead *a, int store)
+static void emit_vectors(struct ahead *a, int store, u32 vectors, u8 masks)
 {
-    for (int i = 0; i < (a->lanes == 64 ? 32 : 16); i++) {
+    for (int i = 0; i < 32; i++) {
+        if (!(vectors >> i & 1)) continue;
         u8 opcode = store ? 0x7F : 0x6F, modrm = (u8)(5 | (i & 7) << 3);
         if (a->lanes == 64) EMIT(0x62, 0xF1 ^ (i & 8 ? 0x80 : 0) ^ (i & 16 ? 0x10 : 0), 0xFE, 0x48, opcode, modrm);
         else if (a->lanes == 32) EMIT(0xC5, 0x7E | (i & 8 ? 0 : 0x80), opcode, modrm);
@@ -145,7 +148,8 @@ static void emit_vectors(struct ahead *a, int store)
         else EMIT(0xF3, 0x0F, opcode, modrm);
         emit_at(a, a->state->v.lanes[i], 0);
     }
-    for (int i = 0; a->lanes == 64 && i < 8; i++) {
+    for (int i = 0; i < 8; i++) {
+        if (!(masks >> i & 1)) continue;
         EMIT(0xC4, 0xE1, 0xF8, store ? 0x91 : 0x90, 5 | i << 3); /* kmovq */
         emit_at(a, &a->state->v.masks[i], 0);
     }
@@ -173,11 +177,14 @@ static void emit_stubs(struct ahead *a)
         if (kind) {
             EMIT(0x0F, 0xAE, 0x15); /* ldmxcsr */
             emit_at(a, &s->control, 0);
-            emit_vectors(a, 0);
         }
-        EMIT(0xFF, 0x35); /* push, popfq */
+        /* POPFQ and PUSHFQ would be half of the time of a piece; what they know more, DF, is in C. */
+        EMIT(0x8A, 0x05); /* mov al, with OF in bit 3; and al, 8; add al, 0x78: overflows with it */
+        emit_at(a, (u8 *)&s->flags + 1, 0);
+        EMIT(0x24, 0x08, 0x04, 0x78);
+        EMIT(0x8A, 0x25); /* mov ah; sahf: the others */
         emit_at(a, &s->flags, 0);
-        EMIT(0x9D);
+        EMIT(0x9E);
         for (int i = 0; i < 16; i++)
             if (i != RSP) emit_general(a, 0, i);
         emit_general(a, 0, RSP);
@@ -189,22 +196,25 @@ static void emit_stubs(struct ahead *a)
         for (int i = 0; i < 16; i++) emit_general(a, 1, i);
         EMIT(0x48, 0x8B, 0x25);
         emit_at(a, &s->host_stack, 0);
-        EMIT(0x9C, 0x8F, 0x05); /* pushfq, pop */
+        EMIT(0x0F, 0x90, 0xC0, 0x9F, 0x88, 0x25); /* seto al; lahf; mov, ah */
         emit_at(a, &s->flags, 0);
+        EMIT(0xC0, 0xE0, 0x03, 0x8A, 0x25); /* shl al, 3; mov ah */
+        emit_at(a, (u8 *)&s->flags + 1, 0);
+        EMIT(0x80, 0xE4, 0x04, 0x08, 0xE0, 0x88, 0x05); /* and ah, 4 (DF); or al, ah; mov, al */
+        emit_at(a, (u8 *)&s->flags + 1, 0);
         if (kind == X87_STATE) {
             EMIT(0x48, 0x0F, 0xAE, 0x05); /* fxsave64, fninit */
             emit_at(a, s->v.x87, 0);
             EMIT(0xDB, 0xE3);
         }
         if (kind) {
-            emit_vectors(a, 1);
             EMIT(0x0F, 0xAE, 0x1D); /* stmxcsr */
             emit_at(a, &s->control, 0);
             EMIT(0x0F, 0xAE, 0x15);
             emit_at(a, &s->host_control, 0);
             if (a->lanes > 16) EMIT(0xC5, 0xF8, 0x77); /* vzeroupper */
         }
-        static const u8 leave[] = {0xFC, 0x41, 0x5F, 0x41, 0x5E, 0x41, 0x5D, 0x41, 0x5C, 0x5D, 0x5B, 0xB8, 0, 0, 0, 0, 0xC3};
+        static const u8 leave[] = {0x41, 0x5F, 0x41, 0x5E, 0x41, 0x5D, 0x41, 0x5C, 0x5D, 0x5B, 0xB8, 0, 0, 0, 0, 0xC3};
         emit(a, leave, sizeof leave);
     }
     a->fault = a->code; /* after a fault: nothing is kept, the result is 1 */
@@ -213,21 +223,25 @@ static void emit_stubs(struct ahead *a)
     EMIT(0xDB, 0xE3, 0x0F, 0xAE, 0x15);
     emit_at(a, &s->host_control, 0);
     if (a->lanes > 16) EMIT(0xC5, 0xF8, 0x77);
-    static const u8 leave[] = {0xFC, 0x41, 0x5F, 0x41, 0x5E, 0x41, 0x5D, 0x41, 0x5C, 0x5D, 0x5B, 0xB8, 1, 0, 0, 0, 0xC3};
+    static const u8 leave[] = {0x41, 0x5F, 0x41, 0x5E, 0x41, 0x5D, 0x41, 0x5C, 0x5D, 0x5B, 0xB8, 1, 0, 0, 0, 0xC3};
     emit(a, leave, sizeof leave);
 }
 
 /* A piece that executes `bytes`, with the address of the operand in register `scratch`, if there is one. Its offset. */
-static u32 emit_piece(struct ahead *a, const u8 *bytes, int size, int scratch, int kind)
+static u32 emit_piece(struct ahead *a, const struct instruction *i, const u8 *code, const u8 *bytes, int size, int scratch)
 {
-    u8 *begin = a->code;
+    u8 *begin = a->code, masks = 0;
+    u32 vectors = 0;
+    if (i->state) x86_vectors(i, code, &vectors, &masks);
+    emit_vectors(a, 0, vectors, masks);
     if (scratch != NO_REGISTER) {
         EMIT(0x48 | (scratch > 7 ? 4 : 0), 0x8B, 5 | (scratch & 7) << 3);
         emit_at(a, &a->state->operand_at, 0);
     }
     emit(a, bytes, (size_t)size);
+    emit_vectors(a, 1, vectors, masks);
     if (scratch != NO_REGISTER) emit_general(a, 0, scratch);
-    emit_jump(a, a->exits[kind]);
+    emit_jump(a, a->exits[i->state]);
     return (u32)(begin - (u8 *)a->state);
 }
 
@@ -271,7 +285,10 @@ static struct page *page_of(struct ahead *a, u64 address)
         struct page *page = &a->pages[a->page_slots[place] - 1];
         if (page->address == address) return a->last = page;
     }
-    if (a->page_count == PAGES) return NULL;
+    if (a->page_count == PAGES) {
+        a->is_full = 1;
+        return NULL;
+    }
     struct page *page = &a->pages[a->page_count];
     a->page_slots[place] = (u16)++a->page_count;
     page->address = address;
@@ -328,6 +345,41 @@ static int store(struct ahead *a, u64 address, const void *from, u64 size)
     return 1;
 }
 
+static u64 mask_of(int size) { return size == 8 ? ~(u64)0 : ((u64)1 << size * 8) - 1; }
+
+/* `load` of 8 bytes at most, as a number. Processors are slow where a number is read that was written in parts. */
+static int load_number(struct ahead *a, u64 address, u64 *number, int size, int how)
+{
+    u64 offset = address & (PAGE - 1);
+    if (offset + (u64)size > PAGE || !a->now->alone) {
+        u64 found = 0;
+        if (!load(a, address, &found, (u64)size, how)) return 0;
+        *number = found;
+        return 1;
+    }
+    struct page *page = page_of(a, address);
+    if (!page || !page->readable) return 0;
+    memcpy(number, page->bytes + offset, 8); /* there is memory behind the page, too */
+    *number &= mask_of(size);
+    return 1;
+}
+
+static int store_number(struct ahead *a, u64 address, u64 number, int size)
+{
+    u64 offset = address & (PAGE - 1);
+    if (offset + (u64)size > PAGE || !a->now->alone) return store(a, address, &number, (u64)size);
+    a->changes++;
+    struct page *page = page_of(a, address);
+    if (!page || !page->readable || page->has_code) return 0;
+    switch (size) {
+    case 1: page->bytes[offset] = (u8)number; break;
+    case 2: memcpy(page->bytes + offset, &number, 2); break;
+    case 4: memcpy(page->bytes + offset, &number, 4); break;
+    default: memcpy(page->bytes + offset, &number, 8);
+    }
+    return 1;
+}
+
 /* Other threads may have written what was read: the branches from then on may not be the thread's. How many are sure. */
 static u64 unchanged_branches(struct ahead *a)
 {
@@ -380,7 +432,10 @@ static u32 code_page_of(struct ahead *a, u64 address)
     struct page *now = page_of(a, address);
     if (!now || !now->readable) return 0;
     if (!page) {
-        if (a->code_page_count == CODE_PAGES) return 0;
+        if (a->code_page_count == CODE_PAGES) {
+            a->is_full = 1;
+            return 0;
+        }
         page = &a->code_pages[a->code_page_count++];
         a->code_slots[place] = (u16)a->code_page_count;
         page->address = address;
@@ -412,7 +467,7 @@ static int is_current(struct ahead *a, struct known *k)
 static int scale(struct ahead *a, struct instruction *i, const u8 *code, int scratch)
 {
     u8 bytes[LONGEST_INSTRUCTION + 2];
-    int size = x86_at_displacement(i, code, scratch, bytes), kind = i->state;
+    int size = x86_at_displacement(i, code, scratch, bytes);
     struct state *s = a->state;
     u64 general[16], masks[8], flags = s->flags, unit = i->displacement;
     u8 *begin = a->code;
@@ -420,9 +475,8 @@ static int scale(struct ahead *a, struct instruction *i, const u8 *code, int scr
     memcpy(masks, s->v.masks, sizeof masks);
     memset(s->v.masks, 0xFF, sizeof masks);
     s->operand_at = (u64)a->guard + 2 * GUARD;
-    s->flags &= ~(u64)DF;
     fault_address = 0;
-    int faulted = execute(a, emit_piece(a, bytes, size, scratch, kind), kind);
+    int faulted = execute(a, emit_piece(a, i, code, bytes, size, scratch), i->state);
     a->code = begin;
     memcpy(s->general, general, sizeof general);
     memcpy(s->v.masks, masks, sizeof masks);
@@ -438,12 +492,13 @@ static void make_piece(struct ahead *a, struct known *k, const u8 *code)
     struct instruction *i = &k->i;
     u8 bytes[LONGEST_INSTRUCTION + 2];
     k->scratch = NO_REGISTER;
-    if (i->state == VECTOR_STATE && a->lanes < 64 && code[i->opcodes] == 0x62) {
+    int needs = code[i->opcodes] == 0x62 ? 64 : code[i->opcodes] == 0xC4 || code[i->opcodes] == 0xC5 ? 32 : 16;
+    if (i->state == VECTOR_STATE && a->lanes < needs) {
         i->what = UNSUPPORTED;
         return;
     }
     if (!i->memory) {
-        k->piece = emit_piece(a, code, i->length, NO_REGISTER, i->state);
+        k->piece = emit_piece(a, i, code, code, i->length, NO_REGISTER);
         return;
     }
     static const u8 choices[3] = {RSI, RDI, RBX};
@@ -456,13 +511,17 @@ static void make_piece(struct ahead *a, struct known *k, const u8 *code)
         i->what = UNSUPPORTED;
         return;
     }
-    k->piece = emit_piece(a, bytes, x86_at_register(i, code, k->scratch, bytes), k->scratch, i->state);
+    k->piece = emit_piece(a, i, code, bytes, x86_at_register(i, code, k->scratch, bytes), k->scratch);
 }
 
-/* The instruction at `address`; NULL where it cannot be read. */
-static struct known *known_at(struct ahead *a, u64 address)
+/* The instruction at `address`; NULL where it cannot be read. It is probably `guess`. */
+static struct known *known_at(struct ahead *a, u64 address, struct known *guess)
 {
-    u32 space = (u32)a->now->space, place = (u32)((address ^ (u64)space << 48) * 0x9E3779B97F4A7C15u >> 45) & (SLOTS - 1);
+    u32 space = (u32)a->now->space;
+    if (guess->address == address && guess->space == space && guess < a->known + a->known_count && is_current(a, guess)) return guess;
+    /* Those of a page are next to each other here, too: what is far apart is slow to look at. */
+    u32 place = (u32)((address >> 12 ^ (u64)space << 48) * 0x9E3779B97F4A7C15u >> 45);
+    place = (place + (u32)(address & (PAGE - 1))) & (SLOTS - 1);
     struct known *k = NULL;
     for (; a->slots[place]; place = (place + 1) & (SLOTS - 1)) {
         struct known *one = &a->known[a->slots[place] - 1];
@@ -485,23 +544,24 @@ static struct known *known_at(struct ahead *a, u64 address)
         if (!x86_decode(&i, bytes, LONGEST_INSTRUCTION, address)) return NULL;
     }
     if (!k) {
-        if (a->known_count == INSTRUCTIONS) return NULL;
+        if (a->known_count == INSTRUCTIONS) {
+            a->is_full = 1;
+            return NULL;
+        }
         k = &a->known[a->known_count++];
         a->slots[place] = a->known_count;
     }
     *k = (struct known){.address = address, .i = i, .space = space, .page = page - 1, .next_page = next - 1,
                         .generation = a->code_pages[page - 1].generation, .next_generation = a->code_pages[next - 1].generation};
+    k->loads_stack = x86_loads_stack(&i);
     if (i.what == EXECUTED) {
-        k->loads_stack = x86_loads_stack(&i);
-        if (a->end_of_code - a->code < 2 * PIECE) k->i.what = UNSUPPORTED;
+        if (a->end_of_code - a->code < LARGEST_PIECE) k->i.what = UNSUPPORTED;
         else make_piece(a, k, bytes);
     }
     return k;
 }
 
 /* -- registers and operands */
-
-static u64 mask_of(int size) { return size == 8 ? ~(u64)0 : ((u64)1 << size * 8) - 1; }
 
 static u64 effective(const struct ahead *a, const struct instruction *i)
 {
@@ -569,7 +629,7 @@ static int holds(u64 flags, int condition)
 static int push(struct ahead *a, u64 value)
 {
     u64 *g = a->state->general;
-    if (!store(a, g[RSP] - 8, &value, 8)) return 0;
+    if (!store_number(a, g[RSP] - 8, value, 8)) return 0;
     g[RSP] -= 8;
     return 1;
 }
@@ -577,7 +637,7 @@ static int push(struct ahead *a, u64 value)
 static int pop(struct ahead *a, u64 *value)
 {
     u64 *g = a->state->general;
-    if (!load(a, g[RSP], value, 8, 0)) return 0;
+    if (!load_number(a, g[RSP], value, 8, 0)) return 0;
     g[RSP] += 8;
     return 1;
 }
@@ -589,7 +649,7 @@ static int operand_value(struct ahead *a, const struct instruction *i, u64 *valu
         *value = a->state->general[i->rm];
         return 1;
     }
-    return load(a, effective(a, i), value, 8, 0);
+    return load_number(a, effective(a, i), value, 8, 0);
 }
 
 static void subtract_flags(struct ahead *a, u64 left, u64 right, int size)
@@ -719,7 +779,7 @@ static int executed(struct ahead *a, const struct known *k)
     const struct instruction *i = &k->i;
     struct state *s = a->state;
     u8 before[64];
-    u64 at = 0, size = i->size;
+    u64 was = 0, at = 0, size = i->size;
     u8 *operand = s->operand;
     if (i->state) {
         if (!a->has_vectors && !read_vectors(a)) return NOT_MODELLED;
@@ -729,12 +789,22 @@ static int executed(struct ahead *a, const struct known *k)
         at = effective(a, i);
         operand += at & 63;
         s->operand_at = (u64)operand;
-        if (!load(a, at, operand, size, (size > 8 ? REACHES : 0) | (i->only_writes ? UNUSED : 0))) return FAULTS;
-        memcpy(before, operand, size);
+        int how = i->only_writes ? UNUSED : 0;
+        if (size <= 8) {
+            if (!load_number(a, at, &was, i->size, how)) return FAULTS;
+            memcpy(operand, &was, 8);
+        } else {
+            if (!load(a, at, operand, size, how | REACHES)) return FAULTS;
+            memcpy(before, operand, size);
+        }
     }
     if (execute(a, k->piece, i->state)) return FAULTS;
     s->flags &= OWN_FLAGS;
-    if (i->memory && memcmp(before, operand, size)) {
+    if (i->memory && size <= 8) { /* what is behind the operand does not change */
+        u64 now;
+        memcpy(&now, operand, 8);
+        if (now != was && !store_number(a, at, now, i->size)) return FAULTS;
+    } else if (i->memory && memcmp(before, operand, size)) {
         u64 first = 0; /* only what it wrote: its operand may be smaller, and the next page not there */
         while (before[first] == operand[first]) first++;
         while (before[size - 1] == operand[size - 1]) size--;
@@ -752,25 +822,37 @@ static int run(struct ahead *a)
     u64 *g = s->general, at = r->registers[U_RIP], counted = 0;
     u64 seen[17] = {0}, seen_at = 0, seen_changes = 0, value;
     u64 target = 0, switched = 0;
+    struct known *k = a->known, *guess = k, *from = NULL; /* from: the branch to k */
     r->address = at;
     if (r->registers[U_FLAGS] & (TF | AC)) return NOT_MODELLED; /* what only computes may trap */
     for (;; r->executed++) {
         r->address = at;
         if (r->executed >= r->most) return STOPS;
-        struct known *k = known_at(a, at);
+        k = known_at(a, at, guess);
         if (!k) return UNREADABLE;
+        if (from) from->then = (u32)(k - a->known);
+        from = NULL;
+        guess = k + 1; /* instructions are kept as they were first executed */
         const struct instruction *i = &k->i;
-        u64 next = at + i->length;
+        u64 next = at + i->length, stack = g[RSP];
         int kind = 0;
         switch (i->what) {
         case EXECUTED: {
-            u64 stack = g[RSP];
             int why = executed(a, k);
             if (why != FULL) return why;
-            if (k->loads_stack && g[RSP] < stack) switched = SWITCHED;
             break;
         }
         case NOTHING_TO_DO: break;
+        case MOVE: /* they are so many that a piece would cost more */
+            if (i->opcode < 0x8A) {
+                if (!i->memory) set_register(a, i->rm, g[i->reg], i->size);
+                else if (!store_number(a, effective(a, i), g[i->reg], i->size)) return FAULTS;
+            } else {
+                if (!i->memory) value = g[i->rm];
+                else if (!load_number(a, effective(a, i), &value, i->size, 0)) return FAULTS;
+                set_register(a, i->reg, value, i->size);
+            }
+            break;
         case LOAD_ADDRESS: {
             struct instruction plain = *i;
             plain.segment = 0;
@@ -807,6 +889,7 @@ static int run(struct ahead *a)
         case STRING:
             if (!string(a, i)) return FAULTS;
             break;
+        case DIRECTION: s->flags = (s->flags & ~(u64)DF) | (i->opcode == 0xFD ? DF : 0); break;
         case BIT_STRING:
             if (!bit_string(a, i)) return FAULTS;
             break;
@@ -833,6 +916,13 @@ static int run(struct ahead *a)
             break;
         case READ_SHADOW_STACK: /* the unwinder of C++ asks; it does nothing in a thread without one */
             if (has_shadow_stack(a)) return NOT_MODELLED;
+            break;
+        case ZERO_UPPER: /* VZEROUPPER, VZEROALL */
+            if (!a->has_vectors && !read_vectors(a)) return NOT_MODELLED;
+            for (int n = 0; n < 16; n++)
+                if (i->size == 16) memset(s->v.lanes[n] + 16, 0, 48);
+                else memset(s->v.lanes[n], 0, 64);
+            a->changes++;
             break;
         case SYSTEM_CALL: return AT_SYSTEM_CALL;
         case CONDITION:
@@ -866,6 +956,7 @@ static int run(struct ahead *a)
         }
         default: return NOT_MODELLED;
         }
+        if (k->loads_stack && g[RSP] < stack) switched = SWITCHED;
         if (!kind) {
             at = next;
             continue;
@@ -876,6 +967,7 @@ static int run(struct ahead *a)
         counted += r->kinds >> kind & 1;
         int back = target <= at;
         r->address = at = target;
+        from = k, guess = a->known + k->then;
         if ((counted >= r->wanted && r->count >= r->depth) || r->count == r->room) return FULL;
         if (back && !r->alone) { /* it may wait for another thread, which does not run in between as it would */
             if (target == seen_at && a->changes == seen_changes && !memcmp(seen, g, 16 * 8) && seen[16] == s->flags) return REPEATS;
@@ -906,7 +998,7 @@ EXPORT int lb_run_ahead(struct ahead *a, struct run *r)
     a->now = r;
     a->last = NULL;
     a->page_count = a->saved_count = a->saved_next = 0;
-    a->has_vectors = 0;
+    a->has_vectors = a->is_full = 0;
     memset(a->page_slots, 0, PAGE_SLOTS * sizeof *a->page_slots);
     if (!++a->number || a->known_count > INSTRUCTIONS - (1 << 12) || a->code_page_count > CODE_PAGES - 512
         || a->end_of_code - a->code < (1 << 12) * PIECE) {
@@ -918,6 +1010,7 @@ EXPORT int lb_run_ahead(struct ahead *a, struct run *r)
     __asm__ volatile("stmxcsr %0" : "=m"(a->state->host_control));
     r->count = r->executed = 0;
     r->why = (u64)run(a);
+    if (a->is_full) r->why = STOPS;
     for (int i = 0; i < 16; i++) r->registers[USER[i]] = a->state->general[i];
     r->registers[U_RIP] = r->address;
     r->registers[U_FLAGS] = (r->registers[U_FLAGS] & ~(u64)OWN_FLAGS) | (a->state->flags & OWN_FLAGS);
@@ -993,7 +1086,7 @@ EXPORT void lb_ahead_free(struct ahead *a)
     if (a->state) munmap(a->state, (size_t)(a->end_of_code - (u8 *)a->state));
     if (a->page_bytes) munmap(a->page_bytes, (size_t)PAGES * 2 * PAGE);
     if (a->code_bytes) munmap(a->code_bytes, (size_t)CODE_PAGES * PAGE);
-    if (a->known) munmap(a->known, INSTRUCTIONS * sizeof *a->known);
+    if (a->known) munmap(a->known, (INSTRUCTIONS + 1) * sizeof *a->known);
     if (a->slots) munmap(a->slots, SLOTS * sizeof *a->slots);
     if (a->guard) munmap(a->guard, 4 * GUARD);
     if (a->signal_stack) munmap(a->signal_stack, 16 * PAGE);
@@ -1017,7 +1110,7 @@ EXPORT struct ahead *lb_ahead_new(void)
     a->end_of_code = (u8 *)a->state + code;
     a->page_bytes = memory((size_t)PAGES * 2 * PAGE, PROT_READ | PROT_WRITE);
     a->code_bytes = memory((size_t)CODE_PAGES * PAGE, PROT_READ | PROT_WRITE);
-    a->known = memory(INSTRUCTIONS * sizeof *a->known, PROT_READ | PROT_WRITE);
+    a->known = memory((INSTRUCTIONS + 1) * sizeof *a->known, PROT_READ | PROT_WRITE);
     a->slots = memory(SLOTS * sizeof *a->slots, PROT_READ | PROT_WRITE);
     a->guard = memory(4 * GUARD, PROT_NONE);
     a->signal_stack = memory(16 * PAGE, PROT_READ | PROT_WRITE);

@@ -151,7 +151,11 @@ static void of_first_map(struct instruction *f, u8 mandatory, u8 rex)
         switch (op) {
         case 0x63: f->size = 4; break;
         case 0x68: case 0x6A: f->what = PUSH; f->rm = NO_REGISTER; break;
-        case 0x88: case 0x89: f->only_writes = 1; break;
+        case 0x88: case 0x8A: /* AH and its like are not the register of their number */
+            if (f->has_rex || (reg < 4 && (f->memory || f->rm < 4))) f->what = MOVE;
+            f->only_writes = op == 0x88;
+            break;
+        case 0x89: case 0x8B: f->what = MOVE; break;
         case 0x8D: f->what = f->memory ? LOAD_ADDRESS : UNSUPPORTED; break;
         case 0x8F: f->what = reg == 0 ? POP : UNSUPPORTED; break;
         case 0x90: f->what = rex & REX_B ? EXECUTED : NOTHING_TO_DO; break;
@@ -168,6 +172,7 @@ static void of_first_map(struct instruction *f, u8 mandatory, u8 rex)
         case 0xE0: case 0xE1: case 0xE2: case 0xE3: f->what = COUNT; break;
         case 0xE8: f->what = CALL; break;
         case 0xE9: case 0xEB: f->what = JUMP; break;
+        case 0xFC: case 0xFD: f->what = DIRECTION; break;
         case 0xFE: if (reg > 1) f->what = UNSUPPORTED; break;
         case 0xFF: {
             static const u8 group[8] = {EXECUTED, EXECUTED, CALL_TO, UNSUPPORTED, JUMP_TO, UNSUPPORTED, PUSH, UNSUPPORTED};
@@ -261,7 +266,9 @@ int x86_decode(struct instruction *f, const u8 *code, int have, u64 address)
                                         || f->opcode == 0xC6 || f->opcode == 0xC7)));
         int tiles = encoded == 3 && map == 3 && (f->opcode == 0x49 || f->opcode == 0x4B || f->opcode == 0x5C || f->opcode == 0x5E);
         int at_rdi = map == 2 && f->opcode == 0xF7; /* VMASKMOVDQU */
-        f->what = vector_index || tiles || at_rdi ? UNSUPPORTED : EXECUTED;
+        int in_fours = encoded == 4 && map == 3 && mandatory == 0xF2 && f->opcode != 0x68 && f->opcode != 0x72; /* V4FMADDPS... */
+        f->what = vector_index || tiles || at_rdi || in_fours ? UNSUPPORTED : EXECUTED;
+        if (map == 2 && f->opcode == 0x77) f->what = encoded < 4 ? ZERO_UPPER : UNSUPPORTED;
         if (map == 2 && f->opcode == 0xAE) {
             int which = f->memory && !mandatory && encoded < 4 ? f->reg & 7 : 0;
             f->what = which == 2 ? LOAD_CONTROL : which == 3 ? STORE_CONTROL : UNSUPPORTED;
@@ -294,6 +301,32 @@ int x86_decode(struct instruction *f, const u8 *code, int have, u64 address)
     }
     if (locked && f->what != EXECUTED && (f->what != BIT_STRING || f->opcode == 0xA3)) f->what = UNSUPPORTED; /* it faults */
     return 1;
+}
+
+void x86_vectors(const struct instruction *of, const u8 *code, u32 *vectors, u8 *masks)
+{
+    u8 first = code[of->opcodes], last = 0;
+    int encoded = first == 0xC5 ? 2 : first == 0xC4 ? 3 : first == 0x62 ? 4 : 0;
+    *vectors = *masks = 0;
+    if (!of->modrm || (of->opcode >= 0xD8 && of->opcode < 0xE0 && of->opcodes + 1 == of->modrm)) return; /* x87 */
+    u32 high = 0; /* bit 4 of reg, rm and other */
+    if (encoded == 4) {
+        last = code[of->opcodes + 3];
+        high = (code[of->opcodes + 1] & 0x10 ? 0 : 1) | (code[of->opcodes + 1] & 0x40 ? 0 : 2) | (last & 8 ? 0 : 4);
+    }
+    *vectors = (u32)1 << (of->reg | (high & 1) << 4);
+    if (!of->memory) *vectors |= (u32)1 << (of->rm | (high & 2) << 3);
+    if (of->other != NO_REGISTER) *vectors |= (u32)1 << (of->other | (high & 4) << 2);
+    int map = encoded == 2 ? 1 : encoded ? code[of->opcodes + 1] & 7 : code[of->opcodes + 1] == 0x38 ? 2 : code[of->opcodes + 1] == 0x3A ? 3 : 1;
+    if (map > 1) *vectors |= 1; /* SHA256RNDS2, BLENDVPS, PCMPISTRM: XMM0 */
+    if (map == 3 && encoded) *vectors |= (u32)1 << (of->immediate >> 4 & 15); /* VBLENDVPS */
+    u8 op = of->opcode;
+    int on_masks = encoded == 4 || (encoded && map == 1 && ((op & 0xF0) == 0x40 || (op & 0xF0) == 0x90)) || (encoded && map == 3 && (op & 0xF0) == 0x30);
+    if (!on_masks) return;
+    *masks = (u8)(1 << (of->reg & 7) | 1 << ((of->reg & 7) ^ 1)); /* VP2INTERSECTD writes two */
+    if (encoded == 4) *masks |= (u8)(1 << (last & 7));
+    else *masks |= (u8)(1 << (of->other & 7));
+    if (!of->memory) *masks |= (u8)(1 << (of->rm & 7));
 }
 
 int x86_loads_stack(const struct instruction *i)

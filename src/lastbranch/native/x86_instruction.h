@@ -11,13 +11,13 @@ enum { RAX, RCX, RDX, RBX, RSP, RBP, RSI, RDI }; /* numbers in instructions, up 
 enum {
     UNSUPPORTED, /* it reads clocks or random numbers, asks the kernel, or changes what only the processor has */
     EXECUTED,    /* the processor executes it, on the values of the thread */
-    NOTHING_TO_DO, LOAD_ADDRESS, PUSH, POP, PUSH_FLAGS, POP_FLAGS, LEAVE_FRAME, STRING, BIT_STRING, SAVE_STATE, RESTORE_STATE,
-    LOAD_CONTROL, STORE_CONTROL, READ_BASE, READ_SHADOW_STACK,
+    NOTHING_TO_DO, MOVE, LOAD_ADDRESS, PUSH, POP, PUSH_FLAGS, POP_FLAGS, LEAVE_FRAME, STRING, DIRECTION, BIT_STRING, SAVE_STATE,
+    RESTORE_STATE, LOAD_CONTROL, STORE_CONTROL, READ_BASE, READ_SHADOW_STACK, ZERO_UPPER,
     /* control flow */
     SYSTEM_CALL, CONDITION, JUMP, CALL, RETURN, JUMP_TO, CALL_TO, COUNT
 };
 
-/* State that an EXECUTED instruction needs beside the general registers and the flags. */
+/* State that an EXECUTED instruction needs beside the general registers and the flags: vectors, as `x86_vectors` says, and x87. */
 enum { GENERAL_STATE, VECTOR_STATE, X87_STATE };
 
 /* A memory operand is at `segment` + base + index << shift + displacement. */
@@ -39,7 +39,7 @@ struct instruction {
  * length of 1 at least. Intel SDM volume 2, chapter 2 and appendix A. */
 int x86_decode(struct instruction *found, const u8 *code, int have, u64 address);
 
-/* Whether an EXECUTED instruction may set the stack pointer to anything: MOV, XCHG, and not the epilogue's from RBP. */
+/* Whether an instruction may set the stack pointer to anything: MOV, XCHG, and not the epilogue's from RBP. */
 int x86_loads_stack(const struct instruction *of);
 
 /* The bytes of an EXECUTED instruction with its memory operand at [scratch], which is RBX, RSI or RDI. How many: at most
@@ -48,5 +48,8 @@ int x86_at_register(const struct instruction *of, const u8 *code, int scratch, u
 
 /* The same for an 8-bit displacement in units of EVEX, with displacement and base [scratch + 8-bit displacement]. */
 int x86_at_displacement(const struct instruction *of, const u8 *code, int scratch, u8 *out);
+
+/* The vector registers and the masks that an EXECUTED instruction reads or writes, as bits; some more may be among them. */
+void x86_vectors(const struct instruction *of, const u8 *code, u32 *vectors, u8 *masks);
 
 #endif

@@ -1,0 +1,301 @@
+"""Running ahead: what it computes is what the processor does, and no code of a program can harm who runs it ahead."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import struct
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ahead_oracle import CODE, DATA, STACK_TOP, STATE, Ahead, Bench, Generator, compare
+from capture_tools import needs_ptrace
+from lastbranch import native
+from lastbranch.capture import ptrace
+from lastbranch.capture.architectures import HERE
+from lastbranch.capture.ptrace import EFLAGS, RAX, RBX, RCX, RDI, RDX, RIP, RSI, RSP
+
+pytestmark = [
+    needs_ptrace,
+    pytest.mark.skipif(HERE.name != "x86_64" or sys.platform != "linux", reason="it is for x86-64 Linux"),
+    pytest.mark.skipif(native.library() is None, reason="it is in the compiled library"),
+]
+_FAULTS = (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
+
+
+@pytest.fixture(scope="module")
+def ahead() -> Iterator[Ahead]:
+    library = native.library()
+    assert library is not None
+    made = Ahead(library)
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+    made = Bench(tmp_path_factory.mktemp("bench"))
+    yield made
+    made.close()
+
+
+def ran(bench: Bench, ahead: Ahead, code: bytes, values: dict[int, int] | None = None, most: int = 1000, **how: bool) -> str:
+    """Why a run of ``code`` ends."""
+    bench.write(CODE, code)
+    bench.set({RIP: CODE, RSP: STACK_TOP, **(values or {})})
+    ptrace.registers(bench.pid, ahead.registers)
+    return ahead.go(bench.pid, bench.memory, most, **how)
+
+
+@pytest.mark.parametrize(
+    ("kinds", "length", "tests"),
+    [
+        pytest.param("l", 1, 150, id="one of the maps without VEX"), pytest.param("e", 1, 150, id="one of VEX or EVEX"),
+        pytest.param("lj", 5, 60, id="jumps between"), pytest.param("j", 6, 40, id="jumps, bit strings and overlapping copies"),
+    ],
+)  # fmt: skip
+def test_random_code_does_what_the_processor_does(bench: Bench, ahead: Ahead, kinds: str, length: int, tests: int) -> None:
+    for seed in range(tests):
+        generator = Generator(seed)
+        code = generator.sequence(length, kinds)
+        found = compare(bench, ahead, code, generator.values(), generator.data(), generator.state(), alone=seed % 2 == 0)
+        assert not found.differ, (seed, code.hex(), found)
+
+
+class _Stack(ctypes.Structure):
+    """stack_t."""
+
+    _fields_ = (("at", ctypes.c_void_p), ("flags", ctypes.c_int), ("size", ctypes.c_size_t))
+
+
+def of_this_process() -> tuple[object, ...]:
+    """What a fault in foreseen code could leave changed: handlers, mask, alternate stack, and MXCSR and x87 controls."""
+    libc = ctypes.CDLL(None)
+    actions = []
+    for number in _FAULTS:
+        action = ctypes.create_string_buffer(152)
+        assert not libc.sigaction(number, None, action)
+        actions.append(action.raw[:16] + action.raw[136:140])
+    stack = _Stack()
+    assert not libc.sigaltstack(None, ctypes.byref(stack))
+    state = ctypes.create_string_buffer(28 + 4)
+    assert not libc.fegetenv(state)
+    controls = (state.raw[:2], state.raw[28:])
+    return (*actions, signal.pthread_sigmask(signal.SIG_BLOCK, ()), stack.at, stack.flags, stack.size, controls)
+
+
+@pytest.mark.parametrize(
+    ("code", "why", "executed"),
+    [
+        pytest.param("90 488b0425 00000000", "fault", 1, id="load from 0"),
+        pytest.param("31c9 90 f7f1", "fault", 2, id="division by 0"),
+        pytest.param("0f0b", "not modelled", 0, id="ud2"),
+        pytest.param("cc", "not modelled", 0, id="int3"),
+        pytest.param("0f38 0b c0 0f38 0c c0", "fault", 1, id="undefined"),
+        pytest.param("488d442401 0f2808", "fault", 1, id="misaligned movaps"),
+        pytest.param("31e4 50", "fault", 1, id="push without a stack"),
+        pytest.param("31e4 e800000000", "fault", 1, id="call without a stack"),
+        pytest.param("31e4 c3", "fault", 1, id="return without a stack"),
+        pytest.param("31c0 ffe0", "unreadable code", 2, id="jump to 0"),
+        pytest.param("d9eb 0f0b", "not modelled", 1, id="x87 is used"),
+        pytest.param("0f77 0f0b", "not modelled", 1, id="mmx is used"),
+        pytest.param("4040 90", "not modelled", 0, id="two REX"),
+        pytest.param("c5f9f7ef", "not modelled", 0, id="a store to RDI"),
+        pytest.param("f0 90", "not modelled", 0, id="lock nop"),
+        pytest.param("0f31", "not modelled", 0, id="rdtsc"),
+        pytest.param("0fa2", "not modelled", 0, id="cpuid"),
+        pytest.param("0f05", "system call", 0, id="syscall"),
+        pytest.param("0faeb8 00000000 0fae3c25 00000000 eb01 90 90 0f0b", "not modelled", 4, id="cache lines and jumps"),
+        pytest.param("f3480f1ec8 0f0b", "not modelled", 1, id="no shadow stack"),
+        pytest.param("fd 9c 58 fc 0f0b", "not modelled", 4, id="direction flag"),
+        pytest.param("fd 31c9 f7f1", "fault", 2, id="fault with the direction flag"),
+    ],
+)  # fmt: skip
+def test_faults_end_the_run_and_leave_us_as_we_were(bench: Bench, ahead: Ahead, code: str, why: str, executed: int) -> None:
+    before = of_this_process()
+    assert ran(bench, ahead, bytes.fromhex(code)) == why
+    assert ahead.run.executed == executed
+    assert of_this_process() == before
+
+
+def test_handlers_of_faults_are_those_from_before(bench: Bench, ahead: Ahead) -> None:
+    """A fault of our own, afterwards, goes where it went before."""
+    seen = []
+    former = signal.signal(signal.SIGFPE, lambda number, frame: seen.append(number))
+    try:
+        assert ran(bench, ahead, bytes.fromhex("31c9f7f1")) == "fault"
+        os.kill(os.getpid(), signal.SIGFPE)
+    finally:
+        signal.signal(signal.SIGFPE, former)
+    assert seen == [signal.SIGFPE]
+
+
+def test_stack_pointers_to_where_our_signals_are_taken_do_no_harm(bench: Bench, ahead: Ahead) -> None:
+    """Whatever the stack pointer of a thread is, a fault of its code is taken on a stack of our own."""
+    maps = [line.split() for line in Path("/proc/self/maps").read_text().splitlines()]
+    guards = [tuple(int(end, 16) for end in line[0].split("-")) for line in maps if line[1] == "---p"]
+    around = 0x11000  # what is mapped next to the memory that cannot be read is the stack
+    for begin, end in guards:
+        if end - begin == 0x8000:
+            for address in (*range(begin - around, begin, 1024), *range(end, end + around, 1024)):
+                assert ran(bench, ahead, bytes.fromhex("31c9f7f1"), {RSP: address}) == "fault"
+
+
+@pytest.mark.parametrize(
+    ("flags", "control", "x87", "code", "why"),
+    [
+        pytest.param(0x40202, 0x1F80, 0x37F, "90", "not modelled", id="alignment is checked"),
+        pytest.param(0x202, 0x1F00, 0x37F, "0f57c0", "not modelled", id="exceptions of SSE"),
+        pytest.param(0x202, 0x1F80, 0x37E, "0f57c0", "not modelled", id="exceptions of x87"),
+        pytest.param(0x202, 0x1F80, 0x37F, "0f57c0 0f05", "system call", id="none"),
+        pytest.param(0x202, 0x1F00, 0x37F, "90 0f05", "system call", id="nothing that may raise them"),
+        pytest.param(0x202, 0x1F80, 0x37F, "9c 800c2440 9d 0f05", "system call", id="flags kept"),
+        pytest.param(0x202, 0x1F80, 0x37F, "9c 814c2400 00000400 9d 0f05", "not modelled", id="alignment to be checked"),
+    ],
+)  # fmt: skip
+def test_threads_that_trap_where_others_compute(
+    bench: Bench, ahead: Ahead, flags: int, control: int, x87: int, code: str, why: str
+) -> None:
+    generator = Generator(1)
+    state = bytearray(generator.state())
+    state[2200:2204] = control.to_bytes(4, "little")
+    bench.write(STATE, bytes(state))
+    bench.write(STATE + 2204, struct.pack("<H", x87))
+    bench.load_vectors()
+    bench.write(CODE, bytes.fromhex("d92c25") + struct.pack("<I", STATE + 2204) + b"\xcc")
+    bench.set({RIP: CODE})
+    bench.go_on()
+    assert ran(bench, ahead, bytes.fromhex(code), {EFLAGS: flags}) == why
+    bench.write(STATE, generator.state())
+    bench.load_vectors()
+
+
+# -- code that changes
+
+
+def test_code_written_by_the_run_is_executed_as_written(bench: Bench, ahead: Ahead) -> None:
+    """mov dword [rbx], "mov al, 7; ret"; call rbx; syscall. The page of RBX held other code in the run before."""
+    for value in (7, 9):
+        bench.write(DATA, b"\xb0\x01\xc3\x90")
+        assert ran(bench, ahead, b"\xff\xd3\x0f\x05", {RBX: DATA}) == "system call"
+        assert ahead.registers[RAX] & 0xFF == 1
+        code = b"\xc7\x03\xb0" + bytes((value,)) + b"\xc3\x90\xff\xd3\x0f\x05"
+        assert ran(bench, ahead, code, {RBX: DATA}) == "system call"
+        assert ahead.registers[RAX] & 0xFF == value
+
+
+def test_code_that_was_executed_is_not_written(bench: Bench, ahead: Ahead) -> None:
+    """The run ends at the store: what it knows of the page would not hold."""
+    bench.write(DATA, b"\xb0\x01\xc3\x90")
+    assert ran(bench, ahead, b"\xff\xd3\xc6\x43\x01\x02\xff\xd3", {RBX: DATA}) == "fault"
+    assert ahead.run.executed == 3
+
+
+def test_code_is_read_again_in_each_run(bench: Bench, ahead: Ahead) -> None:
+    for value in range(20):
+        assert ran(bench, ahead, b"\xb0" + bytes((value,)) + b"\x0f\x05") == "system call"
+        assert ahead.registers[RAX] & 0xFF == value
+
+
+def test_instructions_across_pages(bench: Bench, ahead: Ahead) -> None:
+    code = b"\x48\xb8" + bytes(range(1, 9)) + b"\x0f\x05"
+    for before in range(1, 12):
+        at = DATA + 0x1000 - before
+        bench.write(at, code)
+        bench.set({RIP: at})
+        ptrace.registers(bench.pid, ahead.registers)
+        assert ahead.go(bench.pid, bench.memory, 10) == "system call"
+        assert ahead.registers[RAX] == 0x0807060504030201
+    end = next(int(line.split()[0].split("-")[1], 16) for line in Path(f"/proc/{bench.pid}/maps").read_text().splitlines() if " rwxp " in line and line.split()[0].endswith(hex(0x2400000)[2:].zfill(8)))
+    for before, why in ((10, "unreadable code"), (2, "unreadable code")):
+        bench.write(end - before, code[: before - 1] if before == 10 else b"\x90\x90")
+        bench.set({RIP: end - before + (before == 10)})
+        ptrace.registers(bench.pid, ahead.registers)
+        assert ahead.go(bench.pid, bench.memory, 10) == why
+
+
+def test_operands_at_the_end_of_memory(bench: Bench, ahead: Ahead) -> None:
+    """A move of 4 bytes by a vector register is one of 4 bytes, also where 16 would not fit; one of 16 is not."""
+    end = 0x2400000
+    bench.write(end - 16, bytes(range(16)))
+    code = "f30f1043fc f30f1143f8 660f7ec0 0f05"  # movss xmm0, [rbx - 4]; movss [rbx - 8], xmm0; movd eax, xmm0
+    assert ran(bench, ahead, bytes.fromhex(code), {RBX: end}) == "system call"
+    assert ahead.registers[RAX] == 0x0F0E0D0C
+    left = ahead.bytes(end - 16, 16)
+    assert left == bytes((*range(8), 12, 13, 14, 15, 12, 13, 14, 15))
+    assert ran(bench, ahead, bytes.fromhex("8b03"), {RBX: end - 3}) == "fault"
+    assert ran(bench, ahead, bytes.fromhex("8903"), {RBX: end - 3}) == "fault"
+
+
+# -- limits
+
+
+def test_more_pages_than_are_kept_end_the_run(bench: Bench, ahead: Ahead) -> None:
+    code = bytes.fromhex("488903 4881c300100000 ebf4")
+    assert ran(bench, ahead, code, {RBX: DATA + 0x20000}, most=50000) == "instructions"
+    assert 3 * 2000 < ahead.run.executed < 3 * 2049
+    assert ran(bench, ahead, bytes.fromhex("f3aa"), {RDI: DATA + 0x20000, RCX: 16 << 20}, most=50) == "instructions"
+    assert ran(bench, ahead, b"\xb0\x05\x0f\x05") == "system call"
+
+
+def test_more_instructions_than_are_kept_end_the_run(bench: Bench, ahead: Ahead) -> None:
+    """The next run begins anew."""
+    at = DATA + 0x40000
+    bench.write(at, b"\x90" * 140000 + b"\x0f\x05")
+    ends = []
+    for _ in range(2):
+        bench.set({RIP: at})
+        ptrace.registers(bench.pid, ahead.registers)
+        ends.append(ahead.go(bench.pid, bench.memory, 1 << 20))
+        assert ran(bench, ahead, b"\xb0\x05\x0f\x05") == "system call"
+    assert ends == ["instructions"] * 2
+    assert 1 << 16 < ahead.run.executed or ahead.run.executed == 1
+
+
+def test_the_number_of_instructions_asked_for(bench: Bench, ahead: Ahead) -> None:
+    for most in (0, 1, 7):
+        assert ran(bench, ahead, b"\x90" * 20, most=most) == "instructions"
+        assert (ahead.run.executed, ahead.registers[RIP]) == (most, CODE + most)
+
+
+# -- several threads
+
+
+def test_loops_that_wait_repeat_themselves(bench: Bench, ahead: Ahead) -> None:
+    """cmp dword [rbx], 0; jz back: it waits for another thread, which a thread that is alone does not have."""
+    bench.write(DATA, bytes(64))
+    code = bytes.fromhex("f390 833b00 74f9 0f05")
+    assert ran(bench, ahead, code, {RBX: DATA}, alone=False) == "repeats itself"
+    assert ahead.run.count <= 3
+    assert ran(bench, ahead, code, {RBX: DATA}, alone=True) == "instructions"
+
+
+def test_branches_after_memory_that_others_changed_are_not_given(bench: Bench, ahead: Ahead) -> None:
+    """dec rcx; xor eax, [rbx]; jnz: while it runs, [rbx] is written, which makes all branches from the first read on doubtful."""
+    stop = threading.Event()
+
+    def write() -> None:
+        number = 0
+        while not stop.is_set():
+            number += 1
+            bench.write(DATA, number.to_bytes(8, "little"))
+
+    writer = threading.Thread(target=write)
+    code = bytes.fromhex("eb00 48ffc9 480333 4885c9 75f5 0f05")
+    writer.start()
+    try:
+        for _ in range(200):
+            why = ran(bench, ahead, code, {RBX: DATA, RCX: 5000, RSI: 0, RDX: 0}, most=100000, alone=False)
+            if why == "memory changed":
+                break
+    finally:
+        stop.set()
+        writer.join()
+    assert (why, ahead.run.count) == ("memory changed", 1)
+    assert ran(bench, ahead, code, {RBX: DATA, RCX: 5000, RSI: 0}, most=100000, alone=False) == "system call"
+    assert ahead.run.count == 5000
