@@ -29,7 +29,7 @@ __all__ = ["CallChains", "rewound"]
 
 _ELSEWHERE = "of a thread that had gone on"
 """A burst whose thread is not at the end that is known: it may have made or left frames since."""
-_JUMPED_AHEAD = "known at the begin of the burst only"
+_JUMPED_AHEAD = "known at the beginning of the burst only"
 _JUMPED = "known at the end of the burst only"
 _PREPARED = 2
 """Processes of a program after which others hardly map files that are not open yet, and to look takes a millisecond."""
