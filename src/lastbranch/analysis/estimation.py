@@ -63,7 +63,7 @@ def estimate_executions(profile: Profile, *, sample_filter: SampleFilter | None 
         out.of_branches, out.of_ranges = walks.factors(found.executions)
     else:
         out.refused = (
-            f"the estimate of executions moves {100 * found.moved:.1f} % of the branches, less than twice its "
+            f"the estimate of executions moves {100 * found.moved:.1f} % of the branches, less than four times its "
             f"sampling noise ({100 * found.noise:.1f} %)"
         )
     return out
