@@ -284,7 +284,6 @@ def compare(
     if why == "fault":
         try:
             bench.step()
-            found.differ = []  # it was a write to code that the run has executed
         except Stopped as stopped:
             found.signal = str(stopped)
     return found

@@ -20,6 +20,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from ahead_oracle import Ahead, Bench, Generator, Stopped, compare, register_differences
@@ -79,7 +80,7 @@ def programs(folder: Path) -> Iterator[tuple[str, list[str]]]:
         ("sha256", ["openssl", "speed", "-seconds", "30", "sha256"]), ("rsa", ["openssl", "speed", "-seconds", "30", "rsa2048"]),
         ("aes", ["openssl", "speed", "-seconds", "30", "-evp", "aes-256-gcm"]), ("chacha", ["openssl", "speed", "-seconds", "30", "-evp", "chacha20-poly1305"]),
         ("p256", ["openssl", "speed", "-seconds", "30", "ecdsap256"]),
-        ("sort", ["sort", "--parallel=1", str(text)]), ("grep", ["grep", "-cE", "(a|b)+c.*d[e-f]+.*g{2}", str(text)]),
+        ("sort", ["sort", "--parallel=1", "-R", str(text), str(text)]), ("grep", ["grep", "-cE", "(a|b)+c.*d[e-f]+.*g{2}", str(text)]),
         ("node", ["node", "-e", _NODE]), ("perl", ["perl", "-e", 'for(;;){my %h; $h{$_ % 997}.="x$_" for 1..9999; join ",", sort keys %h}']),
         ("awk", ["awk", "BEGIN " + _LOOPED]), ("sqlite", ["sqlite3", ":memory:", "with recursive t(x) as (select 1 union all select x+1 from t where x<99999999) select count(distinct x%9973), sum(x*1.5) from t;"]),
         ("git", ["git", "-C", str(Path(__file__).parent), "log", "-p", "--stat"]), ("java", ["java", str(folder / "Loop.java")]),
@@ -104,7 +105,7 @@ class Traced:
 
     def __init__(self, argv: list[str]) -> None:
         self._process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        time.sleep(1)
+        time.sleep(2 if argv[0] == "java" else 0.2)
         tasks = Path(f"/proc/{self._process.pid}/task")
         self.pid = max((int(t.name) for t in tasks.iterdir()), key=lambda tid: sum(map(int, (tasks / str(tid) / "stat").read_text().rsplit(")", 1)[1].split()[11:13])))
         ptrace.seize(self.pid, ptrace.EXITKILL)
@@ -113,6 +114,9 @@ class Traced:
 
     def close(self) -> None:
         self._process.kill()
+        with suppress(ChildProcessError):  # a program ends when its tracer has seen its threads end
+            while os.WIFSTOPPED(ptrace.wait(self.pid)[1]):
+                pass
         self._process.wait()
         os.close(self.memory)
 
@@ -165,7 +169,11 @@ def state_differences(pid: int, ahead: Ahead) -> list[str]:
 
 def follow(name: str, argv: list[str], ahead: Ahead, chance: random.Random, seconds: float) -> int:
     """Print how runs end in this program. How many differ."""
-    traced = Traced(argv)
+    try:
+        traced = Traced(argv)
+    except (OSError, ValueError):
+        print(f"{name}: it has ended")
+        return 0
     ends: collections.Counter[str] = collections.Counter()
     where: collections.Counter[str] = collections.Counter()
     different = compared = executed = runs = branches = 0

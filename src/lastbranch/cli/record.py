@@ -154,6 +154,9 @@ class _Record(click.Command):
               help="With --switch-output: keep the newest N files.")  # fmt: skip
 @click.option("--no-follow", multiple=True, metavar="GLOB",
               help="Do not record programs with this path or name (repeatable).")  # fmt: skip
+@click.option("--breakpoints", is_flag=True,
+              help="Software: follow threads with breakpoints instead of running ahead of them: a hundredth of the "
+                   "branches for the same cost.")  # fmt: skip
 @click.option("--allow-risk", is_flag=True,
               help="Attach even if a kill of the collector would kill the process.")  # fmt: skip
 @click.option(

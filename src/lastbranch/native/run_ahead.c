@@ -30,7 +30,7 @@
 enum { PAGE = 4096, GRANULE = 8, WORDS = PAGE / GRANULE / 64 };
 enum { PAGES = 1 << 11, PAGE_SLOTS = 1 << 13, CODE_PAGES = 1 << 12, CODE_SLOTS = 1 << 14 };
 enum { INSTRUCTIONS = 1 << 17, SLOTS = 1 << 19, PIECE = 64, LARGEST_PIECE = 512, STUBS = 4096, GUARD = 2 * PAGE };
-enum { SAVED = 4 };
+enum { SAVED = 4, REPETITIONS = 1 << 18 };
 
 /* Why a run ends. The order is that of `WHY` of run_ahead.py. */
 enum { FULL, AT_SYSTEM_CALL, UNREADABLE, NOT_MODELLED, FAULTS, STOPS, REPEATS, CHANGED };
@@ -58,7 +58,8 @@ struct page {
     u8 *bytes, *was;
     u64 loaded[WORDS], stored[WORDS];
     u32 run, branches; /* of the run it was read in; how many branches were known then */
-    int readable, has_code;
+    int readable;
+    u32 code; /* 1 + the index of its code page, if code of it was executed in this run */
 };
 
 struct code_page { u64 address; u32 space, generation, run; u8 *bytes; };
@@ -294,7 +295,7 @@ static struct page *page_of(struct ahead *a, u64 address)
     page->address = address;
     page->run = a->number;
     page->branches = (u32)a->now->count;
-    page->has_code = 0;
+    page->code = 0;
     page->readable = pread((int)a->now->memory, page->bytes, PAGE, (off_t)address) == PAGE;
     if (!a->now->alone) {
         memset(page->loaded, 0, sizeof page->loaded + sizeof page->stored);
@@ -331,13 +332,20 @@ static int load(struct ahead *a, u64 address, void *into, u64 size, int how)
     return 1;
 }
 
+/* What is known of code is compared with the page again before it is executed. */
+static void code_changes(struct ahead *a, const struct page *page)
+{
+    if (page->code) a->code_pages[page->code - 1].run = 0;
+}
+
 static int store(struct ahead *a, u64 address, const void *from, u64 size)
 {
     a->changes++;
     for (u64 done = 0; done < size;) {
         u64 offset = (address + done) & (PAGE - 1), part = PAGE - offset < size - done ? PAGE - offset : size - done;
         struct page *page = page_of(a, address + done);
-        if (!page || !page->readable || page->has_code) return 0;
+        if (!page || !page->readable) return 0;
+        code_changes(a, page);
         memcpy(page->bytes + offset, (const u8 *)from + done, part);
         if (!a->now->alone) mark(page->stored, offset, part);
         done += part;
@@ -370,7 +378,8 @@ static int store_number(struct ahead *a, u64 address, u64 number, int size)
     if (offset + (u64)size > PAGE || !a->now->alone) return store(a, address, &number, (u64)size);
     a->changes++;
     struct page *page = page_of(a, address);
-    if (!page || !page->readable || page->has_code) return 0;
+    if (!page || !page->readable) return 0;
+    code_changes(a, page);
     switch (size) {
     case 1: page->bytes[offset] = (u8)number; break;
     case 2: memcpy(page->bytes + offset, &number, 2); break;
@@ -447,8 +456,7 @@ static u32 code_page_of(struct ahead *a, u64 address)
         memcpy(page->bytes, now->bytes, PAGE);
     }
     page->run = a->number;
-    now->has_code = 1;
-    return (u32)(page - a->code_pages) + 1;
+    return now->code = (u32)(page - a->code_pages) + 1;
 }
 
 static int is_current(struct ahead *a, struct known *k)
@@ -555,7 +563,7 @@ static struct known *known_at(struct ahead *a, u64 address, struct known *guess)
                         .generation = a->code_pages[page - 1].generation, .next_generation = a->code_pages[next - 1].generation};
     k->loads_stack = x86_loads_stack(&i);
     if (i.what == EXECUTED) {
-        if (a->end_of_code - a->code < LARGEST_PIECE) k->i.what = UNSUPPORTED;
+        if (a->end_of_code - a->code < LARGEST_PIECE) k->i.what = UNSUPPORTED, a->is_full = 1;
         else make_piece(a, k, bytes);
     }
     return k;
@@ -675,7 +683,11 @@ static int string(struct ahead *a, const struct instruction *i)
     int op = i->opcode & 0xFE, size = i->size;
     u64 step = a->state->flags & DF ? (u64)-(i64)size : (u64)size;
     u64 base = i->segment ? a->now->registers[i->segment == 1 ? U_FS : U_GS] : 0;
-    while (!i->repeats || g[RCX]) {
+    for (u32 n = 0; !i->repeats || g[RCX]; n++) {
+        if (n == REPETITIONS) {
+            a->is_full = 1;
+            return 0;
+        }
         u64 left = 0, right = 0, count = 1;
         if (i->repeats && (op == 0xA4 || op == 0xAA) && step == (u64)size && g[RCX] > 1) { /* as much as is in both pages */
             u64 to = (PAGE - (g[RDI] & (PAGE - 1))) / (u64)size, from = (PAGE - ((g[RSI] + base) & (PAGE - 1))) / (u64)size;
@@ -688,7 +700,7 @@ static int string(struct ahead *a, const struct instruction *i)
         if (op == 0xA4) {
             if (!load(a, g[RSI] + base, many, count * (u64)size, 0)) return 0;
         } else if (op == 0xAA)
-            for (u64 n = 0; n < count; n++) memcpy(many + n * (u64)size, &g[RAX], (size_t)size);
+            for (u64 to = 0; to < count * (u64)size; to += (u64)size) memcpy(many + to, &g[RAX], (size_t)size);
         if (op == 0xA4 || op == 0xAA) {
             if (!store(a, g[RDI], many, count * (u64)size)) return 0;
         }

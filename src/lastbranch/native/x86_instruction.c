@@ -213,6 +213,7 @@ int x86_decode(struct instruction *f, const u8 *code, int have, u64 address)
         if (encoded > 2) {
             rex = (u8)(rex | (first & 0x40 ? 0 : REX_X) | (first & 0x20 ? 0 : REX_B) | (last & 0x80 ? REX_W : 0));
             map = encoded == 3 ? (first & 31) + 1 : (first & 7) + 1;
+            if (encoded == 4 && (first & 8 || !(last & 4))) return f->what = UNSUPPORTED, 1; /* APX: registers from R16 on */
         }
         f->other = (u8)(~last >> 3 & 15);
         static const u8 implied[4] = {0, 0x66, 0xF3, 0xF2};
@@ -268,7 +269,7 @@ int x86_decode(struct instruction *f, const u8 *code, int have, u64 address)
         int at_rdi = map == 2 && f->opcode == 0xF7; /* VMASKMOVDQU */
         int in_fours = encoded == 4 && map == 3 && mandatory == 0xF2 && f->opcode != 0x68 && f->opcode != 0x72; /* V4FMADDPS... */
         f->what = vector_index || tiles || at_rdi || in_fours ? UNSUPPORTED : EXECUTED;
-        if (map == 2 && f->opcode == 0x77) f->what = encoded < 4 ? ZERO_UPPER : UNSUPPORTED;
+        if (map == 2 && f->opcode == 0x77) f->what = encoded < 4 && !mandatory && !f->other ? ZERO_UPPER : UNSUPPORTED;
         if (map == 2 && f->opcode == 0xAE) {
             int which = f->memory && !mandatory && encoded < 4 ? f->reg & 7 : 0;
             f->what = which == 2 ? LOAD_CONTROL : which == 3 ? STORE_CONTROL : UNSUPPORTED;

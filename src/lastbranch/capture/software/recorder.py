@@ -44,7 +44,7 @@ def record_software(
     select = convert(options.select, "perf", "msr").value if options.ring is None else options.ring
     launched = not isinstance(target, int | Targets)
     with ticking():
-        ahead = None if options.calls else choose_ahead(summary)
+        ahead = None if options.calls or options.breakpoints else choose_ahead(summary)
         engine = choose_engine(launched, options.allow_risk, summary, needed=ahead is None)
         summary.engine = "; ".join(one.name for one in (ahead, engine) if one is not None)
         if ptrace.compiled() is None:
