@@ -273,6 +273,14 @@ def test_info_says_how_many_bursts_were_foreseen(tmp_path: Path) -> None:
     assert "running ahead: ok" in said
 
 
+def test_breakpoints_may_be_asked_for(tmp_path: Path) -> None:
+    program = build(tmp_path, "branches", *FREESTANDING)
+    done = record(tmp_path / "it.tb5", *SOFTWARE, "--breakpoints", "--", program, "20000")
+    said = run_cli("info", done.path).out
+    assert re.search(r"^software LBR +block stepping", said, re.M)
+    assert "foreseen" not in said
+
+
 def test_without_breakpoints_an_attached_process_has_what_can_be_foreseen(
     running: Thread, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -133,7 +133,7 @@ class _Record(click.Command):
               help="Branches per sample.")  # fmt: skip
 @click.option("--burst", type=_Range(), metavar="N[-M]",
               help="Software: branches of a burst, drawn from that range, in as many samples as they need; by default "
-                  "32 to 1056, growing with the recording.")  # fmt: skip
+                   "352 to 1056, or with --breakpoints 32 to 1056, growing with the recording.")  # fmt: skip
 @filter_classes_option
 @click.option("--call-graph", type=click.Choice(["auto", "dwarf", "fp", "lbr", "none"]), default="auto",
               show_default=True,
