@@ -93,6 +93,7 @@ fuzz: $(VENV)/developer $(VENV)/native ## ten minutes of damaged input for each 
 	$(BIN)/python tests/tools/fuzz_symbols.py --seconds 600
 	$(BIN)/python tests/tools/compare_symbols.py
 	$(BIN)/python tests/tools/fuzz_capture.py
+	$(BIN)/python tests/tools/compare_run_ahead.py --seconds 600
 	$(BIN)/python tests/tools/fuzz_fleet.py --seconds 300
 	$(BIN)/python tests/tools/fuzz_sessions.py --seconds 600
 

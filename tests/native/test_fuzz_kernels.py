@@ -18,6 +18,12 @@ NOT_FUZZED = {
     "lb_system_calls": "makes whatever calls the table says",
     "lb_branch_walk": "leads a traced thread over tables of our own (tests/capture/test_walk_parts.py has its parts)",
     "lb_set_watch": "sets a word of our own (tests/capture has attached recordings)",
+    "lb_run_ahead": "follows the code of a stopped thread (compare_run_ahead.py has random code and real programs)",
+    "lb_ahead_new": "as lb_run_ahead",
+    "lb_ahead_free": "as lb_run_ahead",
+    "lb_ahead_memory": "as lb_run_ahead, for tests",
+    "lb_ahead_vectors": "as lb_run_ahead, for tests",
+    "lb_burst_records": "reads arrays of our own, of what a run found",
     "lb_watch_tracer": "waits for such a word, and sets the priority of a thread of ours",
     "lb_unwind_stack": "reads the memory of a traced thread, on one system (test_unwind_stack.py has any memory)",
 }

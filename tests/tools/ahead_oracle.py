@@ -37,9 +37,7 @@ class Ahead:
             room=ROOM, registers=ctypes.addressof(self.registers), edges=ctypes.addressof(self.edges), kinds=0xFFFF,
         )  # fmt: skip
 
-    def go(
-        self, tid: int, memory: int, most: int, *, wanted: int = ROOM, alone: bool = True, space: int = 1
-    ) -> str:
+    def go(self, tid: int, memory: int, most: int, *, wanted: int = ROOM, alone: bool = True, space: int = 1) -> str:
         """Why the run of ``tid`` from `registers` ended."""
         self.run.thread, self.run.memory, self.run.most = tid, memory, most
         self.run.wanted, self.run.alone, self.run.space = wanted, alone, space
@@ -202,7 +200,7 @@ class Bench:
 
 def register_differences(expected: ctypes.Array[ctypes.c_uint64], found: ctypes.Array[ctypes.c_uint64]) -> list[str]:
     """General registers, instruction pointer and flags that differ."""
-    names = "rax rcx rdx rbx rsp rbp rsi rdi r8 r9 r10 r11 r12 r13 r14 r15".split()
+    names = ["rax", "rcx", "rdx", "rbx", "rsp", "rbp", "rsi", "rdi", "r8", "r9", "r10", "r11", "r12", "r13", "r14", "r15"]
     differ = [
         f"{name} {found[n]:#x} not {expected[n]:#x}"
         for name, n in (*zip(names, GENERAL, strict=True), ("rip", RIP)) if found[n] != expected[n]
@@ -329,7 +327,9 @@ class Generator:
             return bytes((low | 5,)) + struct.pack("<i", target - at), rex
         base = chance.choice(POINTERS)
         rex |= 1 if base & 8 else 0
-        displacement = chance.choice((0, 0, 8, 16, 64, -64, -8, chance.randrange(-128, 128), chance.randrange(-600, 600)))
+        displacement = chance.choice(
+            (0, 0, 8, 16, 64, -64, -8, chance.randrange(-128, 128), chance.randrange(-600, 600))
+        )
         if -128 <= displacement < 128 and chance.random() < 0.9:
             mod, tail = (0, b"") if not displacement and base & 7 != 5 else (0x40, struct.pack("<b", displacement))
         else:
@@ -387,12 +387,20 @@ class Generator:
                 opcode = chance.randrange(0x0D, 256)
                 if opcode & 0xF0 != 0x80 and opcode not in (0x0F, 0x31, 0x34, 0x38, 0x3A, 0xAE, 0xC7):
                     break
-            immediate = bytes((chance.choice((chance.randrange(256), chance.randrange(8))),)) if opcode in _IMMEDIATE_8_OF_2 else b""
+            immediate = (
+                bytes((chance.choice((chance.randrange(256), chance.randrange(8))),))
+                if opcode in _IMMEDIATE_8_OF_2
+                else b""
+            )
             return prefix + head + bytes((0x0F, opcode)) + code + immediate + self._tail()
         if kind < 0.93:
-            opcode = chance.choice((*range(0x00, 0x42), *range(0xC8, 0xD0), *range(0xDB, 0xE0), 0xF0, 0xF1, 0xF5, 0xF6, 0xF6))
+            opcode = chance.choice(
+                (*range(0x42), *range(0xC8, 0xD0), *range(0xDB, 0xE0), 0xF0, 0xF1, 0xF5, 0xF6, 0xF6)
+            )
             return prefix + head + bytes((0x0F, 0x38, opcode)) + code + self._tail()
-        opcode = chance.choice((*range(0x08, 0x18), 0x20, 0x21, 0x22, 0x40, 0x41, 0x42, 0x44, *range(0x60, 0x64), 0xCC, 0xCE, 0xCF, 0xDF))
+        opcode = chance.choice(
+            (*range(0x08, 0x18), 0x20, 0x21, 0x22, 0x40, 0x41, 0x42, 0x44, *range(0x60, 0x64), 0xCC, 0xCE, 0xCF, 0xDF)
+        )
         return prefix + head + bytes((0x0F, 0x3A, opcode)) + code + bytes((chance.randrange(256),)) + self._tail()
 
     def encoded(self, at: int) -> bytes:
@@ -408,7 +416,11 @@ class Generator:
         inverted = (~rex & 7) << 5
         wide = chance.choice((0, 0x80))
         if form == 2:
-            return bytes((0xC5, (0 if rex & 4 else 0x80) | (~other & 15) << 3 | chance.choice((0, 4)) | mandatory, opcode)) + code + tail
+            return (
+                bytes((0xC5, (0 if rex & 4 else 0x80) | (~other & 15) << 3 | chance.choice((0, 4)) | mandatory, opcode))
+                + code
+                + tail
+            )
         if form == 3:
             second = wide | (~other & 15) << 3 | chance.choice((0, 4)) | mandatory
             return bytes((0xC4, inverted | chosen, second, opcode)) + code + tail
@@ -464,13 +476,19 @@ class Generator:
         values = {}
         for number, n in enumerate(GENERAL):
             if number in POINTERS:
-                values[n] = DATA + PAGE + chance.choice((0, 64 * chance.randrange(64), 16 * chance.randrange(256), chance.randrange(PAGE)))
+                values[n] = (
+                    DATA
+                    + PAGE
+                    + chance.choice((0, 64 * chance.randrange(64), 16 * chance.randrange(256), chance.randrange(PAGE)))
+                )
             elif number in SMALL:
                 values[n] = chance.randrange(48) if number == 1 else chance.randrange(-32, 64) & (1 << 64) - 1
             elif number == 4:
                 values[n] = STACK_TOP + 8 * chance.randrange(-8, 8)
             else:
-                values[n] = chance.choice((chance.getrandbits(64), chance.getrandbits(8), (1 << 64) - 1, 1 << 63, chance.getrandbits(32)))
+                values[n] = chance.choice(
+                    (chance.getrandbits(64), chance.getrandbits(8), (1 << 64) - 1, 1 << 63, chance.getrandbits(32))
+                )
         values[EFLAGS] = 0x202 | chance.getrandbits(12) & 0x8D5 | (0x400 if chance.random() < 0.1 else 0)
         return values
 

@@ -32,7 +32,16 @@ BRANCHES = 700
 _STRINGS = (*range(0xA4, 0xA8), *range(0xAA, 0xB0))
 _PREFIXES = bytes((0x66, 0x67, 0xF2, 0xF3, 0xF0, 0x2E, 0x36, 0x3E, 0x26, 0x64, 0x65, *range(0x40, 0x50)))
 _PYTHON = "import json\nwhile 1: json.loads(json.dumps({str(n): [n, n * 1.5, 'x' * n] for n in range(300)}))"
-_NODE = "for (;;) { const m = new Map(); for (let i = 0; i < 1e5; i++) m.set('k' + i % 999, Math.sin(i)); [...m].sort() }"
+_NUMPY = """import numpy as n
+while 1:
+    n.sort(n.random.rand(9999))
+    n.random.rand(200, 200) @ n.random.rand(200, 200)
+"""
+_SQL = """with recursive t(x) as (select 1 union all select x + 1 from t where x < 99999999)
+select count(distinct x % 9973), sum(x * 1.5) from t;"""
+_NODE = (
+    "for (;;) { const m = new Map(); for (let i = 0; i < 1e5; i++) m.set('k' + i % 999, Math.sin(i)); [...m].sort() }"
+)
 _LOOPED = "{ for (;;) for (i = 0; i < 1000; i++) a[i % 77] = a[i % 77] substr($0, i % 5) i; }"
 _THROWS = """#include <map>
 #include <stdexcept>
@@ -64,7 +73,9 @@ end program
 
 
 def _output(*argv: str) -> str:
-    return subprocess.run(argv, capture_output=True, text=True, check=False).stdout.strip() if shutil.which(argv[0]) else argv[0]
+    if not shutil.which(argv[0]):
+        return argv[0]
+    return subprocess.run(argv, capture_output=True, text=True, check=False).stdout.strip()
 
 
 def programs(folder: Path) -> Iterator[tuple[str, list[str]]]:
@@ -72,20 +83,30 @@ def programs(folder: Path) -> Iterator[tuple[str, list[str]]]:
     text = folder / "text"
     text.write_bytes(b"".join(p.read_bytes() for p in sorted(Path(__file__).parent.glob("*.py")))[: 1 << 20] * 30)
     (folder / "Loop.java").write_text(_JAVA)
-    python = os.path.realpath(sys.executable)
     source = str(Path(native.__file__).with_name("run_ahead.c"))
+    speed = ["openssl", "speed", "-seconds", "30"]
     for name, argv in (
-        ("python", [python, "-c", _PYTHON]), ("python numpy", [sys.executable, "-c", "import numpy as n\nwhile 1: n.sort(n.random.rand(9999)); n.random.rand(200,200)@n.random.rand(200,200)"]),
-        ("xz", ["xz", "-9kc", str(text)]), ("bzip2", ["bzip2", "-kc", str(text)]), ("zstd", ["zstd", "-19", "--single-thread", "-kc", str(text)]), ("gzip", ["gzip", "-9kc", str(text)]),
-        ("sha256", ["openssl", "speed", "-seconds", "30", "sha256"]), ("rsa", ["openssl", "speed", "-seconds", "30", "rsa2048"]),
-        ("aes", ["openssl", "speed", "-seconds", "30", "-evp", "aes-256-gcm"]), ("chacha", ["openssl", "speed", "-seconds", "30", "-evp", "chacha20-poly1305"]),
-        ("p256", ["openssl", "speed", "-seconds", "30", "ecdsap256"]),
-        ("sort", ["sort", "--parallel=1", "-R", str(text), str(text)]), ("grep", ["grep", "-cE", "(a|b)+c.*d[e-f]+.*g{2}", str(text)]),
-        ("node", ["node", "-e", _NODE]), ("perl", ["perl", "-e", 'for(;;){my %h; $h{$_ % 997}.="x$_" for 1..9999; join ",", sort keys %h}']),
-        ("awk", ["awk", "BEGIN " + _LOOPED]), ("sqlite", ["sqlite3", ":memory:", "with recursive t(x) as (select 1 union all select x+1 from t where x<99999999) select count(distinct x%9973), sum(x*1.5) from t;"]),
-        ("git", ["git", "-C", str(Path(__file__).parent), "log", "-p", "--stat"]), ("java", ["java", str(folder / "Loop.java")]),
+        ("python", [os.path.realpath(sys.executable), "-c", _PYTHON]),
+        ("python numpy", [sys.executable, "-c", _NUMPY]),
+        ("xz", ["xz", "-9kc", str(text)]),
+        ("bzip2", ["bzip2", "-kc", str(text)]),
+        ("zstd", ["zstd", "-19", "--single-thread", "-kc", str(text)]),
+        ("gzip", ["gzip", "-9kc", str(text)]),
+        ("sha256", [*speed, "sha256"]),
+        ("rsa", [*speed, "rsa2048"]),
+        ("aes", [*speed, "-evp", "aes-256-gcm"]),
+        ("chacha", [*speed, "-evp", "chacha20-poly1305"]),
+        ("p256", [*speed, "ecdsap256"]),
+        ("sort", ["sort", "--parallel=1", "-R", str(text), str(text)]),
+        ("grep", ["grep", "-cE", r"(.)(.)(.).*\3\2\1", str(text)]),
+        ("node", ["node", "-e", _NODE]),
+        ("java", ["java", str(folder / "Loop.java")]),
+        ("perl", ["perl", "-e", 'for(;;){my %h; $h{$_ % 997}.="x$_" for 1..9999; join ",", sort keys %h}']),
+        ("awk", ["awk", "BEGIN " + _LOOPED]),
+        ("sqlite", ["sqlite3", ":memory:", _SQL]),
+        ("git", ["git", "-C", str(Path(__file__).parent), "log", "-p", "--stat"]),
         ("cc1", [_output("gcc", "-print-prog-name=cc1"), "-O3", "-quiet", "-o", "/dev/null", source]),
-    ):  # fmt: skip
+    ):
         if shutil.which(argv[0]):
             yield name, argv
     for name, code, ending, compiler, *options in (
@@ -100,14 +121,20 @@ def programs(folder: Path) -> Iterator[tuple[str, list[str]]]:
             yield name, [str(made)]
 
 
+def _ticks(task: Path) -> int:
+    """Processor time of a thread."""
+    return sum(map(int, (task / "stat").read_text().rsplit(")", 1)[1].split()[11:13]))
+
+
 class Traced:
     """A program, of which the thread is followed that computes most."""
 
     def __init__(self, argv: list[str]) -> None:
-        self._process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        nothing = subprocess.DEVNULL
+        self._process = subprocess.Popen(argv, stdin=nothing, stdout=nothing, stderr=nothing)
         time.sleep(2 if argv[0] == "java" else 0.2)
         tasks = Path(f"/proc/{self._process.pid}/task")
-        self.pid = max((int(t.name) for t in tasks.iterdir()), key=lambda tid: sum(map(int, (tasks / str(tid) / "stat").read_text().rsplit(")", 1)[1].split()[11:13])))
+        self.pid = int(max(tasks.iterdir(), key=_ticks).name)
         ptrace.seize(self.pid, ptrace.EXITKILL)
         self.memory = os.open(f"/proc/{self.pid}/mem", os.O_RDONLY)
         self.now = Registers()
@@ -222,7 +249,8 @@ def follow(name: str, argv: list[str], ahead: Ahead, chance: random.Random, seco
         traced.close()
     shares = ", ".join(f"{why} {100 * n / max(runs, 1):.1f}%" for why, n in ends.most_common())
     each = cpu / max(executed, 1) * 1e9
-    print(f"{name}: {runs} runs ({shares}), {branches} branches, {each:.0f} ns an instruction; {compared} steps, {different} differ", flush=True)
+    print(f"{name}: {runs} runs ({shares}), {branches} branches, {each:.0f} ns an instruction;", end=" ")
+    print(f"{compared} steps, {different} differ", flush=True)
     for text, n in where.most_common(4):
         print(f"    {n} {text}")
     return different
@@ -240,7 +268,10 @@ def random_code(ahead: Ahead, seed: int, seconds: float) -> int:
             code = generator.sequence(length, kinds)
             tests += 1
             try:
-                found = compare(bench, ahead, code, generator.values(), generator.data(), generator.state(), alone=tests % 2 == 0)
+                alone = tests % 2 == 0
+                found = compare(
+                    bench, ahead, code, generator.values(), generator.data(), generator.state(), alone=alone
+                )
             except EOFError:  # code of it asked the kernel to end, or took signals with it
                 print(f"  seed {seed + tests - 1}: the program has ended")
                 bench = Bench(Path(folder), f"bench{tests}")
@@ -251,7 +282,7 @@ def random_code(ahead: Ahead, seed: int, seconds: float) -> int:
                 continue
             if found.differ:
                 different += 1
-                print(f"  DIFFERS seed {seed + tests - 1}: {code.hex()} {found.why} at {found.at:#x}: {found.differ[:3]}")
+                print(f"  DIFFERS seed {seed + tests - 1}: {code.hex()} {found.why} at {found.at:#x}: {found.differ}")
         bench.close()
     print(f"random code: {tests} tests, {different} differ", flush=True)
     return different
