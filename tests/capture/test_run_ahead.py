@@ -32,7 +32,10 @@ _FAULTS = (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
 def ahead() -> Iterator[Ahead]:
     library = native.library()
     assert library is not None
-    made = Ahead(library)
+    try:
+        made = Ahead(library)
+    except OSError as error:
+        pytest.skip(str(error))
     yield made
     made.close()
 
@@ -57,8 +60,10 @@ def ran(
 @pytest.mark.parametrize(
     ("kinds", "length", "tests"),
     [
-        pytest.param("l", 1, 150, id="one of the maps without VEX"), pytest.param("e", 1, 150, id="one of VEX or EVEX"),
-        pytest.param("lj", 5, 60, id="jumps between"), pytest.param("j", 6, 40, id="bit strings and overlapping copies"),
+        pytest.param("l", 1, 150, id="one of the maps without VEX"),
+        pytest.param("e", 1, 400, id="one of VEX or EVEX"),
+        pytest.param("lj", 5, 60, id="jumps between"),
+        pytest.param("j", 6, 40, id="bit strings and overlapping copies"),
     ],
 )  # fmt: skip
 def test_random_code_does_what_the_processor_does(

@@ -27,6 +27,7 @@ from ahead_oracle import Ahead, Bench, Generator, Stopped, compare, register_dif
 from lastbranch import native
 from lastbranch.capture import ptrace
 from lastbranch.capture.ptrace import RIP, Registers
+from lastbranch.native.build import compiler
 
 BRANCHES = 700
 _STRINGS = (*range(0xA4, 0xA8), *range(0xAA, 0xB0))
@@ -109,15 +110,15 @@ def programs(folder: Path) -> Iterator[tuple[str, list[str]]]:
     ):
         if shutil.which(argv[0]):
             yield name, argv
-    for name, code, ending, compiler, *options in (
+    for name, code, ending, command, *options in (
         ("exceptions", _THROWS, ".cpp", "g++", "-O2"), ("long double", _LONG_DOUBLE, ".c", "gcc", "-O2", "-lm"),
         ("rust", _RUST, ".rs", "rustc", "-O"),
         ("fortran", _FORTRAN, ".f90", "gfortran", "-O3", "-march=native"),
     ):  # fmt: skip
-        if shutil.which(compiler):
+        if shutil.which(command):
             made = folder / name.replace(" ", "")
             made.with_suffix(ending).write_text(code)
-            subprocess.run([compiler, made.with_suffix(ending), "-o", made, *options], check=True)
+            subprocess.run([command, made.with_suffix(ending), "-o", made, *options], check=True)
             yield name, [str(made)]
 
 
@@ -288,6 +289,16 @@ def random_code(ahead: Ahead, seed: int, seconds: float) -> int:
     return different
 
 
+def pieces(folder: Path, seed: int) -> int:
+    """Whether an instruction of any map is not what x86_instruction.c says, by the processor (x86_pieces.c)."""
+    if not (command := compiler()):
+        return 0
+    sources = [Path(__file__).with_name("x86_pieces.c"), Path(native.__file__).with_name("x86_instruction.c")]
+    options = ["-O2", "-I", str(sources[1].parent), "-o", str(folder / "pieces")]
+    subprocess.run([*command, *options, *map(str, sources)], check=True)
+    return subprocess.run([folder / "pieces", str(seed), "1"], check=False).returncode
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=300)
@@ -301,6 +312,8 @@ def main() -> int:
     different = 0
     with tempfile.TemporaryDirectory() as folder:
         chosen = [(name, argv) for name, argv in programs(Path(folder)) if options.only in name]
+        if not options.only:
+            different += pieces(Path(folder), options.seed)
         for name, argv in chosen:
             different += follow(name, argv, ahead, chance, options.seconds / 2 / max(len(chosen), 1))
     if not options.only:
