@@ -148,6 +148,19 @@ def test_handlers_of_faults_are_those_from_before(bench: Bench, ahead: Ahead) ->
     assert seen == [signal.SIGFPE]
 
 
+def test_our_rounding_is_as_before(bench: Bench, ahead: Ahead) -> None:
+    """The thread's controls of x87 and SSE are in force while its instructions are executed, and ours afterwards."""
+    libc, downward = ctypes.CDLL(None), 0x400
+    assert not libc.fesetround(downward)
+    try:
+        before = of_this_process()
+        assert ran(bench, ahead, bytes.fromhex("d9eb 0f58c0 31c9 f7f1")) == "fault"
+        after = of_this_process()
+    finally:
+        assert not libc.fesetround(0)
+    assert after == before
+
+
 def test_stack_pointers_to_where_our_signals_are_taken_do_no_harm(bench: Bench, ahead: Ahead) -> None:
     """Whatever the stack pointer of a thread is, a fault of its code is taken on a stack of our own."""
     maps = [line.split() for line in Path("/proc/self/maps").read_text().splitlines()]
