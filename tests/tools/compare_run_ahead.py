@@ -142,7 +142,7 @@ class Traced:
 
     def close(self) -> None:
         self._process.kill()
-        with suppress(ChildProcessError):  # a program ends when its tracer has seen its threads end
+        with suppress(ChildProcessError, ptrace.Gone):  # a program ends when its tracer has seen its threads end
             while os.WIFSTOPPED(ptrace.wait(self.pid)[1]):
                 pass
         self._process.wait()
