@@ -6,12 +6,15 @@ import ctypes
 import os
 import random
 import re
+import shutil
 import signal
 import struct
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -23,6 +26,7 @@ from lastbranch import native
 from lastbranch.capture import ptrace
 from lastbranch.capture.launch import launch
 from lastbranch.capture.options import Summary
+from lastbranch.capture.procfs import Rights
 from lastbranch.capture.ptrace import event_of, next_stop, stopped, ticking
 from lastbranch.capture.software import engine_choice
 from lastbranch.capture.software.burst_runner import BurstRunner, NoBurst, SharedProcessor
@@ -275,10 +279,41 @@ def test_info_says_how_many_bursts_were_foreseen(tmp_path: Path) -> None:
 
 def test_breakpoints_may_be_asked_for(tmp_path: Path) -> None:
     program = build(tmp_path, "branches", *FREESTANDING)
-    done = record(tmp_path / "it.tb5", *SOFTWARE, "--breakpoints", "--", program, "20000")
+    done = record(tmp_path / "it.tb5", *SOFTWARE, "--run-ahead", "never", "--", program, "20000")
     said = run_cli("info", done.path).out
     assert re.search(r"^software LBR +block stepping", said, re.M)
     assert "foreseen" not in said
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root has rights that others lack")
+@pytest.mark.parametrize(("option", "foreseen"), [("auto", False), ("always", True)])
+def test_code_of_others_is_executed_here_only_if_that_is_asked_for(option: str, foreseen: bool, tmp_path: Path) -> None:
+    program = build(tmp_path, "branches", *FREESTANDING)
+    with tempfile.TemporaryDirectory() as folder:  # others may not enter pytest's
+        Path(folder).chmod(0o755)
+        program = shutil.copy(program, folder)
+        other = subprocess.Popen([program, "100000000"], user=65534, group=65534, extra_groups=())
+        try:
+            options = ("--run-ahead", option, "--duration", "1", "--allow-risk")
+            done = record(tmp_path / "it.tb5", *SOFTWARE, *options, "-p", str(other.pid))
+        finally:
+            other.kill()
+            other.wait()
+    said = run_cli("info", done.path).out
+    assert bool(re.search(r"^foreseen +\d+ burst", said, re.M)) == foreseen
+    assert done.bursts()
+
+
+@pytest.mark.parametrize(
+    "less",
+    [{"uids": b"1\t1\t1\t1"}, {"uids": b"0\t1\t0\t0"}, {"capabilities": 1}, {"capabilities": 0xE}, {"filtered": True}],
+)
+def test_a_thread_has_as_many_rights_only_if_it_has_all(less: dict[str, Any]) -> None:
+    ours = Rights(b"0\t0\t0\t0", 0xF, False)
+    assert ours.within(ours)
+    assert ours.within(ours._replace(capabilities=0x1F))
+    assert not ours.within(ours._replace(**less))
+    assert not ours.within(None)
 
 
 def test_without_breakpoints_an_attached_process_has_what_can_be_foreseen(

@@ -17,8 +17,9 @@ BINARIES = {
     "demo/capture.perf.data", "demo/symfs/opt/lbrdemo/lbrdemo", "demo/symfs/opt/lbrdemo/liblbrdemo.so",
 }  # fmt: skip
 """What the demo opens. The program in them is read, never executed."""
-EXECUTES = {"capture/software/startup_test.py"}
-"""The start-up test of the engines runs a program of 46 or 52 bytes, listed instruction by instruction, in a child."""
+EXECUTES = {"capture/software/startup_test.py", "native/run_ahead.c"}
+"""The start-up test of the engines runs a program of 46 or 52 bytes, listed instruction by instruction, in a child.
+Running ahead executes instructions of the recorded program, on copies of what they read."""
 
 _CONTROL = re.compile(r"[\0-\x08\x0e-\x1f\x7f]")
 _DIGITS = {

@@ -32,8 +32,8 @@ _DAMPING, _FARTHEST = 0.7, 5.0
 _BOOTSTRAPS = 16
 _SEED = 0x1B
 CLEARLY = 4.0
-"""An estimate must differ from what was observed by so many times its sampling noise: in recordings of 15 programs those
-that differed less were worse than what was observed as often as they were better."""
+"""An estimate must differ from what was observed by so many times its sampling noise: in recordings of 15 programs
+those that differed less were worse than what was observed as often as they were better."""
 
 
 @dataclass(slots=True)

@@ -107,8 +107,8 @@ class Options:
     """Patterns of programs, by path or its last part, that are released when they are executed."""
     switch: SwitchOutput | None = None
     """When to go on in a new file; ``None``: all is in one."""
-    breakpoints: bool = False
-    """Follow each burst with breakpoints: do not run ahead of threads."""
+    run_ahead: str = "auto"
+    """Of which threads a burst may be foreseen: ``auto``: those with all rights that we have, ``always``, ``never``."""
     allow_risk: bool = False
     """Attach with an engine that kills the target if the collector is killed in mid-burst."""
 

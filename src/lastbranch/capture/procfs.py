@@ -12,9 +12,9 @@ from array import array
 from typing import NamedTuple
 
 __all__ = [
-    "Mapping", "PAGE", "Stat", "cpu_list", "cpu_model", "cpuid", "fields", "fixed_program", "has_interpreter",
-    "mappings", "memory_kb", "parse_stat", "process_of", "program_of", "queued", "read", "running_threads",
-    "spare_processor", "stat_of", "status_of",
+    "Mapping", "PAGE", "Rights", "Stat", "cpu_list", "cpu_model", "cpuid", "fields", "fixed_program", "has_interpreter",
+    "mappings", "memory_kb", "parse_stat", "process_of", "program_of", "queued", "read", "rights_of",
+    "running_threads", "spare_processor", "stat_of", "status_of",
 ]  # fmt: skip
 
 _MAPPING = re.compile(r"([0-9a-f]+)-([0-9a-f]+) ([-r][-w][-x][ps]) ([0-9a-f]+) ([0-9a-f]+):([0-9a-f]+) (\d+) *(.*)")
@@ -104,6 +104,36 @@ def status_of(pid: int | str, name: str) -> str:
     except OSError:
         return ""
     return text.partition(f"\n{name}:".encode())[2].partition(b"\n")[0].strip().decode("utf-8", "replace")
+
+
+class Rights(NamedTuple):
+    """What a thread may do: its user ids, its effective capabilities, and whether its system calls are filtered."""
+
+    uids: bytes
+    capabilities: int
+    filtered: bool
+
+    def within(self, other: Rights | None) -> bool:
+        """Whether the ``other`` may do all that this one may."""
+        return (
+            other is not None
+            and other.uids == self.uids
+            and not self.capabilities & ~other.capabilities
+            and self.filtered >= other.filtered
+        )
+
+
+_RIGHTS = re.compile(rb"^(Uid|CapEff|Seccomp):\s*(.*)", re.M)
+
+
+def rights_of(tid: int | str) -> Rights | None:
+    """Those of a thread; ``None`` where they cannot be read."""
+    try:
+        with open(f"/proc/{tid}/status", "rb", buffering=0) as file:
+            found = dict(_RIGHTS.findall(file.read()))
+        return Rights(found[b"Uid"], int(found[b"CapEff"], 16), found.get(b"Seccomp", b"0") != b"0")
+    except (OSError, KeyError, ValueError):
+        return None
 
 
 def process_of(tid: int) -> int:

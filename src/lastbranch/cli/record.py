@@ -133,7 +133,7 @@ class _Record(click.Command):
               help="Branches per sample.")  # fmt: skip
 @click.option("--burst", type=_Range(), metavar="N[-M]",
               help="Software: branches of a burst, drawn from that range, in as many samples as they need; by default "
-                   "352 to 1056, or with --breakpoints 32 to 1056, growing with the recording.")  # fmt: skip
+                   "352 to 1056, or with --run-ahead never 32 to 1056, growing with the recording.")  # fmt: skip
 @filter_classes_option
 @click.option("--call-graph", type=click.Choice(["auto", "dwarf", "fp", "lbr", "none"]), default="auto",
               show_default=True,
@@ -154,9 +154,9 @@ class _Record(click.Command):
               help="With --switch-output: keep the newest N files.")  # fmt: skip
 @click.option("--no-follow", multiple=True, metavar="GLOB",
               help="Do not record programs with this path or name (repeatable).")  # fmt: skip
-@click.option("--breakpoints", is_flag=True,
-              help="Software: follow threads with breakpoints instead of running ahead of them: a hundredth of the "
-                   "branches for the same cost.")  # fmt: skip
+@click.option("--run-ahead", type=click.Choice(["auto", "always", "never"]), default="auto", show_default=True,
+              help="Software: whether to execute a thread's code ahead of it, in the recorder, rather than to follow "
+                   "the thread with breakpoints. auto: where the thread has all rights of the recorder.")  # fmt: skip
 @click.option("--allow-risk", is_flag=True,
               help="Attach even if a kill of the collector would kill the process.")  # fmt: skip
 @click.option(

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 
 from ... import native
 from .. import ptrace
-from ..procfs import Stat, fixed_program, running_threads
+from ..procfs import Stat, fixed_program, rights_of, running_threads
 from .bursts import Burst, BurstLimits
 from .control_flow import Code
 from .engines import Engine, Target
@@ -210,17 +210,20 @@ _COMPARED, _FOLLOWED = 96, 288
 """Most branches that are followed to compare them, and of a burst that cannot be foreseen: each takes as long as a
 hundred that are foreseen."""
 
+_KNOWN = 0.05
+"""s for which the rights of a thread are not read again."""
+
 
 class BurstRunner:
     """Runs bursts: ``ahead`` of the thread, if that is given, and with an engine, if that is given, where that cannot
-    be."""
+    be. ``of_all``: also of threads that lack rights of ours, whose code is else not executed here."""
 
     def __init__(
         self, engine: Engine | None, limits: BurstLimits, processor: Processors, sideband: Sideband | None = None,
-        ahead: RunAhead | None = None,
+        ahead: RunAhead | None = None, of_all: bool = False,
     ) -> None:  # fmt: skip
         self.engine, self.limits = engine, limits
-        self.ahead, self.compared = ahead, Comparison()
+        self.ahead, self.compared, self._rights = ahead, Comparison(), None if of_all else rights_of("self")
         self.processor, self.sideband = processor, sideband or Sideband()
         self._code = Code()
         self._programs: dict[tuple[int, int], Successors] = {}
@@ -263,10 +266,21 @@ class BurstRunner:
         ptrace.registers(thread.tid, ahead.registers)
         if not ptrace.is_64_bit(ahead.registers) or ptrace.restarts(ahead.registers):
             return None
+        if not self._may_execute(thread):
+            return None
         alone = len(process.threads) == 1 and not process.unfollowed
         found = ahead.burst(thread.tid, process.descriptor, limits, alone=alone, space=process.space_number)
         self.compared.foreseen += found is not None
         return found
+
+    def _may_execute(self, thread: Thread) -> bool:
+        """Whether the code of ``thread`` may be executed here: it could do as much where it is."""
+        if self._rights is None:
+            return True
+        if (moment := time.monotonic()) >= thread.rights_until:
+            thread.may_as_much = self._rights.within(rights_of(thread.tid))
+            thread.rights_until = moment + _KNOWN
+        return thread.may_as_much
 
     def _followed(
         self, thread: Thread, stat: Stat, is_trigger: Callable[[int], bool], limits: BurstLimits

@@ -44,7 +44,7 @@ def record_software(
     select = convert(options.select, "perf", "msr").value if options.ring is None else options.ring
     launched = not isinstance(target, int | Targets)
     with ticking():
-        ahead = None if options.calls or options.breakpoints else choose_ahead(summary)
+        ahead = None if options.calls or options.run_ahead == "never" else choose_ahead(summary)
         engine = choose_engine(launched, options.allow_risk, summary, needed=ahead is None)
         summary.engine = "; ".join(one.name for one in (ahead, engine) if one is not None)
         if ptrace.compiled() is None:
@@ -55,7 +55,7 @@ def record_software(
             summary.notes = (*summary.notes, _ONLY_AHEAD)
         limits, lengths = limits_of(options, select, cheap=ahead is not None)
         processor = SharedProcessor() if launched else ThreadsProcessor()
-        bursts = BurstRunner(engine, limits, processor, ahead=ahead)
+        bursts = BurstRunner(engine, limits, processor, ahead=ahead, of_all=options.run_ahead == "always")
         summary.call_graph = graph = _call_graph(options.call_graph, select)
         period = options.burst_period or FIRST_PERIOD
         out = RecordWriter(file, options.select, period, options.time_period, graph, calls=bool(options.calls))

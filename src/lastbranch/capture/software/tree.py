@@ -155,6 +155,10 @@ class Thread:
     """Its stack is deeper than what is copied of one (`unwinder.StackCopy`)."""
     mask: int | None = None
     """Its blocked signals before a burst changed them."""
+    may_as_much: bool = False
+    """Whether it had all rights of the recorder when they were last looked at."""
+    rights_until: float = 0.0
+    """`time.monotonic` at which they are looked at again."""
     _stat: int = -1
 
     def stat(self) -> Stat | None:
