@@ -413,6 +413,29 @@ def test_jit_code_has_names_in_branches_and_is_refused_by_annotate(
         assert "no function is called 'third'" in ran.err
 
 
+def test_missing_code_is_that_of_a_file_or_was_never_in_one(tmp_path: Path, run: RunCli) -> None:
+    """--symfs helps with the first kind alone."""
+    b = pw.Builder(sample_type=pw.IP | pw.TID | pw.TIME | pw.BRANCH_STACK)
+    b.mmap2(pid=7, addr=0x501000, length=0x1000, pgoff=0, name="//anon", time=0)
+    b.mmap2(pid=7, addr=0x601000, length=0x1000, pgoff=0, name="/lib/gone.so", time=0)
+    for at, times in ((0x501000, 3), (0x601000, 1)):
+        for _ in range(times):
+            b.sample(ip=at, pid=7, time=1, branches=[(at + 0x20, at, 0), (at + 0x20, at, 0)])
+    path = tmp_path / "x.data"
+    path.write_bytes(b.build())
+    notes = run("report", str(path), "--by", "function").err
+    assert "instructions: 3 of 4 ranges are in code generated at run time (JIT), which is in no file" in notes
+    assert "instructions: 1 of 4 ranges are in binaries that are not available (see --symfs)" in notes
+
+
+def test_names_that_are_most_like_it_are_offered(demo: list[str], run: RunCli) -> None:
+    """The shortest of those with the text in them, not the first of the alphabet."""
+    done = run("annotate", "--limit", "1", *demo[:1], "m", *demo[1:])
+    names = re.search(r"there are: ([^;]*)", " ".join(done.err.split()))[1].split(", ")
+    assert names == sorted(names, key=len)
+    assert "cmp" in names
+
+
 def test_an_event_without_branches_is_refused_beside_one_that_has_them(tmp_path: Path, run: RunCli) -> None:
     elf = tmp_path / "prog"
     elf.write_bytes(tiny_elf(bytes.fromhex("e8fb0f0000 90 c3")))  # call; nop; ret

@@ -291,17 +291,25 @@ def _instructions(profile: Profile, ranges: dict[int, Bound], sums: _Sums, notes
     """By the instructions that were executed, for each event with branch stacks. (whether any code was found, rows of
     modules with ranges whose code was not)."""
     code_of, hidden, seen, modules = CodeOf(profile), 0, 0, set[int]()
+    made, generated = np.array([m.kind is ModuleKind.ANONYMOUS for m in profile.modules] + [False]), 0
     for row, bound in ranges.items():
         ran = executed(profile, bound, code_of)
         hidden, seen = hidden + ran.hidden, seen + int(bound.count.sum())
+        generated += int(bound.count[made[bound.a_module]].sum())
         modules |= ran.hidden_modules
 
         def on_names_resolved(name: Array, offsets: Array, row: int = row, count: Array = ran.count) -> None:
             sums.add(np.full(len(count), row), name[offsets[:-1]], instructions=count)
 
         sums.when_named(ran.process, ran.module, ran.address, on_names_resolved)
-    if hidden:
-        notes.append(f"instructions: {hidden} of {seen} ranges are in binaries that are not available (see --symfs)")
+    if generated:
+        notes.append(
+            f"instructions: {generated} of {seen} ranges are in code generated at run time (JIT), which is in no file"
+        )
+    if hidden > generated:
+        notes.append(
+            f"instructions: {hidden - generated} of {seen} ranges are in binaries that are not available (see --symfs)"
+        )
     return hidden < seen, modules
 
 

@@ -178,7 +178,7 @@ def _like(profile: Profile, namer: Namer, wanted: str, modules: Collection[int])
     nameless = dict.fromkeys(f"{short} ({why})" for short, sign, why in (n.partition(_UNNAMED) for n in notes) if sign)
     unnamed = f"; no names are known in {', '.join(list(nameless)[:_NEAR])}" if nameless else ""
     plain = sorted({f.shown.partition("(")[0] for row in known for f in namer.table(row).functions})
-    near = [name for name in plain if wanted.casefold() in name.casefold()][:_NEAR]
+    near = sorted((name for name in plain if wanted.casefold() in name.casefold()), key=len)[:_NEAR]
     alike = [name for name in plain if name[:1] == wanted[:1]][:_COMPARED]
     near = near or get_close_matches(wanted, alike, n=_NEAR, cutoff=0.6)
     there = f"; there are: {', '.join(near)}" if near else f" in the {len(known)} modules that have names"
