@@ -14,12 +14,14 @@ import numpy as np
 import pytest
 
 import lastbranch
+import perfdata_writer as pw
 from command_line import Ran
 from lastbranch import demo
 from lastbranch.symbols import Function, FunctionTable, Symbolizer, SymbolOptions
 from lastbranch.view.answers import ask
 from lastbranch.view.loaded import Loaded
 from lastbranch.view.server import open_browser
+from perfdata_writer import Builder
 from small_captures import build
 from viewer import cells, loaded, looking_at, node_modules, serving, settled
 
@@ -444,3 +446,18 @@ def test_flame_by_keyboard(run: Callable[..., Ran], browser: Browser, address: s
         share = sum(weight for line, weight in weights.items() if "dispatch" in line) / sum(weights.values())
         assert share > 0
         assert page.locator(".matched").inner_text() == f"in {100 * share:.2f} % of the samples"
+
+
+def test_pauses_of_the_kernel_are_no_losses(browser: Browser, tmp_path: Path) -> None:
+    b = Builder(sample_type=pw.IP | pw.TID | pw.TIME)
+    b.sample(ip=0x1000, pid=7, tid=7, time=1000)
+    b.record("THROTTLE", time=5000)
+    b.record("LOST", id=1, lost=7, pid=7, tid=7, time=5001)
+    (tmp_path / "it.data").write_bytes(b.build())
+    with serving(loaded(tmp_path / "it.data")) as at, looking_at(browser, f"{at}#/capture") as page:
+        page.get_by_role("heading", name="Losses").wait_for()
+        said = page.locator("section:has(dl.facts)").all_inner_texts()
+    recording, losses = (next(one for one in said if one.startswith(title)) for title in ("Recording", "Losses"))
+    assert "1 time" in recording.partition("throttled")[2]
+    assert "throttle" not in losses
+    assert "7" in losses

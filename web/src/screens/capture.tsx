@@ -52,13 +52,15 @@ type Facts = { [name: string]: Json };
 
 function Whole({ facts, overview }: { facts: Facts; overview: Answer | null }): ComponentChild {
   const { machine, clock, time, events, modules, lost, undecoded_bytes, damage, header, records, streams, captures, ...rest } = facts;
-  const recording: Facts = { ...rest, ...one(header), clock: one(clock)["name"] ?? null, ...one(time) };
+  const { throttles, ...losses } = one(lost);
+  const throttled = throttles ? `${count(Number(throttles))} ${throttles === 1 ? "time" : "times"}` : null; // the kernel paused sampling: no record was lost
+  const recording: Facts = { ...rest, ...one(header), clock: one(clock)["name"] ?? null, ...one(time), throttled };
   return (
     <>
       <div class="columns">
         <Section title="Recording" facts={recording} />
         <Section title="Machine" facts={one(machine)} />
-        <Section title="Losses" facts={{ ...one(lost), ...prefixed("not decoded", one(undecoded_bytes), "bytes") }} none="None are recorded." />
+        <Section title="Losses" facts={{ ...losses, ...prefixed("not decoded", one(undecoded_bytes), "bytes") }} none="None are recorded." />
       </div>
       {many(captures).length > 1 ? <Rows title="Captures" rows={many(captures)} /> : null}
       <Rows title="Damage" rows={many(damage)} />
