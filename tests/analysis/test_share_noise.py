@@ -33,9 +33,12 @@ def profile_of(*events: str) -> Any:
     return SimpleNamespace(events=named, weight_of=lambda batch: 1, clock=Clock(), tick=1)
 
 
-def batch_of(event: list[int], time: list[int], tid: list[int], key: list[int]) -> SampleBatch:
+def batch_of(
+    event: list[int], time: list[int], tid: list[int], key: list[int], cpu: list[int] | None = None
+) -> SampleBatch:
     columns = {"event": np.array(event, np.int32), "time": np.array(time, np.int64), "tid": np.array(tid, np.int32)}
-    return SampleBatch({**columns, "ip": np.array(key, np.uint64)})
+    cpus = np.zeros(len(event), np.int32) if cpu is None else np.array(cpu, np.int32)
+    return SampleBatch({**columns, "ip": np.array(key, np.uint64), "cpu": cpus})
 
 
 def noise(profile: Any, *batches: SampleBatch) -> ShareNoise:
@@ -132,11 +135,12 @@ def test_bursts_are_whole_wherever_a_file_cuts_them(seed: int) -> None:
     for number in range(60):
         tid, pieces = int(chance.integers(1, 4)), int(chance.integers(1, 6))
         for piece in range(pieces):
-            rows += [(1, number * 100, int(chance.integers(1, 4)), 1000)] * int(chance.integers(0, 3))
-            rows.append((0, number * 100 + piece, tid, number))
-    # A buffer of another processor, which lies in between, has a burst of another thread.
-    at = next(i for i, row in enumerate(rows) if row[0] == 0 and row == (0, row[1], 1, row[3]) and rows[i][1] > 500)
-    rows[at:at] = [(0, 7_000_000, 9, 500)] * 3
+            rows += [(1, number * 100, int(chance.integers(1, 4)), 1000, 0)] * int(chance.integers(0, 3))
+            rows.append((0, number * 100 + piece, tid, number, 0))
+    # Buffers of another processor, which lie in between, have bursts of another thread and of this one.
+    for number, other in ((500, 9), (501, 1)):
+        at = next(i for i, row in enumerate(rows) if row[0] == 0 and row[2] == 1 and row[1] % 100 and row[1] > number)
+        rows[at:at] = [(0, 70_000 * number, other, number, 1)] * 3
     cut = sorted({0, len(rows), *chance.integers(0, len(rows), 25).tolist()})
     batches = [batch_of(*map(list, zip(*rows[a:b], strict=True))) for a, b in pairwise(cut)]
     profile, seen, all_rows = profile_of(RECORDS, "cpu-clock"), list[set[int]](), list[tuple[int, ...]]()
@@ -146,13 +150,13 @@ def test_bursts_are_whole_wherever_a_file_cuts_them(seed: int) -> None:
             part = batch.select(burst == which)
             if part.event[0] == 0:
                 seen.append(set(part.ip.tolist()))
-        all_rows += zip(*(batch[name].tolist() for name in ("event", "time", "tid", "ip")), strict=True)
+        all_rows += zip(*(batch[name].tolist() for name in ("event", "time", "tid", "ip", "cpu")), strict=True)
     assert sorted(all_rows) == sorted(rows)
-    assert sorted(map(sorted, seen)) == [[number] for number in [*range(60), 500]]
+    assert sorted(map(sorted, seen)) == [[number] for number in [*range(60), 500, 501]]
     counted = BurstCount(profile)
     for batch in batches:
         counted.add(batch)
-    assert counted.result() == 61 + sum(row[0] for row in rows)
+    assert counted.result() == 62 + sum(row[0] for row in rows)
 
 
 CLOCKS = st.sampled_from([10**7, 10**9, 3_312_000_000])

@@ -106,13 +106,24 @@ def test_time_that_nobody_used_is_not_saved_up(clock: Clock) -> None:
 @pytest.mark.parametrize(("spent", "fewest", "most"), [(0.0, 32, 96), (1.0, 200, 600), (100.0, 352, 1056)])
 def test_bursts_get_longer_with_the_time_that_was_spent(spent: float, fewest: int, most: int) -> None:
     lengths = BurstLengths()
-    found = [lengths.next(spent) for _ in range(20_000)]
+    drawn = [lengths.next(spent) for _ in range(20_000)]
+    assert all(length == followed for length, followed in drawn)
+    found = [length for length, _ in drawn]
     assert (min(found), max(found)) == (fewest, most)
     assert max(found) <= lengths.most
     assert sum(found) / len(found) == pytest.approx((fewest + most) / 2, rel=0.02)
 
 
-def test_a_fixed_range_of_lengths_is_kept() -> None:
-    lengths = BurstLengths((5, 7))
-    assert {lengths.next(spent) for spent in (0.0, 1.0, 100.0) for _ in range(100)} == {5, 6, 7}
+@pytest.mark.parametrize(("spent", "most"), [(0.0, 96), (100.0, 288)])
+def test_bursts_that_can_be_foreseen_are_long_and_others_grow(spent: float, most: int) -> None:
+    drawn = [BurstLengths(cheap=True).next(spent) for _ in range(20_000)]
+    assert {min(length for length, _ in drawn), max(length for length, _ in drawn)} == {352, 1056}
+    assert max(followed for _, followed in drawn) == most
+
+
+@pytest.mark.parametrize("cheap", [False, True])
+def test_a_fixed_range_of_lengths_is_kept(cheap: bool) -> None:
+    lengths = BurstLengths((5, 7), cheap=cheap)
+    drawn = {lengths.next(spent) for spent in (0.0, 1.0, 100.0) for _ in range(100)}
+    assert drawn == {(5, 5), (6, 6), (7, 7)}
     assert lengths.most == 7

@@ -109,7 +109,7 @@ def test_propeller(shell: Shell) -> None:
     shell.assert_commands_run("Propeller")
     assert (shell.folder / "cc_prof.txt").read_text().startswith("v1\nf main\nc 0 ")
     assert shell.counted("taken", "laid-out", 2) < shell.counted("taken", "mapped", 2) * 0.5
-    assert shell.counted("guest instrs", "laid-out", 2) < shell.counted("guest instrs", "mapped", 2)
+    assert shell.counted("guest instrs", "laid-out", 2) < shell.counted("guest instrs", "mapped", 2) * 1.01
 
 
 def toolchain(shell: Shell, **more: str) -> None:

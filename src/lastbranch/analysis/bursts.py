@@ -56,7 +56,8 @@ class WholeBursts:
     def __init__(self, profile: Profile) -> None:
         self._several, self._tick = np.append(share_bursts(profile), False), profile.tick
         self._kept: SampleBatch | None = None
-        """The newest burst of each thread, which may go on in the next batch."""
+        """The newest burst of each thread on each processor, which may go on in the next batch: trace
+        logs have a buffer of one processor after the other."""
 
     def add(self, batch: SampleBatch) -> list[SampleBatch]:
         """The batches that one more gives."""
@@ -71,10 +72,12 @@ class WholeBursts:
             else:
                 out.append(kept)
         rows = np.flatnonzero(self._several[batch.event])
-        rows = rows[np.lexsort((batch.tid[rows], batch.event[rows]))]  # stable: of one thread in their order
-        event, tid = batch.event[rows], batch.tid[rows]
-        burst = np.concatenate([[0], np.cumsum(~_same(event, tid, batch.time[rows], self._tick))])
-        last = np.append((event[1:] != event[:-1]) | (tid[1:] != tid[:-1]), True)  # of its thread
+        # of one thread on one processor in their order, which is that of their time
+        rows = rows[np.lexsort((batch.cpu[rows], batch.tid[rows], batch.event[rows]))]
+        event, tid, cpu = batch.event[rows], batch.tid[rows], batch.cpu[rows]
+        stays = (event[1:] == event[:-1]) & (tid[1:] == tid[:-1]) & (cpu[1:] == cpu[:-1])
+        burst = np.concatenate([[0], np.cumsum(~(stays & _same(event, tid, batch.time[rows], self._tick)))])
+        last = np.append(~stays, True)  # of its thread there
         newest = np.sort(rows[last])[-_OPEN:]
         still_open = np.zeros(int(burst[-1]) + 1, bool)
         still_open[burst[np.isin(rows, newest)]] = True

@@ -241,7 +241,7 @@ def test_a_process_that_runs_already(tmp_path: Path) -> None:
     profile = done.profile()
     assert profile.entries
     assert {process.name for process in profile.processes if process.pid == target.pid} == {program.name[:15]}
-    assert found(done.path) <= {"few samples"}
+    assert found(done.path) <= {"few samples", "sampling noise"}
 
 
 def has_events() -> bool:

@@ -206,9 +206,8 @@ class NoBurst(Exception):
 
 
 _PROGRAMS = 32
-_COMPARED, _FOLLOWED = 96, 288
-"""Most branches that are followed to compare them, and of a burst that cannot be foreseen: each takes as long as a
-hundred that are foreseen."""
+_COMPARED = 96
+"""Most branches that are followed to compare them: each takes as long as a hundred that are foreseen."""
 
 _KNOWN = 0.05
 """s for which the rights of a thread are not read again."""
@@ -230,9 +229,12 @@ class BurstRunner:
         """Those of programs that are always at the same addresses, which all of their processes share."""
         self._registers = ptrace.Registers()
 
-    def run(self, thread: Thread, is_trigger: Callable[[int], bool], depth: int = 0) -> tuple[Burst, int]:
+    def run(
+        self, thread: Thread, is_trigger: Callable[[int], bool], depth: int = 0, followed: int = 0
+    ) -> tuple[Burst, int]:
         """``(burst, processor)`` of a stopped thread, which is stopped again afterwards unless the burst was dropped.
-        ``depth``: the number of branches, if it is not that of the limits.
+        ``depth``: the number of branches, if it is not that of the limits; ``followed``: if fewer where the burst
+        cannot be foreseen.
 
         Raises `NoBurst`, and `ptrace.Gone` where the thread ended meanwhile.
         """
@@ -246,8 +248,7 @@ class BurstRunner:
             self.compared.spent(time.perf_counter() - begun, compared=False)
             return foreseen, stat.cpu
         if foreseen is None:
-            most = _FOLLOWED if self.ahead else limits.depth
-            return self._followed(thread, stat, is_trigger, limits.of(min(limits.depth, most)))
+            return self._followed(thread, stat, is_trigger, limits.of(followed or limits.depth))
         burst, cpu = self._followed(thread, stat, is_trigger, limits.of(min(limits.depth, _COMPARED)))
         self.compared.spent(time.perf_counter() - begun, compared=True)
         same = self.compared.add(foreseen, burst)

@@ -429,12 +429,14 @@ class Collector:
             self.trigger.hold(thread)
             cpu = self.trigger.used(thread) - thread.spent
             weight, thread.first_weight = thread.first_weight or cpu, 0
-            length = self.lengths.next(self.summary.in_bursts)
+            length, followed = self.lengths.next(self.summary.in_bursts)
             most = 0 if self.options.calls else length
             self.sideband.drain(self.out)  # the program may just have mapped code
             self.chains.begin(thread)
             try:
-                burst, cpu_number = self.bursts.run(thread, lambda status: self.trigger.due(thread, status), most)
+                burst, cpu_number = self.bursts.run(
+                    thread, lambda status: self.trigger.due(thread, status), most, followed if most else 0
+                )
             except NoBurst as reason:
                 self._skipped[str(reason)] += 1
                 burst, cpu_number = Burst(), -1

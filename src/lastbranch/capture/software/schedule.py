@@ -327,6 +327,8 @@ _SHORT, _LONG = 64, 704
 """Mean branches of the first bursts, and of bursts late in a long recording."""
 _AT_ONE_SECOND = 400
 """Mean branches once bursts have taken a second (benchmarks/bench_truth.py)."""
+_FOLLOWED = 288
+"""Most branches of a burst that has to be followed where others are foreseen."""
 
 
 class BurstLengths:
@@ -334,16 +336,22 @@ class BurstLengths:
 
     Few bursts show most if they are short, since each begins elsewhere; many, if they are long, since their later
     branches depend less on where the burst began. So they grow with the recording, unless ``fixed`` has the fewest and
-    the most branches of all of them. Where a branch costs next to nothing (``cheap``) all are long.
+    the most branches of all of them. Where bursts can be foreseen (``cheap``) a branch costs next to nothing, and all
+    that are have their full length.
     """
 
     def __init__(self, fixed: tuple[int, int] | None = None, *, cheap: bool = False) -> None:
         self._fixed, self._cheap = fixed, cheap
         self.most = fixed[1] if fixed else _LONG * 3 // 2
 
-    def next(self, spent: float) -> int:
-        """Of a burst before which bursts have taken ``spent`` seconds."""
-        if self._fixed:
-            return random.randint(*self._fixed)
-        mean = _LONG if self._cheap else int(min(max(_AT_ONE_SECOND * spent**0.5, _SHORT), _LONG))
+    def next(self, spent: float) -> tuple[int, int]:
+        """Of a burst before which bursts have taken ``spent`` seconds, and of one in its place that has to be followed
+        though others are foreseen: code that is new is decoded first, so a long one would take as long as a program
+        lasts that soon ends."""
+        grown = int(min(max(_AT_ONE_SECOND * spent**0.5, _SHORT), _LONG))
+        length = random.randint(*self._fixed) if self._fixed else self._around(_LONG if self._cheap else grown)
+        return length, min(length, _FOLLOWED, self._around(grown)) if self._cheap else length
+
+    @staticmethod
+    def _around(mean: int) -> int:
         return random.randint(mean // 2, mean * 3 // 2)
