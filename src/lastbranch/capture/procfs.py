@@ -6,15 +6,18 @@ with a process or thread id read the file themselves.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from array import array
 from typing import NamedTuple
 
+from .perf_events.syscall import sparing
+
 __all__ = [
-    "Mapping", "PAGE", "Rights", "Stat", "cpu_list", "cpu_model", "cpuid", "fields", "fixed_program", "has_interpreter",
-    "mappings", "memory_kb", "parse_stat", "process_of", "program_of", "queued", "read", "rights_of",
-    "running_threads", "spare_processor", "stat_of", "status_of",
+    "KeptFile", "Mapping", "PAGE", "Rights", "Stat", "cpu_list", "cpu_model", "cpuid", "fields", "fixed_program",
+    "has_interpreter", "mappings", "memory_kb", "parse_stat", "process_of", "program_of", "read", "read_once",
+    "rights_of", "running_threads", "spare_processor", "stat_of", "status_of",
 ]  # fmt: skip
 
 _MAPPING = re.compile(r"([0-9a-f]+)-([0-9a-f]+) ([-r][-w][-x][ps]) ([0-9a-f]+) ([0-9a-f]+):([0-9a-f]+) (\d+) *(.*)")
@@ -129,8 +132,7 @@ _RIGHTS = re.compile(rb"^(Uid|CapEff|Seccomp):\s*(.*)", re.M)
 def rights_of(tid: int | str) -> Rights | None:
     """Those of a thread; ``None`` where they cannot be read."""
     try:
-        with open(f"/proc/{tid}/status", "rb", buffering=0) as file:
-            found = dict(_RIGHTS.findall(file.read()))
+        found = dict(_RIGHTS.findall(read_once(f"/proc/{tid}/status")))
         return Rights(found[b"Uid"], int(found[b"CapEff"], 16), found.get(b"Seccomp", b"0") != b"0")
     except (OSError, KeyError, ValueError):
         return None
@@ -140,6 +142,29 @@ def process_of(tid: int) -> int:
     """The thread group of ``tid``; ``tid`` itself where it cannot be read."""
     group = status_of(tid, "Tgid")
     return int(group) if group.isdecimal() else tid
+
+
+class KeptFile:
+    """A short file, such as one of /proc, that stays open because it is read again and again."""
+
+    def __init__(self, path: str) -> None:
+        self._path, self._fd = path, -1
+
+    def read(self) -> bytes:
+        """Its text now. Raises `OSError`."""
+        if self._fd < 0:
+            try:
+                self._fd = sparing(os.open(self._path, os.O_RDONLY | os.O_CLOEXEC))
+            except OSError as error:
+                if error.errno != errno.EMFILE:
+                    raise
+                return read_once(self._path)
+        return os.pread(self._fd, PAGE, 0)
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
 
 
 def program_of(pid: int) -> str:
@@ -153,9 +178,12 @@ def program_of(pid: int) -> str:
 
 def running_threads() -> int | None:
     """How many threads of the whole machine run or wait for a processor now, ours included; ``None``: not known."""
-    found = (read("/proc/loadavg") or "").split()
-    counts = found[3].partition("/")[0] if len(found) > 3 else ""
-    return int(counts) if counts.isdecimal() else None
+    try:
+        found = read_once("/proc/loadavg").split()
+    except OSError:
+        return None
+    counts = found[3].partition(b"/")[0] if len(found) > 3 else b""
+    return int(counts) if counts.isdigit() else None
 
 
 def spare_processor() -> bool:
@@ -187,14 +215,13 @@ def program_number(pid: int) -> int:
     return hash((status.st_dev, status.st_ino)) & 0xFFFFFFFF
 
 
-def queued(tid: int | str) -> int:
-    """ns that a thread has waited for a processor so far; 0 where the kernel does not count them
-    (Documentation/scheduler/sched-stats.rst)."""
+def read_once(path: str) -> bytes:
+    """The text of a short file, in the fewest calls: bursts wait for it. Raises `OSError`."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        with open(f"/proc/{tid}/schedstat", "rb", buffering=0) as file:
-            return int(file.read(PAGE).split()[1])
-    except (OSError, IndexError):
-        return 0
+        return os.read(fd, PAGE)
+    finally:
+        os.close(fd)
 
 
 _AT_BASE = 7

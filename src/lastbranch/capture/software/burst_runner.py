@@ -209,7 +209,7 @@ _PROGRAMS = 32
 _COMPARED = 96
 """Most branches that are followed to compare them: each takes as long as a hundred that are foreseen."""
 
-_KNOWN = 0.05
+_KNOWN = 0.2
 """s for which the rights of a thread are not read again."""
 
 
@@ -224,6 +224,8 @@ class BurstRunner:
         self.engine, self.limits = engine, limits
         self.ahead, self.compared, self._rights = ahead, Comparison(), None if of_all else rights_of("self")
         self.processor, self.sideband = processor, sideband or Sideband()
+        self.on_follow: Callable[[Thread], None] = lambda thread: None
+        """Called before a thread is followed: what runs in a burst is not to be counted as its own."""
         self._code = Code()
         self._programs: dict[tuple[int, int], Successors] = {}
         """Those of programs that are always at the same addresses, which all of their processes share."""
@@ -302,6 +304,7 @@ class BurstRunner:
         if stat.blocked & needed:
             thread.mask = ptrace.sigmask(thread.tid)
             ptrace.set_sigmask(thread.tid, thread.mask & ~needed)
+        self.on_follow(thread)
         process = thread.process
         target = Target(thread.tid, is_trigger)
         try:

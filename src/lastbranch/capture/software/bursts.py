@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from copy import copy
+from dataclasses import dataclass, field
 
 from .control_flow import Edge
 
@@ -28,7 +29,9 @@ class BurstLimits:
 
     def of(self, depth: int) -> BurstLimits:
         """The same for another number of branches."""
-        return replace(self, depth=depth)
+        other = copy(self)
+        object.__setattr__(other, "depth", depth)
+        return other
 
     def full(self, burst: Burst) -> bool:
         """Whether the burst has all its branches."""

@@ -23,7 +23,7 @@ from .control_flow import CALLS, RETURN, Edge
 from .instructions import ADDRESSES, LONGEST, WORD
 from .run_ahead import Foreseen, chain_in
 from .tree import Process, Thread
-from .unwinder import ENDS, UNREADABLE, Stack, StackCopy, Unwinder
+from .unwinder import ENDS, MOST_COPIED, UNREADABLE, Stack, StackCopy, Unwinder
 
 __all__ = ["CallChains", "rewound"]
 
@@ -83,11 +83,11 @@ class CallChains:
         self._before, self._copied = None, False
         if self._unwinder is None:
             return
-        if thread.has_deep_stack:
+        if not thread.stack_copied:
             self._before = self._stack(thread)
             return
         with suppress(OSError):
-            self._then.take(thread.tid, thread.process.descriptor)
+            self._then.take(thread.tid, thread.process.descriptor, thread.stack_copied)
             self._copied = not self._is_split(thread.process, self._then.registers)
 
     def _unwind_copy(self, thread: Thread) -> None:
@@ -99,7 +99,8 @@ class CallChains:
             self._before = self._unwinder.stack(thread.process.space, self._then.registers, self._then)
         except (OSError, LastbranchError):
             return
-        thread.has_deep_stack = self._before.end == UNREADABLE
+        if self._before.end == UNREADABLE:
+            thread.stack_copied = MOST_COPIED if thread.stack_copied < MOST_COPIED else 0
 
     def end(self, thread: Thread, burst: Burst) -> None:
         """It has ended, and the thread is still stopped."""

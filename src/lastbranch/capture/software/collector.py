@@ -17,7 +17,7 @@ from .. import ptrace
 from ..foreign_binaries import ForeignBinaries
 from ..options import Calls, Options, Summary
 from ..process_groups import is_program
-from ..procfs import has_interpreter, process_of, program_of, queued, spare_processor, status_of
+from ..procfs import KeptFile, has_interpreter, process_of, program_of, spare_processor, status_of
 from ..ptrace import EVENT_CLONE, EVENT_EXEC, EVENT_STOP, NEW_TASK, TICK, at_call, event_of, signal_of, stopped
 from .attaching import attach, describe_running, threads_of
 from .burst_choice import is_ring
@@ -31,7 +31,7 @@ from .record_writer import RecordWriter, Sideband, now
 from .run_ahead import Foreseen
 from .schedule import Budget, BurstLengths, Duty, Trigger
 from .successors import Successors
-from .tree import Call, Process, Thread, Tree
+from .tree import Call, Process, Thread, Tree, queued
 from .unwinder import Unwinder
 from .watched import Watched
 
@@ -66,6 +66,8 @@ class Collector:
     ) -> None:  # fmt: skip
         self.tree, self.root, self.options, self.select = tree, root, options, select
         self.bursts, self.trigger, self.sideband, self.out, self.summary = bursts, trigger, sideband, out, summary
+        bursts.on_follow = trigger.hold
+        self._own_schedstat = KeptFile("/proc/self/schedstat")
         self.kills, self._report_time, self._watched = kills, report_time, watched
         self.duty = Duty(options.duty, options.burst_period, cheap=bursts.ahead is not None)
         self._following = Budget(options.duty / 2, _MOST_FOLLOWING, _MOST_FOLLOWING)
@@ -133,6 +135,7 @@ class Collector:
                 continue
             self._stopped_at, self._worked = time.perf_counter(), time.process_time()
             self._handle(tid, status)
+        self._own_schedstat.close()
         detach_all(self.tree, self.trigger, self.bursts, killed=self.kills)
         self._tick(begun)
         for why, threads in self._unarmed.items():
@@ -420,13 +423,11 @@ class Collector:
     def _triggered(self, thread: Thread) -> None:
         if not self.duty.allows():
             self.summary.throttled += 1
-            self.trigger.hold(thread)
             self.trigger.rearm(thread, self.duty.next_period())
             ptrace.cont(thread.tid)
             return
-        waited = queued("self") + queued(thread.tid)
+        waited = queued(self._own_schedstat) + thread.queued()
         with self.bursts.processor.realtime():
-            self.trigger.hold(thread)
             cpu = self.trigger.used(thread) - thread.spent
             weight, thread.first_weight = thread.first_weight or cpu, 0
             length, followed = self.lengths.next(self.summary.in_bursts)
@@ -451,7 +452,7 @@ class Collector:
             ended = time.perf_counter()  # from here on others may run before us
         took, self._stopped_at = ended - self._stopped_at + self._report_time, ended
         self._worked = time.process_time()
-        waited = max(queued("self") + queued(thread.tid) - waited, 0)
+        waited = max(queued(self._own_schedstat) + thread.queued() - waited, 0)
         self.summary.in_bursts += self.duty.spent(took, cpu, waited / 1e9)
         if cpu_number >= 0:
             self._ended[burst.why] += 1

@@ -165,7 +165,7 @@ class Comparison:
     know the code yet: programs that soon end do without.
     """
 
-    def __init__(self, share: float = 0.2, first: float = 0.01) -> None:
+    def __init__(self, share: float = 0.1, first: float = 0.01) -> None:
         self._share, self._owed = share, first
         self.foreseen = 0
         self.same = self.different = 0

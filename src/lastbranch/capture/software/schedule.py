@@ -212,7 +212,7 @@ def _interrupt(thread: Thread) -> None:
 _KERNEL_MINIMUM = 10_000
 """The shortest period of this clock in the kernel (perf_swevent_start_hrtimer)."""
 _SHORTEST, _LONGEST = 1_000_000, 1_000_000_000
-_PART, _SPARING, _USUAL_SHARE = 500, 20_000_000, 0.05
+_PART, _SPARING, _USUAL_SHARE = 400, 25_000_000, 0.05
 """Where bursts are cheap, periods last at least one part in so many of the recording, and in the end so many ns at a
 share of `_USUAL_SHARE`: a file need not grow faster than that."""
 _LARGEST_BUDGET = 0.1

@@ -5,15 +5,23 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 
-from ..perf_events.syscall import sparing
-from ..procfs import PAGE, Stat, parse_stat, program_number, stat_of
+from ..procfs import KeptFile, Stat, parse_stat, program_number, stat_of
 from .bursts import Burst
 from .control_flow import memory_of
 from .instructions import Memory
 from .successors import Successors
-from .unwinder import AddressSpace
+from .unwinder import LEAST_COPIED, AddressSpace
 
-__all__ = ["Call", "Process", "Thread", "Tree"]
+__all__ = ["Call", "Process", "Thread", "Tree", "queued"]
+
+
+def queued(schedstat: KeptFile) -> int:
+    """ns that a thread has waited for a processor so far; 0 where the kernel does not count them
+    (Documentation/scheduler/sched-stats.rst)."""
+    try:
+        return int(schedstat.read().split()[1])
+    except (OSError, IndexError):
+        return 0
 
 
 @dataclass(eq=False)
@@ -151,27 +159,32 @@ class Thread:
     """A burst missed its deadline; its remains are removed at the next stop."""
     call: Call | None = None
     """The system call before which its last burst ended, until it has been recorded, or the thread has left it."""
-    has_deep_stack: bool = False
-    """Its stack is deeper than what is copied of one (`unwinder.StackCopy`)."""
+    stack_copied: int = LEAST_COPIED
+    """How many bytes of its stack are copied for a burst; 0: it is deeper than any copy (`unwinder.StackCopy`)."""
     mask: int | None = None
     """Its blocked signals before a burst changed them."""
     may_as_much: bool = False
     """Whether it had all rights of the recorder when they were last looked at."""
     rights_until: float = 0.0
     """`time.monotonic` at which they are looked at again."""
-    _stat: int = -1
+    _stat: KeptFile = field(init=False)
+    _schedstat: KeptFile = field(init=False)
+
+    def __post_init__(self) -> None:
+        files = f"/proc/{self.process.pid}/task/{self.tid}"
+        self._stat, self._schedstat = KeptFile(f"{files}/stat"), KeptFile(f"{files}/schedstat")
 
     def stat(self) -> Stat | None:
-        """`stat_of` from a file that stays open, since each burst reads it."""
+        """`stat_of`."""
         try:
-            if self._stat < 0:
-                path = f"/proc/{self.process.pid}/task/{self.tid}/stat"
-                self._stat = sparing(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
-            return parse_stat(os.pread(self._stat, PAGE, 0))
+            return parse_stat(self._stat.read())
         except OSError:
             return stat_of(self.tid)
 
+    def queued(self) -> int:
+        """ns that it has waited for a processor so far."""
+        return queued(self._schedstat)
+
     def close(self) -> None:
-        if self._stat >= 0:
-            os.close(self._stat)
-            self._stat = -1
+        self._stat.close()
+        self._schedstat.close()

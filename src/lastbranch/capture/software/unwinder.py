@@ -46,7 +46,17 @@ from ..ptrace import (
 )  # fmt: skip
 from .instructions import ADDRESSES, WORD, Memory
 
-__all__ = ["ENDS", "FRAMES", "AddressSpace", "UNREADABLE", "Stack", "StackCopy", "Unwinder"]
+__all__ = [
+    "ENDS",
+    "FRAMES",
+    "LEAST_COPIED",
+    "MOST_COPIED",
+    "AddressSpace",
+    "UNREADABLE",
+    "Stack",
+    "StackCopy",
+    "Unwinder",
+]
 
 
 FRAMES = 1024
@@ -98,16 +108,16 @@ class StackCopy:
 
     def __init__(self) -> None:
         self.registers = Registers()
-        self.bytes = (ctypes.c_uint8 * _COPIED)()
+        self.bytes = (ctypes.c_uint8 * MOST_COPIED)()
         self.begin = self.length = 0
         """Address of the first byte, and how many there are."""
 
-    def take(self, tid: int, descriptor: int) -> None:
-        """Copy them. ``descriptor``: the memory of its process."""
+    def take(self, tid: int, descriptor: int, most: int) -> None:
+        """Copy them. ``descriptor``: the memory of its process; ``most``: bytes of the stack."""
         registers(tid, self.registers)
         self.begin = max(self.registers[RSP] & -PAGE, 0)
         try:
-            self.length = os.preadv(descriptor, [self.bytes], self.begin)
+            self.length = os.preadv(descriptor, [memoryview(self.bytes)[:most]], self.begin)
         except (OSError, OverflowError):
             self.length = 0
 
@@ -117,7 +127,8 @@ class StackCopy:
         return int.from_bytes(self.bytes[at : at + WORD], "little") if 0 <= at <= self.length - WORD else None
 
 
-_COPIED = 1 << 18
+LEAST_COPIED, MOST_COPIED = 1 << 15, 1 << 18
+"""Bytes of a stack. Most are less deep, and a burst waits for the copy."""
 
 
 class AddressSpace:
