@@ -456,7 +456,8 @@ class Collector:
         self.summary.in_bursts += self.duty.spent(took, cpu, waited / 1e9)
         if cpu_number >= 0:
             self._ended[burst.why] += 1
-        # It runs again. Where others wait for our processor, what we do now costs them as much as a burst.
+        # It runs again. Where others wait for our processor, what we do now costs them as much as a burst does, and a
+        # burst has cost them as much as the thread.
         begun, busy = time.thread_time(), not spare_processor()
         if len(burst) and not burst.dropped:
             self._write_records(thread, burst, when, weight, cpu_number, length)
@@ -466,7 +467,7 @@ class Collector:
             # Finding ends is to cost less than the bursts, which programs that soon end would not repay.
             successors.widen(took)
         if busy:
-            self.duty.lost(time.thread_time() - begun)
+            self.duty.lost(time.thread_time() - begun + took)
         if burst.status is not None:
             self._handle(thread.tid, burst.status)
 
