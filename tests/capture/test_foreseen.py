@@ -106,7 +106,7 @@ def test_a_burst_is_compared_when_that_is_paid_for(running: Thread) -> None:
         BlockStep(DebugRegisters()), BurstLimits(400, seconds=10), SharedProcessor(), ahead=ahead()
     )  # fmt: skip
     for due in (False, True):
-        runner.compared.spent(0.06 if due else 0.0, compared=False)
+        runner.compared.spent(0.12 if due else 0.0, compared=False)
         burst, _ = runner.run(running, lambda status: False)
         assert isinstance(burst, Foreseen)
         assert len(burst) == 400

@@ -6,16 +6,13 @@ with a process or thread id read the file themselves.
 
 from __future__ import annotations
 
-import errno
 import os
 import re
 from array import array
 from typing import NamedTuple
 
-from .perf_events.syscall import sparing
-
 __all__ = [
-    "KeptFile", "Mapping", "PAGE", "Rights", "Stat", "cpu_list", "cpu_model", "cpuid", "fields", "fixed_program",
+    "Mapping", "PAGE", "Rights", "Stat", "cpu_list", "cpu_model", "cpuid", "fields", "fixed_program",
     "has_interpreter", "mappings", "memory_kb", "parse_stat", "process_of", "program_of", "read", "read_once",
     "rights_of", "running_threads", "spare_processor", "stat_of", "status_of",
 ]  # fmt: skip
@@ -142,29 +139,6 @@ def process_of(tid: int) -> int:
     """The thread group of ``tid``; ``tid`` itself where it cannot be read."""
     group = status_of(tid, "Tgid")
     return int(group) if group.isdecimal() else tid
-
-
-class KeptFile:
-    """A short file, such as one of /proc, that stays open because it is read again and again."""
-
-    def __init__(self, path: str) -> None:
-        self._path, self._fd = path, -1
-
-    def read(self) -> bytes:
-        """Its text now. Raises `OSError`."""
-        if self._fd < 0:
-            try:
-                self._fd = sparing(os.open(self._path, os.O_RDONLY | os.O_CLOEXEC))
-            except OSError as error:
-                if error.errno != errno.EMFILE:
-                    raise
-                return read_once(self._path)
-        return os.pread(self._fd, PAGE, 0)
-
-    def close(self) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
 
 
 def program_of(pid: int) -> str:

@@ -17,7 +17,7 @@ from .. import ptrace
 from ..foreign_binaries import ForeignBinaries
 from ..options import Calls, Options, Summary
 from ..process_groups import is_program
-from ..procfs import KeptFile, has_interpreter, process_of, program_of, spare_processor, status_of
+from ..procfs import has_interpreter, process_of, program_of, spare_processor, status_of
 from ..ptrace import EVENT_CLONE, EVENT_EXEC, EVENT_STOP, NEW_TASK, TICK, at_call, event_of, signal_of, stopped
 from .attaching import attach, describe_running, threads_of
 from .burst_choice import is_ring
@@ -27,6 +27,7 @@ from .call_chains import CallChains
 from .control_flow import CALLS, Edge
 from .detaching import detach_all, detach_thread
 from .instructions import LONGEST
+from .kept_file import KeptFile
 from .record_writer import RecordWriter, Sideband, now
 from .run_ahead import Foreseen
 from .schedule import Budget, BurstLengths, Duty, Trigger

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 
-from ..procfs import KeptFile, Stat, parse_stat, program_number, stat_of
+from ..procfs import Stat, parse_stat, program_number, stat_of
 from .bursts import Burst
 from .control_flow import memory_of
 from .instructions import Memory
+from .kept_file import KeptFile
 from .successors import Successors
 from .unwinder import LEAST_COPIED, AddressSpace
 

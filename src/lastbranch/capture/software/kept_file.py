@@ -1,0 +1,34 @@
+"""Files of /proc that each burst reads: they stay open, since opening one takes longer than reading it."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+from ..perf_events.syscall import sparing
+from ..procfs import PAGE, read_once
+
+__all__ = ["KeptFile"]
+
+
+class KeptFile:
+    """A short file, such as one of /proc, that stays open because it is read again and again."""
+
+    def __init__(self, path: str) -> None:
+        self._path, self._fd = path, -1
+
+    def read(self) -> bytes:
+        """Its text now. Raises `OSError`."""
+        if self._fd < 0:
+            try:
+                self._fd = sparing(os.open(self._path, os.O_RDONLY | os.O_CLOEXEC))
+            except OSError as error:
+                if error.errno != errno.EMFILE:
+                    raise
+                return read_once(self._path)
+        return os.pread(self._fd, PAGE, 0)
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
