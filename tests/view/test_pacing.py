@@ -32,6 +32,8 @@ def test_looks_take_more_where_nobody_waits_for_processors() -> None:
     assert pause(0.1, True, 2) == pytest.approx(0.1 / (2 * BUSY_SHARE))
     assert pause(0.1, True, 8) == pytest.approx(0.1 / (8 * BUSY_SHARE))
     assert pause(1e6, False, 2) == LONGEST_PAUSE
+    assert pause(0.03, True, 2) == pytest.approx(0.03 / (2 * BUSY_SHARE))
+    assert 1.5 < pause(0.08, True, 2) < 2  # a short look is never far away
     assert pause(0.001, False, 2, FIRST_PAUSE) == FIRST_PAUSE < PAUSE
     assert pause(0.1, True, 2, FIRST_PAUSE) == pause(0.1, True, 2)
 

@@ -20,6 +20,9 @@ BUSY_SHARE = 0.01
 """Of all CPUs: the same where they wait for processors."""
 LONGEST_PAUSE = 60.0
 """Seconds, however long an opening takes."""
+_SHORT, _SOON = 0.1, 1.8
+"""Seconds of CPU of a look after which the next one is due so many seconds after it, also where others are held up: the
+screen stays within two seconds of the program."""
 _HELD_UP = 0.03
 """Of the time that threads have run: how long they wait for processors, at least, where others want them, too."""
 _MOST_THREADS = 256
@@ -30,7 +33,7 @@ def pause(cpu: float, held_up: bool, processors: int, least: float = PAUSE) -> f
     """Seconds from one look at the file to the next, at ``least``, where that look and the answers since took ``cpu``
     seconds, and others are ``held_up`` on the ``processors``."""
     share = BUSY_SHARE * processors if held_up else FREE_SHARE
-    return min(max(least, cpu / share), LONGEST_PAUSE)
+    return min(max(least, cpu / share), _SOON if cpu < _SHORT else LONGEST_PAUSE)
 
 
 def usual(cpu: float, last: float) -> float:

@@ -419,7 +419,8 @@ class Collector:
 
     def _rearm(self, thread: Thread) -> None:
         thread.spent = self.trigger.used(thread)
-        self.trigger.rearm(thread, self.duty.next_period())
+        so_far = time.perf_counter() - self._stopped_at + self._report_time
+        self.trigger.rearm(thread, self.duty.next_period(so_far))
 
     def _triggered(self, thread: Thread) -> None:
         if not self.duty.allows():

@@ -280,11 +280,12 @@ class Duty:
         enough = int(_SPARING * min(_USUAL_SHARE / self.share, 1.0))
         return min(max(int((time.monotonic() - self._begun) * 1e9) // _PART, _SHORTEST), enough)
 
-    def next_period(self) -> int:
+    def next_period(self, coming: float = 0.0) -> int:
         """A period with jitter, so that bursts do not synchronize with the program; after too much burst time, about as
         long as it takes to make up for it: shorter where a thread runs only part of the time, and where several wait
-        for that, so that one of them is there when the time has come."""
-        owed = max(-self._budget.left(), 0.0) / self.share * 1e9
+        for that, so that one of them is there when the time has come. ``coming``: seconds that are about to be
+        `spent`."""
+        owed = max(coming - self._budget.left(), 0.0) / self.share * 1e9
         owed *= min(self._cpu / self._apart, 1.0) / max(self._refused, 1)
         return int(max(self.period, owed, _KERNEL_MINIMUM) * random.uniform(1 - _JITTER, 1 + _JITTER))
 
