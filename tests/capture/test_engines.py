@@ -8,7 +8,7 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from itertools import pairwise
 from math import hypot, sqrt
 from pathlib import Path
@@ -16,11 +16,10 @@ from unittest import mock
 
 import pytest
 
-from capture_tools import FREESTANDING, build, needs_ptrace
+from capture_tools import needs_ptrace
 from lastbranch.capture import ptrace
-from lastbranch.capture.launch import launch
 from lastbranch.capture.procfs import fixed_program, parse_stat, stat_of
-from lastbranch.capture.ptrace import event_of, next_stop, signal_of, stopped, ticking
+from lastbranch.capture.ptrace import event_of, next_stop, signal_of, ticking
 from lastbranch.capture.software import startup_test
 from lastbranch.capture.software.burst_runner import BurstRunner, NoBurst, SharedProcessor, ThreadsProcessor, Watch
 from lastbranch.capture.software.bursts import Burst, BurstLimits
@@ -34,7 +33,8 @@ from lastbranch.capture.software.engines import (
     Target,
     moves,
 )
-from lastbranch.capture.software.tree import Process, Thread
+from lastbranch.capture.software.tree import Thread
+from traced_program import halt, in_main_loop
 
 pytestmark = needs_ptrace
 ENGINES = {
@@ -73,30 +73,8 @@ def test_the_start_up_test_finds_an_engine_that_is_wrong(monkeypatch: pytest.Mon
 @pytest.fixture
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Thread]:
     """A traced thread in `branches`, stopped in its main loop."""
-    program = build(tmp_path_factory.getbasetemp(), "branches", *FREESTANDING)
-    child = launch([str(program), "100000000"], signal.pthread_sigmask(signal.SIG_BLOCK, ()))
-    child.release()
-    status = next_stop(child.pid, 5)
-    assert status is not None
-    assert event_of(status) == ptrace.EVENT_EXEC
-    thread = Thread(child.pid, Process(child.pid))
-    ptrace.cont(thread.tid)
-    signal.sigtimedwait([], 0.1)
-    halt(thread)
-    yield thread
-    thread.process.forget()
-    with suppress(ProcessLookupError):
-        os.kill(thread.tid, signal.SIGKILL)
-    with suppress(ptrace.Gone):
-        while (status := next_stop(thread.tid, 5)) is not None and stopped(status):
-            pass
-
-
-def halt(thread: Thread) -> None:
-    ptrace.interrupt(thread.tid)
-    status = next_stop(thread.tid, 5)
-    assert status is not None
-    assert event_of(status) == ptrace.EVENT_STOP
+    with in_main_loop(tmp_path_factory.getbasetemp()) as thread:
+        yield thread
 
 
 PATIENT = BurstLimits(seconds=10)

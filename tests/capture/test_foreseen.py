@@ -7,12 +7,10 @@ import os
 import random
 import re
 import shutil
-import signal
 import struct
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,17 +22,17 @@ from capture_tools import FREESTANDING, build, needs_ptrace, needs_walk, record
 from command_line import run_cli
 from lastbranch import native
 from lastbranch.capture import ptrace
-from lastbranch.capture.launch import launch
 from lastbranch.capture.options import Summary
 from lastbranch.capture.procfs import Rights
-from lastbranch.capture.ptrace import event_of, next_stop, stopped, ticking
-from lastbranch.capture.software import engine_choice
+from lastbranch.capture.ptrace import ticking
+from lastbranch.capture.software import burst_runner, engine_choice
 from lastbranch.capture.software.burst_runner import BurstRunner, NoBurst, SharedProcessor
 from lastbranch.capture.software.bursts import Burst, BurstLimits
 from lastbranch.capture.software.engines import BlockStep, DebugRegisters
 from lastbranch.capture.software.run_ahead import Comparison, Foreseen, RunAhead
-from lastbranch.capture.software.tree import Process, Thread
+from lastbranch.capture.software.tree import Thread
 from lastbranch.lbr import KIND
+from traced_program import in_main_loop
 
 pytestmark = [needs_ptrace, needs_walk]
 SOFTWARE = ("--engine", "software", "--duty", "50", "--period", "1000000")
@@ -43,31 +41,8 @@ SOFTWARE = ("--engine", "software", "--duty", "50", "--period", "1000000")
 @pytest.fixture
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Thread]:
     """A traced thread in `branches`, stopped in its main loop."""
-    program = build(tmp_path_factory.getbasetemp(), "branches", *FREESTANDING)
-    with ticking():
-        child = launch([str(program), "100000000"], signal.pthread_sigmask(signal.SIG_BLOCK, ()))
-        child.release()
-        status = next_stop(child.pid, 5)
-        assert status is not None
-        assert event_of(status) == ptrace.EVENT_EXEC
-        thread = Thread(child.pid, Process(child.pid))
-        ptrace.cont(thread.tid)
-        signal.sigtimedwait([], 0.1)
-        halt(thread)
+    with ticking(), in_main_loop(tmp_path_factory.getbasetemp()) as thread:
         yield thread
-        thread.process.forget()
-        with suppress(ProcessLookupError):
-            os.kill(thread.tid, signal.SIGKILL)
-        with suppress(ptrace.Gone):
-            while (status := next_stop(thread.tid, 5)) is not None and stopped(status):
-                pass
-
-
-def halt(thread: Thread) -> None:
-    ptrace.interrupt(thread.tid)
-    status = next_stop(thread.tid, 5)
-    assert status is not None
-    assert event_of(status) == ptrace.EVENT_STOP
 
 
 def ahead() -> RunAhead:
@@ -301,7 +276,18 @@ def test_code_of_others_is_executed_here_only_if_that_is_asked_for(option: str, 
             other.wait()
     said = run_cli("info", done.path).out
     assert bool(re.search(r"^foreseen +\d+ burst", said, re.M)) == foreseen
+    assert ("may do less than the recorder" in done.err) != foreseen
     assert done.bursts()
+
+
+def test_where_our_rights_are_not_known_no_code_is_executed_here(
+    running: Thread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(burst_runner, "rights_of", lambda tid: None)
+    runner = BurstRunner(None, BurstLimits(100), SharedProcessor(), ahead=ahead())
+    with pytest.raises(NoBurst):
+        runner.run(running, lambda status: False)
+    assert runner.lacked_rights
 
 
 @pytest.mark.parametrize(

@@ -87,13 +87,17 @@ def lanes_here() -> int:
     return 64 if "avx512bw" in flags else 32 if "avx" in flags else 16
 
 
+def _at(n: int, address: int) -> bytes:
+    """ModRM, SIB and displacement of register ``n`` and the memory at ``address``."""
+    return bytes((0x04 | (n & 7) << 3, 0x25)) + struct.pack("<I", address)
+
+
 def vector_moves(lanes: int, *, store: bool) -> bytes:
     """Code that loads the vectors and masks from `STATE`, or stores them at `KEPT`."""
     base, code = KEPT if store else STATE, b""
     opcode = 0x7F if store else 0x6F
-    at = lambda address, n: bytes((0x04 | (n & 7) << 3, 0x25)) + struct.pack("<I", address)  # noqa: E731
     for n in range(32 if lanes == 64 else 16):
-        where = at(base + 64 * n, n)
+        where = _at(n, base + 64 * n)
         if lanes == 64:
             code += bytes((0x62, 0xF1 ^ (n & 8) << 4 ^ (n & 16), 0xFE, 0x48, opcode)) + where
         elif lanes == 32:
@@ -101,18 +105,17 @@ def vector_moves(lanes: int, *, store: bool) -> bytes:
         else:
             code += (b"\xf3\x44\x0f" if n & 8 else b"\xf3\x0f") + bytes((opcode,)) + where
     for n in range(8 if lanes == 64 else 0):
-        code += bytes((0xC4, 0xE1, 0xF8, 0x91 if store else 0x90)) + at(base + 2048 + 8 * n, n)
+        code += bytes((0xC4, 0xE1, 0xF8, 0x91 if store else 0x90)) + _at(n, base + 2048 + 8 * n)
     return code
 
 
 def x87_moves(*, store: bool) -> bytes:
     """The same for MXCSR and x87."""
-    at = lambda n, address: bytes((0x04 | n << 3, 0x25)) + struct.pack("<I", address)  # noqa: E731
     if not store:
-        code = b"\x0f\xae" + at(2, STATE + 2200) + b"\xdb\xe3"
-        return code + b"".join(b"\xdb" + at(5, STATE + 2304 + 16 * n) for n in range(5))
-    code = b"\x0f\xae" + at(3, KEPT + 2200) + b"\xdd" + at(7, KEPT + 2208) + b"\xd9" + at(7, KEPT + 2212)
-    return code + b"".join(b"\xdb" + at(7, KEPT + 2304 + 16 * n) for n in range(8))
+        code = b"\x0f\xae" + _at(2, STATE + 2200) + b"\xdb\xe3"
+        return code + b"".join(b"\xdb" + _at(5, STATE + 2304 + 16 * n) for n in range(5))
+    code = b"\x0f\xae" + _at(3, KEPT + 2200) + b"\xdd" + _at(7, KEPT + 2208) + b"\xd9" + _at(7, KEPT + 2212)
+    return code + b"".join(b"\xdb" + _at(7, KEPT + 2304 + 16 * n) for n in range(8))
 
 
 class Stopped(Exception):

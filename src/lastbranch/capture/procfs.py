@@ -190,10 +190,10 @@ def program_number(pid: int) -> int:
 
 
 def read_once(path: str) -> bytes:
-    """The text of a short file, in the fewest calls: bursts wait for it. Raises `OSError`."""
+    """The text of a file of /proc, in the fewest calls: bursts wait for it. Raises `OSError`."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        return os.read(fd, PAGE)
+        return os.read(fd, _LONGEST)
     finally:
         os.close(fd)
 
@@ -213,6 +213,8 @@ def has_interpreter(pid: int) -> bool:
 
 PAGE = 4096
 """More bytes than a stat file ever has."""
+_LONGEST = 1 << 20
+"""More than a status file has, which lists up to 65,536 groups."""
 
 
 class Stat(NamedTuple):

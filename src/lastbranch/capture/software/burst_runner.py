@@ -209,8 +209,8 @@ _PROGRAMS = 32
 _COMPARED = 96
 """Most branches that are followed to compare them: each takes as long as a hundred that are foreseen."""
 
-_KNOWN = 0.2
-"""s for which the rights of a thread are not read again."""
+_RIGHTS_HOLD = 0.2
+"""Seconds for which the rights of a thread are not read again."""
 
 
 class BurstRunner:
@@ -222,7 +222,10 @@ class BurstRunner:
         ahead: RunAhead | None = None, of_all: bool = False,
     ) -> None:  # fmt: skip
         self.engine, self.limits = engine, limits
-        self.ahead, self.compared, self._rights = ahead, Comparison(), None if of_all else rights_of("self")
+        self.ahead, self.compared = ahead, Comparison()
+        self._of_all, self._rights = of_all, rights_of("self")
+        self.lacked_rights = False
+        """Whether a thread was not run ahead of because it lacks rights of ours."""
         self.processor, self.sideband = processor, sideband or Sideband()
         self.on_follow: Callable[[Thread], None] = lambda thread: None
         """Called before a thread is followed: what runs in a burst is not to be counted as its own."""
@@ -278,11 +281,12 @@ class BurstRunner:
 
     def _may_execute(self, thread: Thread) -> bool:
         """Whether the code of ``thread`` may be executed here: it could do as much where it is."""
-        if self._rights is None:
+        if self._of_all:
             return True
         if (moment := time.monotonic()) >= thread.rights_until:
-            thread.may_as_much = self._rights.within(rights_of(thread.tid))
-            thread.rights_until = moment + _KNOWN
+            thread.may_as_much = self._rights is not None and self._rights.within(rights_of(thread.tid))
+            thread.rights_until = moment + _RIGHTS_HOLD
+            self.lacked_rights |= not thread.may_as_much
         return thread.may_as_much
 
     def _followed(

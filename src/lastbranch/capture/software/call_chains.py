@@ -50,7 +50,7 @@ class CallChains:
         self._unwinder = unwinder
         self._registers = ptrace.Registers()
         self._then, self._copied = StackCopy(), False
-        """The thread as it was when the burst began, and whether that is what `_begin_stack` unwinds."""
+        """The thread as it was when the burst began, and whether `_unwind_copy` has it still to do."""
         self._before: Stack | None = None
         self._after: Stack | None = None
         self._mapped, self._due = set[Process](), set[Process]()

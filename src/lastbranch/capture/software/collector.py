@@ -44,6 +44,10 @@ _MOST_FOLLOWING = 0.02
 """Seconds that new threads may cost at once: a hundred of them."""
 _ALWAYS_FOLLOWED = 100
 """The first so many new threads, on busy machines, too, where each costs more."""
+_FEWER_RIGHTS = (
+    "no bursts are foreseen of threads that may do less than the recorder (another user, fewer capabilities, filtered "
+    "system calls); --run-ahead always foresees them, too"
+)
 _TOO_FAST = "threads began faster than the duty limit allows to follow: of those that soon ended not all had bursts"
 _ATTACHING = 0.05
 """Seconds at a time for attaching to processes of a group: what is attached to already may be waiting for us."""
@@ -164,6 +168,8 @@ class Collector:
         self.summary.ended, self.summary.skipped = dict(self._ended), dict(self._skipped)
         self._note_losses()
         self.summary.stacks = dict(self.chains.counts)
+        if self.bursts.lacked_rights and _FEWER_RIGHTS not in self.summary.notes:
+            self.summary.notes = (*self.summary.notes, _FEWER_RIGHTS)
         if self.bursts.compared.foreseen:
             self.summary.foreseen = str(self.bursts.compared)
         self.out.flush()  # others may read the file while it grows

@@ -182,6 +182,10 @@ class Thread:
         except OSError:
             return stat_of(self.tid)
 
+    def ran(self) -> int:
+        """Its CPU time in ns. Raises `OSError`."""
+        return int(self._schedstat.read().split()[0])
+
     def queued(self) -> int:
         """ns that it has waited for a processor so far."""
         return queued(self._schedstat)
