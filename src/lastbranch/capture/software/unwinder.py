@@ -21,47 +21,21 @@ from ...errors import LastbranchError
 from ...isa import NOT_A_BRANCH, Decoder
 from ...lbr import KIND
 from ...model import BytesSource, OpenFile, Source
+from .. import ptrace
 from ..procfs import PAGE, Mapping, mappings, read
-from ..ptrace import (
-    R8,
-    R9,
-    R10,
-    R11,
-    R12,
-    R13,
-    R14,
-    R15,
-    RAX,
-    RBP,
-    RBX,
-    RCX,
-    RDI,
-    RDX,
-    RIP,
-    RSI,
-    RSP,
-    Registers,
-    compiled,
-    registers,
-)  # fmt: skip
 from .instructions import ADDRESSES, WORD, Memory
 
 __all__ = [
-    "ENDS",
-    "FRAMES",
-    "LEAST_COPIED",
-    "MOST_COPIED",
-    "AddressSpace",
-    "UNREADABLE",
-    "Stack",
-    "StackCopy",
-    "Unwinder",
-]
+    "ENDS", "FRAMES", "LEAST_COPIED", "MOST_COPIED", "UNREADABLE", "AddressSpace", "Stack", "StackCopy", "Unwinder",
+]  # fmt: skip
 
 
 FRAMES = 1024
 """Most frames of a stack."""
-_DWARF = (RAX, RDX, RCX, RBX, RSI, RDI, RBP, RSP, R8, R9, R10, R11, R12, R13, R14, R15, RIP)
+_DWARF = (
+    ptrace.RAX, ptrace.RDX, ptrace.RCX, ptrace.RBX, ptrace.RSI, ptrace.RDI, ptrace.RBP, ptrace.RSP, ptrace.R8,
+    ptrace.R9, ptrace.R10, ptrace.R11, ptrace.R12, ptrace.R13, ptrace.R14, ptrace.R15, ptrace.RIP,
+)  # fmt: skip
 """Indexes into `ptrace.Registers` by DWARF's register numbers (System V psABI for x86-64, figure 3.36)."""
 _RBP, _RSP, _RIP = 6, 7, 16
 _SAVED = (3, 6, 12, 13, 14, 15)
@@ -107,15 +81,15 @@ class StackCopy:
     """A stopped thread's registers and the innermost part of its stack: it is unwound once the thread has gone on."""
 
     def __init__(self) -> None:
-        self.registers = Registers()
+        self.registers = ptrace.Registers()
         self.bytes = (ctypes.c_uint8 * MOST_COPIED)()
         self.begin = self.length = 0
         """Address of the first byte, and how many there are."""
 
     def take(self, tid: int, descriptor: int, most: int) -> None:
         """Copy them. ``descriptor``: the memory of its process; ``most``: bytes of the stack."""
-        registers(tid, self.registers)
-        self.begin = max(self.registers[RSP] & -PAGE, 0)
+        ptrace.registers(tid, self.registers)
+        self.begin = max(self.registers[ptrace.RSP] & -PAGE, 0)
         try:
             self.length = os.preadv(descriptor, [memoryview(self.bytes)[:most]], self.begin)
         except (OSError, OverflowError):
@@ -216,7 +190,7 @@ class Unwinder:
     """Makes call stacks, for all traced processes of one collector."""
 
     def __init__(self) -> None:
-        library = compiled()
+        library = ptrace.compiled()
         self._walk = None if library is None else _Walk(library)
         self._files = Files()
 
