@@ -441,7 +441,7 @@ def test_without_the_library_python_does_it_all(folder: Path, monkeypatch: pytes
 @pytest.mark.parametrize("switch", ["0", "1"])
 def test_a_recording_says_once_where_it_lacks_the_library(switch: str, folder: Path, tmp_path: Path) -> None:
     program = build(folder, "branches", *FREESTANDING)
-    words = ["--engine", "software", "--duty", "50", "--period", "1000000", "--", program, "2000"]
+    words = ["--engine", "software", "--duty", "50", "--period", "1000000", "--", program, "20000"]
     done = record(tmp_path / "it.tb5", *words, env={"LASTBRANCH_NATIVE": switch})
     assert done.code == 0, done.err
     assert done.err.count("the compiled library is not in use: bursts take longer") == (switch == "0")

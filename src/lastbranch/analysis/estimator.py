@@ -33,7 +33,7 @@ _BOOTSTRAPS = 16
 _SEED = 0x1B
 CLEARLY = 4.0
 """An estimate must differ from what was observed by so many times its sampling noise: in recordings of 15 programs
-those that differed less were worse than what was observed as often as they were better."""
+those that differed less were worse than what was observed more often than they were better."""
 
 
 @dataclass(slots=True)
