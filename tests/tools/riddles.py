@@ -1,6 +1,6 @@
 """Lists sentences that a reader may have to read twice: ``python tests/tools/riddles.py [--list] [PATH ...]``.
 
-The script reads docstrings, comments and click's help texts of Python modules, comments of C sources, and Markdown pages.
+The script reads docstrings, comments and click's help texts of Python modules, comments of C sources, and Markdown.
 A sentence is a candidate if its first word hides the subject, or if two or more of its pronouns may refer to anything.
 A candidate is a place to look, no verdict. The script prints how many candidates there are; ``--list`` prints each.
 """
@@ -26,8 +26,8 @@ OPENERS = re.compile(r"^(Of|That|Those|Where|What|Whose|Whoever|Whatever)\b(?! (
 PRONOUNS = re.compile(r"\b(it|that|those|one|ones|them)\b(?! (hundred|of the|or more))", re.IGNORECASE)
 # "that" which joins a clause to the noun or the verb before it is grammar, no riddle.
 _RELATIVE = re.compile(
-    r"\b(\w+) that (?=(a|an|the|is|are|was|were|has|have|had|can|cannot|may|must|do|does|did|no|each|it|its|they|we|only"
-    r"|\w+s|\w+ed)\b)"
+    r"\b(\w+) that (?=(a|an|the|is|are|was|were|has|have|had|can|cannot|may|must|do|does|did|no|each|it|its|they|we"
+    r"|only|\w+s|\w+ed)\b)"
 )
 _SENTENCE = re.compile(r"(?<=[.!?:;])\s+(?=[A-Z`\"(])")
 _CODE = re.compile(r"``[^`]*``|`[^`]*`|<[^>]*>|\[([^\]]*)\]\([^)]*\)")
