@@ -42,7 +42,8 @@ ESTIMATED = (*COUNTED, "folded")
 
 
 def counting_for(name: str) -> dict[str, bool] | None:
-    """What `analysis.count_stacks` is asked for in the format ``name``; ``None`` where it is not one of `COUNTED`."""
+    """The request to `analysis.count_stacks` that the format ``name`` makes; ``None`` for a format that is not in
+    `COUNTED`."""
     if name not in COUNTED:
         return None
     form = import_module(f".{name}", __name__).FORMAT if name in BY_MODULE else None
@@ -51,9 +52,10 @@ def counting_for(name: str) -> dict[str, bool] | None:
 
 
 def exporter(name: str) -> Exporter:
-    """The exporter of a format not in `FOLDERS`; for those of `BY_MODULE`, of the one module in its options.
+    """The exporter of a format that is not in `FOLDERS`. An exporter of `BY_MODULE` writes the one module that its
+    options name.
 
-    Those of `SAMPLES` raise `SelectionError` for captures with weights.
+    An exporter of `SAMPLES` raises `SelectionError` for captures with weights.
     """
     module = import_module(f".{name}", __name__)
     if name in BY_MODULE:

@@ -16,7 +16,8 @@ __all__ = ["choose", "limited"]
 
 
 def choose(profile: Profile, wanted: str) -> int:
-    """The row of the module that ``wanted`` names: its path, the last part of it, or a file of this host.
+    """The row of the module that ``wanted`` names: by the module's path, by the last part of its path, or by a file of
+    this host.
 
     A file is known by its build id, or where one of the two has none, by its name; it is then the module's binary.
     Raises `SelectionError` where no module or more than one is meant.

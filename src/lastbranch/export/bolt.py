@@ -4,12 +4,13 @@
 that a return led into; hexadecimal link addresses, 0 for an end outside the module (bolt/docs, and
 DataAggregator.cpp).
 
-Where a block begins after a call, BOLT adds the edge from the call to it for ranges of kind ``f`` alone. Counts do
-not say which branch led into a range: where returns and other branches arrive at one address, the ranges from there are
-divided as these are.
+BOLT adds the edge from a call to the block after the call for ranges of kind ``f`` only. Counts do not say which branch
+led into a range: where returns and other branches arrive at one address, the ranges from there are divided as these
+are.
 
-Ranges within the procedure linkage table are left out. BOLT has no control flow of these stubs, so nothing in them is a
-fall-through to it, and perf2bolt 19 counts each as one that contradicts the binary. Branches to and from stubs stay.
+Ranges within the procedure linkage table are left out. BOLT has no control flow of these stubs. It sees no fall-through
+in a stub, and perf2bolt 19 counts each range in a stub as a contradiction of the binary. Branches to and from stubs
+stay.
 """
 
 from __future__ import annotations

@@ -2,9 +2,8 @@
 
 The hash of a block has five parts (BOLT's StaleProfileMatching.cpp, HashUtilities.cpp): its distance from the entry of
 the function (16 bits), a loose hash of the mnemonics in it, whatever their order and operands (16), an exact hash of
-its instructions (16), and the loose hashes of the blocks that lead to it and that it leads to (8 each; jumps through
-tables are left out here). BOLT takes the block with the same loose hash; of several, the one whose other parts differ
-least.
+its instructions (16), and the loose hashes of its predecessors and of its successors (8 each; jumps through tables are
+left out here). BOLT takes the block with the same loose hash; of several, the one whose other parts differ least.
 
 The exact hash is made of LLVM's names of opcodes and its numbers of registers, which change with its versions. It is 0
 in all blocks here, and so decides nothing. A function's hash is made of exact hashes of its blocks, and is 0, too.
@@ -58,7 +57,7 @@ def block_hashes(blocks: BlockMap, code: Code, functions: Ints) -> dict[int, int
 def _of_function(
     start: list[int], end: list[int], code: Code, decoder: Decoder, known: dict[str, int], names: dict[str, str]
 ) -> list[int]:  # fmt: skip
-    """The hashes of the blocks of one function, which are one after the other. ``known`` are those of texts. ``names``
+    """The hashes of the blocks of one function; the blocks follow each other. ``known`` are those of texts. ``names``
     are the mnemonics that lead nowhere else, with what they add to a text whatever their operands: nearly all."""
     row = {address: i for i, address in enumerate(start)}
     words, taken, stays = [set[str]() for _ in start], list[tuple[int, int]](), [True] * len(start)
@@ -101,8 +100,8 @@ def _of_function(
 
 
 def _words(text: str, name: str) -> tuple[tuple[str, ...], bool]:
-    """What the instruction ``text`` adds to the loose hash of its block: its mnemonic, as LLVM has it; and whether
-    other operands change nothing of that."""
+    """The mnemonic of the instruction ``text`` in LLVM's spelling, which the loose hash of its block takes in; and
+    whether the mnemonic stays the same with other operands."""
     if name in _PREFIXES and " " in text:
         rest = text.partition(" ")[2]
         after, always = _words(rest, rest.partition(" ")[0])

@@ -1,9 +1,9 @@
 """``--to boltyaml``: BOLT's profile in YAML, for ``llvm-bolt -data=OUT -profile-ignore-hash``.
 
-By function and block (`analysis.code_blocks`): how often a block went on to which other one (``succ``), and which
-functions it called (``calls``), as bolt/include/bolt/Profile/ProfileYAMLMapping.h declares it. Blocks have the hashes
-that BOLT matches them by in another build (`bolt_hashes`). Functions have none, and the option makes llvm-bolt ignore
-that. It still compares the number of blocks, and takes a function for stale where that differs.
+For each function and block (`analysis.code_blocks`): the counts of its successors (``succ``) and of its calls
+(``calls``), as bolt/include/bolt/Profile/ProfileYAMLMapping.h declares them. Each block has a hash, by which BOLT finds
+the block in another build (`bolt_hashes`). Functions have none, and the option makes llvm-bolt ignore that. It still
+compares the number of blocks, and takes a function for stale where that differs.
 """
 
 from __future__ import annotations
@@ -98,8 +98,8 @@ def _kinds(counts: ModuleCounts, code: Code) -> tuple[Array, Array]:
 
 
 def _functions(symbols: Symbols, image: Image) -> tuple[Array, Array, dict[int, str]]:
-    """(start, end) of the functions, ascending, and BOLT's name of each: that of a public symbol, or of a local one
-    with the number of it among all local symbols of that name, by address; stubs are called ``NAME@PLT``."""
+    """(start, end) of the functions, ascending, and BOLT's name of each: the name of a public symbol; or the name of a
+    local symbol with its number, by address, among the local symbols of that name. A stub is called ``NAME@PLT``."""
     order = np.argsort(symbols.start, kind="stable")
     start, end, names, seen = list[int](), list[int](), dict[int, str](), defaultdict[str, int](int)
     public = dict[int, bool]()
@@ -130,7 +130,7 @@ def _functions(symbols: Symbols, image: Image) -> tuple[Array, Array, dict[int, 
 
 
 class _Body:
-    """What is written of functions: numbers of blocks are their places in the function."""
+    """The functions as they are written; the number of a block is its place in the function."""
 
     def __init__(self, blocks: BlockMap, names: dict[int, str], image: Image) -> None:
         self.blocks = blocks

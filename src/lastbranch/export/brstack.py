@@ -1,7 +1,7 @@
 """``--to brstack``: the text of ``perf script -F ip,brstack`` of perf 6.12, in time order.
 
 A sample is one line: its address, then ``0xFROM/0xTO/mispredicted/in_tx/abort/cycles/type/spec`` for each entry, newest
-first. Where call chains were recorded the frames come first, a line each (`docs/reference/brstack.md`).
+first. If call chains were recorded, the frames come first, one a line (`docs/reference/brstack.md`).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """``--to parquet`` and ``--to arrow``: the model as columns, a file for each table, in a folder.
 
 The tables modules, processes, threads and events are there whole; samples, branches (branch entries) and frames (call
-chains) are written in pieces while the capture is read. Columns are those that `lastbranch.model.COLUMNS` declares, and
-where things are by the binder: rows of the other tables and module addresses. Needs pyarrow (``lastbranch[arrow]``).
+chains) are written in pieces while the capture is read. The columns are the ones of `lastbranch.model.COLUMNS` and the
+binder's results: rows of the other tables, and module addresses. Needs pyarrow (``lastbranch[arrow]``).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Counts by pseudo probe and calling context: how often each probe was executed for each path of calls to its function.
 
 Contexts (`contexts`) become paths of functions and call probes, with what was inlined and what tail calls left out in
-them. As llvm-profgen does it without its pre-inliner, contexts with few counts are added to those of the function by
-itself, and the profile is written as functions that have their callees in them, as if these were inlined.
+them. As in llvm-profgen without its pre-inliner, the counts of a rare context are added to the function's own counts,
+and the callees are written inside their callers, as if they were inlined.
 """
 
 from __future__ import annotations
@@ -92,8 +92,8 @@ class _Paths:
         return self.known.setdefault(path, len(self.known))
 
     def of(self, context: Ints, probe: Ints) -> Ints:
-        """int64: the number of the path of each probe (a row) in a context. Its inline copy and the function whose code
-        it is in decide that."""
+        """int64: the number of the path of each probe (a row) in a context. The inline copy and the function that
+        contains the code decide the context."""
         kinds = max(len(self._rows), 1)
         key = context * kinds + self._kind[probe]
         rows, which = distinct_unordered(key)
@@ -196,7 +196,7 @@ class _Counts:
         self._enter(path[enters & inlined], times[enters & inlined])
 
     def _enter(self, path: Ints, times: Ints) -> None:
-        """Where a function is inlined, no branch shows that its caller called it."""
+        """No branch shows the call of a function that is inlined."""
         every, found = list(self.paths.known), list[tuple[int, int, int, int]]()
         for number, n in zip(path.tolist(), times.tolist(), strict=True):
             if len(every[number]) > 1:
@@ -323,7 +323,7 @@ class _Node:
     children: dict[tuple[str, Location], _Node] = field(default_factory=dict)
 
     def nest(self, tree: SampleTree) -> None:
-        """Put callees into this one; those of a function without counts stand by themselves."""
+        """Put callees into this function; callees of a function without counts stay at the top level."""
         for child in sorted(self.children.values(), key=_order) if len(self.children) > 1 else self.children.values():
             child.nest(tree)
             if child.samples is None:

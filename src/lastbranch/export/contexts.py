@@ -98,7 +98,7 @@ _LEAVES = kinds_table("uncond", "call", "ind_call", "ret")
 class CodeMap:
     """The instructions of the functions of a module, decoded when one of their addresses is looked up.
 
-    What is between two functions belongs to the first: a call that does not return can be the last of its function.
+    Code between two functions belongs to the first: its last instruction can be a call that does not return.
     ``own`` bool: functions of the table that the compiler made, whose first instructions build a frame.
     """
 
@@ -254,7 +254,7 @@ class _Samples:
         return recorded, place
 
     def _inside(self, scope: Array, address: Array) -> Array:
-        """uint64 module addresses, `OUTSIDE` for those in none or another one."""
+        """uint64 module addresses, `OUTSIDE` for an address in another module or in none."""
         row, at = self._profile.binder.locate(scope, address)
         return np.where(row == self._module, at, np.uint64(OUTSIDE))
 
@@ -345,7 +345,8 @@ def _added_up(context: Ints, first: Array, second: Array, times: Ints) -> ByCont
 
 
 def _contexts(unwound: Unwound, nodes: Ints) -> tuple[list[Context], Ints]:
-    """(the different contexts of these stacks, sorted; int64 which of them each stack has, -1 for those not asked)."""
+    """(the distinct contexts of these stacks, sorted; int64 the context of each stack, -1 for stacks that were not
+    asked for)."""
     parent, address, of_node = unwound.parent.tolist(), unwound.address.tolist(), dict[int, Context]()
     for node in nodes.tolist():
         calls, at = list[int](), node
@@ -379,7 +380,7 @@ def _merged(frames: list[_Frame], size: int) -> list[_Frame]:
     """`without_repeats` for sequences of one length."""
     kept, last, bound = frames[:size], size - 1, 0
     while last + size < len(frames):
-        same = last  # the frames after it are equal to those ``size`` further on
+        same = last  # the next frames are equal to the frames ``size`` further on
         while same >= bound and frames[same] == frames[same + size]:
             same -= 1
         repeated, bound = same < bound, last + 1

@@ -3,10 +3,10 @@
     R module start end count
     B from_module from to_module to count mispredicted
 
-Addresses are hex without prefix; lines are sorted by kind, module and address. ``-`` is no module: the
-addresses of such a line are absolute. Blanks, control characters and backslashes in names are ``\\xNN``. Where
-different builds have one path, their names end in ``@`` and what identifies them, or ``unidentified:`` and a number if
-nothing does: modules of several captures that may be the same or not.
+Addresses are hex without prefix; lines are sorted by kind, module and address. ``-`` is no module: the addresses of
+such a line are absolute. Blanks, control characters and backslashes in names are ``\\xNN``. If several builds have one
+path, each name ends in ``@`` and the build's identity, or in ``unidentified:`` and a number if the identity is not
+known: such modules of several captures may be the same build or not.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["export"]
 def export(profile: Profile, out: IO[bytes], options: ExportOptions) -> Exported:
     """Write the counts of ``profile``.
 
-    Raises `NotRecordedError` where there are no branch stacks. Where ranges do not exist there are only B lines.
+    Raises `NotRecordedError` where there are no branch stacks. A capture without ranges gives B lines only.
     """
     sample_filter = limited(profile, options)
     if options.counted:

@@ -180,7 +180,7 @@ class _Cursor:
         return self.at < len(self.data)
 
     def wrong(self, what: str, value: object) -> FormatError:
-        """That what is at this place is not what it should be."""
+        """The error for an unexpected byte at this offset."""
         return FormatError(
             "damaged sampleprof profile", file=self.file, offset=self.base + self.at, field=what, value=value
         )
@@ -209,8 +209,8 @@ class _Cursor:
 def read_extbinary(data: bytes, file: str) -> SampleTree:
     """The profile in ``data``, the bytes of ``file``.
 
-    Raises `FormatError` where it is damaged or of another version, `SelectionError` where it has hashes for names, or a
-    section for each calling context.
+    Raises `FormatError` if the file is damaged or of another version, and `SelectionError` if the file has hashes
+    instead of names, or a section for each calling context.
     """
     head = _Cursor(data, file, 0, len(MAGIC))
     if (version := head.number("version")) != _VERSION:
@@ -305,7 +305,7 @@ def _read_counts(section: _Cursor, names: list[str], samples: FunctionSamples) -
 
 
 def _read_metadata(section: _Cursor, names: list[str], tree: SampleTree, flags: int) -> None:
-    """What is said of a function and of what is inlined in it."""
+    """The counts of a function and of the functions that are inlined in it."""
     samples = tree.functions.get(section.name(names), FunctionSamples())
     left, outer = [_read_said(section, samples, flags)], [samples]
     while left:

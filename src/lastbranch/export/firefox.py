@@ -145,7 +145,7 @@ class SharedTables:
 
 
 def _base(module: Module) -> int:
-    """What the first byte of a library's image has for a module address: frames have addresses relative to it."""
+    """The module address of the first byte of a library's image; the addresses of frames are relative to this byte."""
     lowest = min((s.address for s in module.segments), default=0)
     # The headers of a PE file come before its first section; images begin at multiples of 64 KiB.
     return lowest & (~0xFFFF if module.is_pe else ~0xFFF)
@@ -201,8 +201,8 @@ def _ms(profile: Profile, ticks: Array) -> list[float]:
 
 
 class _Threads:
-    """What is known of each thread; its number is lane * events + event. ``numbers`` are those that have samples,
-    process by process, the main thread first."""
+    """The state of each thread, by number: lane * events + event. ``numbers`` are those that have samples, process by
+    process, the main thread first."""
 
     def __init__(self, profile: Profile, done: StackPass, numbers: list[int]) -> None:
         self._profile, self._lanes, self._events = profile, done.lanes, len(profile.events)

@@ -1,9 +1,9 @@
 """How much of a profile for a compiler fits a binary: ``export --check``.
 
-A profile by address fits where the code can do what was counted: a range begins at an instruction, ends at a branch,
-and nothing between them always leaves; a branch starts at a branch instruction that can go where it went. Offsets in
-functions are addresses where the binary has the function, and a block that runs on into the next one is a branch there.
-A profile by line fits where the binary has code of that line of that function, with the same discriminator.
+A profile by address fits if the code can execute the counts: a range begins at an instruction, ends at a branch, and
+has no unconditional branch in between; a branch starts at a branch instruction that can reach the recorded target.
+Offsets in functions are addresses where the binary has the function, and a block that runs on into the next one is a
+branch there. A profile by line fits if the binary has code of the same function, line and discriminator.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ __all__ = ["Fit", "Row", "fit"]
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """How many things of a kind a profile has, and how often they were counted; and the same of those that fit."""
+    """The number of items of a kind in a profile and the sum of their counts; and both for the items that fit."""
 
     what: str
     things: int
@@ -159,7 +159,7 @@ def _placed(out: Fit, branches: Counter[tuple[End, End]], functions: FunctionTab
     def address(end: End, n: int) -> int:
         if end is None:
             return OUTSIDE
-        # Local functions have names like helper/2 or helper/file.c/1: BOLT numbers those of one name by address.
+        # Local functions have names like helper/2 or helper/file.c/1: BOLT numbers functions of one name by address.
         name, _, number = (end[0], "", "") if end[0] in starts else end[0].partition("/")
         which = int(number.rpartition("/")[2]) - 1 if re.fullmatch(r"(.*/)?[1-9]\d{0,8}", number) else 0
         if which >= len(starts.get(name, ())):

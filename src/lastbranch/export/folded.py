@@ -56,7 +56,7 @@ def folded_line(line: Line) -> str:
 
 
 def stack_notes(stacks: CallStacks) -> list[str]:
-    """What the stacks were made from, and how many are no more than a leaf."""
+    """The source of the stacks, and how many stacks have a leaf only."""
     notes = [f"stacks: {source}" for source in stacks.sources]
     if stacks.bare:
         notes.append(f"{stacks.bare} of {int(stacks.samples.sum())} samples have no caller in their stack")

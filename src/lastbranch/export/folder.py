@@ -23,7 +23,7 @@ _LONGEST_NAME = 100
 
 
 def export_folder(profile: Profile, folder: str, form: ModuleFormat, options: ExportOptions) -> Exported:
-    """Write each module that something was counted in as a file of ``folder``, in one pass.
+    """Write one file in ``folder`` for each module that has counts, in one pass.
 
     Raises `NotRecordedError` where there is no such module or nothing that the format needs, `OutputError` where the
     folder cannot be written.

@@ -1,7 +1,7 @@
 """``--to gcov``: the profile that gcc 12 to 15 read with ``-fauto-profile``.
 
-It has the counts that create_gcov would write. create_gcov 0.19 itself gives the lengths of names in words, as gcc up
-to 11 reads them; since gcc 12 they are in bytes.
+The file has the counts that create_gcov would write. create_gcov 0.19 writes the length of a name in words, which gcc
+reads up to version 11; since gcc 12 the length is in bytes.
 
 The file is 32-bit little-endian words: header, names, functions, and an empty list of modules. Source: gcc's
 auto-profile.cc ("function instance profile format") and gcov-io.cc.
@@ -52,7 +52,7 @@ def _names(functions: dict[str, FunctionSamples]) -> Iterator[str]:
 
 
 def _section(out: IO[bytes], tag: int, number: int, body: bytes) -> None:
-    """A section; its length in words is stepped over by all that read it."""
+    """A section; every reader skips its length in words."""
     out.write(struct.pack("<3I", tag, 1 + -(-len(body) // 4), number) + body)
 
 

@@ -2,8 +2,8 @@
 
 Go's compiler keeps of a profile how often a function called another one, by names and by the line of the call within
 the caller (cmd/internal/pgo/pprof.go). Branch records hold these counts. A sample here is one such call of two frames:
-the callee on the line where it is declared, and the line that called it. What was inlined has both frames in one
-location; how often it was entered is counted by the ways into its instructions.
+the callee on the line of its declaration, and the calling line. An inlined call has both frames in one location; its
+count is the sum of the ways into its instructions.
 """
 
 from __future__ import annotations
@@ -141,8 +141,8 @@ def _chains(names: Names) -> tuple[list[_Chain], Array]:
 
 
 def _bodies(chain: _Chain) -> list[_Chain]:
-    """The inlined functions that an instruction belongs to, outermost first: the frames up to the one that calls it,
-    and its name."""
+    """The inlined functions of an instruction, outermost first: the frames up to the caller, and the function's
+    name."""
     return [(*chain[:depth], (chain[depth][0], 0)) for depth in range(1, len(chain))]
 
 
@@ -151,10 +151,11 @@ def _inlined(
 ) -> Counter[Call]:
     """How often inlined functions were entered.
 
-    An instruction was entered from the one before it as often as ranges hold both, and by branches. It enters the
-    inlined functions that it belongs to and the other instruction does not. Return to an instruction behind a call
-    enters nothing that the call belongs to. Where the compiler mixed the instructions of caller and callee this counts
-    too often; so no function was entered more often than the most frequent of its instructions ran.
+    An instruction was entered from the previous instruction as often as ranges hold both, and by branches. This way
+    enters each inlined function of the instruction to which the other instruction does not belong. Return to an
+    instruction behind a call enters nothing that the call belongs to. This sum is too large if the compiler mixed the
+    instructions of caller and callee; so a function's entries are limited by the count of its most frequent
+    instruction.
 
     ``of_code`` and ``come_from`` are rows of ``chains``: of the instructions, and of the sources of branches, -1 where
     they are elsewhere.

@@ -1,4 +1,4 @@
-"""What every export takes and returns."""
+"""The arguments and the result of every export."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class ExportOptions:
 
 
 class Exported(NamedTuple):
-    """What an export wrote of what the capture has."""
+    """How much of the capture an export wrote."""
 
     notes: list[str]
     """For the user."""

@@ -1,5 +1,5 @@
-"""Counts by source line: each instruction counts as often as the ranges that hold it; a line as often as the most
-frequent of its instructions, in the inline context given by the debugging information. Branches to the entry of a
+"""Counts by source line. An instruction counts as often as the ranges that hold the instruction; a line counts as often
+as its most frequent instruction, in the inline context of the debugging information. Branches to the entry of a
 function are its head samples, and the callee's count at the line that calls.
 """
 
@@ -200,13 +200,14 @@ def _with_parts(table: FunctionTable, rows: Array) -> list[int]:
 
 
 def _compiled_names(names: Names, table: FunctionTable) -> list[str]:
-    """What compilers call the functions of ``names``.
+    """The compiler's names of the functions of ``names``.
 
-    A function with an alias (``__x64_sys_fork`` of ``__do_sys_fork``) has the name that DWARF gives it. That is one of
-    several symbols of the address or no symbol at all: clang drops that of a local function that has an alias. DWARF's
-    short name of a mangled symbol does not count, nor that of a function with a symbol elsewhere: then this one is a
-    label in it. Where DWARF's name is not known: of a constructor or destructor whose two forms (C1, D1: of the
-    complete object; C2, D2: as a base) are one code, the second one was compiled, and the first is another name of it.
+    A function with an alias (``__x64_sys_fork`` of ``__do_sys_fork``) has the name that DWARF gives it. DWARF's name is
+    one of several symbols of the address, or no symbol at all: clang drops the symbol of a local function that has an
+    alias. DWARF's short name of a mangled symbol does not count. Nor does the name of a function that has a symbol
+    elsewhere: this symbol is then a label in that function. If DWARF's name is not known: a constructor or destructor
+    may have one code for its two forms (C1, D1: of the complete object; C2, D2: as a base). The compiler then compiled
+    the second form, and the first form is an alias.
     """
     rows = table.at(np.array([f.start for f in names.functions], np.uint64)).tolist()
     hidden = hidden_names(names.functions, table)
@@ -224,7 +225,7 @@ def _compiled_names(names: Names, table: FunctionTable) -> list[str]:
 
 
 def hidden_names(functions: Sequence[Function], table: FunctionTable) -> dict[int, str]:
-    """The names that DWARF has of ``functions``, by their addresses, where none of the symbols of ``table`` has it."""
+    """DWARF's names of ``functions``, by address, as far as no symbol of ``table`` has that name."""
     renamed = [function for function in functions if _renamed(function)]
     if not renamed:
         return {}

@@ -1,10 +1,10 @@
 """``--to mispredictions``: where branches were mispredicted, as a sample profile by line beside that of `sampleprof`.
 
 It has the form that llvm-profgen's ``--leading-ip-only`` gave samples of branch misses (LLVM pull request 99026, merged
-and reverted in July 2024): each address is a range of one instruction, so a line counts as often as the most often
-mispredicted of its branches. A compiler divides a line's count by that in the profile of executions and takes the
-branch for unpredictable from 0.2 on (``UnpredictableProfileLoader``, pull request 99027; Intel's compiler reads the
-file with ``-mllvm -unpredictable-hints-file=``). No clang that was released reads it.
+and reverted in July 2024): each address is a range of one instruction, so the count of a line is the count of its most
+mispredicted branch. A compiler divides a line's count by that in the profile of executions and takes the branch for
+unpredictable from 0.2 on (``UnpredictableProfileLoader``, pull request 99027; Intel's compiler reads the file with
+``-mllvm -unpredictable-hints-file=``). No clang that was released reads it.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ def _events(profile: Profile, options: ExportOptions) -> dict[int, Event]:
 
 
 def _count(profile: Profile, options: ExportOptions, rows: list[int]) -> Counted:
-    """The mispredictions of the samples that are wanted: the addresses of samples of events that count them, or else
-    the branch entries that say so. Raises `NotRecordedError` where nothing says so."""
+    """The mispredictions of the wanted samples: the addresses of samples of events that count mispredictions, or else
+    the mispredicted branch entries. Raises `NotRecordedError` where nothing says so."""
     events = _events(profile, options)
     if events:
         if options.estimate is not None and options.estimate.replaced:
@@ -72,7 +72,7 @@ def _count(profile: Profile, options: ExportOptions, rows: list[int]) -> Counted
 
 
 def _as_ranges(module: Array, address: Array, count: Array) -> Counted:
-    """What `modules.count_modules` takes, with a range for each address that has a count."""
+    """The argument of `modules.count_modules`, with a range for each address that has a count."""
     some = count > 0
     (module, address), (count,) = group([module[some], address[some]], [count[some]], [np.add])
     none, nowhere = np.zeros(len(module), np.int64), np.full(len(module), -1)

@@ -23,7 +23,7 @@ __all__ = ["ModuleCounts", "ModuleFormat", "count_modules", "exporter_of", "firs
 
 @dataclass(slots=True)
 class ModuleCounts:
-    """What was counted in one module. Addresses (uint64) are link addresses; offsets in the file without a binary.
+    """The counts of one module. Addresses (uint64) are link addresses; offsets in the file without a binary.
 
     Ranges ``start``..``end``, both first bytes of instructions, with ``times`` (int64), sorted. Branches ``source`` to
     ``target``, with at least one in the module (bool ``from_here``, ``to_here``; the other's address belongs to
@@ -55,8 +55,9 @@ class ModuleCounts:
         """These counts without ranges that lead across a branch which always leaves, and a note if there were any.
 
         Some processors write an entry twice: a range then seems to lead from one branch far past others. llvm-profgen
-        leaves such ranges out when it reads a capture (``rangeCrossUncondBranch``), but not when it reads counts. Where
-        the code is not available, all ranges stay, and all of a kernel: it patches jumps of its code while it runs.
+        leaves such ranges out when it reads a capture (``rangeCrossUncondBranch``), but not when it reads counts. All
+        ranges stay if the code is not available, and all ranges of a kernel stay: a kernel patches jumps of its code
+        while it runs.
         """
         code = code_of(self.module) if self.module.kind not in PATCHED else None
         if code is None or not len(self.start):
@@ -72,7 +73,7 @@ class ModuleCounts:
         return replace(self, start=start, end=end, times=times), [note]
 
     def exported(self, notes: list[str], ranges: int | None = None, why: str = "") -> Exported:
-        """What a format wrote of these counts: ``ranges`` of them (all without it), or branches where there are none.
+        """How much of these counts a format wrote: ``ranges`` (None: all), or the branches if there are no ranges.
 
         ``why`` says why it left some out."""
         times = self.times if len(self.times) else self.taken
@@ -81,7 +82,7 @@ class ModuleCounts:
                         "ranges" if len(self.times) else "branches", why)  # fmt: skip
 
     def file_offset(self, address: Array) -> Array:
-        """Where in the file the code at each address is."""
+        """The offset in the file of the code at each address."""
         out = address.copy()
         for s in self.module.segments:
             if s.executable:
@@ -91,7 +92,7 @@ class ModuleCounts:
 
 
 def first_code(module: Module) -> int:
-    """What llvm-profgen counts addresses from: the first page of code of an ELF file, the base of a PE file."""
+    """The address that llvm-profgen counts from: the first page of code of an ELF file, the base of a PE file."""
     code = [s.address for s in module.segments if s.executable]
     if module.is_pe:
         return module.image_base if code else 0  # without its binary they count from there already
@@ -102,11 +103,11 @@ def first_code(module: Module) -> int:
 class ModuleFormat:
     """A format that speaks of one module.
 
-    ``write`` puts out the counts of a module. ``linked``: it needs link addresses, and so the binary.
-    ``sampled``: it needs the addresses of samples, too. ``second`` is the suffix of the file that ``write`` makes of
-    `ExportOptions.symbol_order`, empty for formats of one file. ``relocatable``: it can be of kernel modules.
-    ``count`` counts what the format has in the place of ranges, of the modules of these rows; ``None``: ranges and
-    branches.
+    ``write`` puts out the counts of a module. ``linked``: it needs link addresses, and so the binary. ``sampled``: it
+    needs the addresses of samples, too. ``second`` is the suffix of the file that ``write`` makes from
+    `ExportOptions.symbol_order`; a format of one file has an empty suffix. ``relocatable``: it can be of kernel
+    modules. ``count`` counts what the format has in the place of ranges, of the modules of these rows; ``None``: ranges
+    and branches.
     """
 
     suffix: str
@@ -218,7 +219,7 @@ def count_modules(
 
 
 def _count(profile: Profile, options: ExportOptions, form: ModuleFormat) -> Counted:
-    """What the format needs of the samples, from one pass over them."""
+    """The counts that the format needs, from one pass over the samples."""
     return count_stacks(
         profile, ranges=True, details=False, sample_filter=options.sample_filter, sampled=form.sampled,
         by_process=False, estimate=options.estimate,
@@ -226,5 +227,5 @@ def _count(profile: Profile, options: ExportOptions, form: ModuleFormat) -> Coun
 
 
 def _rows_of(row: int, modules: Array) -> slice:
-    """Where ``row`` is in a sorted column."""
+    """The position of ``row`` in a sorted column."""
     return slice(*np.searchsorted(modules, [row, row + 1]).tolist())

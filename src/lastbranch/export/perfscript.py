@@ -1,10 +1,10 @@
 """``--to perfscript``: the text of ``perf script --show-mmap-events -F ip,brstack``, for llvm-profgen.
 
-It names no process, so all are moved into one address space first (`SingleAddressSpace`). With ``--binary`` only the
-mappings of that module are there, and only samples that have a branch from or to it.
+The text names no process, so all processes are moved into one address space first (`SingleAddressSpace`). With
+``--binary`` the text has the mappings of this module only, and the samples with a branch from or to this module.
 
-Where call chains were recorded, all samples have the form that llvm-profgen takes for context-sensitive profiles: the
-frames, a line each, then the branch stack. perf 6.1 prints offsets in the file for frames of user space, which
+If call chains were recorded, all samples have the form that llvm-profgen reads for context-sensitive profiles: the
+frames, one a line, then the branch stack. perf 6.1 prints offsets in the file for frames of user space, which
 llvm-profgen takes to be addresses; these are addresses.
 """
 
@@ -45,11 +45,11 @@ from .interface import Exported, ExportOptions
 __all__ = ["export"]
 
 
-# -- All processes in one address space: each module at one place, so that text that names no process is still enough
+# -- All processes in one address space: each module at one place, so that a text without processes is enough
 #
 # llvm-profgen keeps one base address for a binary and takes every sample to be of the process that mapped it last. Here
 # a module keeps the addresses of its first mapping; another process's addresses in it are moved there. A module whose
-# place is taken, by another one or by addresses that belong to none, gets a free one.
+# place is taken, by another module or by addresses of no module, gets a free place.
 
 
 _PAGE = 0x1000
@@ -63,8 +63,8 @@ _OUTSIDE = np.uint64(_WORD)
 
 
 class SingleAddressSpace:
-    """Where the modules of ``profile`` are that have addresses in ``used``, the module row and the uint64 module
-    address of each; of them, only row ``only`` if given."""
+    """The places of the modules of ``profile`` that have addresses in ``used`` (the module row and the uint64 module
+    address of each); if ``only`` is given, the places of this row only."""
 
     def __init__(self, profile: Profile, used: tuple[Array, Array], only: int | None = None) -> None:
         self._profile, self._binder, self._only = profile, profile.binder, only
@@ -186,8 +186,8 @@ def _hex(number: int) -> bytes:
 def export(profile: Profile, out: IO[bytes], options: ExportOptions) -> Exported:
     """Write the samples of ``profile`` that have branch stacks.
 
-    Raises `NotRecordedError` where there are no branch stacks, none that touches the chosen module, or no ranges
-    between branches: the text does not say which branches were recorded, and who reads it takes them to be all.
+    Raises `NotRecordedError` if there are no branch stacks, if no stack touches the chosen module, or if there are no
+    ranges between branches: the text does not say which branches were recorded, and its readers assume that all were.
     """
     only = choose(profile, options.binary) if options.binary is not None else None
     found = count_stacks(profile, ranges=True, details=False, sample_filter=options.sample_filter).branches
@@ -244,7 +244,8 @@ def _chains(batch: SampleBatch) -> list[list[int]]:
 
 
 def _wanted(profile: Profile, sample_filter: SampleFilter | None, only: int | None) -> Iterator[SampleBatch]:
-    """The samples in file order: those with entries, one of which is of module ``only`` if that is given."""
+    """The samples with branch entries, in file order; if ``only`` is given, the samples with an entry of this
+    module."""
     binder = profile.binder
     columns = ("branch_from", "branch_to", "branch_flags", "frame")
     for stream in _streams(profile):

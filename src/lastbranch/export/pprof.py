@@ -73,7 +73,7 @@ class Message:
 
 
 def _bodies(kind: str, value: Value) -> Sequence[bytes]:
-    """What is written with its length before it."""
+    """Data written with its length before it."""
     match kind, value:
         case "text", str():
             return [value.encode()]
@@ -140,7 +140,7 @@ class _Writer:
     strings: dict[str, int] = field(default_factory=lambda: {"": 0})
 
     def messages(self, counts: list[Array]) -> Iterable[bytes]:
-        """The fields of a Profile. The string table comes last: all that precedes it adds to it."""
+        """The fields of a Profile. The string table comes last, because everything before it adds strings."""
         self._columns = {event: 2 * i for i, event in enumerate(distinct(counts[2]).tolist())}
         events = [(self.profile.events[e], visible(self.profile.events[e].name)) for e in self._columns]
         types = [(kind, "count") for _, name in events for kind in (f"{name}_samples", name)]

@@ -36,8 +36,8 @@ def probed_binary(module: Module) -> Binary | None:
 class PlacedProbes:
     """The probes of the functions of a module that have one of the addresses in ``used`` (uint64).
 
-    Code can have probes that only belong to a function that was inlined into it, but no longer say so. llvm-profgen
-    leaves them out unless that function was executed, too.
+    Code can have probes of an inlined function without the record of the inlining. llvm-profgen leaves such probes out
+    unless the inlined function was executed, too.
     """
 
     def __init__(self, binary: Binary, table: FunctionTable, used: Array) -> None:
@@ -63,7 +63,7 @@ class PlacedProbes:
         self._chain_of: dict[int, tuple[bool, list[tuple[str, Location]]]] = {}
 
     def call_at(self, address: int) -> int | None:
-        """The row of the probe of the call at ``address``: the first one, should it have several."""
+        """The row of the first probe of the call at ``address``."""
         if self._calls is None:
             rows = np.flatnonzero(self.probes.kind != ProbeKind.BLOCK)[::-1]
             self._calls = dict(zip(self.probes.address[rows].tolist(), rows.tolist(), strict=True))
@@ -80,7 +80,7 @@ class PlacedProbes:
         return frames
 
     def extend(self, frames: list[tuple[str, Location]], row: int) -> None:
-        """Append the `chain` of a probe; it takes the place of ``frames`` where a call in it has no probe."""
+        """Append the `chain` of a probe; the chain replaces ``frames`` if one of its calls has no probe."""
         found = self._chain_of.get(row)
         if found is None:
             node = int(self.probes.node[row])
@@ -91,7 +91,7 @@ class PlacedProbes:
         frames += found[1]
 
     def _inlined(self, node: int) -> tuple[bool, list[tuple[str, Location]]]:
-        """(whether all calls that a node was inlined through have probes, those from the last one without on)."""
+        """(whether all calls on a node's inline chain have probes, the calls after the last call without a probe)."""
         found = self._calls_of.get(node)
         if found is None:
             parent, site = self.probes.parents[node], self.probes.sites[node]

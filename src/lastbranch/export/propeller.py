@@ -99,11 +99,11 @@ def _map_of(module: Module) -> BlockMap:
 def _names(
     blocks: BlockMap, rows: Ints, table: FunctionTable, hidden: dict[int, str], module: str
 ) -> tuple[dict[int, tuple[str, ...]], list[str]]:
-    """The names of each executed function, of ``rows`` of the entries, that has one for itself, and notes about the
-    others.
+    """The names of the executed functions (``rows`` of the entries) that have a unique name, and notes about the other
+    functions.
 
-    clang takes a line of the list for every function of that name, so one of a name that several local functions have
-    would be laid out as another one. ``hidden`` are `hidden_names`.
+    clang applies a line of the list to every function of the name, so a local function would be laid out by the profile
+    of another local function of the same name. ``hidden`` are `hidden_names`.
     """
     several = Counter(
         name for row, f in enumerate(table.functions) for name in {f.name, *table.aliases.get(row, ())} if name

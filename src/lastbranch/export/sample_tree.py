@@ -1,9 +1,9 @@
 """LLVM's sample profile: counts of functions, and of what is inlined in them, as a tree; its text form.
 
-The text (llvm/ProfileData/SampleProfReader.h): a function is ``name:total:head``, its lines
-``offset[.discriminator]: count [callee:count]...``, one column in; what is inlined is in its caller as
-``offset[.discriminator]: name:total`` with its own lines one column further in. Where it counts probes, an offset is
-the index of a probe, and each function ends with ``!CFGChecksum: hash``, and ``!Attributes: bits`` if it has any.
+The text (llvm/ProfileData/SampleProfReader.h): a function is ``name:total:head``, its lines ``offset[.discriminator]:
+count [callee:count]...``, one column in; what is inlined is in its caller as ``offset[.discriminator]: name:total``
+with its own lines one column further in. In a profile of probes, an offset is the index of a probe, and each function
+ends with ``!CFGChecksum: hash``, then ``!Attributes: bits`` if the function has attributes.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class FunctionSamples:
         return sorted(self.calls.get(where, {}).items(), key=lambda t: (-t[1], t[0]))
 
     def callees(self) -> Iterator[tuple[Location, str, FunctionSamples]]:
-        """What is inlined in it, by place and name."""
+        """The functions inlined in this function, by place and name."""
         for where in sorted(self.inlined):
             for name, samples in sorted(self.inlined[where].items()):
                 yield where, name, samples
@@ -204,8 +204,8 @@ class SampleTree:
             yield from samples.each(name)
 
     def where(self, fits: Callable[[str, FunctionSamples], bool]) -> SampleTree:
-        """The functions that ``fits`` is true of, with their counts of probes. What was inlined in one that is left out
-        counts for the function by itself."""
+        """The functions that ``fits`` is true of, with their counts of probes. The counts of a function inlined in a
+        function that is left out go to the function's own profile."""
         tree = SampleTree(self.flow)
         for name, samples in self.ordered():
             kept = tree._take(name, samples, fits)

@@ -1,7 +1,8 @@
 """``--to sampleprof``: LLVM's sample profile, for ``clang -fprofile-sample-use``, as text or in its binary form.
 
-Of a binary with pseudo probes (``clang -fpseudo-probe-for-profiling``) it counts these (`probe_samples`), of others
-source lines (`line_samples`). The same counts give the text that llvm-profgen makes of them.
+The profile of a binary with pseudo probes (``clang -fpseudo-probe-for-profiling``) counts probes (`probe_samples`); the
+profile of any other binary counts source lines (`line_samples`). The text is equal to llvm-profgen's text for the same
+counts.
 """
 
 from __future__ import annotations

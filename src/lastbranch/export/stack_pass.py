@@ -56,8 +56,8 @@ class Frames(Table):
 
 
 class StackPass:
-    """Reads the samples that the options ask for. What they refer to grows meanwhile: ``lanes``, and ``stacks``, each
-    the numbers of its frames, leaf first; a sample without any address has the empty stack.
+    """Reads the samples that the options ask for. The tables that they refer to grow meanwhile: ``lanes``, and
+    ``stacks``, each the numbers of its frames, leaf first; a sample without any address has the empty stack.
 
     ``first`` and ``last`` are the clock ticks between which the samples lie, ``None`` before there are any.
     """
@@ -73,7 +73,7 @@ class StackPass:
         self._binder = profile.binder
         self._filter = limited(profile, options)
         self._maker = StackMaker(profile, leaves=True)
-        # Of row -1, nothing mapped, nothing is known in any process.
+        # Row -1 is unmapped memory, which is unknown in every process.
         self._own = np.array([m.kind is ModuleKind.ANONYMOUS for m in profile.modules] + [False], bool)
 
     def rows(self, *, ordered: bool = False) -> Iterator[Array]:
@@ -110,7 +110,7 @@ class StackPass:
 
     @property
     def notes(self) -> list[str]:
-        """What the stacks were made from, and what is missing."""
+        """The source of the stacks, and what is missing."""
         notes = [f"stacks: {source}" for source in sorted(self._maker.sources)]
         if self._maker.unknown_calls:
             notes.append(
@@ -119,7 +119,7 @@ class StackPass:
         return notes
 
     def exported(self, notes: list[str]) -> Exported:
-        """What an export wrote that wrote every row; ``notes`` come after those of the stacks."""
+        """The result of an export that wrote every row; ``notes`` come after those of the stacks."""
         return Exported([*self.notes, *notes], self.samples, self.samples)
 
     def _rows_of(self, stacked: Stacked) -> Array:
@@ -267,7 +267,7 @@ class NamedStacks:
 
 
 class StackTree:
-    """Stacks that share their roots: node ``i`` is ``nodes[i]``, (its parent or -1, what is in it)."""
+    """Stacks that share their roots: ``nodes[i]`` is (the parent of node ``i`` or -1, the node's content)."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[int, int], int] = {}

@@ -23,8 +23,8 @@ class TailCalls:
     """Finds the jumps from function to function between a call and the function that runs, where there is one way only.
 
     Only jumps and calls that were recorded count: branches from ``source`` to ``target`` (uint64). ``described`` bool:
-    functions of the table that count; those with one name are one. ``calls`` uint64: what contexts consist of.
-    (MissingFrameInferrer of llvm-profgen)
+    the functions of the table that count; functions with the same name count as one. ``calls`` uint64: what contexts
+    consist of. (MissingFrameInferrer of llvm-profgen)
     """
 
     def __init__(

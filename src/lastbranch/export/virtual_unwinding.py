@@ -28,8 +28,8 @@ ROOT = 0
 
 
 class Step:
-    """Bits of `Steps.how`, which the kernel knows as well. Of the range: it is the newest branch's or all outside; it
-    is to be counted; it cannot have been executed. Of the branch: what it does to the stack."""
+    """Bits of `Steps.how`, which the kernel knows as well. Flags of a range: it is the newest branch's range or lies
+    outside; it counts; it cannot have been executed. The effect of a branch on the stack."""
 
     NO_RANGE, STRAIGHT, BROKEN = 0, 1, 2
     RANGE = 3
@@ -62,7 +62,7 @@ class Steps(Table):
 
 @dataclass(slots=True)
 class Unwound:
-    """What was found, int64 but for ``address`` (uint64).
+    """The results, int64 but for ``address`` (uint64).
 
     ``parent`` and ``address`` are of stacks, whose parents come before them. Stack ``state[i] >> 1`` was seen
     ``times[i]`` times before the step ``step[i]`` was undone, and ``after[i] >> 1`` is what that led to. The lowest

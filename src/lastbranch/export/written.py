@@ -54,8 +54,9 @@ End = tuple[str, int] | None
 @dataclass(slots=True)
 class Written:
     """A profile for a compiler: ``places``; or by function: counts of ``branches`` between offsets in functions; or by
-    source line: counts of ``lines`` of functions, in whichever they were inlined. Where these lines are pseudo probes,
-    ``probes`` has them by function, hash of its control flow, and line. ``tree`` is the whole of a sample profile.
+    source line: counts of ``lines`` of functions, in whichever they were inlined. If these lines are pseudo probes,
+    ``probes`` has the probes by function, hash of the function's control flow, and line. ``tree`` is the whole of a
+    sample profile.
 
     ``plain``: discriminators are numbers, as in `line_samples.tree_of`. ``build_id`` is that of the binary it was made
     of (empty where the profile does not say it), as perf pads it.
@@ -112,7 +113,7 @@ class _Lines:
         return self.data[self.at : self.next].rstrip(b"\r\n")
 
     def wrong(self, what: str, value: object) -> FormatError:
-        """That the line, or the word at ``at``, is not what it should be."""
+        """The error for a line, or for the word at ``at``, that is not valid."""
         return FormatError(f"damaged {self.form} profile", file=self.file, offset=self.at, field=what, value=value)
 
     def number(self, digits: bytes, what: str = "count") -> int:
@@ -126,7 +127,7 @@ class _Lines:
 
 
 class _Rows:
-    """Counts that are read one by one."""
+    """Counts, read in sequence."""
 
     def __init__(self) -> None:
         self._rows: list[tuple[int, int, int]] = []

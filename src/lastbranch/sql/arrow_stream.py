@@ -64,7 +64,7 @@ _capsule: Callable[[int, bytes, None], object] = c.PYFUNCTYPE(c.py_object, c.c_v
 _SCHEMA_NAME, _STREAM_NAME = b"arrow_schema", b"arrow_array_stream"
 
 
-# -- What the reader holds, by the number in ``private_data``: it lives until the reader releases it
+# -- The objects that the reader holds, by the number in ``private_data``; an object lives until the reader's release
 
 _held: dict[int, Any] = {}
 _numbers = count(1)
@@ -91,7 +91,7 @@ class _Chunks:
 
 
 def _letting_go(release: Any) -> Any:
-    """What a reader calls as `release` of a structure."""
+    """The `release` function of a structure, which the reader calls."""
 
     def let_go(structure: Any) -> None:
         _held.pop(structure.contents.private_data, None)
@@ -128,7 +128,7 @@ _CALLS = (
 
 
 class ChunkStream:
-    """``chunks()`` begins to read a table from its front; a chunk has columns by name, those that it lacks are NULL.
+    """``chunks()`` begins to read a table from its front; a chunk has columns by name, and missing columns are NULL.
 
     ``columns``: name and dtype of each (`FORMATS`). ``error`` is what went wrong in reading.
     """
@@ -163,7 +163,7 @@ class ChunkStream:
             setattr(out, field, value)
 
     def fill(self, out: _Array, chunk: dict[str, Array]) -> None:
-        """Give ``chunk`` to the reader, which keeps it longer than it may be kept: as a copy."""
+        """Give a copy of ``chunk`` to the reader: the reader keeps it longer than the chunk lives."""
         rows = len(next(iter(chunk.values())))
         held: list[Any] = []
         parts = []

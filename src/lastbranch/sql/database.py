@@ -253,14 +253,16 @@ def _planner() -> duckdb.DuckDBPyConnection:
 
 
 class Plan(NamedTuple):
-    """What a query reads: ``wanted`` columns by table, and which of the tables can be streamed (`Database.stream`)."""
+    """The tables and columns that a query reads: ``wanted`` columns by table, and which of the tables can be streamed
+    (`Database.stream`)."""
 
     wanted: dict[str, set[str]]
     streamed: frozenset[str] = frozenset()
 
 
 def plan_of(sql: str) -> Plan:
-    """What ``sql`` reads, by DuckDB's own plan over empty tables. Raises `SelectionError` for SQL that is wrong."""
+    """The tables and columns that ``sql`` reads, by DuckDB's own plan over empty tables. Raises `SelectionError` for
+    SQL that is wrong."""
     with failures():
         rows = _planner().cursor().execute(f"EXPLAIN (FORMAT json) {sql}").fetchall()
     wanted: dict[str, set[str]] = {}

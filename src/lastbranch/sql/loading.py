@@ -142,7 +142,7 @@ class Loading:
 
     @cached_property
     def counted(self) -> Counted:
-        """What the tables of counts are made of: one count for all of them."""
+        """The source of all tables of counts: one pass of counting."""
         wanted = counting_for(self._wanted)
         assert wanted is not None
         return count_stacks(self.profile, ranges=wanted["ranges"], details=wanted["details"], estimate=self._estimate)
@@ -181,7 +181,7 @@ def _model(loading: Loading, table: str, wanted: Wanted) -> Iterator[Chunk]:
 
 
 def _column(table: str, name: str, values: list[Any]) -> Array:
-    """Of the declared type; as text where there are NULLs, which the database reads."""
+    """The column in its declared type; as text if the column has NULLs, which the database reads."""
     kind = next(c.kind for c in TABLES[table].columns if c.name == name)
     if kind == "text":
         return _objects([None if v is None else visible(v) for v in values])
@@ -194,8 +194,7 @@ def _column(table: str, name: str, values: list[Any]) -> Array:
 
 
 def counting_for(wanted: Mapping[str, Collection[str]]) -> dict[str, bool] | None:
-    """What `analysis.count_stacks` is asked for, once, where these columns of tables are ``wanted``; ``None`` for
-    nothing."""
+    """The single request to `analysis.count_stacks` for the ``wanted`` columns of tables; ``None`` for nothing."""
     if not wanted.keys() & {"edges", "ranges"}:
         return None
     return {"ranges": "ranges" in wanted, "details": not _DETAILS.isdisjoint(wanted.get("edges", ()))}

@@ -26,7 +26,7 @@ _ROWS = 4096
 
 
 def counted_by(sql: str) -> dict[str, bool] | None:
-    """What `analysis.count_stacks` is asked for by the SELECT statement ``sql``, so that it can be counted while the
+    """The request to `analysis.count_stacks` that the SELECT statement ``sql`` makes, so that counting runs while the
     capture is opened; ``None`` where it needs no counts. Raises `SelectionError` for wrong SQL."""
     return counting_for(plan_of(statement_of(sql)).wanted)
 

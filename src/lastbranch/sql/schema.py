@@ -1,7 +1,7 @@
 """The tables that SQL sees, declared as data: the database and the documentation are made from `TABLES`.
 
-What a sample holds is taken over from `lastbranch.model.COLUMNS`; what binding, counting and naming add is declared
-here.
+The columns of a sample come from `lastbranch.model.COLUMNS`; the columns that binding, counting and naming add are
+declared here.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What is kept on disk: one file for each key. Of symbol files: one for each identity, backend and version.
+"""The cache on disk: one file for each key. A symbol file has one cache file for each identity, backend and version.
 
 The folder must belong to the user and have mode 0700. Files are renamed into place, so that readers never see a part of
 one and writers do not wait for each other. A damaged file counts as missing.
@@ -106,7 +106,8 @@ class Cache:
         return os.path.join(self.folder, f"{hashlib.sha256(text.encode()).hexdigest()[:40]}.{kind}")
 
     def read(self, key: object, kind: str, parse: Callable[[Columns], _Answer]) -> _Answer | None:
-        """What ``parse`` makes of the file's columns; ``None`` where the file is missing, damaged or of another key."""
+        """The result of ``parse`` for the file's columns; ``None`` where the file is missing, damaged or of another
+        key."""
         path = self.path(key, kind)
         try:
             with os.fdopen(open_regular(path), "rb") as file:  # private, and never written again: safe to map

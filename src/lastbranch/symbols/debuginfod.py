@@ -3,8 +3,9 @@
 ``GET SERVER/buildid/HEX/debuginfo`` and ``/executable``. Servers are those of DEBUGINFOD_URLS. Their files are limited
 in size and time, need the requested build id, and are kept in the cache.
 
-The time limit of a socket is one of silence: a server that sends a byte now and then, or one interim response after the
-other, never exceeds it. So another thread shuts connections down when the time for an answer, or for a file, is up.
+The time limit of a socket limits silence only: a server that sends a byte now and then, or an endless row of interim
+responses, never exceeds the limit. So another thread shuts connections down when the time for an answer, or for a file,
+is up.
 """
 
 from __future__ import annotations

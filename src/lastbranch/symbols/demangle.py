@@ -1,8 +1,8 @@
 """Readable names: C++ (Itanium and MSVC), Rust and Swift.
 
-LLVM's tools come first, so that names read as llvm-symbolizer writes them, then those of binutils, then the C++
-runtime library (``__cxa_demangle``) or, on Windows, dbghelp. A name that none of them knows stays as it is. Names come
-from files that others made, so all this runs in the worker's process for programs.
+LLVM's tools come first, so that names read as llvm-symbolizer writes them, then those of binutils, then the C++ runtime
+library (``__cxa_demangle``) or, on Windows, dbghelp. A name that no demangler knows stays as it is. Names come from
+files that others made, so all this runs in the worker's process for programs.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _ESCAPE = re.compile(r"\$u([0-9a-f]{1,6})\$|\$(?:SP|BP|RF|LT|GT|LP|RP|C)\$|\.\."
 def demangle(names: Iterable[str]) -> list[str]:
     """``names`` as people write them, in the same order. Raises nothing.
 
-    What follows ``@`` (``@plt``, a version) is no part of a mangled name, and is kept.
+    The text after ``@`` (``@plt``, a version) is no part of a mangled name and stays.
     """
     names = list(names)
     parts = [(n, "", "") if n[:1] == "?" else n.partition("@") for n in names]
@@ -74,8 +74,8 @@ Demangler = Callable[[list[str]], list[str]]
 
 
 def _with_first(names: list[str], demanglers: tuple[Demangler, ...]) -> dict[str, str]:
-    """Each demangler is asked for what those before it left: none reads all that compilers write. GCC before 13 mangled
-    some expressions in a way that LLVM does not know."""
+    """Each demangler gets the names that the demanglers before it did not know: no demangler knows all names. GCC
+    before 13 mangled some expressions in a way that LLVM does not know."""
     mangled_as = {n: _one_underscore(n) for n in names}
     readable: dict[str, str] = {}
     for ask in demanglers:
@@ -129,7 +129,8 @@ def _undname(tool: str, names: list[str]) -> list[str] | None:
 
 
 def _run(command: list[str], names: list[str]) -> list[str]:
-    """The lines that ``command`` answers to ``names``; none where it fails. Many are shared among processes."""
+    """The lines that ``command`` answers to ``names``; no lines if the command fails. Many are shared among
+    processes."""
     from subprocess import SubprocessError  # not at the top: names that are kept need no program
 
     count = max(1, min(os.cpu_count() or 1, _PROCESSES, len(names) // _SHARE))

@@ -100,7 +100,7 @@ def read_header(data: bytes, name: str) -> JitHeader:
 def names_in(files: DebugFiles, address: NDArray[np.uint64], time: NDArray[np.uint64] | None) -> Names:
     """Names of absolute addresses, each at its time (uint64[n], in the dump's clock; ``None``: when the dump ended).
 
-    Raises `FormatError` for a file that is no jitdump, `OSError`. One that is cut short is read as far as it goes.
+    Raises `FormatError` for a file that is no jitdump, `OSError`. A file that is cut short is read to its end.
     """
     data = whole_file(files.binary, links=False)
     codes = _codes(data, read_header(data, files.binary))
@@ -254,7 +254,7 @@ def _dumps(profile: Profile, process: Process, options: SymbolOptions) -> list[t
 
 
 def _usable(root: str, name: str, owners: frozenset[int], out: JitSource) -> str | None:
-    """The path of a file that may be read: below ``root``, or without root if it belongs to one of ``owners``."""
+    """The path of a file that may be read: a file below ``root``, or, without root, a file of one of ``owners``."""
     if root:
         return below(root, name)
     if not owners or not os.path.isabs(name) or ".." in name.split("/"):
@@ -277,7 +277,7 @@ def _usable(root: str, name: str, owners: frozenset[int], out: JitSource) -> str
 
 
 def _trusted_users(profile: Profile, process: Process) -> frozenset[int]:
-    """The users whose files describe ``process``: the one that it runs as, or this user once it has ended.
+    """The users whose files describe ``process``: the process' user, or the current user once the process has ended.
 
     Empty where the capture is from another machine, or where files have no such owners.
     """
@@ -304,8 +304,8 @@ def _header(path: str, out: JitSource) -> JitHeader | None:
 
 # -- Perf maps: functions of a JIT (Linux, tools/perf/Documentation/jit-interface.txt)
 #
-# Lines of ``START SIZE NAME``, numbers in hexadecimal, names with blanks in them. Where lines overlap, the later one
-# counts: a JIT reuses the memory of code that it drops.
+# Lines of ``START SIZE NAME``, numbers in hexadecimal, names with blanks in them. Of overlapping lines, the later line
+# counts: a JIT reuses the memory of dropped code.
 
 
 _LINE = re.compile(r"(?:0x)?([0-9a-fA-F]{1,16}) (?:0x)?([0-9a-fA-F]{1,16}) (.+)").fullmatch
@@ -334,7 +334,7 @@ def disjoint(start: np.ndarray, end: np.ndarray, functions: list[Function]) -> F
     first, last = np.searchsorted(borders, start).tolist(), np.searchsorted(borders, end).tolist()
     for row, (a, b) in enumerate(zip(first, last, strict=True)):
         owner[a:b] = row
-    begins = np.flatnonzero(np.diff(owner, prepend=-2))  # pieces of one owner beside each other are one
+    begins = np.flatnonzero(np.diff(owner, prepend=-2))  # neighbouring pieces of one owner are merged
     ends = np.append(begins[1:], len(owner))
     kept = owner[begins] >= 0
     rows = owner[begins[kept]].tolist()

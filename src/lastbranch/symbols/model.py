@@ -215,7 +215,7 @@ class FunctionTable:
         return interval_of(self.start, self.end, address)
 
     def find(self, pattern: str) -> list[int]:
-        """Rows of the functions that ``pattern`` means, by address: those of `match`."""
+        """Rows of the functions that ``pattern`` matches (`match`), by address."""
         return self.match(pattern)[1]
 
     def match(self, pattern: str) -> tuple[int, list[int]]:
@@ -266,7 +266,7 @@ def _split_compiler_suffix(shown: str) -> tuple[str, str]:
 
 def short_name(shown: str) -> str:
     """A demangled name as people say it: without arguments, template arguments, return type and suffixes of compilers;
-    ``void ns::Box<int>::f<char>(char)`` -> ``ns::Box::f``. Of Rust's ``<Type as Trait>::f``, the type."""
+    ``void ns::Box<int>::f<char>(char)`` -> ``ns::Box::f``. The type in Rust's ``<Type as Trait>::f``."""
     text = plain(_split_compiler_suffix(shown)[0])
     safe = _OPERATOR.sub(lambda found: "x" * len(found[0]), text)
     if safe.startswith("<"):
@@ -324,7 +324,7 @@ def _rows(values: Sequence[_Row], known: dict[_Row, int]) -> NDArray[np.int32]:
     return np.array([*(known.setdefault(v, len(known)) for v in values), -1], np.int32)
 
 
-# -- `Names` from inline chains one by one
+# -- `Names` from single inline chains
 
 
 _LAST_LINE = (1 << 32) - 1

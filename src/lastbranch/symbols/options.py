@@ -15,7 +15,7 @@ llvm-symbolizer, or the in-tree readers of symbol tables."""
 
 @dataclass(frozen=True, slots=True)
 class SymbolOptions:
-    """Where names may come from, and the limits of the search."""
+    """The sources of names, and the limits of the search."""
 
     debug_dirs: tuple[str, ...] = ()
     """Folders of GDB's search: DIR/.build-id/xx/rest.debug, and DIR + full path; /usr/lib/debug always comes last."""

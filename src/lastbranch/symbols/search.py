@@ -2,7 +2,7 @@
 
 An ELF file is known by its build id: next to the binary, in the folders of GDB's search (GDB manual, 18.3:
 DIR/.build-id/xx/rest.debug, DIR + full path), or from debuginfod. A file that a debug link names needs the CRC of the
-link and no other build id. The kernel's names also come from the running kernel, if it is the recorded one. A PE file
+link and no other build id. The kernel's names also come from the running kernel if this kernel was recorded. A PE file
 is known by its time stamp and size, a PDB by its GUID and age, in symbol stores. Nothing else counts as identity.
 """
 
@@ -82,7 +82,7 @@ def _shifted(
 
 @dataclass(slots=True)
 class Found:
-    """Where the names of a module come from. ``files`` is ``None`` where there are none."""
+    """The source of a module's names. ``files`` is ``None`` where there are none."""
 
     files: DebugFiles | None = None
     identity: str = ""
@@ -94,7 +94,7 @@ class Found:
 
 @dataclass(slots=True)
 class Search:
-    """The search for the files of one module: its settings, and the files that it turned down."""
+    """The search for the files of one module: the settings, and the rejected files."""
 
     profile: Profile
     options: SymbolOptions
@@ -157,7 +157,7 @@ def find_files(search: Search, row: int) -> Found:
 
 
 def file_state(path: str) -> list[int]:
-    """What changes when a file does: size, time of modification, inode. Raises `OSError`."""
+    """The signs of a changed file: size, time of modification, inode. Raises `OSError`."""
     state = os.stat(path)
     return [state.st_size, state.st_mtime_ns, state.st_ino]
 
@@ -297,7 +297,7 @@ def _has(image: Image, *names: str) -> bool:
 
 
 def _lacking(*images: Image | None) -> str:
-    """What the user will miss in a binary and its debug file."""
+    """The names and lines that a binary and its debug file lack."""
     files = [image for image in images if image]
     if any(_has(image, ".debug_info") for image in files):
         return ""
@@ -323,7 +323,8 @@ def _from_offsets(search: Search, row: int, image: Image) -> AddressMap | None:
     if any(s.file_size for s in image.sections if s.flags & SegmentFlags.EXECUTE):
         return _segments(image)
     # A separate debug file keeps the addresses of its segments but not where they were in the binary. The loader maps a
-    # segment from the page that it begins in; if there is one segment of code, its mapping's offset is that page's.
+    # segment from the start of the segment's first page; if there is one segment of code, its mapping has the offset of
+    # this page.
     if len(code) != 1:
         return None
     first = code[0].vaddr // _PAGE * _PAGE
@@ -443,7 +444,7 @@ def _pe_key(module: Module) -> str:
 
 
 def _pe_file(search: Search, module: Module) -> tuple[str | None, Image | None]:
-    """The PE file: the one that is attached, or one in a store whose time stamp and size are the module's."""
+    """The PE file: the attached file, or a file of a symbol store with the module's time stamp and size."""
     name, candidates = _last(module.name), [module.binary]
     if not module.binary and module.timestamp and module.size:
         candidates = [search.in_store(root, name, _pe_key(module), name) or "" for root in search.options.symbol_store]

@@ -27,7 +27,7 @@ _TOP = (1 << 64) - 1
 def table_of(symbols: Iterable[tuple[int, int, str]]) -> FunctionTable:
     """The table of (address, size, linkage name). The last name of an address counts, the others are aliases.
 
-    A symbol of size 0 reaches to the next one; one that overlaps the next one is cut there.
+    A symbol of size 0 reaches to the next symbol; a symbol that overlaps the next symbol ends there.
     """
     found = sorted(enumerate(symbols), key=lambda s: (s[1][0], s[0]))
     if not found:
@@ -81,9 +81,9 @@ def lines_of(path: str, *, links: bool = True) -> list[str]:
 
 # -- Names of the running kernel: /proc/kallsyms (kallsyms(9), kernel/kallsyms.c) and the build ids in /sys
 #
-# Another kernel has other addresses, and another boot of this one moves them (KASLR). So the list is used only if the
-# build id of the running kernel is the recorded one. Addresses count from ``_text`` or the start of the module, as in
-# the binder.
+# Another kernel has other addresses, and each boot of a kernel moves its addresses (KASLR). So the list is used only if
+# the build id of the running kernel is the recorded one. Addresses count from ``_text`` or the start of the module, as
+# in the binder.
 
 
 KALLSYMS = "/proc/kallsyms"
@@ -103,7 +103,7 @@ def read_bytes(path: str) -> bytes | None:
 
 
 def running_build_id(module: str = "", read: Callable[[str], bytes | None] = read_bytes) -> bytes:
-    """The build id of the running kernel or one of its modules; empty where it is not known."""
+    """The build id of the running kernel or of a kernel module; empty if not known."""
     notes = f"/sys/module/{module.replace('-', '_')}/notes/.note.gnu.build-id" if module else "/sys/kernel/notes"
     return build_id_in(read(notes) or b"")
 

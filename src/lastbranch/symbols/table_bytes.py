@@ -255,7 +255,7 @@ def _decoded(data: bytes) -> str:
 
 
 def texts_column(texts: Sequence[str]) -> NDArray[np.uint8]:
-    """Texts as bytes, each followed by a zero. What is no UTF-8 in the file stays what it was."""
+    """Texts as bytes, each followed by a zero. Bytes that are not UTF-8 stay as they are."""
     if any("\0" in text for text in texts):
         texts = [text.replace("\0", "\ufffd") for text in texts]
     return np.frombuffer("".join(f"{text}\0" for text in texts).encode("utf-8", "surrogatepass"), np.uint8)

@@ -1,4 +1,4 @@
-"""Installed programs: which one to start, and who starts it for a process that is not allowed to."""
+"""Installed programs: the path to start, and the process that starts programs for a process without the right."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def newest(name: str) -> str | None:
 
 @cache
 def _newest(name: str, path: str) -> str | None:
-    """As `newest`. The answer is kept: every module that is named asks for it, and it takes hundreds of look-ups."""
+    """As `newest`. The answer is kept: every module asks, and a search takes hundreds of look-ups."""
     folders = [f for f in path.split(os.pathsep) if os.path.isabs(f)]
     paths = (os.path.join(folder, name + version + _END) for version in _VERSIONS for folder in folders)
     return next((path for path in paths if os.path.isfile(path) and os.access(path, os.X_OK)), None)

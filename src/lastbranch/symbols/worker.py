@@ -4,8 +4,8 @@
 (`main`) reads requests from standard input and answers on standard output, both packed by `columns`. It limits its own
 memory and ends when its input does.
 
-Where the system has fork, the worker is two processes: the reader reads files and can do nothing else (`sandbox`); the
-other one passes it the requests, and runs the programs that it asks for (`tools.delegate`).
+On a system with fork, the worker is two processes: the reader reads files and can do nothing else (`sandbox`); the
+other process passes requests to the reader and runs programs for the reader (`tools.delegate`).
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class _Reader:
         self._requests, self._answers = os.fdopen(ours_out, "wb"), os.fdopen(ours_in, "rb")
 
     def work(self, packed: bytes) -> bytes:
-        """The answer to a request. Where the reader ends instead, this process ends in the same way."""
+        """The answer to a request. If the reader ends instead, this process ends in the same way."""
         meta, _ = unpack(packed)
         _limit(meta["memory"], meta["seconds"])
         while True:

@@ -51,7 +51,7 @@ class Reader:
         return table
 
     def _first(self, files: DebugFiles, ask: Callable[[ModuleType], _Answer]) -> tuple[_Answer, list[str]]:
-        """The answer of the first module that has one, and why those before it failed. Raises the error of the last."""
+        """The first module's answer, and why the backends before it failed. Raises the error of the last."""
         modules = list(_best(files)) if self._name == "auto" else [_module(self._name)]
         notes: list[str] = []
         for module in modules[:-1]:
@@ -70,8 +70,8 @@ def backend_of(name: str) -> Reader:
 
 
 def version_of(name: str, kind: str) -> str:
-    """The versions of backend ``name`` and of the tools that it uses for files of ``kind``: a cached answer depends on
-    them. Imports none of them."""
+    """The versions of backend ``name`` and of its tools for files of ``kind``; a cached answer depends on these
+    versions. Imports none of them."""
     readers = [n for n in MODULES if name in (n, "auto")]
     asked = {"symbolic", "llvm"} & set(readers) if kind == "pe" or name != "auto" else set()
     tools = [newest(name) for name in ("llvm-cxxfilt", "c++filt", "llvm-undname")]

@@ -2,7 +2,7 @@
 
 A stub jumps to where a slot of the global offset table points, and a relocation names the function whose address the
 dynamic linker writes there (psABI of x86-64, 5.2 "Procedure Linkage Table"; of i386, the same; ELF for the Arm 64-bit
-Architecture, "Procedure Linkage Table"). That finds stubs whatever else a linker puts around the jump, in any order.
+Architecture, "Procedure Linkage Table"). This search finds stubs whatever a linker puts around the jump, in any order.
 Names are those of GNU's and LLVM's objdump: ``name@plt``.
 """
 

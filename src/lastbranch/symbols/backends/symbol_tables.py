@@ -32,7 +32,7 @@ def functions(files: DebugFiles) -> FunctionTable:
 
 
 def symbols_of(files: DebugFiles, binary: Binary | None = None, debug: Binary | None = None) -> Symbols:
-    """All symbols of a module; those of a PE file by addresses that count from the image's base.
+    """All symbols of a module; addresses in a PE file count from the image's base.
 
     ``binary`` and ``debug`` are the files' contents where they are open already.
     """
@@ -196,7 +196,7 @@ def _coff_table(binary: Binary) -> Symbols:
 
 
 def _main_records(following: NDArray[np.uint8]) -> NDArray[np.int64]:
-    """Rows that are symbols: each has the number of auxiliary records that follow it."""
+    """Rows that are symbols: a symbol states how many auxiliary records follow."""
     rows, at, counts = [], 0, following.tolist()
     while at < len(counts):
         rows.append(at)

@@ -1,6 +1,6 @@
 """The symbolic library as a backend: DWARF and PDB with inline chains, without columns, discriminators and start lines.
 
-The library first makes a table of the whole file. It takes one address a call.
+The library first makes a table of the whole file. symbolic takes one address a call.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ class Symbols:
         return replace(self, **columns)
 
     def by_address(self) -> Symbols:
-        """One symbol for each address, ascending: the largest, and of those the last in the table."""
+        """One symbol for each address, ascending: the last of the largest symbols in the table."""
         order = np.lexsort((self.size, self.start))
         start = self.start[order]
         last = np.append(start[1:] != start[:-1], True) if len(start) else np.empty(0, bool)

@@ -1,4 +1,4 @@
-"""Where the instructions of byte code begin, for all programs at once, by speculative decoding.
+"""Finds where the instructions of byte code begin, for all programs at once, by speculative decoding.
 
 DWARF's line number programs and range lists are byte code: what a byte means depends on the bytes before it. A state
 table describes that. Programs are cut into pieces, and thousands of pieces are decoded in step.

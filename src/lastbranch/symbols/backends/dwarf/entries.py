@@ -81,7 +81,8 @@ def walk(info: Info, units: Ints, *, whole: bool) -> Tree:
 
 
 def _tree(offset: Ints, unit: Ints, tag: Ints, depth: Ints) -> Tree:
-    """Link each routine to the one around it: an entry's parent is the last one before it, a level higher."""
+    """Link each routine to the enclosing routine: the parent of an entry is the last entry of the level above before
+    this entry."""
     routine = (tag == TAG.SUBPROGRAM) | (tag == TAG.INLINED_SUBROUTINE)
     around = np.full(len(offset), -1, np.int64)  # the innermost routine around an entry, or itself
     up = np.full(len(offset), -1, np.int64)
@@ -154,7 +155,7 @@ def _walk(info: Info, row: int, whole: bool) -> list[int]:
 def _quick(codes: dict[int, Shape]) -> list[int]:
     """Code -> bytes of an entry to pass, negative for one to record; 0 for one without a fixed size.
 
-    It has a row for any two bytes that an entry can begin with, so that nothing needs to be checked.
+    The table has a row for any two bytes at the begin of an entry, so no bounds need to be checked.
     """
     quick = [0] * (1 << 15)
     quick[0] = -1  # the end of children
@@ -169,7 +170,7 @@ _ORDERS: dict[str, Literal["little", "big"]] = {"<": "little", ">": "big"}
 
 
 def _end_of(space: Space, shape: Shape, at: int) -> int:
-    """Where an entry ends whose attributes begin at ``at`` and have no fixed size."""
+    """The end of an entry whose attributes begin at ``at`` and have no fixed size."""
     raw = space.raw
     for skip, kind in shape.steps:
         at += skip

@@ -59,7 +59,7 @@ class Origins:
 def innermost(tree: Tree, ranges: Ranges, address: Words, *, nested: bool) -> Ints:
     """The deepest row of ``tree`` whose ranges hold each address (ascending), or -1.
 
-    Where the linker folded functions of a unit into one, the last one counts, as in LLVM. ``nested``: the ranges of an
+    If the linker folded several functions of a unit, the last function counts, as in LLVM. ``nested``: the ranges of an
     inlined call lie within those of its caller. Not so in DWARF 2, which has no range lists: a call whose code is in
     pieces names one of them, or none.
     """
@@ -130,7 +130,7 @@ def origins_of(info: Info, offset: Ints, inlined: NDArray[np.bool_]) -> tuple[In
 
 
 def _referred(found: dict[int, Column]) -> tuple[Ints, NDArray[np.bool_]]:
-    """(offset of the entry that each refers to, whether it refers to one)."""
+    """(offset of the entry to which each entry refers, whether there is such a reference)."""
     origin, specification = (found[name] for name in REFERENCES)
     use = origin.kind == Kind.REFERENCE
     there = use | (specification.kind == Kind.REFERENCE)

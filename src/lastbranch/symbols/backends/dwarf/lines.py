@@ -70,7 +70,7 @@ def _is_absolute(path: str) -> bool:
 
 
 def _join(*parts: str) -> str:
-    """Parts of a path as LLVM joins them: with the separator that the first one has."""
+    """Parts of a path as LLVM joins them: with the separator of the first part."""
     separator = "\\" if parts[0][1:3] == ":\\" else "/"
     joined = ""
     for part in filter(None, parts):
@@ -201,7 +201,7 @@ class LineTable:
     """Rows ``first:last``; the last one only marks the end of the sequence."""
 
     def find(self, address: Words, unit: Ints) -> Ints:
-        """The row of each address in the program of its ``unit``, the last one that is not above it; -1: none."""
+        """The last row at or below each address in the line program of its ``unit``; -1: none."""
         begin = np.searchsorted(self.sequence_unit, unit, side="left")
         end = np.searchsorted(self.sequence_unit, unit, side="right")
         sequence = bisect_within(self.sequence_high, begin, end.copy(), address, right=True)

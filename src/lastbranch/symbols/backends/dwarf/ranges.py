@@ -32,7 +32,7 @@ class Ranges:
 
     @classmethod
     def join(cls, parts: list[Ranges]) -> Ranges:
-        """All ranges that are not empty, by row. The linker leaves empty ones for code that it dropped."""
+        """All ranges that are not empty, by row. The linker leaves empty ranges for dropped code."""
         parts = parts or [cls(np.empty(0, np.uint64), np.empty(0, np.uint64), np.empty(0, np.int64))]
         low, high, row = (np.concatenate([getattr(p, name) for p in parts]) for name in ("low", "high", "row"))
         kept = np.flatnonzero(low < high)

@@ -200,7 +200,7 @@ class Dwarf:
     def _chains(
         self, info: Info, rows: Ints, wanted: Wanted, skeleton: int | None, owners: Ranges
     ) -> tuple[Frames, Origins]:
-        """Frames of the addresses in ``rows`` from ``info``. A split file has one unit, that of ``skeleton``."""
+        """Frames of the addresses in ``rows`` from ``info``. A split file has one unit, the unit of ``skeleton``."""
         mine = wanted.unit[rows] if skeleton is None else np.zeros(len(rows), np.int64)
         address = wanted.address[rows]
         nested = bool((info.version[mine] > 2).all())

@@ -93,7 +93,8 @@ class _Package:
         self.offsets, self.sizes = body[columns:].reshape(2, units, columns) if units else np.zeros((2, 0, 0), np.int64)
 
     def unit(self, dwo_id: int) -> Sections | None:
-        """The sections of the unit of ``dwo_id``. Reading one raises `FormatError` where it is past the whole one."""
+        """The sections of the unit of ``dwo_id``. Reading a section raises `FormatError` if the section ends after the
+        file."""
         slot = np.flatnonzero((self.hashes == np.uint64(dwo_id)) & (self.rows > 0))
         row = int(self.rows[slot[0]]) - 1 if len(slot) else -1
         if not 0 <= row < len(self.offsets):
