@@ -113,6 +113,31 @@ def system() -> WindowsKernel:
     return found
 
 
+# -- files
+
+
+def icacls(*words: str) -> str:
+    """What Windows' own tool says."""
+    return subprocess.run(["icacls", *words], capture_output=True, text=True, check=True).stdout
+
+
+@step("access lists of files")
+def access_lists(check: Check) -> None:
+    """What a command leaves has the access list of a file that another program made in its folder."""
+    from lastbranch.model.atomic_output import PartFolder
+
+    folder, everyone = check.file("shared"), "*S-1-1-0:(OI)(CI)R"
+    os.mkdir(folder)
+    icacls(folder, "/grant", everyone)
+    made, left = os.path.join(folder, "made"), os.path.join(folder, "left")
+    with PartFolder(left, private=True) as part:
+        part.open("inside").close()
+        part.give("inside")
+    with open(made, "wb"):
+        pass
+    check.equal("as another program's", icacls(left).replace(left, "") == icacls(made).replace(made, ""), True)
+
+
 # -- what is there
 
 

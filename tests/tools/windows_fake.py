@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
+import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -21,7 +23,7 @@ from typing import Any
 
 import pytest
 
-from lastbranch import etw
+from lastbranch import etw, recorders
 from lastbranch.etw.windows.kernel import WindowsKernel
 from windows_fake_events import Events
 from windows_fake_information import Information
@@ -217,3 +219,16 @@ def api_on(monkeypatch: pytest.MonkeyPatch, windows: FakeWindows) -> None:
         for module in modules:  # all are imported: one that came later would keep what is put here
             if vars(module).get(name) is theirs:
                 monkeypatch.setattr(module, name, lambda: made)
+
+
+@contextmanager
+def fake_windows(log: bytes) -> Iterator[FakeWindows]:
+    """A Windows that `lastbranch record` runs on, whose sessions write ``log``."""
+    made = FakeWindows(toolkit=TOOLKIT)
+    made.log_of = lambda session: log
+    with pytest.MonkeyPatch.context() as patch:
+        api_on(patch, made)
+        patch.setitem(recorders.RECORDERS, sys.platform, recorders.RECORDERS["win32"])
+        yield made
+    assert made.failures == []
+    assert made.open_tokens == 0

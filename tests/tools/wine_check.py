@@ -5,6 +5,7 @@
 The first program prints sizes and offsets of the trace API's structures, which are held against the package's; the four
 that mingw-w64's headers lack it declares as the vendor's pages do. The second looks up every function by name, enables
 a privilege with the bytes that the package passes, and makes the calls that fail or, in wine, only pretend to succeed.
+The third makes folders as CPython does, and says which access lists they have, and files that are moved out of them.
 
 Wine has no trace sessions, so nothing else of them is run. Where wine or a compiler is missing the check is skipped.
 """
@@ -129,6 +130,53 @@ int main(void) {{
     )
 
 
+PRIVATE_LIST = "D:P(A;OICI;FA;;;SY)(A;OICI;FA;;;BA)(A;OICI;FA;;;OW)"
+"""What CPython (3.11.10, 3.12.4, 3.13 and later) makes of ``os.mkdir(path, 0o700)``: for the system, the administrators
+and the owner, and nothing from the folder around it."""
+
+
+def access_program() -> str:
+    """Prints ``what list`` for folders and files in one that everybody may read."""
+    return (
+        "\n".join([*_HEADERS, "#include <sddl.h>", "#include <aclapi.h>"])
+        + f"""
+static void show(const char *what, wchar_t *path) {{
+  PSECURITY_DESCRIPTOR found = NULL;
+  wchar_t *text = NULL;
+  unsigned long failed = GetNamedSecurityInfoW(path, SE_FILE_OBJECT, DACL_SECURITY_INFORMATION, NULL, NULL, NULL, NULL,
+                                               &found);
+  if (!failed)
+    ConvertSecurityDescriptorToStringSecurityDescriptorW(found, 1, DACL_SECURITY_INFORMATION, &text, NULL);
+  printf("%s %ls\\n", what, text ? text : L"?");
+}}
+
+static void file(const wchar_t *path) {{
+  CloseHandle(CreateFileW(path, GENERIC_WRITE, 0, NULL, CREATE_NEW, 0, NULL));
+}}
+
+int main(void) {{
+  SECURITY_ATTRIBUTES alone = {{ sizeof alone, NULL, FALSE }};
+  wchar_t root[MAX_PATH];
+  GetTempPathW(MAX_PATH, root);
+  SetCurrentDirectoryW(root);
+  ConvertStringSecurityDescriptorToSecurityDescriptorW(L"{PRIVATE_LIST}", 1, &alone.lpSecurityDescriptor, NULL);
+  CreateDirectoryW(L"around", NULL);
+  CreateDirectoryW(L"around/0o700", &alone);
+  CreateDirectoryW(L"around/part", NULL);
+  file(L"around/made");
+  file(L"around/part/left");
+  show("around", L"around");
+  show("0o700", L"around/0o700");
+  show("part", L"around/part");
+  MoveFileExW(L"around/part/left", L"around/left", MOVEFILE_REPLACE_EXISTING);
+  show("made", L"around/made");
+  show("left", L"around/left");
+  return 0;
+}}
+"""
+    )
+
+
 # -- what they say
 
 
@@ -215,6 +263,14 @@ def checked_calls(lines: list[str]) -> Iterator[tuple[bool, str]]:
             yield bool(found), f"{name}: exported by {' and '.join(found) or 'none'}"
 
 
+def checked_access(lines: list[str]) -> Iterator[tuple[bool, str]]:
+    """(whether it is as expected, what it is) for the third program's lines."""
+    said = dict(line.split(" ", 1) for line in lines)
+    for one, other, same in (("part", "around", True), ("left", "made", True), ("0o700", "around", False)):
+        right = said.get(one, "?") != "?" and (said[one] == said.get(other)) is same
+        yield right, f"access list of {one} ({said.get(one)}), {'the same as' if same else 'another than'} of {other}"
+
+
 def _narrow(folder: Path) -> list[str]:
     """What a program for 32-bit Windows says, where this wine runs one."""
     try:
@@ -242,7 +298,10 @@ def main() -> int:
             wrong = _narrow(folder)
             print("\n".join(wrong))
             failed += not wrong[0].startswith(("pass", "skipped"))
-        for right, what in checked_calls(run(calls_program(), folder)):
+        for right, what in (
+            *checked_calls(run(calls_program(), folder)),
+            *checked_access(run(access_program(), folder)),
+        ):
             print(f"{'pass' if right else 'FAIL'}: {what}")
             failed += not right
         stop(folder)

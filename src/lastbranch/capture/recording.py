@@ -259,7 +259,7 @@ def _convert(spill: str, output: str, describe: Callable[[Profile], None]) -> No
     profile.name = output
     describe(profile)
     name = os.path.basename(output)
-    with PartFolder(output, mode=0o700) as part:
+    with PartFolder(output, private=True) as part:
         format_written_to(output if os.path.splitext(name)[1] else f"{output}.tb5").write(profile, part.file(name))
         keep_old(output)
         part.give(name)

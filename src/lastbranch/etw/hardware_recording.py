@@ -76,7 +76,7 @@ def record_session(command: Sequence[str] | None, options: Options, output: str)
     flags = convert(options.select, "perf", "etw").value
     if command is not None:
         check_command(command[0])
-    with _explained(), PartFolder(output, mode=0o700) as part:
+    with _explained(), PartFolder(output, private=True) as part:
         source = _chosen_source(options.event)
         interval = _checked_interval(source, options.period)
         configure_profile_sources([source.source])

@@ -105,7 +105,7 @@ def _merged(
 ) -> Merged:
     """Write the merged log, with the rights that all of ``inputs`` share."""
     check_replaceable(output)
-    part = stack.enter_context(PartFolder(output, mode=0o700))
+    part = stack.enter_context(PartFolder(output, private=True))
     folder = Path(part.path)
     identifier = _Identifier(symfs, folders)
     done = identifier.done

@@ -37,6 +37,7 @@ __all__ = [
     "check_replaceable",
     "keep_old",
     "naming",
+    "private_mode",
     "temporary_file",
     "temporary_folder",
     "token",
@@ -82,7 +83,18 @@ def temporary_folder(name: str) -> PartFolder:
     program that was killed goes when the next one of this ``name`` is made."""
     import tempfile
 
-    return PartFolder(os.path.join(tempfile.gettempdir(), name), mode=0o700)
+    return PartFolder(os.path.join(tempfile.gettempdir(), name), private=True)
+
+
+def private_mode() -> int:
+    """The mode for `os.mkdir` of a folder for this user alone.
+
+    On Windows it is that of any folder: the folder around it says who may read what is in it. CPython (3.11.10, 3.12.4,
+    3.13 and later) makes an access list of 0o700 there, for the system, administrators and the owner, and files keep
+    that when they are moved elsewhere. What an elevated prompt makes is the administrators', so the same person's
+    normal prompt could not read it. Source: the documentation of `os.mkdir`.
+    """
+    return 0o777 if sys.platform == "win32" else 0o700
 
 
 class NamedFile(io.FileIO):
@@ -196,12 +208,12 @@ class PartFolder(_Part):
     """A new folder: one that becomes ``final`` (`appear`), or in which a file is made that does (`give`).
 
     The latter is for files that others open by name. As a context it is discarded at its end. Raises `OutputError`
-    where none can be made. ``mode`` are its permissions, less the umask.
+    where none can be made. ``private``: no other user may look into it (`private_mode`).
     """
 
-    def __init__(self, final: str | os.PathLike[str], *, mode: int = 0o777) -> None:
+    def __init__(self, final: str | os.PathLike[str], *, private: bool = False) -> None:
         def make(path: str) -> int:
-            os.mkdir(path, mode)
+            os.mkdir(path, private_mode() if private else 0o777)
             return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC) if sys.platform != "win32" else -1
 
         super().__init__(final, make)

@@ -17,7 +17,8 @@ import shlex
 import shutil
 import subprocess
 import sys
-import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 __all__ = ["BuildError", "build", "compile_library", "compiler"]
@@ -98,8 +99,8 @@ def compile_library(output: Path, extra: list[str] | None = None) -> Path:
         *_words("CFLAGS"),
     ]
     try:
-        with tempfile.TemporaryDirectory(prefix=f"{NAME}.", dir=output.parent) as folder:  # compilers add .pdb and .lib
-            part = Path(folder, output.name)
+        with _folder_in(output.parent) as folder:  # compilers add .pdb and .lib
+            part = folder / output.name
             words = [*command, *flags, "-o", str(part), *map(str, sources())]
             done = subprocess.run(words, capture_output=True, text=True)
             if done.returncode:
@@ -111,6 +112,18 @@ def compile_library(output: Path, extra: list[str] | None = None) -> Path:
     except OSError as error:
         raise BuildError(f"{error.filename or command[0]}: {error.strerror}") from error
     return output
+
+
+@contextmanager
+def _folder_in(parent: Path) -> Iterator[Path]:
+    """A folder until the end of the block. Not one of `tempfile`: on Windows their files keep an access list without
+    other users where they are moved to, so that only whoever installs could load the library."""
+    folder = parent / f"{NAME}.{os.urandom(8).hex()}"
+    folder.mkdir()
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def main() -> None:

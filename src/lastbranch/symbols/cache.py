@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..binaries.files import open_regular
+from ..model.atomic_output import private_mode
 from .model import FunctionTable, Names
 from .table_bytes import Columns, pack, pack_functions, pack_names, unpack, unpack_functions, unpack_names
 
@@ -46,7 +47,7 @@ def open_cache(folder: str | None, what: str = "names") -> Cache | None:
     if folder is None:
         return None
     try:
-        os.makedirs(folder, 0o700, exist_ok=True)
+        os.makedirs(folder, private_mode(), exist_ok=True)
         state = os.lstat(folder)
     except OSError as error:
         raise CacheRefused(f"{what} are not cached: {folder}: {error.strerror}") from error

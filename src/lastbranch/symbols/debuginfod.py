@@ -26,6 +26,7 @@ from urllib.parse import urlsplit
 
 from ..binaries import read_image, same_build_id
 from ..binaries.files import read_regular
+from ..model.atomic_output import private_mode
 from .cache import Cache
 
 __all__ = ["SIZE_LIMIT", "fetch"]
@@ -122,7 +123,7 @@ def fetch(folder: str, build_id: bytes, kind: str, rejected: list[str], progress
     """The path of the ``debuginfo`` or ``executable`` of a build id, which is kept below ``folder``; ``None`` where no
     server has it: ``rejected`` gets the reasons."""
     store = Cache(os.path.join(folder, "debuginfod"), SIZE_LIMIT)
-    os.makedirs(store.folder, 0o700, exist_ok=True)
+    os.makedirs(store.folder, private_mode(), exist_ok=True)
     path = os.path.join(store.folder, f"{build_id.hex()}.{kind}")
     if not os.path.exists(path):
         for server in os.environ.get("DEBUGINFOD_URLS", "").split():

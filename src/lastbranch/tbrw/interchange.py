@@ -130,7 +130,7 @@ def load(source: str, target: str, check: Callable[[str], None] = lambda name: N
         check(target)
         check_replaceable(target)
         name = os.path.basename(target)
-        with PartFolder(target, mode=0o700) as part:
+        with PartFolder(target, private=True) as part:
             with open_file(part.file(name), "w") as file:
                 for expected, text in enumerate(saved.all_strings(), 1):
                     _check_id(saved, file.handle.store.writer.string(text), expected)

@@ -46,7 +46,7 @@ class NewFile:
         self._part: PartFolder | None = None
         self._appeared = False
         with on_failure(self.give_up):
-            self._part = PartFolder(path, mode=0o700)
+            self._part = PartFolder(path, private=True)
             self.name = self._part.file(os.path.basename(path))
             Tb5Writer.create(self.name).close()
             if os.name == "nt":  # open files cannot be renamed there

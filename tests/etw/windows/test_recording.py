@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,7 +22,7 @@ from lastbranch.etw import hardware_recording as recording
 from lastbranch.etw.hardware_recording import SESSION
 from lastbranch.etw.properties import SessionRequest
 from lastbranch.etw.windows.kernel import WindowsKernel
-from windows_fake import LBR, TOOLKIT, FakeWindows, api_on, example, lbr_calls, stopped_sessions
+from windows_fake import LBR, FakeWindows, example, fake_windows, lbr_calls, stopped_sessions
 from windows_memory import LOST, FakeSession
 
 NOTHING = (sys.executable, "-S", "-c", "")
@@ -40,19 +39,6 @@ def log() -> bytes:
     for cpu, event in [*WORLD, (0, pmc(200, 0x140001010, 420, 6)), (0, lbr(200, 42, 420, 0, PAIR))]:
         trace.add(cpu, event)
     return bytes(trace)
-
-
-@contextmanager
-def fake_windows(log: bytes) -> Iterator[FakeWindows]:
-    """A Windows that `lastbranch record` runs on, whose sessions write ``log``."""
-    made = FakeWindows(toolkit=TOOLKIT)
-    made.log_of = lambda session: log
-    with pytest.MonkeyPatch.context() as patch:
-        api_on(patch, made)
-        patch.setitem(recorders.RECORDERS, sys.platform, recorders.RECORDERS["win32"])
-        yield made
-    assert made.failures == []
-    assert made.open_tokens == 0
 
 
 @pytest.fixture

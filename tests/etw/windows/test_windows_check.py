@@ -46,6 +46,7 @@ def script(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
     made = example("windows_check")
     monkeypatch.setattr(made, "WORK", "pass")
     monkeypatch.setattr(made, "WAIT", 0.1)
+    monkeypatch.setattr(made, "icacls", lambda *words: f"{words[0]} Everyone:(I)(R)")
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
     (tmp_path / "temporary").mkdir()
     return made

@@ -43,6 +43,14 @@ def test_what_differs_is_a_failure() -> None:
     assert found["TraceConfigureLastBranchRecord: this wine does not have it"]
 
 
+def test_another_access_list_is_noticed() -> None:
+    said = ["around D:(A;OICI;FA;;;WD)", "0o700 D:(A;OICI;FA;;;SY)", "part D:(A;OICI;FA;;;WD)"]
+    said += ["made D:(A;;FA;;;WD)", "left D:(A;;FA;;;WD)"]
+    assert [right for right, _ in wine_check.checked_access(said)] == [True] * 3
+    assert [right for right, _ in wine_check.checked_access([*said[:-1], "left D:(A;;FA;;;SY)"])] == [True, False, True]
+    assert [right for right, _ in wine_check.checked_access([f"{line.split()[0]} ?" for line in said])] == [False] * 3
+
+
 @pytest.mark.thorough
 def test_wine_says_the_same(tmp_path: Path) -> None:
     """Wine's first start takes half a minute: `make windows-check` does this, too."""
@@ -50,4 +58,5 @@ def test_wine_says_the_same(tmp_path: Path) -> None:
         pytest.skip(why)
     assert wine_check.wrong_offsets(wine_check.run(wine_check.offsets_program(), tmp_path)) == []
     assert all(right for right, _ in wine_check.checked_calls(wine_check.run(wine_check.calls_program(), tmp_path)))
+    assert all(right for right, _ in wine_check.checked_access(wine_check.run(wine_check.access_program(), tmp_path)))
     wine_check.stop(tmp_path)
