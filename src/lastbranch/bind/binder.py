@@ -5,9 +5,8 @@ processor". Samples are counted by scope and address, and only the distinct pair
 all samples of a scope.
 
 The mode decides which space an address is looked up in: the kernel's, the process's, those of a guest, or none (a
-hypervisor's). A branch stack and a call chain cross from one side to the other, so an address that is not mapped there
-and belongs to the other side is looked up on that side. Where the kernel has the upper half of 64 bits, the address
-alone decides.
+hypervisor's). A branch stack or a call chain can cross from user to kernel, so an unmapped address that belongs to the
+other side is looked up there. If the kernel has the upper half of 64 bits, the address alone decides.
 """
 
 from __future__ import annotations
@@ -200,7 +199,7 @@ class Binder:
             return np.full(len(batch), -1, np.int64)
         start = np.searchsorted(self._thread_pair, pairs)
         latest = np.searchsorted(self._thread_key, (start << self._moment_bits) | moment, side="right") - 1
-        # Of a reused id, the life that had begun by then; the first life also has the time before it.
+        # The life of a reused id that had begun by then; the first life also owns the time before its start.
         at = np.minimum(np.maximum(latest, start), len(self._thread_row) - 1)
         return np.where(self._thread_pair[at] == pairs, self._thread_row[at], -1)
 
@@ -215,7 +214,7 @@ class Binder:
         return self._index.cut_pages(bits)
 
     def _runs(self, scope: NDArray[np.int64]) -> Array:
-        """Where the addresses of each scope are looked up (`index.RUN`)."""
+        """The place in the index for the addresses of each scope (`index.RUN`)."""
         bounds = np.flatnonzero(scope[1:] != scope[:-1]) + 1
         runs = np.empty(min(len(scope), len(bounds) + 1), RUN)
         runs["end"] = np.append(bounds, len(scope))[: len(runs)]
@@ -252,7 +251,7 @@ class Binder:
         return module_addresses(mapping, address, self.mapping_module, self.mapping_bias)
 
     def loads(self) -> Iterator[Load]:
-        """Every mapping in every process that saw it, inherited ones included."""
+        """Every mapping in every process that saw it, inherited mappings included."""
         return loaded(self._timeline)
 
 
@@ -324,8 +323,8 @@ def bias_of(module: Module, start: int, offset: int) -> int:
 
 
 def with_binary(module: Module, address: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Module addresses (uint64) that were bound while the module had no segments, as they are with those that it has
-    now: the same that `place` and `bias_of` make of its mappings."""
+    """Module addresses (uint64) that were bound before the module had segments, converted to the segments of today:
+    equal to the result of `place` and `bias_of` for its mappings."""
     code = sorted((s for s in module.segments if s.executable), key=lambda s: s.offset)
     if module.is_pe and module.kind is ModuleKind.FILE:
         return address + np.uint64(module.image_base if module.segments else 0)

@@ -83,8 +83,8 @@ class SpaceIndex:
     def find(self, space: Array, moment: Array, address: Array) -> NDArray[np.int64]:
         """int64: the value that owns each (space int64, moment int64, address uint64), -1 where none does.
 
-        For addresses in any order. The search among sorted ones is 3 to 7 times as fast there as the compiled one of
-        `find_runs`, which looks up one after the other and wins where neighbours share their mapping.
+        For addresses in any order. The search for sorted addresses is 3 to 7 times as fast here as the compiled
+        `find_runs`, which looks up addresses in sequence and wins if neighbours share a mapping.
         """
         out = np.full(len(address), -1, np.int64)
         if len(self._rows) == 0:
@@ -97,7 +97,7 @@ class SpaceIndex:
     def find_runs(self, runs: Array, address: Array) -> NDArray[np.int64]:
         """int64: the value that owns each address (uint64) where its run (`RUN`) says, -1 where none does.
 
-        What is not found, and belongs to the other side of the machine, is looked up there.
+        An address that is not found and belongs to the other side (user or kernel) is looked up there.
         """
         library = native.library()
         if library is None:
@@ -175,8 +175,8 @@ class SpaceIndex:
         return np.where(holds, self._row_value[row], -1)
 
     def _latest(self, slab: NDArray[np.int64], moment: Array) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """Last row that starts at or before (slab, moment), and whether it is of that slab and holds then; slab -1 is
-        before the first."""
+        """The last row that starts at or before (slab, moment), and whether the row belongs to this slab and is valid
+        at this moment; slab -1 is before the first."""
         latest = np.minimum(moment, (1 << int(self._moment_bits)) - 1).astype(np.uint64)
         key = (np.maximum(slab, 0).astype(np.uint64) << self._moment_bits) | latest
         row = np.searchsorted(self._rows, key, side="right") - 1

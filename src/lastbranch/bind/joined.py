@@ -1,9 +1,9 @@
 """Several captures as one profile.
 
-Modules are one by their identity, wherever they lay; processes, threads and streams stay apart by capture, and events
-are one by name where their samples hold the same. Times of different machines do not compare, so each capture counts
-its own from its start. Addresses are bound by the binder of their capture, whose scopes and mappings have numbers of
-their own here.
+Modules with one identity are merged, wherever they were mapped. Processes, threads and streams stay apart by capture.
+Events of one name are merged if their samples have the same fields. Times of different machines do not compare, so each
+capture counts its own from its start. Addresses are bound by the binder of their capture, whose scopes and mappings
+have numbers of their own here.
 """
 
 from __future__ import annotations
@@ -60,9 +60,9 @@ _LAST = np.iinfo(np.int64).max
 class SharedModules:
     """The modules of all captures, each once, as rows of ``modules``.
 
-    Those of equal `Module.identity` are one, and those that the same file was attached to. Memory without a file is one
-    by name, since its addresses count by process. Of the others nobody knows whether they are the same in two captures:
-    each capture has its own.
+    Modules with equal `Module.identity` are merged, and so are modules with the same attached file. Memory without a
+    file is one by name, since its addresses count by process. Other modules may or may not be the same in two captures,
+    so each capture keeps its own.
     """
 
     def __init__(self) -> None:
@@ -71,8 +71,8 @@ class SharedModules:
         self._unknown: Counter[str] = Counter()
 
     def add(self, modules: list[Module], attach: Callable[[list[Module]], None]) -> NDArray[np.int64]:
-        """int64: the row of each of the ``modules`` of one capture, which become those of the rows; behind them the row
-        of no module, -1. ``attach`` gives modules their binaries."""
+        """int64: the merged row of each of the ``modules`` of one capture, followed by the row of no module, -1.
+        ``attach`` gives modules their binaries."""
         attach([module for module in modules if self._can_help(module)])
         rows = [self._row(module) for module in modules]
         unknown = (m for m in modules if m.kind is not ModuleKind.VDSO and not any(_keys(m)))
@@ -94,7 +94,7 @@ class SharedModules:
         return next((self.modules[self._rows[key]] for key in _keys(module) if key in self._rows), None)
 
     def _can_help(self, module: Module) -> bool:
-        """Whether a binary for it is not known yet, or was not found where another capture had it."""
+        """Whether its binary is not known yet, or was not found at the path of another capture."""
         known = self._known(module)
         return known is None or bool(known.missing and known.name != module.name)
 
@@ -116,7 +116,7 @@ _NAMED = 3
 
 
 def _keys(module: Module) -> Iterator[Hashable]:
-    """What makes a module one with another that has the same."""
+    """The key by which modules are merged."""
     if module.kind is ModuleKind.ANONYMOUS:
         yield module.kind, module.name
     if module.identity:
@@ -144,7 +144,8 @@ def _shared_events(captures: Sequence[Sequence[Event]]) -> tuple[list[Event], li
 
 
 def _contents(event: Event) -> Hashable:
-    """What decides which questions its samples answer. At which rate they were taken is in their periods."""
+    """The fields of an event's samples, which decide the questions that they can answer. At which rate they were taken
+    is in their periods."""
     select, kind = event.branch_select, event.branch_select_kind
     if select is None:
         return event.name, event.has_callchain
@@ -231,11 +232,11 @@ def _scaled(ticks: NDArray[np.int64], many: int, of: int) -> NDArray[np.int64]:
     return np.array([int(t) * many // of for t in ticks.tolist()], np.int64)
 
 
-# -- The binder of all: each scope and mapping is that of a capture, after those of the captures before it
+# -- The binder of all captures: the scopes and mappings of each capture follow those of the captures before
 
 
 class JoinedSpaces:
-    """The address spaces of ``members``. A batch is of one capture, as those of a stream are."""
+    """The address spaces of ``members``. A batch belongs to one capture, like its stream."""
 
     def __init__(self, members: Sequence[Member]) -> None:
         self._members, self._binders = members, [*map(_binder_of, members)]
@@ -329,7 +330,7 @@ class JoinedSpaces:
         return module, at
 
     def loads(self) -> Iterator[Load]:
-        """Every mapping in every process that saw it, inherited ones included, capture after capture."""
+        """Every mapping in every process that saw it, inherited mappings included, capture after capture."""
         for member, binder in zip(self._members, self._binders, strict=True):
             for load in binder.loads():
                 first, last = member.moment(load.first), member.moment(load.last)
@@ -361,7 +362,7 @@ def _binder_of(member: Member) -> Binder:
 
 
 def _begins(sizes: Iterable[int]) -> list[int]:
-    """Where the numbers of each capture begin, and where the last ones end."""
+    """The first number of each capture, and the end of the last."""
     return [0, *accumulate(sizes)]
 
 
@@ -431,7 +432,7 @@ def join(
     refused: Sequence[tuple[str, Exception]] = (),
     notes: Sequence[str] = (),
 ) -> JoinedProfile:
-    """One profile of ``captures``, one at least.
+    """One profile of ``captures`` (at least one).
 
     ``attach`` gives modules of a capture their binaries. ``refused`` are captures that could not be opened, ``notes``
     what else users should know. Raises `SelectionError` where counts would not fit in 64 bits.

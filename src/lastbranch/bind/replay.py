@@ -130,7 +130,7 @@ class Space:
         return taken
 
     def _tidy(self, at: int) -> None:
-        """Split the chunk ``at`` if it is too large; drop it and the next if they are empty."""
+        """Split the chunk ``at`` if it is too large; drop this chunk and the next if both are empty."""
         for i in (at + 1, at):
             if i < len(self.chunks) and not self.chunks[i].starts:
                 del self.chunks[i]
@@ -146,12 +146,12 @@ NEVER = -(1 << 63)
 Placement = Callable[[int, int, int, int], Iterable[tuple[int, int, int]]]
 """(module, start, end, file offset) -> (start, end, bias) pieces: cut where the bias to module addresses changes."""
 
-# Most bytes of a row while it is made and looked up: the columns, the index over them and arrays for sorting.
+# Bytes of a row, at most, during building and look-up: the columns, the index over the columns and arrays for sorting.
 _PROCESS_COST, _THREAD_COST, _EPOCH_COST, _SPACE_COST, _PIECE_COST, _COPY_COST = 160, 180, 80, 600, 240, 270
 
 
 class Table:
-    """Columns of 64-bit integers by name, to which rows are added one by one."""
+    """Columns of 64-bit integers by name, which grow row by row."""
 
     def __init__(self, names: str, codes: str = "") -> None:
         self.columns = {n: array(c) for n, c in zip(names.split(), codes or "q" * len(names.split()), strict=True)}
@@ -242,7 +242,7 @@ class Replay:
     # -- Lives
 
     def life(self, pid: int, moment: int = 0) -> _Life:
-        """The current life of ``pid``; one without a start if no record reported it."""
+        """The current life of ``pid``; a life without a start if no record reported the process."""
         found = self._lives.get(pid)
         return found if found is not None else self._begin(pid, moment, None, -1)
 
@@ -359,7 +359,7 @@ class Replay:
         return space
 
     def _writable(self, life: _Life, moment: int) -> Space:
-        """The life's space, copied first if a forked child shares it: that must stay as it was at the fork."""
+        """The life's space, copied first if a forked child shares it: the child's space must stay as of the fork."""
         space = life.space
         if space.shared or not life.owner:
             self._spend(_COPY_COST * len(space) if not life.owner else len(space))
@@ -449,7 +449,7 @@ def replay(timeline: Timeline, place: Placement, room: int = 1 << 62) -> Replay:
 
 
 def loaded(timeline: Timeline) -> Iterator[Load]:
-    """Every mapping of ``timeline`` in every process that saw it, inherited ones included."""
+    """Every mapping of ``timeline`` in every process that saw it, inherited mappings included."""
     done = replay(timeline, lambda module, start, end, offset: [(start, end, 0)])
     times, modules = done.times, done.mappings["module"]
 
@@ -475,7 +475,7 @@ def loaded(timeline: Timeline) -> Iterator[Load]:
 def _runs(done: Replay) -> Iterator[tuple[int, int, int, int, int | None]]:
     """(pid, space, first moment, past, moment of the state that it sees, ``None``: the current one) of each process.
 
-    A space changes with its owner, the process that it was made for. A child sees it as it was at the fork.
+    A space changes with its owner, the process that it was made for. A child sees its parent's space as of the fork.
     """
     owner: dict[int, int] = {}
     e = done.epochs

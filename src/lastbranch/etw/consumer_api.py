@@ -1,8 +1,8 @@
 """OpenTrace, ProcessTrace and CloseTrace: deliver the events of log files and sessions to callbacks, in time order.
 
-On Windows the system's own functions do it; elsewhere the ones here, over `streams`. Rules and codes: the pages of
-OpenTrace, ProcessTrace and CloseTrace. Where the pages say nothing (a handle that another thread processes: 170) the
-choice is ours. An exception of a Python callback ends the processing and is raised.
+On Windows the system's own functions do the work; elsewhere the functions here do, over `streams`. Rules and codes: the
+pages of OpenTrace, ProcessTrace and CloseTrace. Where the pages say nothing (a handle that another thread processes:
+170) the choice is ours. An exception of a Python callback ends the processing and is raised.
 """
 
 from __future__ import annotations
@@ -239,7 +239,7 @@ _CHANGING, _DESCRIBING = ("CurrentTime", "BuffersRead", "Filled"), ("BufferSize"
 
 
 def _take(logfile: Logfile, theirs: Any) -> None:
-    """Copy the OUT members of Windows' structure; where it leaves 0 in one, what the header said stays."""
+    """Copy the OUT members of Windows' structure; a member that Windows leaves 0 keeps the header's value."""
     for name in _CHANGING:
         setattr(logfile, name, getattr(theirs, name))
     for name in _DESCRIBING:

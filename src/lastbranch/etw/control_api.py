@@ -168,7 +168,7 @@ def TraceQueryInformation(
     """Get a class of the machine or of a session; the classes are those of `information.QUERIES`.
 
     Windows gets classes that this package does not know as they are. Returns ``status, return_length``: the bytes
-    written to the buffer, or those that it must have.
+    written to the buffer, or the bytes that the buffer needs.
     """
     return information.query_information(
         kernel(), session_handle, information_class, trace_information, information_length
@@ -177,7 +177,8 @@ def TraceQueryInformation(
 
 @returns_status
 def TraceConfigureLastBranchRecord(trace_handle: int, lbr_configuration: int, events: Any, event_count: int) -> None:
-    """Log the branch record with each event of ``events``, an array of CLASSIC_EVENT_ID; none of them ends it."""
+    """Log the branch record with each event of ``events``, an array of CLASSIC_EVENT_ID; an empty array ends the
+    logging."""
     call = "TraceConfigureLastBranchRecord"
     information.check_lbr(lbr_configuration, event_count, events is not None)
     given = memoryview(events).cast("B") if event_count else memoryview(b"")

@@ -1,9 +1,9 @@
 """EVENT_RECORD and EVENT_TRACE structures of the events in a block, and the event in an EVENT_RECORD.
 
-Windows adds to an event when it delivers it: the GUID of a kernel event's group, bits of Flags for the kind of header,
-extended items for what follows other headers (instance ids, counter values), FILETIMEs. Sources: evntcons.h, the pages
-of EVENT_HEADER and EVENT_TRACE_HEADER. Our choice for an event without EVENT_HEADER: Size counts one, and EventProperty
-is EVENT_HEADER_PROPERTY_LEGACY_EVENTLOG.
+Windows adds to an event at delivery: the GUID of a kernel event's group, bits of Flags for the kind of header, extended
+items for data behind other headers (instance ids, counter values), FILETIMEs. Sources: evntcons.h, the pages of
+EVENT_HEADER and EVENT_TRACE_HEADER. Our choice for an event without EVENT_HEADER: Size counts one, and EventProperty is
+EVENT_HEADER_PROPERTY_LEGACY_EVENTLOG.
 """
 
 from __future__ import annotations

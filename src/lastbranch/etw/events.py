@@ -117,12 +117,12 @@ def consume(
     """The events of ``source`` in time order: the path of a log file, or the name of a session, which is read in real
     time until it stops.
 
-    ``real_time`` says which; ``None``: a file if one of that name exists. Memory is bounded. Of a file everything that
-    describes other events is read first; events of a session are decoded by what came before them. ``pointer_size``
-    (32 or 64 bits) is that of all payloads, for logs whose event headers have it wrong. ``manifests`` are
-    instrumentation manifests, or folders of them, that describe what the source does not. Raises `ValueError` for
-    another size, `FormatError` for a file that is no manifest, `EtwError` for a source that cannot be opened. Damaged
-    parts of a file are left out.
+    ``real_time`` says which; ``None``: a file if a file of that name exists. Memory is bounded. In a file, everything
+    that describes other events is read first; a session's events are decoded by the descriptions before them.
+    ``pointer_size`` (32 or 64 bits) is that of all payloads, for logs whose event headers have it wrong. ``manifests``
+    are instrumentation manifests, or folders of manifests, for events that the source does not describe. Raises
+    `ValueError` for another size, `FormatError` for a file that is no manifest, `EtwError` for a source that cannot be
+    opened. Damaged parts of a file are left out.
     """
     name, reading = os.fspath(source), reading_of(pointer_size, manifests)
     session = is_session(name) if real_time is None else real_time

@@ -1,7 +1,6 @@
 """Flags and numbers of the trace API: evntrace.h, evntcons.h and wmistr.h.
 
-Names are the headers' without their prefixes. What a combination of logging modes needs and forbids
-is in `portable.request`.
+Names are the headers' without their prefixes. `portable.request` has the rules for combinations of logging modes.
 """
 
 from __future__ import annotations

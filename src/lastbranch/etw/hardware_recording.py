@@ -1,9 +1,9 @@
 """`lastbranch record` on Windows: the processor's branch records, by a trace session around the program.
 
-The steps are those of TraceConfigureLastBranchRecord's example program, as ``examples/lbr_recipe.py`` has them: profile
-source, interval, system logger, branch records, PMC profiling, the program, stop, merge. A program runs only once its
-session records. The session is stopped whatever happens, and has one name: profile sources are the machine's, so two
-recordings would disturb each other.
+The steps follow TraceConfigureLastBranchRecord's example program, like ``examples/lbr_recipe.py``: profile source,
+interval, system logger, branch records, PMC profiling, the program, stop, merge. A program runs only once its session
+records. The session is stopped whatever happens, and has one name: profile sources are the machine's, so two recordings
+would disturb each other.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ def _while_running(
         with suppress(subprocess.TimeoutExpired):
             code = child.wait(left)
     if child is not None and code is None:
-        child.returncode = 0  # it runs on, and `Popen` would warn of that
+        child.returncode = 0  # the program runs on, and `Popen` would warn of a running child
     return time.monotonic() - began, None if code is None else ctypes.c_int32(code).value
 
 
@@ -180,7 +180,8 @@ def _launched(command: Sequence[str]) -> subprocess.Popen[bytes]:
 
 
 class _Interrupts:
-    """Ctrl-C while the session runs: the console sends it to the program, too, so the first one is the program's."""
+    """Ctrl-C while the session runs: the console sends Ctrl-C to the program, too, so the first Ctrl-C is the
+    program's."""
 
     def __init__(self) -> None:
         self.count = 0

@@ -37,7 +37,7 @@ _MASK_WORDS = 8
 
 @dataclass(frozen=True, slots=True)
 class Codec:
-    """Elements of ``size`` bytes; a value is a list of them, or what `one` makes of the only element."""
+    """Elements of ``size`` bytes; a value is a list of elements, or the result of `one` for a single element."""
 
     size: int
     decode: Callable[[bytes], Any]

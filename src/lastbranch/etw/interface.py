@@ -83,11 +83,11 @@ class Registration(Protocol):
         """Whether any session takes an event of this level and keyword (EventProviderEnabled)."""
 
     def write(self, descriptor: EventDescriptor, data: bytes = b"", activity: bytes = b"", related: bytes = b"") -> int:
-        """Write one event to every session that takes it. Returns the `Status` of EventWrite; never raises.
+        """Write an event to every session that takes it. Returns the `Status` of EventWrite; never raises.
 
-        ``activity`` and ``related`` are GUIDs as 16 bytes, little-endian, or empty.
-        0 also where no session takes it; 234 if a session's buffers are too small for it, 534 if it is larger than
-        64 KB, 8 if all buffers of a session are full (its EventsLost counts the event).
+        ``activity`` and ``related`` are GUIDs as 16 bytes, little-endian, or empty. Returns 0, also if no session takes
+        the event; 234 if a session's buffers are too small for the event, 534 if the event is larger than 64 KB, 8 if
+        all buffers of a session are full (its EventsLost counts the event).
         """
 
     def set_information(self, kind: int, data: bytes) -> None:
@@ -98,7 +98,7 @@ class Registration(Protocol):
 
 
 class Kernel(Protocol):
-    """Sessions of one machine or, for the portable kernel, of one user."""
+    """The sessions of a machine or, for the portable kernel, of a user."""
 
     name: str
     """``windows`` or ``portable``."""
@@ -109,7 +109,7 @@ class Kernel(Protocol):
         """Start a session. ``targets`` are the processes whose branches the software LBR may record."""
 
     def control(self, code: Control, session: int | str, request: SessionRequest | None) -> SessionState:
-        """Query, stop, update, flush... the session of that handle, or of that name."""
+        """Query, stop, update, flush... the session with this handle or name."""
 
     def sessions(self) -> list[SessionState]:
         """All running sessions."""

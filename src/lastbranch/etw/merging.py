@@ -41,7 +41,7 @@ _CALL = "CreateMergedTraceFile"
 
 @dataclass(slots=True)
 class Merged:
-    """What a merge did. Images count over all inputs: their image events, and modules of ELF files."""
+    """The result of a merge. Images count over all inputs: their image events, and modules of ELF files."""
 
     events: int = 0
     """Written, of them `added`."""
@@ -65,8 +65,8 @@ def create_merged_trace_file(
     """Merge the logs ``inputs`` into the new log ``output``; ``flags`` are `MergeFlag` bits.
 
     ``symfs`` and ``folders`` say where binaries are looked for (not on Windows), as for `opening.open_profile`. Raises
-    `EtwError`: 87 without inputs or for an output that is one of them, 2, 3 or 5 for a file that cannot be opened, 13
-    for one that is no trace log, 112 where there is no room.
+    `EtwError`: 87 without inputs or if the output is an input, 2, 3 or 5 for a file that cannot be opened, 13 for a
+    file that is not a trace log, 112 if the disk is full.
     """
     if not output or not inputs or not all(inputs):
         raise EtwError(_CALL, Status.INVALID_PARAMETER, "there are no files to merge, or none to write")
@@ -173,7 +173,7 @@ class _Identifier:
         self.done = Merged()
 
     def events_of(self, log: TraceLog) -> list[Event]:
-        """What identifies the images that ``log`` does not identify itself, in time order.
+        """The identities of the images that ``log`` does not identify, in time order.
 
         One pass; memory is bounded by the number of image events.
         """
@@ -251,7 +251,7 @@ def _about_images(block: EventBlock) -> NDArray[np.bool_]:
 
 
 def _place(event: Event, fields: Fields) -> tuple[int, int, int]:
-    """What an identity refers to: process, base and time of an image event."""
+    """The target of an identity: process, base and time of an image event."""
     return int(fields.get("ProcessID", 0)), int(fields["ImageBase"]), event.time
 
 

@@ -141,7 +141,7 @@ def read_members(head: Any) -> dict[str, Any]:
 
 
 def write_members(head: Any, request: SessionRequest) -> None:
-    """The other direction. What a member cannot hold is cut: `check_numbers` comes first."""
+    """The other direction. A value that is too large for a member is cut: `check_numbers` comes first."""
     head.Wnode.Guid, head.Wnode.ClientContext = guid_of(request.guid), request.clock
     head.LogFileMode = int(request.mode)
     for theirs, ours in NUMBERS.items():

@@ -4,8 +4,8 @@
         session.enable("My-Provider", level=4)
         run()
 
-They use the same `kernel_choice` as the functions of the API. Every failure is an `EtwError` with the code that those
-functions return, and the reason.
+They use the same `kernel_choice` as the functions of the API. Every failure is an `EtwError` with the API's code and
+the reason.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ __all__ = [
 
 
 class Session:
-    """A trace session. Entering a ``with`` block starts it, leaving stops it.
+    """A trace session. A ``with`` block starts the session at its begin and stops the session at its end.
 
     ``file`` is the log file, empty for none. The other arguments are the fields of `SessionRequest`; 0 leaves them to
     the system. ``targets`` are the processes whose branches a software LBR may record.
@@ -57,7 +57,7 @@ class Session:
 
     @classmethod
     def of(cls, name: str, *, on: Kernel | None = None) -> Session:
-        """The running session of that name; leaving a ``with`` block of it stops it, too."""
+        """The running session of that name; the end of a ``with`` block stops this session, too."""
         found = cls(name, on=on)
         state = found._control(Control.QUERY)
         found.handle, found._request = state.handle, state.request
@@ -87,7 +87,7 @@ class Session:
         self, *, providers: Iterable[tuple[UUID | str, int, int]] = (), masks: Sequence[int] = (),
         lbr: int | None = None,
     ) -> SessionState:  # fmt: skip
-        """Start it and configure it; a session that cannot be configured so is stopped.
+        """Start and configure the session; a session that cannot be configured is stopped.
 
         ``providers`` are enabled with their level and keywords. The words of ``masks`` are added to the groups of a
         system logger. ``lbr`` are EVNTRACE_LBR_FLAGS of branch records with PMC interrupts; ``None`` records none.
@@ -122,7 +122,7 @@ class Session:
     def update(self, **changes: Any) -> SessionState:
         """Change ``maximum_buffers``, ``flush_timer``, ``enable_flags``, ``file`` or the real-time bit of ``mode``.
 
-        What is not named does not change.
+        Settings that are not named do not change.
         """
         unknown = set(changes) - {f.name for f in fields(SessionRequest)}
         if unknown:
@@ -189,7 +189,7 @@ class Session:
 
     @property
     def masks(self) -> list[int]:
-        """The eight words of its group masks; word 0 is EnableFlags. Of system loggers."""
+        """The eight words of its group masks; word 0 is EnableFlags. For system loggers only."""
         handle = self._handle("TraceQueryInformation")
         words: list[int] = self._kernel.query_information(handle, Info.SYSTEM_TRACE_ENABLE_FLAGS_INFO, None)
         return words

@@ -179,7 +179,7 @@ def timed(owner: int, stream: Stream, start: int | None = None, end: int | None 
     """The parts of ``stream`` that have events from ``start`` to ``end``, both FILETIMEs and included."""
     for part in stream.parts():
         times = filetimes(part.block.time, stream.header)
-        # Where a damaged time stamp jumps back, the order of the log counts.
+        # If a damaged time stamp jumps back, the order of the log counts.
         order = np.maximum.accumulate(times)
         at = 0 if start is None else int(np.searchsorted(order, start))
         stop = len(times) if end is None else int(np.searchsorted(order, end, "right"))
@@ -231,7 +231,7 @@ _LOOK = 0.25
 
 @dataclass(slots=True)
 class _SocketRead:
-    """The result of one read of the socket: whole buffers, and the last marker among them."""
+    """The result of a read of the socket: whole buffers, and the last marker among them."""
 
     data: bytearray = field(default_factory=bytearray)
     at: list[int] = field(default_factory=list)
@@ -251,7 +251,7 @@ class Channel(Protocol):
 
 
 class LiveStream:
-    """The events of a session as it delivers them, until it stops; ``channel`` is connected to its daemon.
+    """The events of a session as they are delivered, until the session stops; ``channel`` is connected to its daemon.
 
     `FormatError` for anything that is no trace, `EtwError` 4201 if the session ends before its header has come.
     """

@@ -54,8 +54,8 @@ def open_calls(
 
     ``kind`` is perf's branch type (`branch_type`). Entries are replayed oldest to newest: a call is pushed, a return
     pops, jumps (tail calls among them) change nothing, zero-length calls are passed over. A system call or interrupt is
-    pushed too; returning from it drops it with all calls made inside, and a near return never pops it. Where it
-    was not recorded, nothing happens.
+    pushed too. The return from a handler drops the handler with all calls made inside; a near return never pops a
+    handler. Nothing happens if the handler's entry was not recorded.
 
     Returns a mask over the entries, whose ``source`` addresses are the frames of the callers (leaf side first), and
     the number of near returns of each stack, outside of handlers, that found no call, int64: the window began that
@@ -174,10 +174,10 @@ def call_frames(
 
 
 class Links(NamedTuple):
-    """What stitches each stack to an earlier one; one value a stack.
+    """The join of each stack to an earlier stack; one value a stack.
 
-    ``previous`` int64: the stack that it goes on with, -1 none. ``cut`` int64: the first entry of that stack, counted
-    from its newest, that follows the last entry of this one.
+    ``previous`` int64: the stack that it goes on with, -1 none. ``cut`` int64: the entry of the earlier stack, counted
+    from its newest, that follows the last entry of this stack.
     """
 
     previous: NDArray[np.int64]
@@ -229,7 +229,7 @@ def joined(stack: int, links: Links, offsets: NDArray[np.int64]) -> NDArray[np.i
 
 
 def _before(thread: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The row before each one that has the same thread, -1 where it is the first."""
+    """The previous row of the same thread, -1 for a thread's first row."""
     order = np.argsort(thread, kind="stable")
     before = np.full(len(thread), -1, np.int64)
     same = thread[order[1:]] == thread[order[:-1]]

@@ -170,7 +170,7 @@ class Conversion(NamedTuple):
 
 
 def bit_names(value: int, notation: str) -> list[str]:
-    """The names of the set bits from bit 0 up, as `notation` calls them; undefined ones as ``bit 11``."""
+    """The names of the set bits from bit 0 up, as `notation` calls them; an undefined bit is called ``bit 11``."""
     named = {mask: name for name, mask in NOTATIONS[notation].named().items()}
     return [named.get(1 << i, f"bit {i}") for i in range(value.bit_length()) if value >> i & 1]
 
@@ -230,15 +230,15 @@ def capture_mask(value: int, notation: str) -> int:
 
 
 def recorded_classes(value: int, notation: str) -> list[str]:
-    """What a selection records, as names of `CAPTURES`."""
+    """The branches that a selection records, as names of `CAPTURES`."""
     return _names(capture_mask(value, notation))
 
 
 def convert(value: int, source: str, target: str) -> Conversion:
     """The selection ``value`` of notation ``source`` in notation ``target`` (short names of `NOTATIONS`).
 
-    Where the target cannot say exactly the same, its value records *more*, never less, and the notes name what. An
-    architectural LBR value has its enable bit set. Raises `SelectionError` if ``value`` is not valid.
+    If the target cannot express the selection exactly, its value records *more*, never less, and the notes name the
+    excess. An architectural LBR value has its enable bit set. Raises `SelectionError` if ``value`` is not valid.
     """
     validate(value, source)
     if source == target:
@@ -254,7 +254,7 @@ def convert(value: int, source: str, target: str) -> Conversion:
 
 
 def _inexpressible(value: int, source: str) -> list[str]:
-    """What a selection says that only its own notation can."""
+    """The parts of a selection that only its own notation can express."""
     if source == _PERF:
         notes = [note.format(name) for name, note in _PERF_NOTES.items() if value & PERF_SELECT[name]]
         if not value & (PERF_SELECT["USER"] | PERF_SELECT["KERNEL"]):
@@ -268,7 +268,7 @@ def _inexpressible(value: int, source: str) -> list[str]:
 
 
 def _to_perf(wanted: int) -> tuple[int, list[str]]:
-    """The perf flags that capture the least that has all of ``wanted`` in it."""
+    """The perf flags of the smallest capture that contains all of ``wanted``."""
     classes, levels = wanted & CLASSES, wanted & LEVELS
     if not classes or not levels:
         return 0, [
@@ -290,7 +290,7 @@ def _excess(names: tuple[str, ...], classes: int) -> tuple[bool, int, int]:
 
 
 def _union(names: Iterable[str]) -> int:
-    """What these perf flags capture."""
+    """The branches that these perf flags capture."""
     return reduce(or_, (PERF_CAPTURES[name] for name in names), 0)
 
 

@@ -13,7 +13,7 @@ __all__ = ["branch_type", "flag", "flag_known", "flags_from_info", "flags_of_kin
 
 _EXTENDED = 15
 
-# perf swaps field by field, and priv and what follows it are one field of 34 bits there: not_taken came later.
+# perf swaps field by field, and treats priv and all later bits as one field of 34 bits: not_taken came later.
 _BIG_ENDIAN = [*[name for name in FLAG_FIELDS if name not in ("not_taken", "reserved")], "rest"]
 
 
@@ -77,9 +77,9 @@ _ARCHITECTURAL = np.uint64(0x1F << 56)
 def flags_from_info(info: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """uint64 flag words for uint64 LBR_INFO words. A word of 0 records nothing: neither mispredicted nor predicted.
 
-    A word with one of the bits that only architectural LBR has is read by that format, where a cycle count is one only
-    if the word says so; any other by format ``info``, where it always is. An architectural record of a conditional
-    branch without a valid count cannot be distinguished from the latter.
+    A word with a bit that only architectural LBR has is read in that format, whose cycle count is valid only if the
+    word says so. Any other word is read in format ``info``, whose cycle count is always valid. An architectural record
+    of a conditional branch without a valid count cannot be distinguished from the latter.
     """
     from .registers import FORMATS
 

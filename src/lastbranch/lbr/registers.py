@@ -28,7 +28,7 @@ ABORT_TO = "the start of the HLE region, or the RTM abort handler"
 
 @dataclass(frozen=True, slots=True)
 class RegisterFormat:
-    """Where each field is in the registers of a record. ``number`` is LBR_FMT, ``None`` where it has none."""
+    """The place of each field in the registers of a record. ``number`` is LBR_FMT, ``None`` where it has none."""
 
     name: str
     number: int | None

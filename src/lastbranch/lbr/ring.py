@@ -5,7 +5,7 @@ return takes back the newest record (last in, first out), and a zero-length call
 which position-independent code reads its own address) is left out because no return will answer it. The text names no
 encoding, so every near call whose target is the end of its own instruction is one: with prefixes, or indirect.
 
-Where the text is silent: a return finds an empty ring -> nothing happens and the top of stack stays; a branch of a
+Two cases are not in the text. A return that finds an empty ring leaves the top of stack as it is; a branch of a
 type that no class bit names (a fault, a type that is not known) goes by the FAR_BRANCH bit.
 """
 
@@ -57,7 +57,7 @@ class Record(NamedTuple):
 class Ring:
     """The reference model: ``depth`` slots, and the selection ``select`` (MSR_LBR_SELECT) that decides what goes in.
 
-    One branch at a time, as the processor does it. The tests compare `ring_contents` (what the software branch record
+    Takes one branch at a time, like the processor. The tests compare `ring_contents` (what the software branch record
     uses) and `open_calls` with it.
 
     Raises `SelectionError` for a selection that is not valid: what the ring would hold is undefined.
@@ -122,11 +122,11 @@ def ring_contents(
     cpl: ArrayLike = 3,
     length: NDArray[np.uint64] | None = None,
 ) -> NDArray[np.intp]:
-    """What an empty `Ring` holds after a burst of branches: their indices in the burst, newest first.
+    """The content of an empty `Ring` after a burst of branches: indices in the burst, newest first.
 
-    ``source``, ``target`` and ``kind`` have one value a branch, oldest first; ``cpl`` is one level or one a branch.
-    ``length`` are the bytes of the instructions, 0 or ``None`` where they are not known (see `ZERO_LENGTH`).
-    Raises `SelectionError` as `Ring` does.
+    ``source``, ``target`` and ``kind`` have one value a branch, oldest first; ``cpl`` is one level for all branches, or
+    one level a branch. ``length`` are the bytes of the instructions, 0 or ``None`` where they are not known (see
+    `ZERO_LENGTH`). Raises `SelectionError` as `Ring` does.
     """
     lifo, captures = _programmed(select)
     rows = np.flatnonzero(captures[(np.asarray(cpl) != 0).astype(np.intp), kind])

@@ -1,4 +1,5 @@
-"""The contents of a capture: profile, tables, streams of sample batches. Of this package it imports only the errors."""
+"""The contents of a capture: profile, tables, streams of sample batches. The model imports nothing of lastbranch but
+the errors."""
 
 from __future__ import annotations
 

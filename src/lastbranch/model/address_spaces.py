@@ -32,7 +32,7 @@ class AddressSpaces(Protocol):
         """int64 row of the processes table for each scope, -1 unknown."""
 
     def weights_of(self, scope: NDArray[np.int64]) -> NDArray[np.int64] | int:
-        """How often each sample of these scopes counts (int64), or one number for all of them."""
+        """The weight of each sample of these scopes (int64), or one number for all."""
 
     def threads_of(self, batch: SampleBatch, scope: NDArray[np.int64]) -> NDArray[np.int64]:
         """int64 row of the threads table for each sample, -1 unknown."""
@@ -47,4 +47,4 @@ class AddressSpaces(Protocol):
         """(int64 module row or -1, uint64 module address) of each address; unmapped ones keep their own address."""
 
     def loads(self) -> Iterator[Load]:
-        """Every mapping in every process that saw it; what a child has of its parent is its own."""
+        """Every mapping in every process that saw it; a mapping that a child inherits is the child's own."""

@@ -1,9 +1,9 @@
 """Shared by all writers of files: the output appears complete, or the old file stays.
 
 A file being written is next to its final name, as ``NAME.part-`` and 16 random digits: process ids will not do, since
-in containers every program is process 1. Its maker holds a lock on it (flock). A part whose lock is free is of a
-program that was killed, and goes when the next one of that name is made. Windows has no such locks: parts that nobody
-has written to for a day go there.
+in containers every program is process 1. Its maker holds a lock on it (flock). A part whose lock is free belongs to a
+killed program; the next part of that name removes it. Windows has no such locks: parts that nobody has written to for a
+day go there.
 """
 
 from __future__ import annotations
@@ -79,8 +79,8 @@ def temporary_file(folder: str | None = None) -> io.BufferedRandom:
 
 
 def temporary_folder(name: str) -> PartFolder:
-    """A folder of this user's alone, in the folder for temporary files. It goes at the end of its context; that of a
-    program that was killed goes when the next one of this ``name`` is made."""
+    """A folder of this user's alone, in the folder for temporary files. The folder goes at the end of its context; the
+    folder of a killed program goes when the next folder of this ``name`` is made."""
     import tempfile
 
     return PartFolder(os.path.join(tempfile.gettempdir(), name), private=True)
@@ -98,7 +98,7 @@ def private_mode() -> int:
 
 
 class NamedFile(io.FileIO):
-    """A raw file whose writing fails with the name that people know it by (`OutputError`), not with none."""
+    """A raw file whose write errors (`OutputError`) carry the name that people know the file by."""
 
     def __init__(self, file: str | int, mode: str, shown: str) -> None:
         super().__init__(file, mode)
@@ -139,7 +139,7 @@ def token() -> str:
 
 
 class _Part:
-    """Something beside ``final``, at ``path``, that belongs to this program until it takes its place or goes."""
+    """A file beside ``final``, at ``path``, that belongs to this program until the file replaces ``final`` or goes."""
 
     def __init__(self, final: str | os.PathLike[str], make: Callable[[str], int]) -> None:
         self.final = os.fspath(final)
@@ -149,7 +149,7 @@ class _Part:
         self._done = False
 
     def discard(self) -> None:
-        """Let nothing of it stay. Raises nothing; where it is over already it does nothing."""
+        """Let nothing of it stay. Raises nothing; a second call does nothing."""
         raise NotImplementedError
 
     def __exit__(self, *_: object) -> None:
@@ -181,14 +181,14 @@ class PartFile(_Part):
         return self
 
     def appear(self) -> None:
-        """Close the file and let it take its name, and the place of what has that. `OutputError`: nothing of it stays.
+        """Close the file and give it its final name, in place of an older file. `OutputError`: nothing of it stays.
 
         Users that buffer flush first."""
         with on_failure(self.discard):
             self.move(self.final)
 
     def move(self, name: str) -> None:
-        """Close the file and let it have another name than it was made for. `OutputError`: it is where it was."""
+        """Close the file under another name than the planned one. `OutputError`: it is where it was."""
         with naming(name):
             if os.name == "nt":  # what is open cannot be renamed there
                 self.file.close()
@@ -226,7 +226,7 @@ class PartFolder(_Part):
         return os.path.join(self.path, name)
 
     def shown(self, name: str) -> str:
-        """What people know that file as."""
+        """The name that people know the file by."""
         return os.path.join(self.final, name)
 
     def open(self, name: str) -> IO[bytes]:
@@ -268,7 +268,7 @@ class PartFolder(_Part):
 
 @contextmanager
 def writing_file(path: str) -> Iterator[IO[bytes]]:
-    """A new file that appears as ``path`` when all is written; what had that name stays as it is until then.
+    """A new file that appears as ``path`` when all is written; until then, an older file of that name stays.
 
     A device or a pipe is written to as it is. Raises `OutputError` where it cannot be written.
     """
@@ -289,7 +289,7 @@ def writing_file(path: str) -> Iterator[IO[bytes]]:
 
 
 def _drop(out: IO[bytes]) -> None:
-    """Close a writer whatever is in its buffer still: it tries to write that, which has failed before."""
+    """Close a writer in spite of a full buffer: closing tries to write the buffer, which has failed before."""
     with suppress(OSError, ValueError):
         out.close()
 

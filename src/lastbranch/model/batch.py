@@ -41,12 +41,12 @@ class EntriesInPlace:
 class SampleBatch:
     """Columns of at most `MAX_SAMPLES` samples, in the order of their stream.
 
-    ``batch["time"]`` is a column by the name that `lastbranch.model.columns` declares; the required ones are
-    attributes too. Ragged groups have ``offsets``: sample *i* owns values ``offsets[g][i]:offsets[g][i + 1]``.
-    Arrays may be views into one buffer; copy what should outlive the next batch.
+    ``batch["time"]`` is a column by the name that `lastbranch.model.columns` declares; required columns are attributes,
+    too. Ragged groups have ``offsets``: sample *i* owns values ``offsets[g][i]:offsets[g][i + 1]``. Arrays may be views
+    into one buffer; copy what should outlive the next batch.
 
-    Batches of `SampleStream.stacks` can have their branch entries ``in_place``: ``columns`` has them once one was asked
-    for by its name.
+    Batches of `SampleStream.stacks` can have their branch entries ``in_place``: ``columns`` has all of them once any
+    was asked for by name.
     """
 
     __slots__ = ("columns", "in_place", "offsets")
@@ -176,7 +176,7 @@ def cuts(ends: NDArray[np.int64], limit: int) -> Iterator[tuple[int, int]]:
 
 
 def concatenate(batches: list[SampleBatch]) -> SampleBatch:
-    """One batch of all ``batches``, which must have the same columns (those of one stream do)."""
+    """One batch of all ``batches``, which must have the same columns (batches of one stream have)."""
     if len(batches) == 1:
         return batches[0]
     names = [c.name for c in REQUIRED] if not batches else list(batches[0].columns)
@@ -218,7 +218,7 @@ class SampleFilter:
         return self.by_columns or bool(self.modules)
 
     def __call__(self, batch: SampleBatch) -> SampleBatch:
-        """``batch`` itself where all of it is wanted (but for ``modules``), else a smaller one."""
+        """``batch`` itself if every row is wanted (but for ``modules``), else a smaller batch."""
         if not self.by_columns:
             return batch
         keep = np.ones(len(batch), bool)

@@ -25,8 +25,8 @@ class Clock:
 
     ``name``       what it is: ``perf_clock``, ``CLOCK_MONOTONIC``, ``QPC``, ``system time``, ``TSC``, or ``file order``
                    where the source has no time stamps and ``time`` only orders records.
-    ``frequency``  ticks a second; 0 for ``file order``.
-    ``wall``       ``(ticks, ns since 1970-01-01 UTC)`` of one instant, where the source gives it.
+    ``frequency``  ticks a second; 0 for ``file order``. ``wall`` ``(ticks, ns since 1970-01-01 UTC)`` of one instant,
+    if the source gives one.
     """
 
     name: str = "perf_clock"

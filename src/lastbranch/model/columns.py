@@ -26,7 +26,7 @@ class Mode:
 
 
 class Column(NamedTuple):
-    """One declared column. ``optional`` ones are absent from a batch whose source lacks them."""
+    """One declared column. A batch lacks each ``optional`` column that its source lacks."""
 
     name: str
     dtype: str

@@ -1,7 +1,7 @@
-"""Where kernel addresses begin, and which address space an address belongs to.
+"""The start of kernel addresses, and the address space of an address.
 
-64-bit systems that record branches give the kernel the upper half. 32-bit Windows does, too, and 32-bit Linux splits
-where it was configured (3 GiB for the user, or 1, 2 or 2.75; Arm's modules lie 16 MiB below). On a few machines (s390,
+64-bit systems that record branches give the kernel the upper half. 32-bit Windows does, too. 32-bit Linux has a
+configured split (3 GiB for the user, or 1, 2 or 2.75; Arm's modules lie 16 MiB below). On a few machines (s390,
 sparc64) the kernel has a whole space of its own. The place where the kernel was mapped shows which it is.
 """
 
@@ -45,7 +45,7 @@ def guest_host(owner: int) -> int:
 
 
 def kernel_map_start(start: int, end: int, offset: int) -> int:
-    """Where the kernel's mapping ``start:end`` really begins: that of an old recorder covers user space, too.
+    """The true start of the kernel's mapping ``start:end``: an old recorder's mapping covers user space, too.
 
     ``offset`` is then the address of the kernel's first symbol.
     """

@@ -1,8 +1,8 @@
 """Time order over batches that arrive in file order, in bounded memory.
 
-A reader knows for each batch a *watermark*: no later batch of its stream holds an earlier time. What is at or
-below the watermark can go out; the rest waits. If too much waits it is sorted and spilled to a temporary file,
-and the sorted runs are merged at the end. Equal times stay in file order.
+A reader knows for each batch a *watermark*: no later batch of its stream holds an earlier time. Samples at or below the
+watermark can go out; later samples wait. If too much waits it is sorted and spilled to a temporary file, and the sorted
+runs are merged at the end. Equal times stay in file order.
 """
 
 from __future__ import annotations
@@ -126,6 +126,6 @@ def _unspill(run: IO[bytes]) -> Iterator[SampleBatch]:
 
 
 def watermarks(earliest: Sequence[int]) -> NDArray[np.int64]:
-    """Of each block of samples, the earliest time in all blocks after it, from the ``earliest`` time in each block."""
+    """For each block of samples, the earliest time in all later blocks, from the ``earliest`` time in each block."""
     times = np.array([*earliest, np.iinfo(np.int64).max], np.int64)
     return np.minimum.accumulate(times[::-1])[::-1][1:]

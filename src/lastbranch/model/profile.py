@@ -39,7 +39,7 @@ TABLES: dict[str, type] = {
 class Profile:
     """One capture, after its index pass: tables complete, samples still in the file.
 
-    What a format's reader returns lacks the binder, and processes and threads, until `lastbranch.bind.bind` adds them;
+    The profile of a format's reader has no binder, processes and threads until `lastbranch.bind.bind` adds them;
     `lastbranch.open` returns it whole.
 
     ``records``  number of records by name, of every kind that the file has, unknown ones included.
@@ -143,7 +143,7 @@ class Profile:
 
     @property
     def captures(self) -> list[Capture]:
-        """What it was read from: itself, or the captures that were opened together."""
+        """The captures of this profile: the profile itself, or the captures that were opened together."""
         start = None if self.start is None else self.clock.wall_ns(self.start)
         own = self.name, self.format, self.recorder, self.machine.host
         return [Capture(*own, start, self.samples, self.entries)]

@@ -33,5 +33,5 @@ def _escape(name: str, also: str) -> str:
 
 
 def _bytes(letter: str) -> bytes:
-    """What stood in the file: a byte that is no UTF-8, or the letter; UTF-16 has lone surrogates, too."""
+    """The content of the file: a byte that is not UTF-8, or the letter; UTF-16 has lone surrogates, too."""
     return letter.encode("utf-8", "surrogateescape" if "\udc80" <= letter <= "\udcff" else "surrogatepass")

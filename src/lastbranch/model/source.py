@@ -20,7 +20,7 @@ MEMORY = 256 << 20
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Budgets for reading one file. What goes beyond one is not read: what precedes it is delivered, and
+    """Budgets for reading one file. Reading stops at a limit: everything before the limit is delivered, and
     ``profile.damage`` names the place."""
 
     memory: int | None = None
@@ -36,12 +36,12 @@ class Limits:
         return max(MEMORY, size) if self.memory is None else self.memory
 
     def expanded(self, packed: int) -> int:
-        """What ``packed`` compressed bytes may become."""
+        """The largest size to which ``packed`` compressed bytes may expand."""
         return max(self.expansion, self.ratio * packed)
 
     @staticmethod
     def current() -> Limits:
-        """Those that `limited` set, or the default."""
+        """The limits that `limited` set, or the defaults."""
         return _CURRENT.get()
 
 
@@ -107,7 +107,7 @@ _ANNOUNCED = 64
 
 
 class OpenFile:
-    """A `Source` over a file that is open for reading, without a buffer. Whoever opened it, or `close`, closes it."""
+    """A `Source` over a file that is open for reading, without a buffer. The opener, or `close`, closes it."""
 
     def __init__(self, file: IO[bytes], name: str) -> None:
         self.name, self.limits, self._file = name, Limits.current(), file

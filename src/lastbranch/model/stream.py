@@ -54,7 +54,8 @@ class StackWatcher(Protocol):
         the columns time, ip, pid, event and mode at least. ``known`` is the timeline up to the end of the block."""
 
     def end(self, whole: bool) -> None:
-        """The index is complete. ``whole``: all samples were seen, each once. Readers that show none do not call it."""
+        """The index is complete. ``whole``: all samples were seen, each once. Readers without progress do not call
+        it."""
 
 
 @dataclass(slots=True)
@@ -89,7 +90,7 @@ class SampleStream:
     def batches(self, columns: Collection[str] | None = None, *, ordered: bool = False) -> Iterator[SampleBatch]:
         """Iterate over the stream in file order, or by time.
 
-        ``columns`` names the optional columns that are wanted (``None``: every one); the required ones always come.
+        ``columns`` names the wanted optional columns (``None``: all); required columns are always present.
         ``ordered=True`` sorts by time in bounded memory, spilling to a temporary file where the disorder is large.
         Raises `KeyError` for a name that `COLUMNS` does not declare; a column that the stream lacks is just absent.
         """
@@ -103,8 +104,8 @@ class SampleStream:
     def stacks(self) -> Iterator[SampleBatch]:
         """The stream in file order, of the optional columns those of branch entries: `ENTRY`.
 
-        They can be ``in_place``, in a buffer of the reader, which saves copying them, if each batch is used only until
-        the next one.
+        Batches can be ``in_place``, in a buffer of the reader, which saves a copy, if each batch is used only until the
+        next batch.
         """
         return (batch for batch, _ in self._watched(self.reader(frozenset((*ENTRY, IN_PLACE)))))
 

@@ -39,7 +39,7 @@ class Node:
 
 @dataclass(slots=True)
 class Machine:
-    """Where the capture was made (TB5's hardware and software sections). Empty strings and 0 mean not known."""
+    """The machine of the capture (TB5's hardware and software sections). Empty strings and 0 mean not known."""
 
     arch: str = ""
     """As ``uname -m`` says: ``x86_64``, ``aarch64``."""
@@ -63,7 +63,7 @@ class Machine:
 
 
 class ModuleKind(StrEnum):
-    """What a mapping is of, which decides how addresses in it are written."""
+    """The kind of a mapping's content, which decides how its addresses are written."""
 
     FILE = "file"
     """A binary with a path: link addresses through its executable load segment."""
@@ -136,8 +136,9 @@ class Module:
 
     @property
     def identity(self) -> str:
-        """What the mappings of one build of a binary have in common, on any host and under any path: ``build-id:HEX``,
-        ``pdb:GUID:AGE`` or ``pe:TIMESTAMP:SIZE``, in hexadecimal. Empty where nothing recorded identifies it."""
+        """The properties that all mappings of one build of a binary share, on any host and under any path:
+        ``build-id:HEX``, ``pdb:GUID:AGE`` or ``pe:TIMESTAMP:SIZE``, in hexadecimal. Empty where nothing recorded
+        identifies it."""
         if self.build_id:
             return f"build-id:{self.build_id.hex()}"
         if self.pdb_guid:
@@ -146,8 +147,8 @@ class Module:
 
     @property
     def is_pe(self) -> bool:
-        """Whether what is known of it is what Windows knows of modules: it is then loaded as a whole, and its addresses
-        count from its base. With a binary they are link addresses (``image_base`` and that distance)."""
+        """Whether the module is described as Windows describes modules: loaded as a whole, with addresses that count
+        from its base. With a binary they are link addresses (``image_base`` and that distance)."""
         return bool(self.pdb_guid or self.timestamp or "\\" in self.name)
 
 
@@ -228,7 +229,7 @@ class Rows(Sequence[_Row]):
 
 @dataclass(slots=True)
 class Event:
-    """What was counted to take samples, and how it was programmed."""
+    """The event that was counted to take samples, and its programming."""
 
     name: str
     period: int = 0

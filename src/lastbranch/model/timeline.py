@@ -91,7 +91,7 @@ class Timeline:
         self.add(Change.NAME, time, pid, tid=tid, module=index)
 
     def place(self, offset: int) -> None:
-        """What follows was read from ``offset`` of the file on."""
+        """The next changes were read from ``offset`` of the file on."""
         rows, offsets = self._places
         if rows and rows[-1] == len(self):
             offsets[-1] = offset
@@ -100,7 +100,7 @@ class Timeline:
             offsets.append(offset)
 
     def offset_of(self, row: int) -> int:
-        """Where in the file ``row`` was read, as exactly as `place` recorded; 0 where it did not."""
+        """The offset in the file of ``row``, as exactly as `place` recorded it; 0 if not recorded."""
         rows, offsets = self._places
         at = bisect_right(rows, row) - 1
         return offsets[at] if at >= 0 else 0

@@ -198,7 +198,7 @@ _SIZES = {"buf_ptr": "size_of_buffer", "buffer": "size_of_buffer", "data_ptr": "
 
 
 def _taker(function: str, argument: Argument) -> Callable[[Any, dict[str, Any]], Any]:
-    """What makes the Python argument out of a C word and of the words before it."""
+    """Makes the Python argument from a C word and the words before it."""
     name, kind = argument.name, argument.declared
     if kind == "TBRW_PTR":
         return lambda word, _: _handles.get(word)

@@ -165,7 +165,8 @@ class BytesDraft:
 
 
 def _follow(struct: Struct, row: Array, own: range) -> tuple[Struct, bytes]:
-    """(structure, bytes) of the entries that a pointer leads to. Raises `TbrwError` if it does not lead to them."""
+    """(structure, bytes) of the entries that a pointer leads to. Raises `TbrwError` if the path does not lead to a
+    field."""
     pointer = POINTERS[struct.name]
     arch = int(row["arch_type"]) if len(pointer.targets) > 1 else ArchType.UNKNOWN
     if arch not in set(ArchType):
@@ -277,7 +278,8 @@ _IN_LEGACY = {
 
 
 class Check(NamedTuple):
-    """What ``record`` must fulfil where its section has ``before`` of its kind already; else ``problem``."""
+    """The rule for a ``record`` whose section already has ``before`` records of its kind; ``problem`` if the rule is
+    broken."""
 
     holds: Callable[[Any, int], bool]
     status: Status
@@ -416,7 +418,7 @@ class Drafts:
     # -- done
 
     def done_section(self, section: int, stream: int | None) -> None:
-        """Check that a section is complete, and commit it if it is global."""
+        """Check that a section is complete; commit a global section."""
         if stream is not None and section == StreamSection.DATA:
             self._data[stream].check_complete(self._record_sizes.get(stream, 0))
             return

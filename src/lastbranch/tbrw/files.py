@@ -7,8 +7,8 @@
         with file.writing_stream() as stream, stream.writing(StreamSection.STREAM_INFO) as section:
             section.put(TBRW_STREAM_INFO(stream_type=TBRW_CUSTOM_STREAM))
 
-A ``with`` that ends normally completes its section or stream; one that ends by an exception gives it up. What was
-completed before stays in the file. Refusals are `TbrwError`.
+A ``with`` block that ends normally completes its section or stream; an exception discards the section or stream.
+Sections and streams completed before stay in the file. Refusals are `TbrwError`.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ class SectionWriter:
 
 
 class Owner:
-    """What has sections: a file, or a stream that is open."""
+    """A file or an open stream: each has sections."""
 
     def __init__(self, handle: Handle, stream: int | None) -> None:
         self.handle, self.stream = handle, stream
@@ -219,7 +219,7 @@ class Tb5(Owner):
 
     @property
     def damage(self) -> list[Damage]:
-        """What was found damaged when it was opened."""
+        """The damage that was found at opening."""
         return self.handle.store.damage
 
     @contextmanager

@@ -116,8 +116,9 @@ def _save_records(file: IO[bytes], view: Tb5File, key: Table) -> bytes:
 def load(source: str, target: str, check: Callable[[str], None] = lambda name: None) -> None:
     """Write the TB5 file ``target`` from what `save` left, through the calls of the guide.
 
-    ``check`` gets its name before anything is written. Raises `FormatError` if ``source`` or a file of records is not
-    as it was written, `TbrwError` if it breaks a rule, `FileExistsError` if ``target`` is one of them.
+    ``check`` gets its name before anything is written. Raises `FormatError` if ``source`` or a file of records was
+    changed after writing, `TbrwError` if ``source`` breaks a rule, and `FileExistsError` if ``target`` is one of these
+    files.
     """
     _check_different([source, target])
     with Tb5File(FileSource(source)) as saved:

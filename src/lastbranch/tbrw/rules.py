@@ -1,7 +1,7 @@
 """The usage rules of the guide's chapters 3 to 6 as a state machine: which call is allowed now.
 
-A `Rules` object gets what a file holds and how it was opened, and touches no file. Each method is one call of the API:
-it changes the state, or raises `TbrwError` with the status of the broken rule and changes nothing. `drafts` decides
+A `Rules` object gets what a file holds and how it was opened, and touches no file. Each method is one call of the API.
+A call changes the state, or raises `TbrwError` with the status of the broken rule and changes nothing. `drafts` decides
 what a section must contain; this module decides when it may be used.
 
     section   absent --writing--> open for writing --done--> complete <--done-- open for reading <--reading-- complete
@@ -23,7 +23,7 @@ __all__ = ["Access", "FileMode", "Rules", "Sections"]
 
 
 class Access(Enum):
-    """What a section or stream is open for."""
+    """The purpose for which a section or stream is open."""
 
     READING = "reading"
     WRITING = "writing"
@@ -34,7 +34,8 @@ NOT_OPEN = {Access.READING: Status.SECTION_NOT_READABLE, Access.WRITING: Status.
 
 
 class Sections:
-    """Sections of one ``kind``: existing ones, which are complete or ``generated`` by binding, and open ones."""
+    """The sections of one ``kind``: existing sections, which are complete or ``generated`` by binding, and open
+    sections."""
 
     def __init__(self, kind: type[IntEnum], existing: Iterable[int] = (), where: str = "the file") -> None:
         self.kind, self.where = kind, where
@@ -71,7 +72,8 @@ class Sections:
             raise TbrwError(NOT_OPEN[access], f"{name} of {self.where} is not open for {access.value}")
 
     def access(self, section: int) -> Access:
-        """What the section is open for. Raises `TbrwError` (BAD_PARAMETER) if it is not open: done_ without begin."""
+        """The purpose for which the section is open. Raises `TbrwError` (BAD_PARAMETER) if it is not open: done_
+        without begin."""
         section = self.known(section)
         if section not in self.open:
             raise TbrwError(Status.BAD_PARAMETER, f"{section.name} of {self.where} is not open, so it cannot be done")
@@ -184,7 +186,7 @@ class Rules:
             raise TbrwError(Status.STREAM_NOT_EXIST, f"stream {number} does not exist; the file has {self.count}")
 
     def stream_access(self, number: int) -> Access:
-        """What a stream is open for. Raises `TbrwError` (BAD_PARAMETER) for done_ without begin."""
+        """The purpose for which a stream is open. Raises `TbrwError` (BAD_PARAMETER) for done_ without begin."""
         if number not in self._open:
             raise TbrwError(Status.BAD_PARAMETER, f"stream {number} is not open, so it cannot be done")
         return self._open[number].use
@@ -254,7 +256,7 @@ class Rules:
             raise TbrwError(Status.SECTION_NOT_EXIST, f"stream {number} has no DATA section")
 
     def bound_now(self, number: int, bound: bool) -> None:
-        """A stream was bound or unbound. What binding generates can be read like a section of the file (6.2)."""
+        """A stream was bound or unbound. Sections that binding generates are read like sections of the file (6.2)."""
         (self.bound.add if bound else self.bound.discard)(number)
         self.sections.generated = {Section.PROCESS_THREAD} if self.bound else set()
 

@@ -14,7 +14,8 @@ __all__ = ["Status", "TbrwError", "status_text"]
 
 
 class Status(IntEnum):
-    """What a call returns. The package exports all as ``TBRW_`` + name; ``VT_SUCCESS`` is the guide's name of 0."""
+    """The status that a call returns. The package exports all as ``TBRW_`` + name; ``VT_SUCCESS`` is the guide's name
+    of 0."""
 
     text: str
     """What it means."""
@@ -73,7 +74,7 @@ class Status(IntEnum):
 
 
 def status_text(code: int) -> str:
-    """What status ``code`` means. Raises `TbrwError` (INVALID_ERROR_CODE) for an unknown code."""
+    """The meaning of status ``code``. Raises `TbrwError` (INVALID_ERROR_CODE) for an unknown code."""
     try:
         return Status(code).text
     except ValueError:

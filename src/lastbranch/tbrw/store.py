@@ -27,7 +27,7 @@ from .structures import ID_MARK
 __all__ = ["Store", "file_name", "translated"]
 
 
-# -- CREATE_ALWAYS: the new file replaces an older one only when it holds something
+# -- CREATE_ALWAYS: the new file replaces an older file once the new file holds something
 
 _ATTEMPTS = 10
 
@@ -129,7 +129,7 @@ def file_name(name: str) -> str:
 
 class Store:
     """``path`` opened with ``mode``. A new file exists from the start, or replaces an older one at the first commit,
-    and grows with each. ``damage`` and ``closed_well`` say how it was when it was opened."""
+    and grows with each. ``damage`` and ``closed_well`` describe the file at opening."""
 
     def __init__(self, path: str, mode: FileMode) -> None:
         self.path, self.lock = file_name(path), RLock()
@@ -209,7 +209,7 @@ class Store:
 
     @contextmanager
     def adding(self) -> Iterator[Tb5Writer]:
-        """What is written inside becomes part of the file at the end; after an exception none of it does."""
+        """Data written inside the block becomes part of the file at its end; after an exception, nothing does."""
         with self.lock, translated():
             writer = self.writer
             with on_failure(writer.rollback):
@@ -246,7 +246,7 @@ class Store:
             self._old.pop().close()
 
     def close(self, *, abort: bool = False) -> None:
-        """Close. What was committed stays. With ``abort`` a new file without content is removed. If nothing was added,
+        """Close. Committed data stays. With ``abort`` a new file without content is removed. If nothing was added,
         nothing is written."""
         with self.lock, translated():
             self.closed = True

@@ -2,7 +2,7 @@
 
 Beyond C, a string field takes `str`, UTF-8 `bytes`, ``None`` or a unique id directly (``host.host_name = "a"``) as well
 as through ``soi_ptr`` and ``soi_uniqueid``, and a pointer field takes a structure, a list of them, a ctypes array or a
-ctypes pointer. What a field points to is kept alive by the structure. The size field is filled in from the start.
+ctypes pointer. A structure keeps the targets of its pointers alive. The size field is filled in from the start.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-# -- targets of strings and pointers: no number is followed as a pointer unless it was set as one
+# -- targets of strings and pointers: a number is followed as a pointer only if a pointer was stored there
 #
 # A C library has to trust its caller's pointers. Here a pointer field is a plain 64-bit word to ctypes, so it may hold
 # a unique id, a stale address or any number. To follow that would crash the process. Every target is
@@ -102,7 +102,7 @@ def text_at(address: int) -> str | None:
 
 
 class TBRW_STRING_OR_ID(ctypes.Union):  # noqa: N801 (the guide's name)
-    """A string (8.1): a pointer when it is written, a unique id when it was read."""
+    """A string (8.1): a pointer in a structure to be written, a unique id in a structure that was read."""
 
     _fields_ = (("soi_uniqueid", ctypes.c_uint64), ("_pointer", ctypes.POINTER(ctypes.c_wchar)))
 
@@ -176,7 +176,7 @@ class Record(ctypes.Structure):
 
 
 def _pointer_to(kind: type[Record], value: Any) -> Any:
-    """What a field of type pointer-to-``kind`` takes for ``value``; its target is registered."""
+    """The content of a field of type pointer-to-``kind`` for ``value``; the target is registered."""
     if isinstance(value, list | tuple):
         value = (kind * len(value))(*value)
     if isinstance(value, ctypes.Structure):

@@ -17,8 +17,8 @@ WORDS = 8
 
 
 class Row(NamedTuple):
-    """One bit, and the ``kinds`` of events that it enables. If it enables none, ``why`` is the reason, which is empty
-    for a bit that enables none on Windows either."""
+    """A bit, and the ``kinds`` of events that the bit enables. If it enables none, ``why`` is the reason, which is
+    empty for a bit that enables none on Windows either."""
 
     word: int
     bits: int

@@ -88,7 +88,7 @@ class PortableKernel:
         return state
 
     def sessions(self) -> list[SessionState]:
-        """As `Kernel.sessions`. Of a session whose process does not answer, only name, GUID and handle are known."""
+        """As `Kernel.sessions`. If a session's process does not answer, only its name, GUID and handle are known."""
         registry = self.registry
         found, asked = [], []
         for entry in (e for e in registry.entries() if e.ready):

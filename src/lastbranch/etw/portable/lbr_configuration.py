@@ -106,8 +106,8 @@ _REFUSED = {
 
 
 def needed(hooks: Sequence[int]) -> bool:
-    """Whether a session with these triggers needs the software branch record. It runs before a trigger is enabled or
-    a target is named, so that what fails, fails where it is configured."""
+    """Whether a session with these triggers needs the software branch record. The check runs before a trigger is
+    enabled or a target is named, so that the configuring call reports the failure."""
     return bool(hooks) and not has_hardware()
 
 

@@ -8,19 +8,20 @@
 
 Every process has a memfd of its own, so that no process can reach the events, counters or rings of another. All pools
 of a session have the same layout, and a buffer number is used in one pool at a time. The sizes of the layout, its
-geometry, are in a second memfd that nobody can write to: it is sealed (F_SEAL_WRITE).
+geometry, are in a second memfd, which is sealed against writing (F_SEAL_WRITE).
 
 The processes use no locks and no read-modify-write operations. Every word has one writer: the daemon puts buffers into
 a ring; the writer finishes them in that order and counts them. A buffer's commit word, ``events << 32 | bytes``, is
 stored after each event. A store of an aligned word is one instruction on every processor that Python runs on
-(`memoryview` copies a fixed 8 bytes, which compilers turn into a move). x86-64 makes stores visible in their order: who
-sees a commit sees the event. Other processors (ARM) do not; there the daemon calls `read_barrier` after reading commits
-and before reading events.
+(`memoryview` copies a fixed 8 bytes, which compilers turn into a move). x86-64 makes stores visible in their order: a
+reader that sees a commit sees the event. Other processors (ARM) do not; there the daemon calls `read_barrier` after
+reading commits and before reading events.
 
 In buffering mode no buffer goes through a ring. Each writer has `Geometry.kept` buffers of its own, and takes the
 oldest of them for its next events without asking anybody: a flight recorder, whatever the daemon does. The n-th buffer
 that it fills, from 0, is n % kept of its own, and it clears the commit word of the next one before it counts one as
-finished. So a reader that has copied buffer n, and then finds no more than n + kept - 2 finished ones, has a whole one.
+finished. So a reader that has copied buffer n, and then finds at most n + kept - 2 finished buffers, has a whole
+buffer.
 
 Memory that nobody has written to costs nothing, so a memfd has room for the largest pool that the session may get. The
 daemon trusts nothing in it: a writer may be another program that stores anything anywhere. Whenever the daemon takes
@@ -54,7 +55,7 @@ ANY_PROCESSOR = 0xFFFF
 FULL = 8
 """Word of page 0, stored by the daemon: 1 while a real-time backlog is full and no buffer gets free."""
 
-# Words of a slot page. Those of the writer and those of the daemon are in different cache lines.
+# Words of a slot page. The writer's words and the daemon's words are in different cache lines.
 DONE = 0
 """Stored by the writer: how many buffers it has finished."""
 LOST = 1

@@ -1,7 +1,7 @@
 """Profile sources: the events that can interrupt a processor at an interval.
 
-Numbers and names below 25 are KPROFILE_SOURCE's. Those from 25 on are what Windows calls the architectural events of
-Intel's processors. Further ones are events of this machine, known by their names.
+Numbers and names below 25 are KPROFILE_SOURCE's. Sources from 25 on are Intel's architectural events, by Windows'
+names. Further ones are events of this machine, known by their names.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def profile_sources(kernel: Kernel | None = None) -> list[ProfileSource]:
 
 
 def _offered(kernel: Kernel, source: int) -> bool:
-    """Whether the processor can interrupt for it: opens it for the calling thread, in user mode."""
+    """Whether the processor can interrupt for the event: opens the event for the calling thread, in user mode."""
     choices = choices_of(source, kernel)
     return bool(choices) and all(_opens(kernel, choice) for choice in choices)
 
@@ -133,7 +133,7 @@ class SourceSettings:
 
 
 def source_settings(registry: Registry) -> SourceSettings:
-    """What was set; the defaults if the file cannot be read as settings."""
+    """The settings; the defaults if the file cannot be read as settings."""
     with registry.folder() as folder:
         found: SourceSettings | None = read_state(folder, _FILE, SourceSettings)
     return found or SourceSettings()
@@ -151,7 +151,8 @@ def interval(registry: Registry, source: int) -> int:
 
 
 def set_interval(registry: Registry, source: int, value: int) -> int:
-    """Set the interval of ``source`` to the nearest possible one, and return that. `EtwError` 87 as `interval`."""
+    """Set the interval of ``source`` to the nearest possible interval, and return the result. `EtwError` 87 as
+    `interval`."""
     known, now = _known(source, "TraceSetInformation"), source_settings(registry)
     value = min(max(value, known.minimum), known.maximum)
     _store(registry, replace(now, intervals={**now.intervals, source: value}))

@@ -253,7 +253,7 @@ class Connection(Closing):
         return message
 
     def _take(self, most: int) -> bytes:
-        """Read bytes, and keep the descriptors that come with them. (`socket.recv_fds` ignores its flags.)"""
+        """Read bytes, and keep the descriptors that arrive with the bytes. (`socket.recv_fds` ignores its flags.)"""
         found = array("i")
         data, ancillary, _, _ = self.stream.recvmsg(most, socket.CMSG_LEN(MOST_FDS * found.itemsize), _NOT_INHERITED)
         for level, kind, content in ancillary:

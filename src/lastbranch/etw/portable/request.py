@@ -39,7 +39,7 @@ __all__ = [
 
 
 class RequestTrait(Flag):
-    """What a request has besides its mode bits."""
+    """The parts of a request besides its mode bits."""
 
     NONE = 0
     FILE = auto()
@@ -226,7 +226,7 @@ def checked_file(call: str, file: str, mode: int) -> str:
 
 
 def _mode_of(path: Path) -> int:
-    """The mode of the path itself, even if it is a link; that of a file if it does not exist."""
+    """The mode of the path itself, also of a link; the mode of a regular file if nothing exists there."""
     try:
         return path.lstat().st_mode
     except FileNotFoundError:
@@ -263,8 +263,8 @@ def updated(now: SessionRequest, asked: SessionRequest, call: str = "ControlTrac
 
 # -- adjustments that the documents let the system make, as pure functions
 #
-# Source: the page of EVENT_TRACE_PROPERTIES_V2, at the member that is adjusted. Where the page says only "a limit that
-# ETW determines", the limit is our choice and has a name here.
+# Source: the page of EVENT_TRACE_PROPERTIES_V2, at the member that is adjusted. If the page says only "a limit that ETW
+# determines", the limit is our choice and has a name here.
 
 
 BUFFER_KB = (4, 16384)
@@ -280,7 +280,7 @@ MILLISECONDS = 1000
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """What adjustments depend on: logical processors, bytes of memory, bytes of a block of the log file's disk."""
+    """The inputs of adjustments: logical processors, bytes of memory, bytes of a block of the log file's disk."""
 
     processors: int
     memory: int

@@ -115,8 +115,8 @@ class EnableState:
 
 # -- state files: replaced atomically, never through a link
 #
-# Writers hold the registry's lock. So one temporary name is enough, and the next writer overwrites what
-# a killed one left.
+# Writers hold the registry's lock. So one temporary name is enough, and the next writer overwrites the remains of a
+# killed writer.
 
 
 MOST = 1 << 20
@@ -181,7 +181,8 @@ class Registry:
     def folder(self, *names: str) -> Iterator[int]:
         """A descriptor of directory ``root/names...``. Each directory is created if needed, and checked.
 
-        Raises `EtwError` 5 if one is a link, belongs to another user or is open to others, 161 if it cannot be made.
+        Raises `EtwError` 5 if a folder is a link, belongs to another user or is open to others, 161 if it cannot be
+        made.
         """
         with ExitStack() as stack:
             at = None
@@ -210,7 +211,7 @@ class Registry:
     # -- one call each
 
     def entries(self) -> list[Entry]:
-        """Entries of the running sessions, by handle. Those of dead sessions are removed."""
+        """Entries of the running sessions, by handle. Entries of dead sessions are removed."""
         with self.locked() as held:
             return held.entries()
 
@@ -238,7 +239,8 @@ class LockedRegistry:
         self._sessions, self._enable = sessions, enable
 
     def entries(self) -> list[Entry]:
-        """Entries of the running sessions, by handle. Those of dead sessions are removed, and what these enabled."""
+        """Entries of the running sessions, by handle. Entries of dead sessions are removed, together with their
+        enablings."""
         found, stale = [], False
         for key in {name.partition(".")[0] for name in os.listdir(self._sessions)}:
             entry = read_state(self._sessions, f"{key}.state", Entry)
@@ -288,7 +290,8 @@ class LockedRegistry:
             self._forget({entry.handle for entry in self.entries()})
 
     def set_enabled(self, provider: UUID, handle: int, state: EnableState | None) -> None:
-        """Store how session ``handle`` enabled a provider, or (``None``) that it did not. Notifies nobody."""
+        """Store how session ``handle`` enabled a provider, or (``None``) that the session disabled it. Notifies
+        nobody."""
         states = _states(self._enable, str(provider))
         states.pop(handle, None)
         if state is not None:

@@ -87,7 +87,8 @@ class _Session:
 
 @contextmanager
 def _older(output: str) -> Iterator[Callable[[], None]]:
-    """Move an older file away. It becomes ``output.old`` if the caller calls the result, else it is restored."""
+    """Move an older file away. The old file becomes ``output.old`` if the caller calls the result, else it is
+    restored."""
     aside, kept = unused_name(output, "old"), False
     there = os.path.isfile(output)
     if there:

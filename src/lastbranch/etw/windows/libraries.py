@@ -1,6 +1,6 @@
 """Exports of Windows' DLLs: their prototypes, and the functions, resolved on first call.
 
-The error for a missing one names it and the Windows that has it.
+The error for a missing function names the function and the first Windows that has it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["CALLBACKS", "FUNCTIONS", "Libraries", "Loader", "SystemLoader", "UNP
 # -- Functions of Windows' DLLs: their prototypes in the words of the headers, and the Windows that has them first
 #
 # A prototype has the header's own type names, so that a compiler can compare it with the header (``make etw-layouts``).
-# That proves all but those of `UNPROVEN`, which rest on the vendor's pages.
+# The comparison proves all prototypes but those of `UNPROVEN`, which rest on the vendor's pages.
 
 
 CONTROL = ("advapi32.dll", "sechost.dll")
@@ -143,7 +143,7 @@ def _on_windows() -> bool:
 
 
 class SystemLoader:
-    """Windows itself. It searches for DLLs in the system's folders only, never in the current one."""
+    """Windows itself. DLLs are searched in the system's folders only, never in the current folder."""
 
     def library(self, name: str, convention: str) -> Any:
         if not _on_windows():
@@ -162,7 +162,8 @@ class SystemLoader:
 
 
 def callback(name: str, function: Callable[..., Any]) -> Any:
-    """``function`` as the callback type ``name`` of `CALLBACKS`. The caller keeps it as long as Windows may call it."""
+    """``function`` as the callback type ``name`` of `CALLBACKS`. The caller keeps the object as long as Windows may
+    call it."""
     make = _ctypes.WINFUNCTYPE if _on_windows() else _ctypes.CFUNCTYPE
     result, arguments = CALLBACKS[name]
     return make(c_type(result), *map(c_type, arguments))(function)

@@ -1,8 +1,8 @@
 /* libtbrw: the TBRW API for C programs, over the rules and files of the Python package lastbranch.
 
    The first call starts an interpreter inside the program (or joins one that runs) and asks lastbranch.tbrw.c_calls for
-   the entry points of all functions; it lives until the process ends. LASTBRANCH_PYTHON names another interpreter than
-   the one that the library was built with, of the same version. */
+   the entry points of all functions. The interpreter lives until the process ends. LASTBRANCH_PYTHON names another
+   interpreter than the one that the library was built with, of the same version. */
 
 #define _GNU_SOURCE
 #include <Python.h>

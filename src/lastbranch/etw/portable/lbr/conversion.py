@@ -48,7 +48,7 @@ class Scope:
     ``whole``: everything, as a log of the recording alone needs it. Otherwise only the bursts, whose records carry
     ``flags`` (EVNTRACE_LBR_FLAGS): the session's other sources write the rest. ``sampled``: the bursts are samples of
     the timer, each of one of its intervals, and no interrupts of a source of their own. ``call_hooks``: the recording
-    has records of system calls, too, which these events trigger. Without ``bursts`` it is those alone.
+    has records of system calls, too, which these events trigger. Without ``bursts`` the stream has nothing else.
     """
 
     def __init__(

@@ -34,8 +34,8 @@ _MARK = struct.Struct("=IHHq")
 
 
 class Rounds:
-    """Marks the rounds in ``file``, in the collector's process. It is the ``progress`` callback of a recording, which
-    runs when the kernel's rings have just been emptied; it calls ``progress``, too."""
+    """Marks the rounds in ``file``, in the collector's process. The follower is the ``progress`` callback of a
+    recording, which runs just after the kernel's rings were emptied; it also calls the caller's ``progress``."""
 
     def __init__(self, file: IO[bytes], reads: int, progress: Callable[[Summary], None]) -> None:
         self._file, self._reads, self._progress = file, reads, progress

@@ -1,8 +1,9 @@
 """The software LBR as a source of a session: ``python -m lastbranch.etw.portable.lbr.recording_process SOCKET``.
 
-The session's daemon starts it for a configured trigger (`lbr_configuration.needed`). It tries its engine, attaches to
-the targets, answers READY or FAILED, and records until the daemon stops it or hangs up; the targets then run on. A new
-configuration ends one recording and begins the next. While no target is named, or no trigger is enabled, it waits.
+The session's daemon starts it for a configured trigger (`lbr_configuration.needed`). The process tries its engine,
+attaches to the targets, answers READY or FAILED, and records until the daemon stops the process or hangs up; the
+targets then run on. A new configuration ends one recording and begins the next. While no target is named, or no trigger
+is enabled, it waits.
 """
 
 from __future__ import annotations
@@ -99,7 +100,7 @@ class _Calls:
 
 
 class _Recording:
-    """One recording, until it is stopped or configured anew."""
+    """A recording, until it is stopped or configured anew."""
 
     def __init__(
         self, path: str, connection: Connection, output: Output, configuration: SourceConfiguration
@@ -179,7 +180,7 @@ class _Recording:
             self.next = None
 
     def _configure(self, body: bytes) -> None:
-        """Take a new configuration: one that is recorded as this one is changes nothing."""
+        """Take a new configuration; an equal configuration changes nothing."""
         with suppress(FormatError):
             asked = unpack(SourceConfiguration, body)
             if _recorded_as(asked) != _recorded_as(self._configuration):
@@ -194,7 +195,7 @@ class _Recording:
 
 
 def _record(path: str, connection: Connection, configuration: SourceConfiguration | None) -> None:
-    """Record for the session, one configuration after the other, until the daemon ends it."""
+    """Record for the session, configuration after configuration, until the daemon ends the recording."""
     with closing(Output(path, patience=PATIENCE)) as output:
         while configuration is not None:
             recording = _Recording(path, connection, output, configuration)

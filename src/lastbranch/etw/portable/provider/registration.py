@@ -479,7 +479,7 @@ class Registration:
         self.keywords = 0
         for keywords in wanted if all(wanted) else ():
             self.keywords |= keywords
-        self._table = _Table()  # after the targets, because threads read it before them
+        self._table = _Table()  # stored after the targets, because threads read this word before the targets
         self.enabled = bool(targets)
 
     def _call(self, code: EnableProvider, target: Target, keywords: int | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Which events of a provider a session takes: the rules of EnableTraceEx2 for one session that enabled it."""
+"""Which events of a provider a session takes: the rules of EnableTraceEx2 for a session that enabled the provider."""
 
 from __future__ import annotations
 

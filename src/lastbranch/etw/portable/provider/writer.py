@@ -135,7 +135,7 @@ class Writer(Closing):
     def write(self, event: bytes | bytearray | memoryview) -> bool:
         """Write one event, in its form on disk, padded to a multiple of 8 bytes.
 
-        False if it is lost (and counted): no buffer is free, or it does not fit into one.
+        False if the event is lost (and counted): no buffer is free, or the event does not fit into a buffer.
         """
         size = len(event)
         end = self.at + size
@@ -154,7 +154,7 @@ class Writer(Closing):
 
         Returns how many were written. The others are lost, and counted.
         """
-        import numpy as np  # programs that write single events do without it
+        import numpy as np  # programs that write single events do without this path
 
         view = memoryview(data).cast("B")
         ends = np.cumsum(sizes, dtype=np.int64)
@@ -167,7 +167,7 @@ class Writer(Closing):
                 continue
             elif int(sizes[done]) > self.capacity:
                 count = done + 1
-            else:  # `take_buffer_or_lose` has counted this one; all after it are lost too
+            else:  # `take_buffer_or_lose` has counted this event; all later events are lost, too
                 self.count_lost(total - done - 1)
                 break
             done, begin = count, int(ends[count - 1])
@@ -210,7 +210,7 @@ class Writer(Closing):
         return True
 
     def _finish(self) -> None:
-        """Give back the buffer, if the writer has one, and ring the doorbell if the daemon has asked for that."""
+        """Give back the writer's buffer, if any, and ring the doorbell if the daemon has asked for a ring."""
         if not self.limit:
             return
         self.at = self.limit = 0

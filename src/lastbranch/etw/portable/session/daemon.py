@@ -76,7 +76,7 @@ class Commands:
         self._stopping = self._changing = False
 
     def handle(self, connection: Connection, message: Message) -> bytes | Steps | None:
-        """The body of the answer, steps that return it, or ``None`` without an answer."""
+        """The body of the answer, steps that return a body, or ``None`` without an answer."""
         if message.kind in (Kind.READY, Kind.FAILED):
             self._sources.answered(connection, message)
             return None
@@ -213,7 +213,7 @@ class Commands:
         return pack(values[info])
 
     def _applied(self, change: Callable[[Settings], Settings]) -> Steps:
-        """Apply changed settings, one change at a time. If a source refuses them, restore the old ones."""
+        """Apply changed settings, one change at a time. If a source refuses the new flags, restore the old flags."""
         yield lambda: not self._changing, SOURCE_TIMEOUT
         if self._changing:
             raise EtwError("session", Status.BUSY, "another change of the session is not complete")
@@ -425,7 +425,7 @@ def _status(error: LastbranchError) -> int:
 
 
 def main(descriptor: int) -> None:
-    """Read the order from the socket ``descriptor`` and serve it, in a process that has no parent to wait for it."""
+    """Read the order from the socket ``descriptor`` and serve it, in a process without a waiting parent."""
     if os.fork():
         os._exit(0)
     starter = Connection(socket.socket(fileno=descriptor))

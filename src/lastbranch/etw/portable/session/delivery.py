@@ -1,8 +1,8 @@
-"""From the pool to the sinks: copies and checks events, fills buffers with them, and writes the buffers or counts them
-as lost.
+"""From the pool to the sinks: copies and checks events, fills buffers, and writes the buffers or counts their events as
+lost.
 
-`Staging` copies what writers committed and checks it, `MergedStream` merges it where a session wants one order of time,
-and `Delivery` brings the buffers to the sinks.
+`Staging` copies and checks committed events, `MergedStream` merges events for sessions that want one order of time, and
+`Delivery` brings the buffers to the sinks.
 """
 
 from __future__ import annotations
@@ -145,12 +145,12 @@ def at_least(least: int, words: Words, at: Ints) -> int:
 
 
 def times(words: Words, at: Ints) -> Ints:
-    """Time stamps of the events at ``at``. An event without one gets that of the event before it."""
+    """Time stamps of the events at ``at``. An event without a time gets the previous event's time."""
     kind, word = _kinds(words, at)
     timed = word > 0
     time: Ints = words.take(np.minimum(at + word, len(words) - 1)).view(np.int64)
     message = np.flatnonzero(kind == MESSAGE)
-    for i in message.tolist():  # no writer of ours makes them: one by one
+    for i in message.tolist():  # no writer of ours makes such events, so one at a time is enough
         timed[i], time[i] = _message_time(words, int(at[i]))
     last = np.maximum.accumulate(np.where(timed, np.arange(len(at)), 0))
     filled: Ints = time[last]
@@ -416,7 +416,7 @@ class Delivery:
         self._live = RealTimeSink(encode_first_buffer(plain, self._events(plain)), reserve=reserve)
 
     def end_live(self) -> None:
-        """Stop real-time delivery. What nobody has read is lost."""
+        """Stop real-time delivery. Unread events are lost."""
         live = self._live
         if live is None:
             return

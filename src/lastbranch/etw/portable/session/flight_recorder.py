@@ -1,8 +1,8 @@
 """Buffering mode: each writer fills buffers of its own in turn (`pool`), and the session copies them when asked.
 
 The newest MinimumBuffers of all writers are what the session has, by the time of the last event in each. A writer never
-waits for the session and never loses an event to it, so each has as many buffers of its own. What a writer had when it
-left is copied, as far as it is among the newest of the session.
+waits for the session and never loses an event to it, so each has as many buffers of its own. The events of a departed
+writer are copied, as far as they are among the newest of the session.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ _NO_PLAIN_FILE = (errno.ELOOP, errno.EISDIR)
 
 
 class Disk(NamedTuple):
-    """What sessions need to know about disks. Tests pass their own."""
+    """The facts about disks that sessions need. Tests pass their own."""
 
     free: Callable[[str], int] = lambda folder: os.statvfs(folder).f_bavail * os.statvfs(folder).f_frsize
     """Bytes free on the file system of a directory."""

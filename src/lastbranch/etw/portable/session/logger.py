@@ -3,8 +3,8 @@
 `Logger.poll` moves whole buffers and never looks at single events in Python. The caller waits for the `doorbell`, which
 writers ring when they have used up half of their buffers, or for as long as `poll` returned.
 
-Accounting: every event that a writer offers is delivered or counted in EventsLost. That includes events of buffers that
-could not be written (the commit word has their number) or that contain no valid chain of events.
+Accounting: every event that a writer offers is delivered or counted in EventsLost. The count includes events of buffers
+that could not be written (the commit word has their number) or that contain no valid chain of events.
 
 While the backlog for readers is full and there is no file, nothing is moved. Accepted events stay in the pool until a
 reader has made room, and writers that have used up their buffers see why (`pool.FULL`).
@@ -180,8 +180,8 @@ class Logger:
     # -- control
 
     def flush(self, path: str = "") -> None:
-        """Deliver everything that is committed, if the sinks take it. In buffering mode write it to ``path`` or the
-        session's file, and keep it. Raises `EtwError` as for log files."""
+        """Deliver everything that is committed, if the sinks take it. In buffering mode write the pool to ``path`` or
+        the session's file, and keep the pool. Raises `EtwError` as for log files."""
         if self._recorder is None:
             self._deliverer().send()
             if not self._backlog_full():

@@ -1,12 +1,12 @@
 """The daemon's end of real-time sessions: a bounded backlog of buffers, and the readers.
 
-A reader gets what a file would hold: the header buffer, then buffers in their form on disk, one after the other, each
-cut to what is in use, with that BufferSize. A buffer of type EMPTY_MARKER says that all events before its TimeStamp
-have been sent, so that the reader can sort events of several processors. `streams.LiveStream` is the reader's end.
+A reader gets the content of a file: the header buffer, then buffers in their form on disk, each cut to its used bytes,
+with this length as BufferSize. A buffer of type EMPTY_MARKER says that all events before its TimeStamp have been sent,
+so that the reader can sort events of several processors. `streams.LiveStream` is the reader's end.
 
 Nobody waits for a reader: sends never block, and buffers that readers have not taken stay in the backlog. While that is
-`full`, its owner should add no more: `Logger` leaves events in the pool, until writers run out of buffers. What it adds
-beyond a reserve is refused and counted.
+`full`, its owner should add no more: `Logger` leaves events in the pool, until writers run out of buffers. Events
+beyond a reserve are refused and counted.
 """
 
 from __future__ import annotations
@@ -119,14 +119,14 @@ class RealTimeSink:
         for reader in list(self._readers):
             try:
                 self._send(reader)
-            except OSError:  # it has gone; the next reader gets what it did not get completely
+            except OSError:  # this reader has gone; the next reader gets the frame that was not delivered completely
                 self._readers.remove(reader)
                 reader.sock.close()
         self._forget()
         return any(self._waits(reader) for reader in self._readers)
 
     def stop(self, seconds: float) -> None:
-        """Send what is left, and wait at most ``seconds`` for readers. What nobody got is lost.
+        """Send what is left, and wait at most ``seconds`` for readers. Frames that no reader got are lost.
 
         Readers that take nothing for `STILL` seconds are not waited for.
         """
@@ -172,7 +172,7 @@ class RealTimeSink:
             return
 
     def _forget(self) -> None:
-        """Drop the frames that every reader has got; without readers, those that any reader got."""
+        """Drop the frames that every reader has got; without readers, the frames that any reader got."""
         until = min((reader.next for reader in self._readers), default=self._read)
         while self._first < until:
             self._held -= len(self._frames.popleft().data)

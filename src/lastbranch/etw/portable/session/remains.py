@@ -1,4 +1,4 @@
-"""What a session in buffering mode leaves when its daemon is killed, and how that becomes a log.
+"""The remains of a session in buffering mode whose daemon was killed, and how they become a log.
 
 The pools are memory without a name (`pool`), which goes with the last process that has it. So the daemon of such a
 session has a keeper: a process that does nothing but hold the same descriptors, and outlives it. A file of the registry
@@ -196,7 +196,7 @@ def _keep(own: int) -> None:
 
 
 class Rescued(NamedTuple):
-    """What was saved: the session, and how much of it is in the file."""
+    """The result of a rescue: the session, and how much of it is in the file."""
 
     request: SessionRequest
     writers: int

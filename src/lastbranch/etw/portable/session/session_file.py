@@ -31,7 +31,8 @@ _ENOUGH = 1 << 17  # bytes with the whole first event of a file
 
 
 def appended_at(fd: int, path: str, buffer_size: int, compressed: bool) -> int:
-    """Where a session begins that is appended to the log in ``fd``. Raises `FormatError` for a log of another form."""
+    """The offset at which an appended session begins in the log in ``fd``. Raises `FormatError` for a log of another
+    form."""
     size = os.fstat(fd).st_size
     if not size:
         return 0
@@ -43,7 +44,7 @@ def appended_at(fd: int, path: str, buffer_size: int, compressed: bool) -> int:
 
 
 class Totals(NamedTuple):
-    """What the header of a log says when the session has ended; ``end_time`` is FILETIME."""
+    """The final fields in the header of a log, written when the session has ended; ``end_time`` is FILETIME."""
 
     end_time: int
     processors: int
@@ -54,7 +55,7 @@ class Totals(NamedTuple):
 class SessionFile(TraceFile):
     """The file, or series of files, of a session with ``header``. ``fd``, from `open_log`, is the first file.
 
-    A write that fails (`OSError`) leaves the file as it was, and the next one tries again.
+    A failed write (`OSError`) leaves the file as it was, and the next write tries again.
     """
 
     def __init__(self, path: str, header: LogHeader, fd: int | None, events: tuple[bytes, ...] = ()) -> None:
@@ -139,7 +140,8 @@ def _cpu_mhz() -> int:
 
 
 def _boot_time() -> int:
-    """When the machine was started, as FILETIME. It is the same for all sessions of one boot: merging relies on that.
+    """When the machine was started, as FILETIME. The value is the same for all sessions of one boot, and merging relies
+    on this.
 
     The second comes from the kernel. The fraction comes from the boot id, so that machines that start together differ.
     """

@@ -65,7 +65,8 @@ class Settings:
         return replace(self, masks=masks, request=replace(self.request, enable_flags=value[0] if value else 0))
 
     def check_system(self, call: str) -> None:
-        """Raise `EtwError` 87 unless it is a system logger: only those have groups of kernel events."""
+        """Raise `EtwError` 87 unless the session is a system logger: only system loggers have groups of kernel
+        events."""
         if not self.request.system:
             raise EtwError(call, Status.INVALID_PARAMETER, "groups of kernel events are for system loggers")
 

@@ -1,4 +1,4 @@
-"""Where the buffers of a session go: to files, to real-time readers, or to memory.
+"""The sinks for the buffers of a session: files, real-time readers, or memory.
 
 =====================================  ==============================================================================
 sequential, append, preallocate        one file; what exceeds MaximumFileSize is lost

@@ -153,7 +153,7 @@ class SourceProcesses:
             source.process.terminate()
 
     def kill(self) -> None:
-        """Kill those that still run."""
+        """Kill the processes that still run."""
         for role, source in list(self._running.items()):
             source.process.kill()
             self._ended(role, source)

@@ -70,7 +70,8 @@ class _Lease:
 
 @dataclass(slots=True)
 class Piece:
-    """Events that a writer committed: ``size`` bytes from ``start`` in ``bytes``; it claims ``events`` of them.
+    """Events that a writer committed: ``size`` bytes from ``start`` in ``bytes``; the buffer claims to hold ``events``
+    events.
 
     ``bytes`` are those of ``pool``, or a copy if that is ``None``. ``index`` is the buffer if this is its last piece,
     else -1. ``marked``: the writer lost events before these.
@@ -113,7 +114,7 @@ class Slot:
 
     @property
     def _untouched(self) -> bool:
-        """Whether the daemon's words are those that it stored."""
+        """Whether the daemon's words are unchanged."""
         begin = 8 * (self._at + BELL_AT)
         return self.pool.memory[begin : begin + len(self._bytes)] == self._bytes
 
@@ -141,8 +142,8 @@ class Slot:
         return self._lost + self._dropped
 
     def fail(self) -> None:
-        """Mark the writer as broken. What its buffers hold is counted as lost, as far as it can be known. It gets no
-        more buffers, so that its writes fail."""
+        """Mark the writer as broken. The events in its buffers are counted as lost, as far as their number is known. It
+        gets no more buffers, so that its writes fail."""
         if self.broken:
             return
         self.broken, self._ready = True, 0
@@ -180,7 +181,7 @@ class Slot:
             self.fail()
 
     def take(self, unfinished: bool) -> list[Piece]:
-        """What the finished buffers hold, and if ``unfinished`` the current one too."""
+        """The content of the finished buffers and, if ``unfinished``, of the current buffer, too."""
         found: list[Piece] = []
         count = self._ready + (1 if unfinished and len(self.leased) > self._ready else 0)
         for number in range(0 if self.broken else count):
@@ -206,7 +207,7 @@ class Slot:
         return Piece(self.pool, self.pool.bytes, self.cpu, start, size, events, index, marked, self.pid)
 
     def end(self) -> list[int]:
-        """Take back the buffers. What is written to them from now on is not read."""
+        """Take back the buffers. Later writes to these buffers are not read."""
         indices = [lease.index for lease in self.leased]
         self.leased.clear()
         return indices
@@ -216,7 +217,7 @@ S = TypeVar("S", bound=Slot)
 
 
 def collect(slots: Iterable[Slot], unfinished: bool) -> list[Piece]:
-    """What the writers of ``slots`` have committed since the last time, in the order of each."""
+    """The events that the writers of ``slots`` have committed since the last call, in each writer's order."""
     found = list(slots)
     for slot in found:
         slot.look()
@@ -248,7 +249,7 @@ class Leases:
     """The ``most`` buffers of a session, of which it uses up to ``maximum`` (or two a writer, if that is more).
 
     Unused buffers have no memory, so writers get some ahead of their need. A free buffer keeps its memory in the pool
-    where it was used last, and returns it before it is used in another pool.
+    of its last use, and returns the memory before it is used in another pool.
     """
 
     def __init__(self, most: int, maximum: int) -> None:
@@ -324,7 +325,7 @@ def geometry_for(request: SessionRequest, handle: int, clock: int) -> Geometry:
 
 
 class _Process:
-    """What the session shares with one process: a pool and a doorbell, and the slots of its threads."""
+    """The objects that the session shares with a process: a pool and a doorbell, and the slots of its threads."""
 
     def __init__(self, geometry: Geometry) -> None:
         self.slots: set[Slot] = set()
@@ -337,7 +338,7 @@ class _Process:
 
     @property
     def sound(self) -> bool:
-        """Whether the daemon's page is as it stored it."""
+        """Whether the daemon's page is unchanged."""
         return self.pool.memory[:PAGE] == self._page
 
     def set_full(self, full: bool) -> None:
@@ -406,8 +407,8 @@ class Writers(Generic[S]):
     def attach(self, pid: int, processor: int) -> tuple[Attached, list[int]]:
         """A slot for a writer of process ``pid``, and the descriptors of geometry, pool and doorbell, which stay open.
 
-        Raises `EtwError` 1450 if all slots are taken, without memory for another process, and for a process that wrote
-        where it must not.
+        Raises `EtwError` 1450 if all slots are taken, if there is no memory for another process, and for a process that
+        wrote outside its area.
         """
         number = next((n for n in range(self.geometry.slots) if n not in self.slots), None)
         if number is None:
@@ -493,7 +494,8 @@ class Writers(Generic[S]):
     # -- buffers
 
     def take(self, only: Iterable[int] | None, unfinished: bool) -> list[Piece]:
-        """What the slots ``only``, or all, have committed since the last time, in the order of each."""
+        """The events that the slots ``only``, or all slots, have committed since the last call, in each slot's
+        order."""
         for process in self.processes.values():
             self._check(process)
         slots = list(self.slots.values()) if only is None else [self.slots[number] for number in only]
