@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from lastbranch import opening
 from lastbranch.binaries import DebugLink, Section, Segment, SegmentFlags, elf, read_image
 from lastbranch.binaries.elf import CLASSES, read_elf
 from lastbranch.errors import FormatError
 from lastbranch.model import BytesSource
+from lastbranch.opening import binaries as opened_binaries
 from made_binaries import BUILD_ID, make_elf, note, patched, typical
 
 R, W, X = SegmentFlags.READ, SegmentFlags.WRITE, SegmentFlags.EXECUTE
@@ -416,18 +416,18 @@ def test_code_of_the_captures(layout, name, distance):
 def test_headers_are_read_once_while_the_file_is_the_same(tmp_path, monkeypatch):
     path = tmp_path / "a"
     path.write_bytes(typical(64, "<"))
-    monkeypatch.setattr(opening, "_SETTLED", 0)
-    first = opening.image_at(str(path))
-    assert opening.image_at(str(path)) is first
+    monkeypatch.setattr(opened_binaries, "_SETTLED", 0)
+    first = opened_binaries.image_at(str(path))
+    assert opened_binaries.image_at(str(path)) is first
     path.write_bytes(make_elf(kind=2, machine=183))
-    assert opening.image_at(str(path)).kind == "executable" != first.kind
+    assert opened_binaries.image_at(str(path)).kind == "executable" != first.kind
 
 
 def test_headers_of_a_file_that_may_still_change_are_read_each_time(tmp_path, monkeypatch):
     path = tmp_path / "a"
     path.write_bytes(typical(64, "<"))
-    monkeypatch.setattr(opening, "_SETTLED", 1 << 62)
-    first = opening.image_at(str(path))
-    again = opening.image_at(str(path))
+    monkeypatch.setattr(opened_binaries, "_SETTLED", 1 << 62)
+    first = opened_binaries.image_at(str(path))
+    again = opened_binaries.image_at(str(path))
     assert again == first
     assert again is not first

@@ -117,7 +117,7 @@ from lastbranch import opening, model
 from lastbranch.cli import {module} as program
 def failing(*args, **more):
     {what}
-opening.open_profile = opening.open_source = opening.FileSource.__init__ = failing
+opening.open_profile = opening.read_captures = opening.open_source = opening.FileSource.__init__ = failing
 program.main()
 """
 RAISED = "raise ZeroDivisionError('what \\x1b[31m nobody\\nforesaw')"

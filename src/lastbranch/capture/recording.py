@@ -210,10 +210,10 @@ def _load(pipe: int, first: list[bytes]) -> None:
             if first[0] != _RUNNING:
                 return
             break
-    from .. import opening  # noqa: F401
     from ..binaries import elf  # noqa: F401  # `read_image` does, for the program's own file
     from ..formats.perfdata import reader  # noqa: F401
     from ..formats.tb5 import profile_writer  # noqa: F401
+    from ..opening import captures  # noqa: F401
 
 
 def _wait(pid: int) -> None:

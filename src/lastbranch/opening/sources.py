@@ -1,0 +1,117 @@
+"""Files as a `Source`: regular ones, ones closed between two passes, and copies of streams."""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from threading import Lock
+from typing import IO
+
+from ..errors import FormatError
+from ..formats.registry import SNIFFED, format_of
+from ..model import BytesSource, OpenFile
+from ..model.atomic_output import naming
+
+__all__ = ["FileSource", "RestingFile", "open_source"]
+
+_SPOOL_CHUNK = 1 << 20
+
+
+def open_source(path: str) -> FileSource:
+    """The bytes of ``path``; a pipe, a device or ``-`` (standard input) is copied to a temporary file first."""
+    if path == "-":
+        return _spool(sys.stdin.buffer, "<stdin>")
+    mode = os.stat(path).st_mode
+    if stat.S_ISDIR(mode):
+        hint = (
+            "for a capture made with `perf record --threads`, give the file `data` in it" if _is_capture(path) else None
+        )
+        raise FormatError("is a directory", file=path, hint=hint)
+    if not stat.S_ISREG(mode):
+        with open(path, "rb") as stream:
+            return _spool(stream, path)
+    return FileSource(path)
+
+
+def _is_capture(folder: str) -> bool:
+    return os.path.isfile(os.path.join(folder, "data"))
+
+
+class FileSource(OpenFile):
+    """A regular file as a `Source`. Raises `FormatError` for anything else, which is opened without blocking."""
+
+    def __init__(self, path: str, name: str | None = None) -> None:
+        flags = ("O_NONBLOCK", "O_CLOEXEC", "O_BINARY")
+        fd = os.open(path, os.O_RDONLY | sum(getattr(os, f, 0) for f in flags))
+        super().__init__(os.fdopen(fd, "rb", buffering=0), name if name is not None else path)
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            self.close()
+            raise FormatError("not a regular file", file=self.name)
+
+    def state(self) -> tuple[int, ...]:
+        """What differs from another file's, and from its own once it was changed."""
+        found = os.fstat(self._file.fileno())
+        return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+
+
+class RestingFile:
+    """A regular file as a `Source` that can be closed between two passes: a thousand captures are more files than a
+    process may have open. Raises `FormatError` where another file lies there when it is read again."""
+
+    def __init__(self, path: str) -> None:
+        self._file: FileSource | None = FileSource(path)
+        self.name, self.limits, self.size = path, self._file.limits, self._file.size
+        self._state, self._lock, self._readers, self._rests = self._file.state(), Lock(), 0, False
+
+    def readinto(self, offset: int, buffer: memoryview) -> int:
+        """Fill ``buffer`` from ``offset``: see `Source`."""
+        with self._lock:
+            file, self._rests = self._opened(), False
+            self._readers += 1
+        try:
+            return file.readinto(offset, buffer)
+        finally:
+            with self._lock:
+                self._readers -= 1
+                if self._rests:
+                    self._close()
+
+    def expect(self, offset: int, length: int) -> None:
+        with self._lock:
+            if self._file is not None:
+                self._file.expect(offset, length)
+
+    def rest(self) -> None:
+        """Close the file, when nobody reads it any more; it is opened again for the next reader."""
+        with self._lock:
+            self._rests = True
+            self._close()
+
+    def _close(self) -> None:
+        if self._file is not None and not self._readers:
+            self._file.close()
+            self._file = None
+
+    def _opened(self) -> FileSource:
+        if self._file is None:
+            self._file = FileSource(self.name)
+            if self._file.state() != self._state:
+                self._close()
+                raise FormatError("was changed or replaced while it was read", file=self.name)
+        return self._file
+
+
+def _spool(stream: IO[bytes], name: str) -> FileSource:
+    """A stream that cannot be read twice, copied to a temporary file without a name if it begins as a capture: others
+    may have no end. Raises `FormatError`."""
+    import tempfile
+
+    chunk = stream.read(_SPOOL_CHUNK)
+    format_of(BytesSource(chunk[:SNIFFED], name))
+    with tempfile.NamedTemporaryFile(prefix="lastbranch-", buffering=0) as copy:
+        while chunk:
+            with naming(copy.name):
+                chunk = chunk[copy.write(chunk) :]
+            chunk = chunk or stream.read(_SPOOL_CHUNK)
+        return FileSource(copy.name, name)
