@@ -130,7 +130,7 @@ class Form:
         return text if len(text) <= _LONGEST and text.isprintable() else self.value(text)
 
     def template(self, names: Iterable[str]) -> str:
-        """What ``%`` makes the cell of fields of, from the texts of their values."""
+        """The format, for ``%``, that makes a cell from the texts of the fields' values."""
         return "; ".join(f"{visible(name)}=".replace("%", "%%") + "%s" for name in names)
 
     def row(self, row: Row, time: Callable[[int], str]) -> Cells:
@@ -218,7 +218,7 @@ def dump_profile(profile: Profile, wanted: Wanted, progress: Progress | None = N
 
 
 def cells_of(profile: Profile, wanted: Wanted, form: Form, *rows: Iterable[Placed]) -> Iterator[Cells]:
-    """The cells of those of ``rows``, each in order, that are of the ``wanted`` times and processes.
+    """The cells of the ``rows`` of the ``wanted`` times and processes, in order.
 
     Time 0 is before the recording and not on its clock.
     """

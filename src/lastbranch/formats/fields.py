@@ -35,9 +35,9 @@ def decode(
     fields: Fields, data: bytes, order: str, number: Callable[[int], int] = int, *, cut: bool = False
 ) -> dict[str, Any]:
     """Values of ``fields`` in ``data``, of byte order ``order`` (``<``, ``>`` or ``=``). ``number`` makes those of
-    codes A and X. What follows the last field is padding.
+    codes A and X. Bytes after the last field are padding.
 
-    Raises `ValueError` where ``data`` end inside the fields; with ``cut`` it returns those before the end.
+    Raises `ValueError` if ``data`` end inside the fields; with ``cut``, returns the fields before the end.
     """
     if cut:
         while _packed(fields, order).size > len(data):
@@ -83,7 +83,7 @@ def _packed(fields: Fields, order: str) -> struct.Struct:
 
 
 def _rows(fields: Fields, order: str, number: Callable[[int], int]) -> Callable[[bytes], list[Any]]:
-    """What is repeated; the values alone where it is one field."""
+    """The repeated groups; for a group of one field, its values."""
     row_of, width = decoder(fields, order, number), _packed(fields, order).size
 
     def rows_of(data: bytes) -> list[Any]:
@@ -98,7 +98,8 @@ def _text(data: bytes) -> str:
 
 
 def encode(fields: Fields, values: Mapping[str, Any], order: str = "=") -> bytes:
-    """What `decode` reads ``values`` from. Fields without a value are 0; text may be `bytes`, and gets its NUL."""
+    """The bytes from which `decode` reads ``values``. Fields without a value are 0; text may be `bytes`, and gets its
+    NUL."""
     fixed, last = _split(fields)
     data = _packed(fields, order).pack(
         *(values.get(name, b"" if str(code).endswith("s") else 0) for name, code in fixed)

@@ -14,7 +14,7 @@ __all__ = ["Conversion", "Reading", "Rewriting", "not_of_format"]
 
 
 class Reading(Protocol):
-    """How a file is read where it does not say enough of itself, or says it wrong. False where it says all."""
+    """How a file is read that lacks facts about itself, or states them wrongly. False where it says all."""
 
     def __bool__(self) -> bool: ...
 
@@ -31,7 +31,7 @@ class Rewriting(NamedTuple):
 
 
 class Conversion(NamedTuple):
-    """What became of captures that were written as another file."""
+    """The result of writing captures as another file."""
 
     summary: str
     """How much was written: ``412 of 412 samples written``."""
@@ -43,9 +43,10 @@ class Conversion(NamedTuple):
 
 
 def not_of_format(name: str, start: bytes, reason: str, hint: str | None = None, **where: object) -> FormatError:
-    """The error for file ``name`` that begins with ``start``: it is empty, packed, or else ``reason`` with ``hint``.
+    """The error for file ``name`` that begins with ``start``: an empty file, a packed file, or else ``reason`` with
+    ``hint``.
 
-    ``where``: offset, field and value that ``reason`` is about; without them the magic number.
+    ``where``: offset, field and value of ``reason``; by default the magic number.
     """
     for magic, (packer, unpack) in _PACKED.items():
         if start.startswith(magic):

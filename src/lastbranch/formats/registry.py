@@ -59,7 +59,7 @@ class Format(NamedTuple):
         self, source: Source, progress: Progress | None = None, reading: Reading | None = None,
         watcher: StackWatcher | None = None,
     ) -> Profile:  # fmt: skip
-        """What ``source`` says, as a profile that is not bound yet. ``watcher`` sees its branch stacks where the format
+        """The content of ``source`` as a profile, not bound yet. ``watcher`` sees its branch stacks where the format
         `shows_stacks`. Raises `FormatError` where nothing can be read, or a ``reading`` is given for a format without
         providers."""
         more: dict[str, object] = {**self._as_given(source, reading)}
@@ -106,8 +106,8 @@ class Format(NamedTuple):
         return done
 
     def rewrite(self, sources: Sequence[Source], path: str, how: Rewriting) -> Conversion:
-        """Write ``sources`` of this format as one file of it, which appears at ``path`` when it is complete. Of a
-        format with a `rewriter`; raises `FormatError` for sources that it cannot take over."""
+        """Write ``sources`` of this format as one file of the format, which appears at ``path`` when it is complete.
+        For a format with a `rewriter`. Raises `FormatError` for sources that the rewriter cannot take over."""
         done: Conversion = _function(self.rewriter or "")(sources, path, how)
         return done
 

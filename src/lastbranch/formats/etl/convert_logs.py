@@ -340,7 +340,7 @@ _ERROR = 13
 
 @dataclass(slots=True)
 class Converted:
-    """What `convert` did. ``events`` were read, those in header buffers included, ``kept`` were written."""
+    """The result of `convert`. ``events`` were read, those in header buffers included, ``kept`` were written."""
 
     header: LogHeader
     events: int = 0
@@ -362,9 +362,9 @@ def convert(
     """Write the events of ``sources`` to the trace file ``path``, in one time line.
 
     ``compress`` None: like the first source. ``seconds`` (from, to) since the start of the session that began first.
-    ``pointer_size`` as `TraceLog` has it, for the process ids in payloads; events stay as they are. What
-    cannot be read of the sources is skipped and in the result's ``damage``. FormatError where one is no trace log,
-    OSError where the output cannot be written; there is no output then.
+    ``pointer_size`` as `TraceLog` has it, for the process ids in payloads; events stay as they are. Unreadable parts of
+    the sources are skipped and listed in the result's ``damage``. FormatError where one is no trace log, OSError where
+    the output cannot be written; there is no output then.
     """
     line = _TimeLine(sources, pointer_size=pointer_size)
     cut = _cut(line, seconds, pids)

@@ -10,7 +10,8 @@ An event without a known layout has one field, the payload, and a reason.
 
 One decoder with two faces: `Decoder.decode` takes one event, `batches_of` all events of a block. Kernel tables,
 TraceLogging schemas and manifests all make a `Layout`, and both faces run it: `Layout.decode` value by value,
-`decode_columns` as columns. Events whose counts or lengths are in other fields are decoded one by one for both faces.
+`decode_columns` as columns. Events whose counts or lengths are in other fields are decoded event by event for both
+faces.
 """
 
 from __future__ import annotations
@@ -94,7 +95,7 @@ class Decoded(_Named):
 
 @dataclass(frozen=True, slots=True)
 class Known(_Named):
-    """What is known of a type of event: its names, its ``layout`` unless it is raw, and what a manifest says.
+    """A type of event: its names, its ``layout`` unless the payload is raw, and its description in a manifest.
 
     ``skip`` bytes of the payload come before the layout.
     """
@@ -170,7 +171,7 @@ class Decoder:
         return (known.layout or _WHOLE).decode(event.payload[known.skip :], pointer)
 
     def find(self, event: Event) -> Known:
-        """What is known of the type of ``event``, without decoding it."""
+        """The type of ``event``, without decoding the event."""
         key = kernel_key(event)
         if key is not None:
             names, fields = kernel_names(key), kernel_layout(key, event.version)
@@ -287,7 +288,8 @@ def _shape(properties: tuple[Property, ...]) -> tuple[object, ...]:
 #             batch.known.event_name, batch.rows, batch.columns["ImageBase"].values
 #
 # A type is what has one layout: hook or provider and id, version, pointer size. `Decoder.decode` gives the same for one
-# event. Events that only it can read (counts in other fields, payloads that end early) come from it, as batches.
+# event. Events that only this decoder can read (counts in other fields, payloads that end early) are delivered as
+# batches, too.
 
 
 COUNTERS = "Counters"
@@ -303,9 +305,8 @@ _Groups = Iterator[Ints]
 class Batch:
     """Events of one type with the same fields.
 
-    ``rows`` int64: which events of the block, ascending. ``columns`` have one value for each. The fields are those of
-    the type's layout, as far as these payloads hold them, and `REST` for the bytes that follow. ``first`` is one of
-    the events.
+    ``rows`` int64: which events of the block, ascending. ``columns`` have one value for each. The fields of the type's
+    layout, as far as these payloads hold them, and `REST` for the remaining bytes. ``first`` is one of the events.
     """
 
     known: Known

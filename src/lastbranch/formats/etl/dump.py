@@ -189,7 +189,7 @@ class _EventRows:
                 return
 
     def _decoded(self, block: EventBlock, keep: NDArray[np.bool_]) -> tuple[Array, list[str], list[str], Array, Array]:
-        """Of the wanted events among ``keep``: rows, names, fields, pid, tid."""
+        """Rows, names, fields, pid and tid of the wanted events among ``keep``."""
         wanted, form = self._wanted, self._form
         batches = list(batches_of(block, self._decoder))
         pid, tid = block.pid.astype(np.int64), block.tid.astype(np.int64)
@@ -236,7 +236,7 @@ class _EventRows:
 
 
 def _names(provider: str, event: str) -> tuple[str, ...]:
-    """The names that select an event: its full name, that without the provider, its task, its provider."""
+    """The names that select an event: its full name, the name without the provider, its task, its provider."""
     return f"{provider}/{event}", event, event.partition("/")[0], provider
 
 

@@ -48,7 +48,7 @@ def picked(fields: Fields, *names: str) -> struct.Struct:
 
 
 def offset_of(fields: Fields, name: str) -> int:
-    """Where the field called ``name`` begins, in bytes."""
+    """The offset of the field called ``name``, in bytes."""
     return packed(fields[: [own for own, _ in fields].index(name)]).size
 
 
@@ -61,7 +61,7 @@ def unpack_fields(fields: Fields, data: bytes, at: int = 0, pointer_size: int = 
 def pack_fields(fields: Fields, values: Mapping[str, Any], pointer_size: int = 8) -> bytes:
     """The bytes of the fields, from their values by name.
 
-    Raises `ValueError` that names the fields without a value, or the one that cannot hold its value.
+    Raises `ValueError` that names the fields without a value, or the field that cannot hold its value.
     """
     missing = [name for name, _ in fields if name not in values]
     if missing:

@@ -1,4 +1,4 @@
-"""One ETW event with its header decoded, and its bytes: the object that `dump`, `edit_records` and the writers work on.
+"""An ETW event with its header decoded, and its bytes: the object that `dump`, `edit_records` and the writers work on.
 
 Bulk readers work on columns (`events.columns`) and never make these objects.
 """
@@ -126,7 +126,7 @@ def encode_items(items: Iterable[tuple[int, bytes]]) -> bytes:
 def encode_event(event: Event, **more: Any) -> bytes:
     """The bytes of ``event``, not padded to 8; ``more`` are header fields that `Event` lacks, by name.
 
-    Counter values go where that header type has them: after a kernel header, counted in its Version, else in an
+    The header type decides the place of counter values: after a kernel header, counted in its Version, else in an
     extended item. FormatError for what a header cannot hold.
     """
     values, between = _header_values(event)

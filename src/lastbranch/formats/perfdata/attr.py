@@ -1,4 +1,4 @@
-"""perf_event_attr: the programming of one event, and the record layout that follows from it."""
+"""perf_event_attr: the programming of an event, and the resulting record layout."""
 
 from __future__ import annotations
 

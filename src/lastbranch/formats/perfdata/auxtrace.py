@@ -2,8 +2,8 @@
 
 AUXTRACE_INFO names the trace, AUXTRACE records carry its bytes, and AUX records say what became of each stretch of it.
 Sources: tools/lib/perf/include/perf/event.h and include/uapi/linux/perf_event.h of Linux; for the words of
-AUXTRACE_INFO tools/perf/util/arm-spe.h. What other traces than Arm SPE recorded is not decoded: `TRACES` names them,
-and perf's manual pages the commands that do it (perf-intel-pt(1); coresight.rst of Linux, "Using perf tools").
+AUXTRACE_INFO tools/perf/util/arm-spe.h. Traces other than Arm SPE are not decoded: `TRACES` names them, and perf's
+manual pages the commands that do it (perf-intel-pt(1); coresight.rst of Linux, "Using perf tools").
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = ["ARM_SPE", "COLUMNS", "TRACES", "AuxTrace", "Counts", "Trace"]
 
 
 class Trace(NamedTuple):
-    """What traced. ``stacks``: the command that makes branch stacks of it, empty where there is none."""
+    """The tracer. ``stacks``: the command that makes branch stacks of it, empty where there is none."""
 
     name: str
     stacks: str = ""
@@ -90,7 +90,7 @@ class _Stretch(NamedTuple):
 
 @dataclass(slots=True)
 class Counts:
-    """What the index pass found in the trace, as of other samples."""
+    """The facts that the index pass found in the trace, as for other samples."""
 
     samples: int = 0
     entries: int = 0
@@ -100,7 +100,8 @@ class Counts:
 
 
 class AuxTrace:
-    """The AUX areas of a file. Handlers of records add to it; once prepared it gives the samples, again and again."""
+    """The AUX areas of a file. Handlers of records add to the trace; once prepared, the trace gives its samples again
+    and again."""
 
     def __init__(self) -> None:
         self.kind = 0
@@ -196,7 +197,7 @@ class AuxTrace:
                 yield self._priv[at + 1], self._priv[at + 4]
 
     def count(self, source: Source, damage: list[Damage]) -> Counts:
-        """Decode all of it: what is in it, and what is damaged."""
+        """Decode the whole trace: its content, and its damage."""
         out = Counts()
         for batch in self._decoded(source, damage):
             out.samples += len(batch)
@@ -231,8 +232,8 @@ class AuxTrace:
     def _pieces(self, source: Source, damage: list[Damage] | None) -> Iterator[tuple[_Block, int, Decoded]]:
         """(block, offset in the file, what is there) of all bytes, a piece at a time.
 
-        What is left of a record at the end of a block goes on in the next block of the same AUX area where that begins
-        with the byte that follows. No record goes on where the processor or the kernel stopped early.
+        A record that is cut by the end of a block continues in the next block of the same AUX area, if that block
+        begins with the next byte. No record goes on where the processor or the kernel stopped early.
         """
         from .spe import LONGEST, decode  # which few captures need
 
@@ -320,8 +321,8 @@ class AuxTrace:
         return SampleBatch(columns, {BRANCH: offsets_of(branch.astype(np.int64))})
 
     def _times(self, block: _Block, at: int, operations: Operations) -> NDArray[np.int64]:
-        """ns on perf's clock. Without a time of its own an operation has that of the one before; where no one in the
-        piece has any, that of the AUX record which announced it."""
+        """ns on perf's clock. An operation without a time has the previous operation's time; if no operation in the
+        piece has a time, all have the time of the AUX record that announced the piece."""
         stretches = self._stretches_of(block)
         ends = np.array([s.end for s in stretches] or [0], np.int64)
         announced = np.array([s.time for s in stretches] or [self._start], np.int64)

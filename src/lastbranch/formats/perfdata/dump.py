@@ -1,8 +1,8 @@
 """A perf.data as rows for `dump`: every record in time order, with the names of the kernel ABI.
 
 The samples come from the profile's batches, the other records from a walk of their own, sorted in bounded memory. A
-record without a time stamp (perf's own, and those that it makes of tasks and mappings from before the recording) has
-the place of the newest time before it in the file.
+record without a time stamp (perf's own records, and records of tasks and mappings from before the recording) is placed
+at the newest time before the record in the file.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def _name(kind: int) -> str:
 
 
 def _other_records(reader: Reader) -> Iterator[_Other]:
-    """All of them in file order, each with the time that places it."""
+    """All records in file order, each with the time of its place."""
     state, newest = reader.state, 0
     has_time = any(attr.sample_type & SAMPLE.TIME for attr in state.attrs)
     for block in reader.blocks():

@@ -74,7 +74,7 @@ class _Reader:
         return value << 10
 
     def text(self) -> str:
-        """u32 length, then that many bytes with a NUL somewhere in them."""
+        """u32 length, then so many bytes, which include a NUL."""
         return self.block(self.take("I")).split(b"\0")[0].decode("utf-8", "replace")
 
     def texts(self) -> list[str]:
@@ -94,9 +94,10 @@ class _Reader:
 
 
 def decode_feature(state: State, number: int, data: bytes, offset: int) -> None:
-    """Put feature ``number`` where it belongs; damaged ones are kept raw and noted.
+    """Store feature ``number``; a damaged feature is kept raw and noted.
 
-    An empty one says nothing: a recorder that could not find out (the processor's name on some machines) left it so.
+    An empty feature says nothing: a recorder that could not find out (the processor's name on some machines) left the
+    feature empty.
     """
     name = feature_name(number)
     state.features.add(name)
@@ -218,7 +219,7 @@ def _pmu_caps(state: State, r: _Reader) -> None:
 
 
 def _tracing_data(state: State, r: _Reader) -> None:
-    """What tracepoints are called."""
+    """The names of tracepoints."""
     state.profile.raw_features["TRACING_DATA"] = r.data
     for system, text in _event_formats(r):
         name, number = _NAME.search(text), _ID.search(text)

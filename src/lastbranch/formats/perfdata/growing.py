@@ -1,4 +1,4 @@
-"""A perf.data that is still being written: what was added to it, in one pass from where the last one ended.
+"""A perf.data that is still being written: the added records, in a pass that begins at the end of the last pass.
 
 `GrowingPerfData` gives the samples that were added, and keeps none. `GrowingIndex` gives profiles whose streams read
 all of them.
@@ -66,7 +66,7 @@ class GrowingPerfData:
 
     @property
     def compressed(self) -> bool:
-        """Whether any records were, which are of no use without all those before them."""
+        """Whether any record was compressed; a compressed record is of no use without all records before it."""
         return self._inflater.grown > 0
 
     @property
@@ -80,7 +80,7 @@ class GrowingPerfData:
         return int.from_bytes(read_at(self._source, _SIZE_AT, 8), "big" if self._reader.big_endian else "little")
 
     def open_header(self) -> bytes:
-        """What precedes the records, as it is while it is not known where they end."""
+        """The bytes before the records, in their state while the end of the records is not known."""
         header = bytearray(read_at(self._source, 0, self.start))
         if not self._reader.pipe:
             header[_SIZE_AT : _SIZE_AT + 8] = bytes(8)
@@ -145,7 +145,7 @@ class GrowingPerfData:
         return (*tables, len(self._reader.threads))
 
     def _complete_tables(self) -> None:
-        """What the tables have of records that came later than what they are about."""
+        """The entries of tables from records that came later than their subject."""
         reader, profile = self._reader, self._reader.profile
         reader._name_events()
         profile.events = [event_of(attr) for attr in reader.state.attrs]
@@ -155,7 +155,7 @@ class GrowingPerfData:
         profile.seen_threads = set(zip(pid.tolist(), tid.tolist(), strict=True))
 
     def record_bytes(self, start: int, end: int) -> bytes:
-        """The records between two places that `at` had that say more than samples do."""
+        """The records, other than samples, between two places that `at` had."""
         parts = []
         for block in walk_blocks(self._source, start, end, self._reader.big_endian):
             kept = block.at[(block.types != _SAMPLE) & np.isin(block.types, list(HANDLERS))]
@@ -170,7 +170,7 @@ class GrowingPerfData:
 @dataclass(slots=True, frozen=True)
 class IndexedSoFar:
     """A perf.data as far as it was written: ``profile`` is as `read_perfdata` returns it for these bytes, without
-    damage. What is indexed later is not in it.
+    damage. Records indexed later are not in the profile.
 
     ``number`` is another where the index began anew. Else rows were added to the tables of before, and the modules are
     the same objects; where ``tables`` is the same, too, only samples were added, and the profiles share their tables.
@@ -188,8 +188,8 @@ class IndexedSoFar:
 class GrowingIndex:
     """The index of ``source``, a perf.data whose end moves, which goes on where it ended.
 
-    Where that is not possible it begins anew: of compressed records, hardware traces, and attributes that follow
-    samples. Raises `FormatError` where the header is not, or not yet, that of a perf.data.
+    Compressed records, hardware traces, and attributes that follow samples make this impossible; the index then begins
+    anew. Raises `FormatError` where the header is not, or not yet, that of a perf.data.
     """
 
     def __init__(self, source: Source) -> None:

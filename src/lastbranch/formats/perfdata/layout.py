@@ -70,7 +70,7 @@ USER_RECORDS = 64
 
 
 class TYPE:
-    """What kind an event is of: perf_event_attr.type (perf_type_id). Sources of sysfs have further numbers."""
+    """The kind of an event: perf_event_attr.type (perf_type_id). Sources of sysfs have further numbers."""
 
     HARDWARE, SOFTWARE, TRACEPOINT, HW_CACHE, RAW, BREAKPOINT = range(6)
 

@@ -126,7 +126,7 @@ class Reader:
             if progress:
                 progress(min(block.base, self.data[1]) - self.data[0], self.data[1] - self.data[0])
         self.complete()
-        if self.watcher is not None:  # it sees one stream, read once
+        if self.watcher is not None:  # the counter sees one stream, read once
             self.watcher.end(len(self.layouts) == 1 and not state.late_attr and not state.aux.decoded)
 
     def index_block(self, block: Block) -> bool:
@@ -443,7 +443,7 @@ class Reader:
                         yield entry.layout.decode(block, part[lo:hi], event[lo:hi], wanted)
 
     def _again(self, index: int, numbers: Collection[int]) -> Iterator[tuple[int, SampleBatch]]:
-        """The stacks of some blocks of the index pass, neighbouring ones read in one go."""
+        """The stacks of some blocks of the index pass; neighbouring blocks are read in one go."""
         entry, wanted = self.layouts[index], np.sort(np.fromiter(numbers, np.int64, len(numbers)))
         starts = np.array([*(start for start, _ in entry.blocks), self.data[1]])
         for run in np.split(wanted, np.flatnonzero(np.diff(wanted) > 1) + 1) if len(wanted) else ():

@@ -30,7 +30,7 @@ _MOST_NAMED = 1000  # a file that is damaged all over must not fill the memory w
 
 @dataclass(slots=True)
 class Record:
-    """One record: its body after the header, and its time (that of its trailer, or the nearest that is known)."""
+    """A record: its body after the header, and its time (the time in its trailer, or the nearest known time)."""
 
     kind: int
     misc: int
@@ -44,7 +44,7 @@ class Record:
     """How many equal records this is."""
 
     def fields(self) -> dict[str, Any]:
-        """Its fields by name. `ValueError` where it ends inside them."""
+        """Its fields by name. `ValueError` if the record ends inside its fields."""
         body = self.body[: len(self.body) - self.trailer] if self.trailer else self.body
         return _decoder(self.kind, self.misc & MISC.MMAP_BUILD_ID, self.order)(body)
 
@@ -55,8 +55,8 @@ class Record:
 
 
 def handle(state: State, kind: int, misc: int, body: bytes, position: int, times: int = 1) -> None:
-    """Apply one record that is not a sample to the profile; it is there ``times`` times. A record that is too short for
-    its type is noted as damage."""
+    """Apply a record that is not a sample to the profile; the file has this record ``times`` times. A record that is
+    too short for its type is noted as damage."""
     handler = HANDLERS.get(kind)
     if handler is None:
         return
@@ -149,7 +149,7 @@ def _mmap(state: State, r: Record) -> None:
 _INODE = ("maj", "min", "ino", "ino_generation")
 
 _OWNERS: dict[int, Callable[[int], int]] = {
-    # perf names a guest by the process of the host that runs it, 0 where it knows of one only
+    # perf names a guest by its process on the host, or by 0 if there is only one guest
     Mode.KERNEL: lambda _: KERNEL,
     Mode.GUEST_KERNEL: lambda pid: guest_kernel(max(pid, 0)),
     Mode.GUEST_USER: lambda pid: guest_user(max(pid, 0)),
@@ -157,7 +157,7 @@ _OWNERS: dict[int, Callable[[int], int]] = {
 
 
 def _comm(state: State, r: Record) -> None:
-    """MISC_COMM_EXEC: it has this name because it replaced its program."""
+    """MISC_COMM_EXEC: the process has this name because it replaced its program."""
     f = r.fields()
     if r.misc & MISC.COMM_EXEC:
         state.profile.timeline.add(Change.EXEC, r.time, f["pid"], tid=f["tid"])

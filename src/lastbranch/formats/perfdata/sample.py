@@ -1,7 +1,7 @@
 """PERF_RECORD_SAMPLE: from record positions in a block to columns, one field at a time for all samples of the block.
 
-The fields are in the order of the kernel ABI (comment of PERF_RECORD_SAMPLE in include/uapi/linux/perf_event.h):
-first those of fixed position, here, then those in `VARIABLE`.
+The fields are in the order of the kernel ABI (comment of PERF_RECORD_SAMPLE in include/uapi/linux/perf_event.h): first
+the fields of fixed position, here, then the fields in `VARIABLE`.
 """
 
 from __future__ import annotations
@@ -332,7 +332,7 @@ _FIXED = (  # what comes first, in ABI order; then `VARIABLE`
 
 
 class Checked(NamedTuple):
-    """What `SampleLayout.check` found: numbers of the samples that are not damaged."""
+    """The result of `SampleLayout.check`: numbers of the undamaged samples."""
 
     damaged: int
     first_damaged: int
@@ -353,7 +353,7 @@ _ENTRIES_IN_PLACE = frozenset((*ENTRY, IN_PLACE))
 
 
 class _Stacks(NamedTuple):
-    """Of each sample of a block, undefined where it is damaged but for ``first``."""
+    """Columns for each sample of a block; for a damaged sample, only ``first`` is defined."""
 
     first: NDArray[np.int64]
     """The first word of its branch stack; -1 where it is damaged."""
@@ -365,7 +365,7 @@ class _Stacks(NamedTuple):
     def entries(
         self, block: Block, whole: NDArray[np.bool_] | slice
     ) -> tuple[dict[str, NDArray[np.int64]], EntriesInPlace]:
-        """What a batch of these samples has besides its columns."""
+        """The parts of a batch of these samples besides its columns."""
         return {BRANCH: offsets_of(self.depth[whole])}, EntriesInPlace(block.words, self.first[whole])
 
 
@@ -406,8 +406,8 @@ class SampleLayout:
         self, library: CDLL, block: Block, at: NDArray[np.int64],
         stacks: _Stacks | None = None,
     ) -> Checked | None:  # fmt: skip
-        """What `_check` gives, but some threads more than once; ``None`` where the library declines. ``stacks`` get
-        where those are, and what precedes them."""
+        """The result of `_check`, but with some threads more than once; ``None`` where the library declines. ``stacks``
+        receives the places of the branch stacks, and the words before them."""
         words, at = np.ascontiguousarray(block.words), np.ascontiguousarray(at)
         places = map(native.address, stacks) if stacks else (None,) * len(_Stacks._fields)
         found, threads = np.empty(7, np.int64), np.empty(len(at), np.uint64)

@@ -66,8 +66,8 @@ _COUNTERS = {0: "total", 1: "issue", 2: "translation"}
 
 @dataclass(slots=True)
 class Operations:
-    """Sampled operations, equal-length arrays. What a record lacks is 0 here, and ``has`` says so: a set of its fields
-    by name, bool. ``position`` int64 is where the record begins in the bytes.
+    """Sampled operations, equal-length arrays. A field that a record lacks is 0 here; ``has`` tells which fields a
+    record has, by name, bool. ``position`` int64 is where the record begins in the bytes.
 
     ``pc``, ``target``, ``previous`` (target of the last taken branch before), ``addr``, ``phys_addr`` uint64 as in the
     packet; ``events`` uint64; ``operation`` uint16 (class << 8 | payload); ``source`` uint16; ``el1``, ``el2`` uint32
@@ -98,7 +98,7 @@ _DTYPES = {
 
 
 class Decoded(NamedTuple):
-    """What `decode` found: the operations, how many bytes belong to whole records, and what was left out: ``damaged``
+    """The result of `decode`: the operations, the number of bytes in whole records, and the parts left out: ``damaged``
     bytes that are no packets, ``fragments`` records without a beginning or of two. ``first`` is where the first of
     these was, -1 where there is none."""
 
@@ -112,8 +112,9 @@ class Decoded(NamedTuple):
 def decode(data: bytes, ring: int, *, last: bool) -> Decoded:
     """The records in ``data``, which begins at byte ``ring`` of its AUX area (alignment packets count from there).
 
-    A record that ``data`` ends in is left (``used``) for a call with more; ``last`` says that there is none, so that it
-    is a fragment. Bytes that are no packets end the record that they are in, and the next one that is whole goes on.
+    A record that ``data`` ends in is left (``used``) for a call with more; ``last`` says that there is no next block,
+    so the record is a fragment. Bytes that are no packets end the record that they are in, and the next one that is
+    whole goes on.
     """
     at, used, damaged, first = _find_packets(data, ring)
     fragments, rest = 0, _DATA.search(data, used)
@@ -130,7 +131,8 @@ def decode(data: bytes, ring: int, *, last: bool) -> Decoded:
 
 
 def _find_packets(data: bytes, ring: int) -> tuple[list[int], int, int, int]:
-    """(where the packets of whole records begin, but padding; where those end; damaged bytes, the first of them)."""
+    """(starts of the packets of whole records, without padding; their ends; the number of damaged bytes, the first
+    damaged byte)."""
     at: list[int] = []
     append, lengths, end = at.append, _LENGTHS, len(data)
     p, damaged, first, chains = 0, 0, -1, _Chains(data, ring)
@@ -165,7 +167,8 @@ def _find_packets(data: bytes, ring: int) -> tuple[list[int], int, int, int]:
 
 
 def _unusual(data: bytes, p: int, ring: int, append: Callable[[int], None]) -> int | None:
-    """What follows the padding, alignment or extended packet at ``p``; 0 where it is none, ``None`` where it is cut."""
+    """The offset after the padding, alignment or extended packet at ``p``; 0 if there is no such packet, ``None`` if
+    the packet is cut."""
     if data[p] == 0:
         found = _DATA.search(data, p)
         return None if found is None else found.start()
@@ -195,8 +198,8 @@ def _last_close(data: bytes, at: list[int]) -> int:
 
 
 class _Chains:
-    """Where packets lead that begin anywhere in ``data``. Each byte is looked at once: any byte of a payload can look
-    like a closing packet, and the packets behind many of them are the same."""
+    """The end of a packet for each possible start in ``data``. Each byte is looked at once: any byte of a payload can
+    look like a closing packet, and the packets behind many of them are the same."""
 
     def __init__(self, data: bytes, ring: int) -> None:
         self._data, self._ring = data, ring
@@ -205,7 +208,8 @@ class _Chains:
         address of an instruction."""
 
     def next_whole(self, p: int) -> int | None:
-        """Where the first whole record begins from ``p`` on that follows a closing packet, or what looks like one."""
+        """The start of the first whole record, from ``p`` on, after a closing packet or bytes that look like a closing
+        packet."""
         for close in _CLOSING.finditer(self._data, p):
             begin = close.start() + _LENGTHS[self._data[close.start()]]
             end, named = self._end(begin)

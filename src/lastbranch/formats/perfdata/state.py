@@ -59,8 +59,8 @@ class State:
     _build_ids: dict[str, bytes] = field(default_factory=dict)
 
     def module(self, name: str, kernel: bool, build_id: bytes = b"", inode: tuple[int, ...] = ()) -> int:
-        """Row of the modules table, made if need be. Two build ids under one name are two modules; two inodes are not,
-        as some file systems have two for one file."""
+        """Row of the modules table, made if need be. Two build ids under one name are two modules. Two inodes are not:
+        some file systems have two inodes for one file."""
         short, kind = classify(name, kernel)
         key = (short, build_id)
         row = self._modules.get(key)
@@ -97,8 +97,8 @@ class State:
 
 
 def build_id_of(stored: bytes, size: int) -> bytes:
-    """The build id of ``size`` bytes in the 20 that are ``stored``, without the zeros that pad it: ids of 8 and 16
-    bytes exist. Raises `ValueError` for a larger size."""
+    """The build id of ``size`` bytes in the 20 ``stored`` bytes, without the padding zeros: ids of 8 and 16 bytes
+    exist. Raises `ValueError` for a larger size."""
     if size > 20:
         raise ValueError(f"build id of {size} bytes")
     build_id = stored[:size]

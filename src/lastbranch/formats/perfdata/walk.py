@@ -109,9 +109,9 @@ def halves(words: NDArray[np.uint64], big_endian: bool) -> tuple[NDArray[np.int3
 
 
 def find_records(words: NDArray[np.uint64], length: int, base: int, big_endian: bool) -> tuple[Block, int]:
-    """(the records in the first ``length`` bytes of ``words`` that are whole, the offset in the file after them).
+    """(the whole records in the first ``length`` bytes of ``words``, the offset in the file after them).
 
-    They end with one that leaves the 8-byte grid or that data follow.
+    The records end with a record that leaves the 8-byte grid or that is followed by data.
     """
     raw = words.view(np.uint8)
     if big_endian:
@@ -132,7 +132,7 @@ _ROOM = 1 << 16
 def _find_compiled(
     library: CDLL, words: NDArray[np.uint64], length: int, big_endian: bool
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """What `_find_in_numpy` gives."""
+    """The result of `_find_in_numpy`."""
     parts: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []
     words, rest = np.ascontiguousarray(words), np.zeros(1, np.int64)
     while not parts or rest[0] > 0:
@@ -358,9 +358,9 @@ def walk_blocks(
     """Blocks of the records in bytes ``start:end`` of ``source``, in file order. An ``inflater`` goes on with the
     stream of the walk before, which ended where this one starts.
 
-    Where the chain of records breaks, what precedes the place has been delivered, the place goes to ``damage`` and the
-    walk ends: the start of the next record cannot be found. Raises `UnavailableError` where records are compressed and
-    zstandard is not installed.
+    If the chain of records breaks, all records before the place have been delivered, the place goes to ``damage`` and
+    the walk ends: the start of the next record cannot be found. Raises `UnavailableError` where records are compressed
+    and zstandard is not installed.
     """
     stream = inflater or Inflater(big_endian, damage, source.limits)
     ahead = ReadAhead(source, BLOCK_BYTES, pad=16)

@@ -37,7 +37,7 @@ class Described(NamedTuple):
 
     @property
     def stored(self) -> bytes:
-        """The attribute as short as its contents allow, so that older readers take it."""
+        """The attribute in the shortest form for its content, so that older readers accept the file."""
         if not any(self.attr[_ATTR_SIZE:]):
             return self.attr[:4] + struct.pack("=I", _ATTR_SIZE) + self.attr[8:_ATTR_SIZE]
         return self.attr
@@ -115,7 +115,7 @@ def _padded(data: bytes, unit: int = 8) -> bytes:
 
 
 def text(value: str) -> bytes:
-    """u32 length, then the string in that many bytes with a NUL in them."""
+    """u32 length, then the string in so many bytes, with a NUL."""
     raw = _padded(value.encode("utf-8", "surrogateescape") + b"\0", _ALIGNED)
     return struct.pack("=I", len(raw)) + raw
 
@@ -223,7 +223,7 @@ class PerfFile:
         self._file.close()
 
 
-# -- the pipe form: all of it is records, and it is whole at any moment
+# -- the pipe form: records only, and the file is whole at any moment
 
 
 def pipe_begin() -> bytes:

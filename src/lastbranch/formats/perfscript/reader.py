@@ -76,7 +76,7 @@ MOST_REPEATED = 1 << 20
 
 @dataclass(slots=True)
 class Stacks:
-    """Lines of a block that hold entries, as columns: what is known from one block alone.
+    """Lines of a block that hold entries, as columns: the facts that a block alone gives.
 
     ``line`` its number, ``begin`` and ``entry`` the places of it and of its first entry in the text, ``first`` and
     ``depth`` its entries; ``plain``: only an address, ``ip``, is before them. ``records``: numbers of lines that hold
@@ -165,7 +165,7 @@ class Lines:
     def of_block(self, block: Block, stacks: Stacks) -> BlockSamples:
         """The samples of ``block``."""
         found = BlockSamples()
-        # A line is special if it is not plain, or if other lines precede it, which may belong to it.
+        # A line is special if it is not plain, or if lines before it may belong to it.
         apart = np.diff(stacks.line, prepend=-1) != 1
         special = np.flatnonzero(~stacks.plain | apart).tolist()
         done = 0
@@ -292,7 +292,7 @@ _NONE = np.empty(0, np.int64)
 
 
 class Scanned(NamedTuple):
-    """What is known from one block alone; ``columns`` (from, to, flags), if requested."""
+    """The facts that a block alone gives; ``columns`` (from, to, flags), if requested."""
 
     block: Block
     entries: Entries
@@ -327,7 +327,7 @@ def scan_all(block: Block) -> Scanned:
 
 
 def scanned_ahead(look: Callable[[Block], Scanned], blocks: Iterable[Block]) -> Iterator[Scanned]:
-    """Each of ``blocks`` as ``look`` sees it, in order; the next ones are looked at on other threads."""
+    """The result of ``look`` for each of ``blocks``, in order; the next blocks are looked at on other threads."""
     pool = Threads(_THREADS, "lastbranch-text")
     waiting: deque[Future[Scanned]] = deque()
     try:
@@ -461,8 +461,8 @@ def is_perfscript(start: bytes) -> bool:
 def read_perfscript(source: Source, progress: Progress | None = None) -> Profile:
     """Index ``source``. Raises `FormatError` where its first block has nothing that `perf script` prints.
 
-    What is damaged elsewhere is in ``profile.damage``; entries that cannot be read are found when samples are, and are
-    then entries in which nothing was recorded.
+    Other damage is in ``profile.damage``. Unreadable entries are found when the samples are read; they become empty
+    entries.
     """
     return _Reader(source).index(progress)
 
@@ -541,7 +541,7 @@ class _Reader:
     def _walk(
         self, look: Callable[[Block], Scanned], lines: Lines, damage: list[Damage] | None
     ) -> Iterator[tuple[Scanned, BlockSamples]]:
-        """Blocks as ``look`` sees them, and the samples in them."""
+        """Blocks as ``look`` sees them, and the samples of the blocks."""
         last = None
         for scanned in scanned_ahead(look, walk_blocks(self.source, damage)):
             if last is not None:

@@ -39,7 +39,7 @@ _HEADER = re.compile(
 
 
 class Header(NamedTuple):
-    """What was printed about a sample; ``None`` where it was not."""
+    """The printed fields of a sample; ``None`` where it was not."""
 
     comm: str | None
     pid: int | None
@@ -53,7 +53,7 @@ class Header(NamedTuple):
 
     @property
     def task(self) -> tuple[int, int] | None:
-        """(process, thread). Where only one of them was printed, it is both."""
+        """(process, thread). If only one of the two was printed, both have its value."""
         ids = [number for number in (self.pid, self.tid) if number is not None]
         return (ids[0], ids[-1]) if ids else None
 
@@ -198,7 +198,7 @@ _IS_HEX[list(b"0123456789abcdef")] = _IS_PREDICTION[list(b"MPN-")] = True
 def _slash_after(text: _Text, at: _Positions, digits: _Positions) -> _Positions:
     """The first slash after the digits at each place; most often there are as many ``digits`` as before."""
     end = at + digits
-    # Of the slashes of an entry, only this one is between a digit and a letter of the prediction.
+    # Only this slash of an entry stands between a digit and a letter of the prediction.
     guessed = (text[end] == ord("/")) & _IS_HEX[text[end - 1]] & _IS_PREDICTION[text[end + 1]]
     other = np.flatnonzero(~guessed)
     end[other] = _first_slash(text, at[other])

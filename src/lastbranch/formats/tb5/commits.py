@@ -71,7 +71,8 @@ def encode_directory(tables: dict[Table, Entry]) -> bytes:
 
 
 def read_commit(source: Source, damage: list[Damage]) -> Commit:
-    """The newest commit of ``source`` that can be read; an unreadable newer one, or none at the end, is ``damage``."""
+    """The newest readable commit of ``source``; an unreadable newer commit, or an end without a commit, is
+    ``damage``."""
     version = _read_header(source)
     slots = [(i, slot) for i in range(2) if (slot := _read_slot(source, i, damage)) is not None]
     slots.sort(key=lambda s: -int(s[1]["sequence"]))
@@ -181,8 +182,8 @@ def _tables(source: Source, data: bytes, directory: int, end: int) -> dict[Table
 #
 # A change in one word changes its column and its row by the same bits, two words that trade places change two of either
 # or both: patterns of at most four words among under 2,974 with equal differences under 2**32, which CRC-32 detects
-# without exception as long as a block has fewer than 2,462 rows. The sum is for what exclusive-or cannot see, equal
-# words that vanish in pairs, such as pages of a constant that read as zeros.
+# without exception as long as a block has fewer than 2,462 rows. The sum detects equal words that vanish in pairs, such
+# as pages of a constant that read as zeros; exclusive-or cannot see such a loss.
 
 
 ROW_WORDS = 512

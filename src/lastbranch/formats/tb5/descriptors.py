@@ -1,9 +1,9 @@
 """Data descriptors: what the records of a stream hold, in the guide's terms (8.11), written, read and checked.
 
-A record of samples starts with the guide's sample record (32 bytes) and its time stamp (8); what those cannot hold
-follows, the widest fields first, and at the end the branch stack: the *head* of a record is all before it. Ragged
-columns other than branch entries are in a custom stream, one for each group; a record has the first row and the number
-of rows that are its own.
+A record of samples starts with the guide's sample record (32 bytes) and its time stamp (8); fields that fit in neither
+follow, the widest first, and the branch stack is at the end: the *head* of a record is everything before the branch
+stack. Ragged columns other than branch entries are in a custom stream, one for each group; a record has the first row
+and the number of rows that are its own.
 """
 
 from __future__ import annotations
@@ -220,7 +220,7 @@ def _fields(entry: Any, name: str) -> Iterator[tuple[str, Any, int]]:
 
 
 def _is_ours(kind: int, name: str) -> bool:
-    """Whether a user-defined type is one that lastbranch writes: those of other users mean nothing to it."""
+    """Whether lastbranch writes a user-defined type: the types of other users are not known."""
     ending = _OF_GROUPS.get(kind & ~0xFF)
     return _OURS.get(kind) == name or (ending is not None and name.endswith(f" {ending}"))
 
@@ -242,7 +242,7 @@ def _code(name: str, size: int) -> Any:
     return one if size == one.itemsize and found.group == "sample" else None
 
 
-# -- rules: the entries of one descriptor describe disjoint fields of one record
+# -- rules: the entries of a descriptor describe disjoint fields of a record
 
 
 def check_descriptors(entries: Array, record_size: int) -> tuple[str, str, int] | None:

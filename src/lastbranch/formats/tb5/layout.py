@@ -3,8 +3,8 @@
 docs/reference/tb5-format.md says the same in words.
 
 Intel never published its own container; this one is lastbranch's and its magic says so. All numbers are little-endian.
-A file is a header, two commit slots, and then blocks, block indexes and directories in any order, each at a multiple
-of 64. What a committed directory refers to is never written again.
+A file is a header, two commit slots, and then blocks, block indexes and directories in any order, each at a multiple of
+64. Bytes to which a committed directory refers are never written again.
 """
 
 from __future__ import annotations
@@ -376,7 +376,7 @@ _LARGEST_RECORD = 1 << 26
 
 
 class Scope(IntEnum):
-    """What a table belongs to."""
+    """The owner of a table."""
 
     GLOBAL, STREAM, BIND, STORE = range(4)
 

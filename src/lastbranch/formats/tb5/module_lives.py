@@ -35,8 +35,8 @@ def module_lives(modules: Array) -> ModuleLives:
     """The lives of TBRW_MODULE records.
 
     They begin at module_event_when, and end at module_unload_tsc, or, without TBRW_MODULE_TSC_USED, at the sample
-    number in reserved_for_legacy (0: none). A notice of unloading of the same clock ends what was loaded at its
-    address in its process before it: by time or number, at equal ones by the order of records.
+    number in reserved_for_legacy (0: none). A notice of unloading with the same clock ends the earlier load at its
+    address in its process: earlier by time or number, then by the order of records.
     """
     flags, address = modules["module_flags"], modules["module_load_address"]
     timed = (flags & ModuleFlag.TSC_USED) != 0
@@ -52,7 +52,8 @@ def module_lives(modules: Array) -> ModuleLives:
 
 
 def _ends(key: Array, address: Array, when: Array, notice: Array) -> NDArray[np.uint64]:
-    """The time of the first notice after each record with its key and address, all ones without one."""
+    """The time of the first notice after each record with the record's key and address; all bits set if there is no
+    notice."""
     count = len(key)
     order = np.lexsort((np.arange(count), when, address, key))
     at = np.where(notice[order], np.arange(count), count)

@@ -1,4 +1,5 @@
-"""A TB5 file to a profile: one of ours, with everything from the source, or one with only the guide's sections."""
+"""A TB5 file to a profile: a file of ours, with everything from its source, or a file with only the guide's
+sections."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ _RPL = (3, 0, 3, 0, 0, 3)  # privilege level by Mode; a guest's is its own
 
 
 class Processor:
-    """What the sample records say of the processor: selectors of code and the form of addresses.
+    """The processor's part of the sample records: selectors of code and the form of addresses.
 
     ``x86`` puts the selectors of Linux and Windows into records (0x10 and 0x33, 32-bit 0x08 and 0x1B on Windows, 0x60
     and 0x73 on Linux), by the half of the address space; on other machines they are 0, which matches any module.
@@ -361,7 +361,7 @@ def write_stream_info(
     profile: Profile,
     span: tuple[int | None, int | None],
 ) -> None:
-    """The stream information: its type, when it was (``span``, clock ticks), and what it is."""
+    """The stream information: its type, its time (``span``, clock ticks), and its content."""
     first, last = span
     row = empty_records("TBRW_STREAM_INFO", 1)
     row["stream_type"], row["comment"] = kind, writer.string(comment)
@@ -469,7 +469,7 @@ class ProfileWriter:
     """Writes a TB5 file from batches as they come. The file appears as ``path`` when it is finished."""
 
     def __init__(self, path: str | os.PathLike[str], machine: Machine | None = None) -> None:
-        """``machine`` is where the samples are from; without it, this one."""
+        """``machine`` is the machine of the samples, by default this machine."""
         self.writer = Tb5Writer.create(path)
         self._processor: Processor = processor_of(machine or Machine(arch=platform.machine()))
         self._streams: list[SampleWriter] = []
@@ -504,7 +504,7 @@ class ProfileWriter:
         writer.close()
 
     def abort(self) -> None:
-        """Give up: the file of that name stays what it was."""
+        """Give up: an older file of the name stays untouched."""
         self.writer.abort()
 
     def _describe(self, stream: SampleWriter, profile: Profile) -> None:
@@ -538,7 +538,7 @@ def write_profile(profile: Profile, path: str | os.PathLike[str], *, progress: P
 
 
 def _facts(stream: SampleWriter) -> dict[str, object]:
-    """What `profile_reader` finds of a stream without reading it."""
+    """The facts that `profile_reader` finds without reading the stream."""
     return {
         "number": stream.number, "columns": list(stream.layout.columns), "events": sorted(stream.events),
         "samples": stream.samples, "entries": stream.entries, "deepest": stream.deepest,

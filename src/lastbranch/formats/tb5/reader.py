@@ -43,9 +43,9 @@ def ahead(
 ) -> Iterator[tuple[int, Done]]:
     """(number, ``work(number, room)``) of each number, in order.
 
-    A result may lie in its room, which is reused for the next result. Many numbers are worked on by
-    other threads, at most three ahead; few, and all where it is to work ``alone``, by the caller's. What ``work``
-    raises comes where its result would.
+    A result may lie in its room, which is reused for the next result. Many numbers are worked on by other threads, at
+    most three ahead; few, and all where it is to work ``alone``, by the caller's. An exception of ``work`` is delivered
+    in place of its result.
     """
     if alone or len(numbers) < _ROOMS:
         room = new_room()
@@ -75,7 +75,7 @@ _BIND_KINDS = (
 
 
 def damage_of(error: FormatError, lost: int = 0) -> Damage:
-    """What ``error`` says, as a place to step over, which costs ``lost`` bytes."""
+    """The ``error`` as a place to step over, at the cost of ``lost`` bytes."""
     return Damage(error.reason, error.offset or 0, error.field, error.value, lost)
 
 
@@ -127,8 +127,9 @@ class Tb5File(Closing):
         return not self.missing_bind_tables(stream)
 
     def missing_bind_tables(self, stream: int) -> list[Table]:
-        """What bind information of a stream lacks: modules, processes, threads and data each have their table, and
-        where the file has no section of processes and threads, those that were inferred have tables of their own."""
+        """The parts that a stream's bind information lacks. Modules, processes, threads and data have a table each; in
+        a file without a section of processes and threads, the inferred processes and threads have tables of their
+        own."""
         tasks = Table(Scope.GLOBAL, 0, Section.PROCESS_THREAD)
         own = tasks in self.tables or tasks._replace(part=1) in self.tables
         wanted = [Table(Scope.BIND, stream, kind) for kind in _BIND_KINDS]
@@ -155,7 +156,7 @@ class Tb5File(Closing):
             yield rows[max(0, first - at) : last - at]
 
     def some_blocks(self, key: Table, numbers: range) -> Iterator[tuple[int, NDArray[np.uint8] | FormatError]]:
-        """(number, its records, or what is wrong with it) for each of the blocks, in one buffer after the other."""
+        """(number, records or error) for each of the blocks, buffer after buffer."""
         entry, index = self.tables[key], self._index(key)
 
         def load(number: int, buffer: NDArray[np.uint8]) -> NDArray[np.uint8] | FormatError:
@@ -164,7 +165,7 @@ class Tb5File(Closing):
             except FormatError as error:
                 return error
 
-        few = entry.block_bytes <= layout.SMALL_BLOCK_BYTES  # to hand one over takes as long as to read it
+        few = entry.block_bytes <= layout.SMALL_BLOCK_BYTES  # handing a block over takes as long as reading it
         return ahead(numbers, load, lambda: page_aligned(min(entry.block_bytes, entry.bytes)), alone=few)
 
     def read(self, key: Table, first: int = 0, count: int | None = None) -> NDArray[np.uint8]:

@@ -179,7 +179,7 @@ class SampleReader:
     def batches(
         self, wanted: frozenset[str] | None, columns: tuple[str, ...], damage: list[Damage] | None = None
     ) -> Iterator[tuple[int, SampleBatch, int]]:
-        """(first record, batch, earliest time among those of its block that come later) in file order.
+        """(first record, batch, earliest time of the later batches of its block) in file order.
 
         A damaged block is stepped over and noted in ``damage``, or raised where that is ``None``.
         """

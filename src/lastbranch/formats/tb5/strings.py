@@ -77,7 +77,7 @@ class StringIds:
         self._ids = {text: i for text, i in self._ids.items() if i <= count}
 
 
-# -- the strings of a file by their ids: segments one after the other, each read when it is asked for
+# -- the strings of a file by their ids: consecutive segments, each read at its first use
 
 
 class StringTable:

@@ -178,7 +178,7 @@ def _binding(file: Tb5File) -> Iterator[Damage]:
 
 
 def contradictions(file: Tb5File) -> Iterator[Damage]:
-    """What is wrong in the guide's sections, blocks that cannot be read excepted."""
+    """Faults in the guide's sections, except unreadable blocks."""
     for key in file.tables:
         struct = struct_of(key)
         if struct is not None and key.scope is not Scope.BIND:  # those can be more than memory holds

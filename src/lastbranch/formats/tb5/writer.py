@@ -74,7 +74,7 @@ def lock(file: IO[bytes], path: str) -> None:
         raise UnavailableError(f"{path}: another program is writing to it", hint="try again when it is done") from error
 
 
-# -- one table, and the file of them
+# -- a table, and the file of tables
 
 Append = Callable[[bytes | NDArray[np.uint8]], int]
 """Writes at the end of the file; the offset."""
@@ -107,7 +107,8 @@ class TableWriter:
         self._over = self._over or reason
 
     def write(self, data: Array | bytes | bytearray | memoryview) -> None:
-        """Add records, or any bytes of them. What fails once fails with the same error ever after: a piece is lost."""
+        """Add records, or any bytes of them. A failed call makes all later calls fail with the same error, because a
+        piece is lost."""
         rest = np.ascontiguousarray(data) if isinstance(data, np.ndarray) else np.frombuffer(data, np.uint8)
         with self._once():
             self._take(rest.reshape(-1).view(np.uint8))
@@ -165,7 +166,7 @@ class TableWriter:
 
 
 class Tb5Writer:
-    """Writes one file: `create` for a new one, `append` to add to one.
+    """Writes one file: `create` makes a new file, `append` adds to a file.
 
     Tables are in the file from `commit` on, and stay readable if the program crashes after that. After an
     error (a full disk) `rollback` goes back to the last commit, and the writer can be used on.
@@ -191,8 +192,8 @@ class Tb5Writer:
 
     @classmethod
     def append(cls, path: str | os.PathLike[str]) -> Tb5Writer:
-        """Add tables to the file at ``path``. Raises `FormatError` where it is none or its tables are damaged,
-        `UnavailableError` while another writer has it."""
+        """Add tables to the file at ``path``. Raises `FormatError` if the file is not a TB5 file or its tables are
+        damaged, `UnavailableError` while another writer has the file."""
         name = os.fspath(path)
         file = NamedFile(name, "r+b", name)
         with on_failure(file.close):
@@ -248,7 +249,7 @@ class Tb5Writer:
     def table(self, key: Table, record_size: int, *, in_order: bool = True) -> TableWriter:
         """Start a table whose records come in pieces. `ValueError` if it is there, or its records have another size.
 
-        Streams may be written side by side; a stream number must be that of a stream or the next one (``in_order``).
+        Streams may be written side by side; a stream number must be an existing number or the next (``in_order``).
         """
         check_record_size(key, record_size)
         if self.has(key):
@@ -268,7 +269,7 @@ class Tb5Writer:
     def commit(self) -> None:
         """Make all complete tables part of the file, durably: everything else first, then one slot of 48 bytes.
 
-        Where that fails (`OSError`) it has rolled back."""
+        A failed commit (`OSError`) has been rolled back."""
         self._commit(closed=False)
 
     def rollback(self) -> None:
@@ -330,7 +331,7 @@ class Tb5Writer:
         self._keep(end)
 
     def _keep(self, end: int) -> None:
-        """What is now is what `rollback` goes back to; it ends at ``end``."""
+        """`rollback` returns to the current state, which ends at ``end``."""
         self._kept = dict(self._tables), self._strings.count, self._segments, end
         self._committed = end
 
@@ -380,8 +381,8 @@ def copy_tb5(sources: Sequence[Source], path: str, _how: Rewriting) -> Conversio
 def compact(path: str | os.PathLike[str]) -> int:
     """Rewrite a TB5 file without what its directory no longer refers to. Returns the bytes that this freed.
 
-    The new file replaces the old one when it is complete, and keeps its permissions; a link keeps pointing to it.
-    Raises `FormatError` at a damaged block, and leaves the old file as it was.
+    The new file replaces the old file once it is complete, with the old file's permissions; a link keeps pointing to
+    the file. Raises `FormatError` at a damaged block, and leaves the old file as it was.
     """
     name = os.path.realpath(path)
     with open(name, "r+b", buffering=0) as file, Tb5File(OpenFile(file, name)) as old, Tb5Writer.create(name) as new:

@@ -92,7 +92,7 @@ class Buffers:
 
 
 class RegularHeads(NamedTuple):
-    """The headers of places that should hold buffers of one size: bytes in use, and masks."""
+    """The headers at the places of buffers of one size: bytes in use, and masks."""
 
     used: NDArray[np.uint32]
     plausible: Mask

@@ -4,8 +4,8 @@ The format is in the low 16 bits of State (offset 0x2C) of the file's first buff
 0x40 is compressed; its Offset field (0x30), less the header, is the size after decompression. Buffers are independent:
 a damaged one costs only itself.
 
-The compiled library decodes (``native/decompress.c``). The decoders here do so without it, sharing the work among
-processes, and for data that it finds damaged: they say what is wrong where.
+The compiled library decodes (``native/decompress.c``). The decoders here work without the library, in several
+processes, and for data that the library finds damaged: they name the fault and its place.
 
 No NumPy here: a worker process imports this module alone.
 """
@@ -81,12 +81,13 @@ def _copy(name: str, out: bytearray, distance: int, length: int, size: int, offs
 # input; unused bits of the last flag word are 1.
 #
 # Decoding goes in two gears. `_run` takes whole groups at full speed and checks only what cannot be seen afterwards. If
-# anything about a group is irregular (the input ends in it, too much output, a wrong or four-byte length), it goes back
-# to the group's start. From there `_walk` takes one token at a time, checks everything and reports what is wrong where.
+# anything about a group is irregular (the input ends inside, too much output, a wrong or four-byte length), the decoder
+# goes back to the group's start. From there `_walk` takes one token at a time, checks everything and reports what is
+# wrong where.
 #
-# What was measured: keeping slice objects by match word and literal runs by flag byte saves 15 %. Tables of the input's
-# 16-bit words made with NumPy save nothing. A NumPy lockstep over buffers was not built: its array calls alone took as
-# long as this loop for 360 buffers, and longer for fewer.
+# Measured: keeping slice objects by match word and literal runs by flag byte saves 15 %. Tables of the input's 16-bit
+# words made with NumPy save nothing. A NumPy lockstep over buffers was not built: its array calls alone took as long as
+# this loop for 360 buffers, and longer for fewer.
 
 
 WINDOW = 1 << 13  # distances are 13 bits
@@ -241,10 +242,10 @@ def _run(block: bytes, size: int, out: bytearray, pos: int, half: int, known: _K
 # goes on in a plain byte, 255 there in a plain u16 that replaces the sum so far, 0 there in a u32. The reader is 16 to
 # 32 bits ahead.
 #
-# Decoding ends when the output is complete. Symbol 256 at the end of the input is an end mark, but it also is the match
-# of length 3 and distance 1, and the reader, being ahead, cannot tell which; knowing the size it need not. What writers
-# leave after the end differs (the mark, read-ahead, after a multiple of 65,536 a whole further block), so that it
-# cannot be checked.
+# Decoding ends when the output is complete. Symbol 256 at the end of the input is an end mark, and also the match of
+# length 3 and distance 1. The reader, being ahead, cannot tell the two apart; the known size makes that needless.
+# Writers leave different bytes after the end (the mark, read-ahead, after a multiple of 65,536 a whole further block),
+# so the bytes after the end cannot be checked.
 
 
 _HUFFMAN = "XPRESS-Huffman"
@@ -305,7 +306,7 @@ def _block(block: bytes, pos: int, codes: list[int], out: bytearray, stop: int, 
 
 
 class _Bits:
-    """The bit stream. After the end of the input it reads zeros, and raises once any of them is used."""
+    """The bit stream. After the end of the input the reader delivers zeros, and raises once a zero is used."""
 
     def __init__(self, block: bytes, pos: int) -> None:
         self.block, self.pos = block, pos
@@ -326,7 +327,7 @@ class _Bits:
 
     def _fill(self) -> None:
         word = self.block[self.pos : self.pos + 2]
-        if len(word) < 2:  # of a lone byte the bits that come first are the missing ones
+        if len(word) < 2:  # the bits that come first in a lone byte are missing
             self.padding += 16
         self.value = self.value << 16 | int.from_bytes(word.ljust(2, b"\0"), "little")
         self.pos += len(word)
@@ -358,7 +359,7 @@ def decompress_lznt1(block: bytes | memoryview, size: int) -> bytes:
         if header >> 12 & 7 != SIGNATURE:
             raise FormatError("LZNT1 chunk header without its signature", offset=pos, field="header", value=header)
         if len(out) % CHUNK:
-            # Only the last chunk may be short. What Windows would fill the gap with is not specified.
+            # Only the last chunk may be short. It is not specified how Windows fills the gap.
             raise FormatError(f"LZNT1 chunk of {len(out) % CHUNK} bytes before the last", offset=pos)
         body = _take("LZNT1", block, pos + 2, (header & 0xFFF) + 1)
         chunk = _chunk(body, pos + 2) if header & 0x8000 else body
@@ -429,7 +430,7 @@ def decompress(block: bytes | memoryview, size: int, *, format: int = XPRESS) ->
 
 
 def decompress_many(blocks: Blocks, sizes: Sequence[int], *, format: int = XPRESS, workers: int = 1) -> Results:
-    """Decompress independent blocks; a damaged one has its FormatError in its place, and only that one.
+    """Decompress independent blocks; each damaged block is replaced by its FormatError.
 
     ``workers`` is how many processes decode without the library, this one included. The others start when there is
     enough to do, stay for later calls and end with this process. This process decodes what they fail to deliver.
@@ -470,7 +471,7 @@ def decompress_into(block: memoryview, into: memoryview, *, format: int = XPRESS
 
 
 def _compiled(format: int, block: Block, size: int) -> bytes | None:
-    """The ``size`` bytes that ``block`` holds, ``None`` where the library does not decode it."""
+    """The ``size`` bytes of ``block``, ``None`` if the library does not decode the block."""
     if native.library() is None or not 0 < size <= MOST_COMPILED:
         return None
     into = bytearray(size)
@@ -568,7 +569,7 @@ def _ask(index: int, format: int, blocks: Blocks, sizes: Sequence[int]) -> _Work
             _running.append(_Worker())
         worker = _running[index]
         worker.ask(format, blocks, sizes)
-    except (OSError, IndexError):  # IndexError: one before it could not be started
+    except (OSError, IndexError):  # IndexError: an earlier process could not be started
         return None
     return worker
 

@@ -70,8 +70,8 @@ def _checked(header: LogHeader, path: str) -> LogHeader:
 
 # -- A ring of compressed buffers
 #
-# They differ in size, so that none fits in the place of another one. New ones go to the end; the old ones at the front
-# are cut off when the file has become twice as long as allowed.
+# Compressed buffers differ in size, so a new buffer does not fit in an old buffer's place. New buffers go to the end;
+# the old buffers at the front are cut off when the file has become twice as long as allowed.
 
 _CHUNK = 1 << 20
 
@@ -85,7 +85,7 @@ class _Ring:
         self._held = 0
 
     def add(self, size: int) -> None:
-        """Count a buffer that is about to be written to the end; it pushes out the oldest ones."""
+        """Count a buffer that is about to be written to the end and pushes out the oldest buffers."""
         while self._sizes and self._held + size > self._room:
             self._held -= self._sizes.popleft()
         self._sizes.append(size)
@@ -114,7 +114,7 @@ _ENOUGH = 1 << 17  # bytes with the whole first event of a file
 
 
 class TraceFile:
-    """A trace file, or a series of them, that takes whole buffers.
+    """A trace file, or a series of files, that takes whole buffers.
 
     ``header`` has the size of buffers, the clock, the names and the LogFileMode. CIRCULAR keeps the newest
     MaximumFileSize. NEWFILE makes a series of files of that size, with their number for %d in ``path``. Other modes
@@ -240,7 +240,7 @@ class TraceFile:
         self._last_at -= moved
 
     def close(self) -> None:
-        """Complete the file, which then gets its name. OSError leaves an older file of that name as it was."""
+        """Complete the file, which then gets its name. An OSError leaves an older file of the name untouched."""
         if self._file is not None:
             try:
                 self._finish()
@@ -267,8 +267,8 @@ class TraceFile:
     def write(self, cpu: int, body: bytes | memoryview, time: int, flags: int = 0, number: int | None = None) -> bool:
         """Write a data buffer of processor ``cpu``: events, each padded to 8 bytes, the last one at ticks ``time``.
 
-        ``number`` is one that `next_number` returned, by default the next one. Returns False, and counts the loss,
-        where the file has no room for it.
+        ``number`` is a result of `next_number`, by default the next number. Returns False, and counts the loss, where
+        the file has no room for it.
         """
         if len(body) > self.capacity or not 0 <= cpu < _MOST_PROCESSORS:
             raise FormatError("not a buffer of this file", file=self.path, field="Offset", value=len(body))
@@ -315,7 +315,7 @@ class TraceFile:
         return self._end
 
     def next_file(self) -> None:
-        """Of a series: complete this file and begin the next."""
+        """In a series: complete this file and begin the next."""
         self._finish()
         self._start()
 

@@ -71,7 +71,7 @@ class Packer:
     def turns(self, cpu: NDArray[Any], time: NDArray[np.int64]) -> Iterator[slice]:
         """Cut a run of events into parts. The caller adds one part after the other, each by processor (`extend`).
 
-        A new part begins where an event has the same time as the one before it, on another processor.
+        A new part begins at an event with the same time as the previous event, on another processor.
         """
         if not len(cpu):
             return
@@ -113,7 +113,7 @@ class Packer:
                 raise FormatError("event larger than a buffer", file=self.file.path, field="Size", value=size)
 
     def mark(self, cpu: int, flags: int) -> None:
-        """Flag in the open buffer of ``cpu`` that something was lost before it (BUFFER_FLAG)."""
+        """Set the flag of a loss before the open buffer of ``cpu`` (BUFFER_FLAG)."""
         self._open.setdefault(cpu, _Open()).flags |= flags
 
     def _flush(self, cpu: int) -> _Open:
@@ -133,8 +133,8 @@ class TraceWriter:
     """Writes events to a trace file, a ring or a series of files, as the mode of ``header`` says (`TraceFile`).
 
     ``compress`` sets or clears COMPRESSED; ``None`` leaves the header's mode. ``header_events`` go to the header
-    buffer: the kernel's hooks 0x0001 to 0x00FF (group masks, partition, build). FormatError where an event cannot be
-    written: larger than a buffer, earlier than the one before it on its processor, or earlier than the start of the
+    buffer: the kernel's hooks 0x0001 to 0x00FF (group masks, partition, build). FormatError if an event cannot be
+    written: larger than a buffer, earlier than the previous event of its processor, or earlier than the start of the
     log.
     """
 

@@ -101,9 +101,9 @@ def _end_of_items(words: NDArray[np.uint64], at: Ints, sizes: Ints) -> Ints:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What holds for all events of a session in a log.
+    """The properties that all events of a session in a log share.
 
-    ``pointer_size`` is that of events whose header does not say it, ``override`` one that holds for all events, or 0.
+    ``pointer_size`` is the size for events whose header has none; ``override`` is a size for all events, or 0.
     ``to_log`` converts the session's ticks to those of the log's clock, ``None`` if they are the same.
     """
 
@@ -114,15 +114,15 @@ class Rules:
 
     @classmethod
     def of(cls, damage: DamageLog, own: LogHeader, log: LogHeader, override: int = 0) -> Rules:
-        """Those of the session with header ``own`` on the time line of ``log``."""
+        """The parameters of the session with header ``own`` on the time line of ``log``."""
         return cls(damage, own.payload_pointer_size, override, _to_log(log, own))
 
 
 def _to_log(log: LogHeader, own: LogHeader) -> Callable[[Ints], Ints] | None:
     """Converts ticks of an appended session to those of the log, by the wall times of both headers.
 
-    System time needs no conversion. Neither does one performance counter during one uptime of the machine: its ticks
-    are more exact than the wall times.
+    System time needs no conversion. Nor does a performance counter during an uptime of the machine: its ticks are more
+    exact than the wall times.
     """
     same_clock = (own.clock_type, own.frequency) == (log.clock_type, log.frequency)
     if own is log or not (own.frequency and log.frequency):
@@ -276,8 +276,8 @@ class EventBlock:
 
     @cached_property
     def time(self) -> Ints:
-        """Ticks. An event that has no time stamp gets that of the event before it in its buffer, the first one that of
-        the log's begin."""
+        """Ticks. An event without a time stamp gets the previous event's time in its buffer; the first event gets the
+        time of the log's begin."""
         time = self._stamped[0].view(np.int64)
         if (self.form < MESSAGE_FORM).all():
             return time if self.rules.to_log is None else self.rules.to_log(time)
@@ -318,7 +318,7 @@ class EventBlock:
 
     @cached_property
     def _descriptor(self) -> NDArray[np.uint64]:
-        """Of EVENT_HEADER: Id, Version, Channel, Level, Opcode, Task in one word; 0 for others."""
+        """From EVENT_HEADER: Id, Version, Channel, Level, Opcode, Task in one word; 0 for others."""
         return np.where(self.form == EVENT, self.word(5), _U64(0))
 
     @cached_property
@@ -417,7 +417,7 @@ class EventBlock:
         return found
 
 
-# -- From columns to `Event` objects, for callers that look at events one by one
+# -- From columns to `Event` objects, for callers that look at single events
 
 
 CHUNK = 4096
@@ -464,7 +464,7 @@ def events_of(block: EventBlock) -> list[Event]:
 
 
 def extended_items(data: bytes | memoryview) -> list[tuple[int, bytes]]:
-    """(type, data) of the extended items that begin ``data``, as far as they fit in it."""
+    """(type, data) of the extended items at the begin of ``data``, as far as whole items fit."""
     items, at = [], 0
     while at + _ITEM.size <= len(data):
         size, kind, linkage, length = _ITEM.unpack_from(data, at)
@@ -484,7 +484,7 @@ def counters_of(items: list[tuple[int, bytes]]) -> tuple[int, ...]:
 
 
 def header_fields(block: EventBlock, i: int) -> dict[str, Any]:
-    """All header fields of event ``i`` by their names in the specification, including those that `Event` lacks."""
+    """All header fields of event ``i`` by their names in the specification, including fields that `Event` lacks."""
     at, kind = int(block.at[i]) * 8, int(block.header[i])
     declared = message_header(int(block.options[i])) if kind == MESSAGE else HEADERS[kind].fields
     return unpack_fields(declared, block.raw[at : at + packed(declared).size].tobytes())

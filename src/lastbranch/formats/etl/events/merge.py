@@ -2,8 +2,9 @@
 
 Within a processor, buffers are in the order of their SequenceNumbers and their events in time order; over the file
 nothing is in order. The merge therefore holds one buffer of each processor, and releases what is older than the newest
-event of the buffer that ends first. Where processors share buffers (NO_PER_PROCESSOR_BUFFERING) neighbours may overlap;
-then it holds two. Events of equal time stay in the order of the buffers, within one in that of the file.
+event of the buffer that ends first. If processors share buffers (NO_PER_PROCESSOR_BUFFERING), neighbouring buffers may
+overlap; the merge then holds two. Events of equal time stay in the order of the buffers, within one in that of the
+file.
 """
 
 from __future__ import annotations
@@ -111,7 +112,7 @@ class _Stream:
     done: bool = False
 
     def load(self, load: Load, rank: NDArray[np.int64]) -> None:
-        """Hold one more buffer, if the processor has one."""
+        """Hold another buffer, if the processor has more."""
         for row in self.rows:
             block = load(row)
             if block is None or not len(block):
@@ -155,7 +156,7 @@ def in_order(index: Index, load: Load, *, overlap: bool) -> Iterator[Run]:
 
 # -- Several runs of a merge copied to one block
 #
-# A merge releases a few hundred events at a time, from one buffer of each processor. Work on columns needs more.
+# A merge releases a few hundred events at a time, from a buffer of each processor. Work on columns needs more.
 
 
 LEAST = 1 << 14

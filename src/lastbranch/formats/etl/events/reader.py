@@ -48,9 +48,10 @@ class TraceLog:
     """An .etl file as events.
 
     ``pointer_size`` overrides the pointer size of event headers (some tools wrote 64-bit payloads after 32-bit
-    headers). Without the compiled library ``workers`` processes decompress, by default one for each processor up to
-    `MOST_WORKERS` where the blocks are worth it. Raises `FormatError` for a file that cannot be read at all: no .etl, a
-    header cut short, pre-Vista. A pass skips other damage and reports it in `damage`.
+    headers). Without the compiled library, ``workers`` processes decompress: by default as many as there are
+    processors, at most `MOST_WORKERS`, if the blocks are worth the start of processes. Raises `FormatError` for a file
+    that cannot be read at all: no .etl, a header cut short, pre-Vista. A pass skips other damage and reports it in
+    `damage`.
     """
 
     def __init__(self, source: Source, *, pointer_size: int | None = None, workers: int | None = None) -> None:
@@ -76,7 +77,7 @@ class TraceLog:
 
     @property
     def clock(self) -> Clock:
-        """The clock of all event times. Those of an appended session are converted to it."""
+        """The clock of all event times. Times of an appended session are converted to this clock."""
         return self.header.clock
 
     @property
@@ -158,7 +159,7 @@ class TraceLog:
 
     @cached_property
     def lossy(self) -> int:
-        """Buffers with a flag that events or buffers were lost before them: one pass over the headers."""
+        """Buffers whose flag says that events or buffers were lost before, from a pass over the headers."""
         return len(self.lossy_times)
 
     @cached_property
@@ -212,7 +213,7 @@ def runs_of(
 
 
 def _processors() -> int:
-    """Those that this process may use."""
+    """The processors that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

@@ -251,8 +251,8 @@ class Walk:
     row of the window's buffers.
 
     ``time`` uint64: the word of the time stamp, where the header has it at a fixed place. ``ids`` uint64: the word of
-    thread and process, all bits set where the header has none there. The compiled library gathers them in passing;
-    without it they are ``None``.
+    thread and process, all bits set where the header has none there. The compiled library gathers these columns in
+    passing; without the library they are ``None``.
     """
 
     at: NDArray[np.int64]
@@ -279,7 +279,8 @@ _SPARSE = 64
 
 
 def walk(window: Window, damage: DamageLog) -> Walk:
-    """All events of ``window``. Where the chain of a buffer breaks, its rest is skipped and noted in ``damage``."""
+    """All events of ``window``. If the chain of a buffer breaks, the rest of the buffer is skipped and noted in
+    ``damage``."""
     first = (window.start >> 3) + 9
     limit = window.start + window.buffers.filled
     end = (limit + 7) >> 3

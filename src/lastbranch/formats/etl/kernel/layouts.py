@@ -212,8 +212,7 @@ _LBR_OPTIONS = {  # TRACE_LBR_CONFIGURATION; a filter bit leaves that kind of br
 
 
 class _Filler(FieldType):
-    """A u32 before the entries that fill the rest of an event. It is absent where whole entries fill the rest without
-    it.
+    """A u32 before the entries that fill the rest of an event. The field is absent if whole entries fill the rest.
 
     ``sizes``: bytes of an entry by pointer size; with other pointer sizes the u32 is always present. An absent one
     decodes to None.
@@ -613,8 +612,8 @@ def kernel_layout(key: Key, version: int) -> Layout | None:
 def kernel_event(key: Key, time: int, pointer: int, fields: dict[str, Any], *, version: int, pid: int = 0) -> Event:
     """The event of a kernel group, or of a classic GUID, with its payload from ``fields``; missing ones are 0.
 
-    ``pointer``: 4 or 8. The event becomes a 64-bit one if a value needs it, as that of a 64-bit process in a 32-bit
-    session. FormatError for a value that its field cannot hold.
+    ``pointer``: 4 or 8. The event becomes a 64-bit event if a value needs 64 bits, like an address of a 64-bit process
+    in a 32-bit session. FormatError for a value that its field cannot hold.
     """
     declared = kernel_layout(key, version)
     assert declared is not None, key

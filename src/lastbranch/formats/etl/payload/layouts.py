@@ -21,7 +21,7 @@ REST = "rest"
 
 
 class Field(NamedTuple):
-    """One field. Of a type with ``parts`` decoding returns the parts, and the name only says what they share."""
+    """One field. For a type with ``parts``, decoding returns the parts, and the name is their common name."""
 
     name: str
     type: FieldType
@@ -38,7 +38,7 @@ class Field(NamedTuple):
 
 
 class _Run(NamedTuple):
-    """Adjacent numbers that one `struct` call reads."""
+    """Adjacent numbers that a single `struct` call reads."""
 
     packed: struct.Struct
     fields: tuple[Field, ...]
@@ -47,7 +47,7 @@ class _Run(NamedTuple):
 
 
 class Layout:
-    """The fields of one version of one event."""
+    """The fields of a version of an event."""
 
     def __init__(self, fields: tuple[Field, ...]) -> None:
         self.fields = fields
@@ -134,7 +134,8 @@ def _run(fields: tuple[Field, ...], pointer: int) -> _Run:
 
 
 class Names:
-    """Makes the names of fields that come from a file unique: an event may have two of one name, or one without."""
+    """Makes the names of fields that come from a file unique: an event may have two fields of the same name, or a field
+    without a name."""
 
     def __init__(self) -> None:
         self._uses: dict[str, int] = {REST: 1}
@@ -162,6 +163,6 @@ def layout(*bases: Layout, **fields: FieldType) -> Layout:
 
 
 def newest(versions: Versions, version: int) -> Layout | None:
-    """The layout of ``version``, or of the newest known one below it: later versions append."""
+    """The layout of ``version``, or of the newest known version below: later versions append."""
     known = [number for number in versions if number <= version]
     return versions[max(known)] if known else None

@@ -141,7 +141,7 @@ MapKey = tuple[bytes, str]
 
 
 def join_names(task: str, opcode: str, fallback: str) -> str:
-    """ "Task/Opcode" without the opcode Info and the prefix of standard ones, as consumers show it."""
+    """ "Task/Opcode" without the opcode Info and the prefix of standard opcodes, as consumers show names."""
     opcode = opcode.strip().removeprefix("win:")
     task = task.strip()
     if not task:

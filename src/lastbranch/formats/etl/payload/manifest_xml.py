@@ -105,8 +105,8 @@ class Manifests:
             self.notes.append("the manifests contradict each other in further places")
 
     def add(self, data: bytes, file: str, encoding: str | None = None) -> None:
-        """Add the manifest in ``data``, in ``encoding`` or the one that it declares. Earlier descriptions of an event
-        stay.
+        """Add the manifest in ``data``, in ``encoding`` or in the manifest's declared encoding. Earlier descriptions of
+        an event stay.
 
         Raises `FormatError` where it is no XML, has a document type, is too large, or has no provider of events.
         """

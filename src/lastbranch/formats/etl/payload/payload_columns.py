@@ -1,11 +1,11 @@
 """Payloads of many events with one layout, decoded as columns: the second interpreter of `layouts.Layout`.
 
-A column keeps what the file has (numbers, or bytes and their positions). `Column.tolist` makes the Python values, the
-very ones that decoding event by event returns.
+A column keeps what the file has (numbers, or bytes and their positions). `Column.tolist` makes the same Python values
+as decoding event by event.
 
 One gather reads adjacent fields of fixed size for all events; for strings and arrays, offset arithmetic moves each
-event's position on. Where payloads hold different prefixes of the layout, or more than it, they come back as several
-sets of columns. What does not fit the layout at all is left to `Layout.decode`, the tests' oracle for all of this.
+event's position on. Payloads that hold different prefixes of the layout, or more than the layout, are returned as
+several sets of columns. Payloads that do not fit the layout are left to `Layout.decode`, the oracle of the tests.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def _gather_words(raw: NDArray[np.uint8], begin: Ints, size: Ints) -> tuple[NDAr
 
 @dataclass(slots=True, eq=False)
 class Column:
-    """Values of one field, one for each event."""
+    """The values of a field, one for each event."""
 
     _by_event: ClassVar[tuple[str, ...]] = ("values",)
     """Names of the arrays with an item for each event."""
@@ -130,8 +130,7 @@ class Bytes(Column):
 class Texts(Column):
     """Strings: row ``i`` is ``raw[begin[i] : end[i]]`` in the coding ``text``.
 
-    Where ``cut`` (bool), the end of the event ended it instead of a NUL. Columns that were decoded at once share
-    ``raw``.
+    If ``cut`` (bool), the text ended with the event instead of a NUL. Columns that were decoded at once share ``raw``.
     """
 
     _by_event: ClassVar[tuple[str, ...]] = ("begin", "end", "cut")
@@ -255,7 +254,8 @@ class Payloads:
 
 
 class Read(NamedTuple):
-    """What a step made: its columns by name, where each event goes on, and which events it fits (None: all)."""
+    """The result of a step: columns by name, the offset at which each event goes on, and the events that the step fits
+    (None: all)."""
 
     columns: dict[str, Column]
     after: Ints
@@ -271,7 +271,7 @@ class _Run:
         self.least = self.dtype.itemsize
 
     def prefix(self, room: int) -> _Run | None:
-        """The fields that ``room`` bytes hold if it is exactly some of them, else None."""
+        """The leading fields that fill ``room`` bytes exactly, else None."""
         ends = np.cumsum([self.dtype[i].itemsize for i in range(len(self.fields))]).tolist()
         return _Run(self.fields[: ends.index(room) + 1], self.pointer) if room in ends else None
 
@@ -470,7 +470,8 @@ def _plan(layout: Layout, pointer: int) -> tuple[list[_Run | _Single], bool]:
 
 
 def decode_columns(layout: Layout, payloads: Payloads) -> Iterator[tuple[Ints, dict[str, Column] | None]]:
-    """Sets of (row numbers, columns by name) that have every payload once; the caller decodes those with None itself.
+    """Sets of (row numbers, columns by name) that have every payload once; the caller decodes the rows of a set with
+    None.
 
     ``layout`` is not dependent.
     """

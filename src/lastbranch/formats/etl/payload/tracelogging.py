@@ -9,7 +9,7 @@ Windows SDK, which document the format:
              [u16 number of elements for a constant array, or u16 size and bytes for a custom type]
     traits   u16 size, name, then u16 size, u8 type, bytes each; type 1 is the provider group's GUID
 
-Names are UTF-8 with a NUL. A structure's out-type is the number of fields after it that belong to it.
+Names are UTF-8 with a NUL. A structure's out-type is the number of its members, which follow as fields.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Field types of ETW payloads: numbers, times, GUIDs, addresses, text, and compound types.
 
-A type turns bytes into a value and back: ``decode(data, at, end, pointer) -> (value, next)`` and
-``encode(value, pointer) -> bytes``, where ``pointer`` is the pointer size of the event (4 or 8). It reads nothing at or
-past ``end`` and raises `Short` where the bytes do not hold one whole value. `encode` returns the very bytes that
-`decode` read a value from.
+A type turns bytes into a value and back: ``decode(data, at, end, pointer) -> (value, next)`` and ``encode(value,
+pointer) -> bytes``, where ``pointer`` is the pointer size of the event (4 or 8). The decoder reads nothing at or past
+``end`` and raises `Short` if the bytes do not hold a whole value. `encode` returns the very bytes that `decode` read a
+value from.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ def _bytes(data: bytes, at: int, size: int, end: int) -> bytes:
 
 
 class Scalar(FieldType):
-    """A number of one `struct` code (for 32-bit events ``code4`` where it differs), shown as ``wrap`` says."""
+    """A number of a `struct` code (for 32-bit events ``code4`` if different), shown as ``wrap`` says."""
 
     def __init__(self, code: str, wrap: Callable[[Any], Any] | None = None, code4: str = "", order: str = "<") -> None:
         self.code, self.code4, self.wrap, self.order = code, code4 or code, wrap, order
@@ -450,7 +450,8 @@ SLACK = 1024
 class Bits(FieldType):
     """A number cut into parts: ``Bits(U8, Low=(0x0F, 0), High=(0xF0, 4))``; the masks cover every bit once.
 
-    A third item of a part makes its value, for example a `Named`; a part of one bit is a bool without one.
+    The third item of a part makes the part's value, for example a `Named`; without a third item, a part of one bit is a
+    bool.
     """
 
     def __init__(self, base: Scalar, **parts: tuple[int, int] | tuple[int, int, Callable[[int], Any]]) -> None:
@@ -504,7 +505,8 @@ class Struct(FieldType):
 
 
 class Array(FieldType):
-    """A list of ``item``: with ``count`` elements, after a number of them, or (None) all that fit up to the end."""
+    """A list of ``item``: ``count`` elements, a number followed by so many elements, or (None) all elements that fit up
+    to the end."""
 
     def __init__(self, item: FieldType, count: int | Scalar | None = None) -> None:
         self.item, self.count = item, count

@@ -58,8 +58,8 @@ class IntervalTable:
         self._sources.update({number: str(name) for number, name in zip(known.tolist(), names, strict=True) if name})
 
     def of(self, source: int, first: int, last: int) -> Intervals:
-        """Those of a profile source from tick ``first`` to ``last``, in 100 ns for the timer, in events for the others;
-        none where the log has none."""
+        """The intervals of a profile source from tick ``first`` to ``last``, in 100 ns for the timer, in events for the
+        other sources; empty if the log has none."""
         table = np.concatenate(self._rows)
         table = table[table[:, 2] == source]
         if not len(table):

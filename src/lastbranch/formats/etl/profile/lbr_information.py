@@ -33,7 +33,7 @@ Words = NDArray[np.uint64]
 def information_of(flags: Words) -> Words:
     """LBR_INFO words for perf's flag words, extended where a plain word would come back as other flags.
 
-    A word of 0 means that nothing is known, so a plain "predicted" becomes one of type "other branch".
+    A word of 0 means "not known", so a plain "predicted" is written as a word of type "other branch".
     """
     info = sum((flag(flags, name) << np.uint64(at) for name, at in _SAME.items()), np.zeros_like(flags))
     kind = flag(flags, "type")

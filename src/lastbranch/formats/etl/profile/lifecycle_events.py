@@ -46,7 +46,7 @@ class _Mapping:
 
     @property
     def base(self) -> int:
-        """Where its image begins."""
+        """The start of its image."""
         return kernel_map_start(self.start, self.end, self.offset) if self.pid < 0 else self.start
 
 
@@ -96,7 +96,7 @@ class _ImageEvents:
         return [*events, self.image(LOAD if since else DC_START, time, mapping)]
 
     def _identity(self, time: int, owner: int, base: int, module: Module) -> Iterator[Event]:
-        """What merging adds about a binary: its PDB, and its original name with time stamp and size."""
+        """The events that merging adds about a binary: its PDB, and its original name with time stamp and size."""
         if module.pdb_guid is None:
             return
         known = {"ImageBase": base, "ProcessID": owner & 0xFFFFFFFF}
@@ -121,7 +121,7 @@ class _ImageEvents:
 
 def _needs_supplement(profile: Profile) -> bool:
     """Whether image events alone would lose something. They suffice for files that are mapped from their start, each in
-    one process. Of a profile that still grows nothing is known."""
+    one process. Nothing is known of a profile that still grows."""
     plain = bool(profile.modules) and all(
         m.kind is ModuleKind.FILE and not m.build_id and not m.code_selector for m in profile.modules
     )
@@ -197,7 +197,8 @@ class LifecycleEvents:
         return {int(a): names[columns["module"][b]] for a, b in zip(first[named], second[named], strict=True)}
 
     def thread_of_sample(self, time: int, pid: int, tid: int) -> list[Event]:
-        """The events that make ``tid`` a thread of ``pid`` at ``time``; none if it is one."""
+        """The events that make ``tid`` a thread of ``pid`` at ``time``; none if it is already a thread of this
+        process."""
         before = self._process_of.get(tid)
         if pid < 0 or tid < 0 or before == pid:
             return []

@@ -3,9 +3,9 @@
 A sample is up to four events of its processor with one time: the interval of its profile source from then on, the
 sample (SampledProfile, or a PMC interrupt with its profile source), its last branch record, its stack.
 
-On a 32-bit system, an event whose values fit is written in its 32-bit form. A branch record without predictions is
-written in that form on every system: its Information has no bit for "mispredicted", so readers do not take the branches
-for predicted ones.
+On a 32-bit system, an event whose values fit is written in its 32-bit form. A branch record without predictions has
+this form on every system: its Information has no bit for "mispredicted", so readers do not count the branches as
+predicted.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ _TIMER = 0
 class PeriodEncoding:
     """How a log expresses the periods of a batch.
 
-    ``count`` int64 of each sample; ``interval`` int64: that of its source from it on, where ``changed`` (bool) says so;
-    ``before`` int64: the one until then; ``lost``: how many samples keep no period.
+    ``count`` int64 of each sample; ``interval`` int64: the interval of the sample's source from this sample on, if
+    ``changed`` (bool); ``before`` int64: the one until then; ``lost``: how many samples keep no period.
     """
 
     count: Ints
@@ -105,7 +105,7 @@ class PeriodEncoder:
             several = (period % base == 0) & (period <= base * _MOST_COUNT)
             made.count[rows[several]] = period[several] // base
             interval[several] = base
-        # One interval holds for all samples of a tick: that of its last one.
+        # All samples of a tick have the interval of the tick's last sample.
         first = np.flatnonzero(np.append(True, time[1:] != time[:-1]))
         size = np.diff(np.append(first, len(rows)))
         held = interval[first + size - 1]
@@ -200,7 +200,7 @@ def sample_events(
         return rows, begin[which, rows] + 1
 
     rows, at = put(0, SET_INTERVAL, _SYSTEM32)
-    out[at + 1] = stamp[rows]  # before it: no process and thread, after it: no processor times
+    out[at + 1] = stamp[rows]  # before this version: no process and thread; after it: no processor times
     out[at + 3], out[at + 4] = _pair(source, periods.interval)[rows], periods.before[rows].view(np.uint64)
 
     rows, at = put(1, hook, _PERFINFO32)

@@ -68,7 +68,7 @@ class CachedSamples:
 
     @classmethod
     def of(cls, block: EventBlock) -> CachedSamples:
-        """Those of ``block``, in which no such event is shorter than `_cache_end` says."""
+        """The samples of ``block``, in which no such event is shorter than `_cache_end` says."""
         events = np.flatnonzero(block.kernel_hook == SAMPLE_CACHE)
         part = block.take(events)
         step = 8 + part.pointer_size.astype(np.int64)
@@ -140,9 +140,8 @@ class BranchRecords:
     """BranchRecords as columns, in file order.
 
     ``row`` int64: of the block. ``owner`` int64: the row of the sample that triggered it, else its own. ``hook`` int32:
-    that of the event that triggered it, -1 without one.
-    ``first`` int64: byte position in ``raw`` of the newest entry; ``count`` int64: entries; ``pointer_size`` uint8.
-    ``options``: the LBR configurations of all of them, or-ed.
+    the hook id of the trigger, -1 without a trigger. ``first`` int64: byte position in ``raw`` of the newest entry;
+    ``count`` int64: entries; ``pointer_size`` uint8. ``options``: the LBR configurations of all of them, or-ed.
     """
 
     row: Ints
@@ -227,8 +226,8 @@ def _triggers(block: EventBlock, rows: Ints) -> tuple[Ints, NDArray[np.int32]]:
 
 
 def _distant_triggers(block: EventBlock, rows: Ints) -> tuple[Ints, NDArray[np.bool_]]:
-    """The row of the trigger of each record, and whether it has one. Other events and other processors' buffers can lie
-    between."""
+    """The row of the trigger of each record, and whether there is a trigger. Other events and other processors' buffers
+    can lie between."""
     buffers, _, _ = _buffer_spans(block)
     rank = np.zeros(len(block.window.buffers.cpu), np.int64)
     rank[buffers] = np.arange(len(buffers))
@@ -246,8 +245,8 @@ def _distant_triggers(block: EventBlock, rows: Ints) -> tuple[Ints, NDArray[np.b
 
 # -- Triggers from one window to the next
 #
-# The newest few events of each processor in a window may have triggered a record that is still to come. The samples
-# among them are held back, for their records to join them; of the others the hook is enough.
+# The newest few events of each processor in a window may have triggered a record that is still to come. Samples are
+# held back until their records join; for other triggers the hook is enough.
 
 
 _REACH = 16
@@ -267,7 +266,7 @@ class TriggerCandidates:
 
 
 def trigger_candidates(block: EventBlock) -> dict[int, TriggerCandidates]:
-    """Of each processor that has events in ``block``."""
+    """The last event of each processor that has events in ``block``."""
     found: dict[int, tuple[list[int], int]] = {}
     for buffer, first, past in zip(*(part.tolist() for part in _buffer_spans(block)), strict=True):
         cpu = int(block.window.buffers.cpu[buffer])
@@ -303,7 +302,7 @@ class CarriedTriggers:
         return next((t for t in reversed(self._triggers.get(cpu, ())) if t.time == time), None)
 
     def complete(self, block: EventBlock, records: BranchRecords) -> NDArray[np.bool_]:
-        """Find the triggers of those ``records`` that have none in their block, and set their hooks in place.
+        """Find the triggers of ``records`` without a trigger in their block, and set their hooks in place.
 
         Returns which of them `join` has to attach to samples.
         """
@@ -319,7 +318,7 @@ class CarriedTriggers:
         return late
 
     def join(self, records: SampleBatch) -> None:
-        """Attach the entries of ``records``, those that `complete` returned, to their samples."""
+        """Attach the entries of ``records``, as `complete` returned them, to their samples."""
         for i, (cpu, time) in enumerate(zip(records.cpu.tolist(), records.time.tolist(), strict=True)):
             trigger = self._find(cpu, time)
             if trigger is not None and trigger.row is not None:
@@ -378,12 +377,12 @@ class Sampler:
     """Samples of one pass over a log, window by window.
 
     Optional columns are those that are ``wanted``; column ``frame`` only with ``stacks``. Rows come in file order, but
-    those that wait for their record at the end of a window come with the next one. ``size`` is that of the file: no
+    rows that wait for their record at the end of a window come with the next window. ``size`` is that of the file: no
     record follows its end. ``changing``: the intervals of profile sources whose samples have periods of their own.
     ``extended``: whether the log declares extended Information words.
 
-    Of all blocks so far, ``counted``: whether a sample counts as several (Count); ``recorded``: whether there was a
-    record; ``options``: the LBR configurations of all records; ``short``: by hook, events that end before their
+    State of all blocks so far. ``counted``: whether a sample counts as several (Count); ``recorded``: whether there was
+    a record; ``options``: the LBR configurations of all records; ``short``: by hook, events that end before their
     required fields.
     """
 
@@ -410,7 +409,7 @@ class Sampler:
         return self._wanted is None or not self._wanted.isdisjoint(names)
 
     def of(self, block: EventBlock) -> Iterator[SampleBatch]:
-        """The rows of ``block``, and those that wait no longer; no batch is empty.
+        """The rows of ``block``, and rows that wait no longer; no batch is empty.
 
         Take them before the next block.
         """
@@ -460,8 +459,8 @@ class Sampler:
         yield batch
 
     def _has_stack(self, batch: SampleBatch) -> NDArray[np.bool_]:
-        """Which rows may have a call stack: no record without a trigger, and of several events of a thread at one time
-        only one, preferably a sample."""
+        """Which rows may have a call stack: no record without a trigger; and a single event of a thread at a time,
+        preferably a sample."""
         kind = np.array([_RANK[kind] for kind, _ in self._triggers.rows] or [0])[batch.event]
         order = np.lexsort((kind, batch.tid, batch.time))
         time, tid = batch.time[order], batch.tid[order]

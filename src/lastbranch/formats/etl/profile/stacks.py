@@ -3,7 +3,7 @@
 A stack is an event of its own with the time stamp and the thread of the event it belongs to. It holds addresses
 (0x1820), or a key (0x1825 kernel part, 0x1826 user part) whose addresses are in a definition (0x1822 to 0x1824) that
 may come thousands of events later. The kernel can use a key again for another stack after it evicted the definition. So
-a reference belongs to the first definition of its key at or after it, else to the last one before.
+a reference belongs to the first definition of its key at or after the reference, else to the last definition before.
 
 Both can exceed memory. They are kept as runs in file order, each sorted by itself; a lookup searches all runs whose
 times reach that far. Runs past the limit are in temporary files (`Spool`). The frames stay in the log where possible
@@ -126,7 +126,7 @@ def pointers(block: EventBlock, at: Array, count: Array, size: int) -> NDArray[n
 
 
 class Frames:
-    """Frames by position: from 0 on those kept here, below 0 (-1 is word 0) those left in ``source``.
+    """Frames by position: from 0 on the frames kept here; below 0 (-1 is word 0) the frames left in ``source``.
 
     ``limit``: bytes held in memory, about.
     """
@@ -174,8 +174,8 @@ class Frames:
 STACK_BYTES = 64 << 20
 """Default of bytes that `Stacks` holds in memory."""
 
-# ``at``, ``count``: the frames. ``at`` of a reference by key is that key until it is resolved.
-# ``time`` is that of the event it belongs to, ``when`` its own, which orders several parts of a kind.
+# ``at``, ``count``: the frames. ``at`` of a reference by key is the key until the definition is found. ``time`` is that
+# of the event it belongs to, ``when`` its own, which orders several parts of a kind.
 _REFERENCE = np.dtype(
     [("time", "<i8"), ("when", "<i8"), ("at", "<i8"), ("tid", "<i4"), ("count", "<u2"), ("part", "<u2")]
 )
@@ -213,7 +213,7 @@ class _Run:
 
 
 class _Runs:
-    """Rows as runs of at most about ``limit`` bytes. Of several all but the last are in the file."""
+    """Rows as runs of at most about ``limit`` bytes. All parts but the last are in the file."""
 
     def __init__(self, dtype: np.dtype[np.void], limit: int) -> None:
         self._rows = max(1, limit // dtype.itemsize)
@@ -328,11 +328,12 @@ class Stacks:
         self._definitions = _Runs(_DEFINITION, 0)
 
     def _resolved(self, rows: Array) -> Array:
-        """The references ``rows``, those by key with the frames of their definitions; left out without one."""
+        """The references ``rows``; a reference by key has the frames of its definition, and is left out without a
+        definition."""
         keyed = np.flatnonzero(~np.isin(rows["part"], _DIRECT))
         key, time = rows["at"][keyed].view(np.uint64), rows["time"][keyed]
         found = np.zeros(len(keyed), _DEFINITION)
-        state = np.zeros(len(keyed), np.int8)  # 1: one before the reference, 2: one at or after it
+        state = np.zeros(len(keyed), np.int8)  # 1: a definition before the reference, 2: a definition at or after it
         for run in self._definitions:
             table = self._definitions.read(run)
             after = insertion_points(table["key"], table["time"], key, time)
@@ -340,7 +341,7 @@ class Stacks:
                 mine = np.flatnonzero((place >= 0) & (place < len(table)) & (state <= kind))
                 mine = mine[table["key"][place[mine]] == key[mine]]
                 other = table["time"][place[mine]]
-                # The nearest: of the same time the last one before, the first one after.
+                # The nearest definition: of definitions with the same time, the last before, the first after.
                 nearer = other >= found["time"][mine] if kind == 1 else other < found["time"][mine]
                 mine = mine[nearer | (state[mine] < kind)]
                 found[mine], state[mine] = table[place[mine]], kind

@@ -1,7 +1,7 @@
 """Events that describe the system, to the tables of a profile: processes, threads, images, machine, counters.
 
 A function for each kind is in `HANDLERS` by (group, type). Rundown events (DCStart, DCEnd) list what existed all along,
-so they hold from time 0. Those at the end repeat what is known by then, or add what the log's start left out.
+so they hold from time 0. Events at the end repeat known facts, or add facts that the log's start left out.
 """
 
 from __future__ import annotations
@@ -254,7 +254,7 @@ class ThreadTable:
         """int64 pid of each thread, -1 unknown; thread 0 is the idle process 0."""
         pid = np.where(tid == 0, 0, -1)
         if len(self._tid):
-            # The newest start until then, or the first one of a thread that occurs before it.
+            # The newest start until then, or the first start of a thread that occurs before its start.
             last = insertion_points(self._tid, self._time, tid, time, right=True) - 1
             first = np.searchsorted(self._tid, tid)
             life = np.minimum(np.maximum(last, first), len(self._tid) - 1)
@@ -337,10 +337,10 @@ def _first_starts(rows: Array) -> NDArray[np.int64]:
 
 
 def _without_repeated(rows: Array) -> Array:
-    """Drop the starts of a thread that is alive, except two: the last one, whose end may come later in the file, and
-    the first one in the file, after which the list at the end adds nothing.
+    """Drop the starts of a live thread, except two: the last start, whose end may come later in the file, and the first
+    start in the file, after which the list at the end adds nothing.
 
-    A start of another process's thread with that id, between them in time, must not come later in the file.
+    A start of another process's thread with this id, between the two in time, must not come later in the file.
     """
     order = np.lexsort((rows["time"], rows["tid"]))
     sorted_ = rows[["tid", "pid", "kind"]][order]

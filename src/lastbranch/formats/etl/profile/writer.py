@@ -187,8 +187,8 @@ class _Writer:
         return sorted(events, key=lambda event: event.time)
 
     def _times(self, batch: SampleBatch, cpus: Ints) -> Ints:
-        """The times of the samples. Time and thread identify the sample of a stack, so of two samples that share both
-        the later one moves by a tick."""
+        """The times of the samples. Time and thread identify the sample of a stack, so if two samples share both, the
+        later sample moves by a tick."""
         if FRAME not in batch.offsets:
             return batch.time.astype(np.int64)
         key = np.stack([batch.tid.astype(np.int64), batch.time])
