@@ -39,7 +39,8 @@ from unittest import mock
 import numpy as np
 from numpy.typing import NDArray
 
-from lastbranch.analysis import Estimate, branches, estimate_executions, estimator, ranges
+from lastbranch.analysis import Estimate, branches, estimate_executions, ranges
+from lastbranch.analysis import markov_chain as estimator
 from lastbranch.binaries import Code, read_image
 from lastbranch.binaries.files import File
 from lastbranch.errors import LastbranchError

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from .analysis import BranchTable
     from .analysis.annotation import Annotation
     from .analysis.naming import Namer, Place
-    from .analysis.running import Snapshot
+    from .analysis.snapshot import Snapshot
     from .capture import Options, ProcessGroup, Summary
     from .model import OpenFile, Profile
     from .symbols import SymbolOptions
@@ -447,7 +447,7 @@ class LiveCapture(Closing):
     def _changed(self) -> None:
         """The tables are other ones: bind anew."""
         from .analysis.naming import Namer
-        from .analysis.running import RunningCounts
+        from .analysis.running_counts import RunningCounts
         from .bind import bind
         from .opening import attach_binaries, recorded_here
         from .symbols import Symbolizer

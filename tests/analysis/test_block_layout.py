@@ -8,8 +8,7 @@ from itertools import permutations
 import numpy as np
 import pytest
 
-from lastbranch.analysis.block_layout import layout, score
-from lastbranch.analysis.function_order import function_order
+from lastbranch.analysis.block_layout import function_order, layout, score
 
 Edges = dict[tuple[int, int], int]
 

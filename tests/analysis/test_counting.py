@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 import lastbranch
 from lastbranch import native
-from lastbranch.analysis import count_stacks, counting, pairs
+from lastbranch.analysis import count_stacks, pairs
+from lastbranch.analysis import count_stacks as counting
 from lastbranch.analysis.compact import Compactor
 from lastbranch.bind import bind
 from lastbranch.errors import NotRecordedError

@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import perfdata_writer as pw
-from lastbranch.analysis.counting import Bound, Counted, EarlyCounts, count_stacks
+from lastbranch.analysis.bound_pairs import Bound
+from lastbranch.analysis.count_stacks import Counted, EarlyCounts, count_stacks
 from lastbranch.analysis.early_pass import EarlyPass
 from lastbranch.fleet.counting import Labels, capture_file, count_captures
 from lastbranch.formats.perfdata import walk

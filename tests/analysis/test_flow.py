@@ -20,7 +20,8 @@ from captures import Data
 from isa_oracle import OBJDUMP
 from lastbranch import demo
 from lastbranch.analysis.annotation import annotate, annotate_each
-from lastbranch.analysis.flow import Flow, flow_of, loops
+from lastbranch.analysis.flow import Flow, flow_of
+from lastbranch.analysis.loops import loops
 from lastbranch.analysis.naming import Label, Place
 from lastbranch.isa import Decoder
 from lastbranch.model import Profile

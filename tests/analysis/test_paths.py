@@ -12,7 +12,7 @@ import pytest
 from capture_tools import needs_ptrace
 from lastbranch.analysis.annotation import Annotation, annotate_each
 from lastbranch.analysis.flow import Flow, flow_of
-from lastbranch.analysis.flow import loops as loops_of
+from lastbranch.analysis.loops import loops as loops_of
 from lastbranch.analysis.naming import Label, Place
 from lastbranch.analysis.paths import StackSample, Trips, path_of
 from lastbranch.isa import Decoder

@@ -14,10 +14,11 @@ import pytest
 import perfdata_writer as pw
 from growing_files import GrowingFile
 from lastbranch import demo, native
-from lastbranch.analysis import BranchTable, annotate, branches, running
+from lastbranch.analysis import BranchTable, annotate, branches
+from lastbranch.analysis import running_counts as running
 from lastbranch.analysis.annotation import Annotation
 from lastbranch.analysis.naming import Namer, Place, find_functions
-from lastbranch.analysis.running import Order, Snapshot
+from lastbranch.analysis.snapshot import Order, Snapshot
 from lastbranch.live import LiveCapture
 from lastbranch.model import Profile
 from lastbranch.opening import FileSource, open_profile

@@ -39,7 +39,7 @@ FORBIDDEN = {
     "completion bash": CAPTURES,
     "session list": CAPTURES,
     "sources": CAPTURES,
-    "info FILE": [*ALWAYS, *CODE, "lastbranch.analysis.counting"],
+    "info FILE": [*ALWAYS, *CODE, "lastbranch.analysis.count_stacks"],
     "verify FILE": [*ALWAYS, "lastbranch.analysis"],
     "export FILE --to counts": [*ALWAYS, *CODE],
     "report FILE --by process": [*ALWAYS, *CODE],

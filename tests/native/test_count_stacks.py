@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lastbranch import native
-from lastbranch.analysis.counting import EntryCounter
+from lastbranch.analysis.count_stacks import EntryCounter
 from lastbranch.analysis.native_counter import NativeStackCounter
 from lastbranch.model import BRANCH, EntriesInPlace, SampleBatch
 

@@ -8,8 +8,11 @@ from ..lazy import lazy_names
 
 if TYPE_CHECKING:
     from .annotation import Annotation, annotate
+    from .availability import how_to_record, why_no_ranges, why_no_stacks
     from .block_graph import BlockEdges, BlockGraph, EdgeKind, block_graph
+    from .bound_pairs import Bound
     from .callgraph import CallTable, callees, callers
+    from .count_stacks import Counted, count_stacks
     from .count_tables import (
         BranchTable,
         Key,
@@ -23,11 +26,11 @@ if TYPE_CHECKING:
         weights,
         without_binary,
     )
-    from .counting import Bound, Counted, count_stacks, how_to_record, why_no_ranges, why_no_stacks
     from .estimation import estimate_executions
     from .executions import Estimate, basis_of
-    from .flow import Blocks, Edges, Flow, Loop
+    from .flow import Blocks, Edges, Flow
     from .functions import NameTable, fold, names
+    from .loops import Loop
     from .naming import Label, Namer, Place, find_functions
     from .stacks import CallStacks, call_stacks, why_no_call_stacks
 
@@ -79,15 +82,18 @@ __all__ = [
 
 __getattr__ = lazy_names(__name__, {
     "annotation": "Annotation annotate",
+    "availability": "how_to_record why_no_ranges why_no_stacks",
     "block_graph": "BlockEdges BlockGraph EdgeKind block_graph",
+    "bound_pairs": "Bound",
     "callgraph": "CallTable callees callers",
+    "count_stacks": "Counted count_stacks",
     "count_tables": "BranchTable Key RangeTable SiteTable WeightTable branches merge_processes ranges sites weights "
     "without_binary",
-    "counting": "Bound Counted count_stacks how_to_record why_no_ranges why_no_stacks",
     "estimation": "estimate_executions",
     "executions": "Estimate basis_of",
-    "flow": "Blocks Edges Flow Loop",
+    "flow": "Blocks Edges Flow",
     "functions": "NameTable fold names",
+    "loops": "Loop",
     "naming": "Label Namer Place find_functions",
     "stacks": "CallStacks call_stacks why_no_call_stacks",
 })  # fmt: skip

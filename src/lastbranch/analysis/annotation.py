@@ -16,30 +16,30 @@ from ..errors import SelectionError, UnavailableError
 from ..isa import Decoder
 from ..lbr import KIND, flag
 from ..model import BRANCH, PATCHED, AddressSpaces, Array, ModuleKind, Profile, SampleBatch, SampleFilter, counted
-from .branch_kinds import CodeOf
+from .availability import how_to_record, why_no_ranges, why_no_stacks
+from .bound_pairs import Bound, PairTable, cycles_of
+from .branch_kinds import CodeOf, kinds_table
 from .bursts import share_bursts, whole_bursts
-from .counting import (
-    Bound,
-    Counted,
-    PairTable,
-    Replacing,
-    add_runs_of_code,
-    cycles_of,
-    how_to_record,
-    runs_of,
-    why_no_ranges,
-    why_no_stacks,
-    without_entries,
-)  # fmt: skip
+from .count_stacks import Counted, Replacing, add_runs_of_code, runs_of, without_entries
 from .distributions import Distribution
 from .executed import leaves
-from .flow import Flow, Loop, flow_of, loops
+from .flow import Flow, flow_of
 from .function_noise import BurstSums, FunctionNoise
+from .loops import Loop, loops
 from .naming import Namer, Place
 from .paths import NearbyStacks, StackSample, Trips
 from .sample_filtering import check_events, filtered_batches
 
-__all__ = ["Annotation", "SourceLines", "annotate", "annotate_counts", "annotate_each", "source_lines"]
+__all__ = [
+    "Annotation",
+    "IndirectTargets",
+    "SourceLines",
+    "annotate",
+    "annotate_counts",
+    "annotate_each",
+    "indirect_targets",
+    "source_lines",
+]
 
 
 # -- What branch stacks say about one function: only entries near it are bound and counted, so that a pass is quick
@@ -413,3 +413,39 @@ def source_lines(namer: Namer, found: Annotation) -> SourceLines:
     of = np.full(len(flow), -1)
     of[known] = place[which]
     return SourceLines(file[known][firsts][order], line[known][firsts][order], samples, most, files, of.tolist())
+
+
+# -- where its indirect jumps and calls went
+
+
+_INDIRECT = kinds_table("ind", "ind_call")
+
+
+@dataclass(slots=True)
+class IndirectTargets(Table):
+    """The cells of the matrix that are not empty; equal-length arrays. Branches with the most entries come first, of
+    each the target that it went to most often.
+
+    ``edge`` int64: row of the edges of the function, which has the ends, ``count`` and predictions. ``site`` int64: row
+    of the branch among the instructions. ``share`` float64: of the entries of the branch. ``column`` int64: number of
+    the target, from 0 for the one that all branches together went to most often.
+    """
+
+    edge: Array
+    site: Array
+    share: Array
+    column: Array
+
+
+def indirect_targets(flow: Flow) -> IndirectTargets:
+    """The targets of the indirect branches of ``flow`` that were seen to be taken."""
+    edges = flow.edges
+    edge = np.flatnonzero(edges.source >= 0)
+    edge = edge[_INDIRECT[flow.kind[edges.source[edge]]]]
+    site, count = edges.source[edge], edges.count[edge]
+    of_site = np.bincount(site, count, len(flow))[site]
+    rows, target = distinct_rows(edges.to_module[edge], edges.to_address[edge])
+    rank = np.empty(len(rows), np.int64)
+    rank[np.argsort(-np.bincount(target, count, len(rows)), kind="stable")] = np.arange(len(rows))
+    order = np.lexsort((-count, site, -of_site))
+    return IndirectTargets(edge, site, count / of_site, rank[target]).take(order)

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import weakref
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
 import numpy as np
 from numpy.typing import NDArray
 
+from .. import native
 from ..arrays import distinct, distinct_rows
 from ..binaries import Code
 from ..errors import UnavailableError
@@ -13,14 +19,17 @@ from ..lbr import KIND, branch_type
 from ..model import Array, Profile
 from ..opening import code_of
 from .compact import Compactor, sparse_zeros
-from .native_stacks import NativeSites
 
-__all__ = ["CALLS", "JUMPS", "LONGEST_CALL", "BranchKinds", "CodeOf", "kinds_table"]
+if TYPE_CHECKING:
+    from ctypes import CDLL
+
+__all__ = ["CALLS", "JUMPS", "LONGEST_CALL", "BranchKinds", "CodeOf", "NativeSites", "kinds_table"]
 
 _UNKNOWN = KIND["unknown"]
 _SLOT_BITS = 20
 _NEW, _HIDDEN = 0, 255
 _PLACES = 1 << 18
+_DECLINED = -1
 _KNOWN = np.uint8(1)
 """Added to the type of a branch in the table: 0 is for what was not seen yet, 255 for code that is not available."""
 _MIX = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F))
@@ -90,6 +99,54 @@ class CodeOf:
                     found, count = decoder.classify(*code.read_many(begin, whole), begin, np.ones_like(whole))
                     out[rows[count > 0]] |= CALLS[found.kind] & (found.length == size)
         return out
+
+
+class NativeSites:
+    """What is known of the branches at each source address of a scope: 1 + type, 255 where it depends on the target.
+    The compiled library (``native/branch_kinds.c``) does it; `BranchKinds` without it is its oracle."""
+
+    def __init__(self, library: CDLL) -> None:
+        self._library = library
+        self._sites = library.lb_sites_new(int.from_bytes(os.urandom(8)))
+        if not self._sites:
+            raise MemoryError
+        weakref.finalize(self, library.lb_sites_free, self._sites)
+
+    @classmethod
+    def available(cls) -> NativeSites | None:
+        """An empty table, or ``None`` without the library."""
+        library = native.library()
+        return None if library is None else cls(library)
+
+    def kinds(
+        self, scope: NDArray[np.int64], offsets: NDArray[np.int64], source: Array, flags: Array,
+        find: Callable[[Array, Array], NDArray[np.uint8]],
+    ) -> tuple[NDArray[np.uint8], NDArray[np.int64]] | None:  # fmt: skip
+        """(uint8 type of each entry, int64 entries whose type depends on their target: theirs is 0).
+
+        Stacks ``offsets`` (int64) of ``source`` and ``flags`` (uint64, any stride); ``scope`` (int64) has the owner of
+        each. ``find`` gets scopes and sources that are new and gives what is to be known of them. ``None`` for scopes
+        that the kernel does not take.
+        """
+        scope, offsets = np.ascontiguousarray(scope, np.int64), np.ascontiguousarray(offsets, np.int64)
+        kind, fresh, pending = np.empty(len(source), np.uint8), np.empty(len(source), np.int64), np.zeros(1, np.int64)
+        stacks = native.address(scope), native.address(offsets), len(scope), native.address(source), source.strides[0]
+        out = map(native.address, (kind, fresh, pending))
+        new = self._library.lb_sites_kinds(self._sites, *stacks, native.address(flags), flags.strides[0], *out)
+        if new < _DECLINED:
+            raise MemoryError
+        if new == _DECLINED:
+            return None
+        if new:
+            first = fresh[:new]
+            owner, address = scope[np.searchsorted(offsets, first, side="right") - 1], source[first]
+            columns = owner, address, find(owner, address)
+            self._library.lb_sites_learn(self._sites, *map(native.address, columns), new)
+        hidden = np.empty(pending[0], np.int64)
+        if len(hidden):
+            out = map(native.address, (kind, hidden))
+            hidden = hidden[: self._library.lb_sites_resolve(self._sites, *stacks, *out)]
+        return kind, hidden
 
 
 class BranchKinds:

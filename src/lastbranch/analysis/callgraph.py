@@ -16,8 +16,10 @@ from ..arrays import Table, distinct, distinct_rows, group
 from ..errors import NotRecordedError
 from ..lbr import KIND
 from ..model import Array, Profile, SampleFilter
+from .availability import how_to_record, why_no_stacks
+from .bound_pairs import Bound
 from .branch_kinds import CALLS, JUMPS, CodeOf
-from .counting import Bound, count_stacks, how_to_record, why_no_stacks
+from .count_stacks import count_stacks
 from .functions import named_stacks
 from .naming import Label, Namer
 from .stacks import call_stacks, why_no_call_stacks

@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 from ..arrays import distinct, group, ranges
 from ..errors import NotRecordedError
 from ..model import Array, Module, ModuleKind, Profile, SampleBatch, SampleFilter
+from .bound_pairs import Bound
 from .bursts import bursts_of, whole_bursts
-from .counting import Bound, count_stacks
+from .count_stacks import count_stacks
 from .naming import Label, Namer, unnamed
 from .sample_filtering import filtered_batches, period_of, wanted_events
 from .sample_sums import SampleSums

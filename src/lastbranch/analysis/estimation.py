@@ -9,11 +9,11 @@ from numpy.typing import NDArray
 
 from ..arrays import distinct, distinct_rows, insertion_points
 from ..model import BRANCH, ENTRY, Array, ModuleKind, Profile, SampleBatch, SampleFilter
+from .availability import why_no_ranges, why_no_stacks
 from .branch_kinds import CALLS, LONGEST_CALL, BranchKinds, kinds_table
 from .bursts import TimeSpan, bursts_of, share_bursts, whole_bursts
-from .counting import why_no_ranges, why_no_stacks
-from .estimator import Runs, Steps
 from .executions import Estimate, Factors, Places, basis_of_event
+from .markov_chain import Runs, Steps
 from .paths import KeptStacks, StackSample
 from .sample_filtering import check_events, filtered_batches, wanted_events
 from .significance import ENOUGH

@@ -9,13 +9,17 @@ from numpy.typing import NDArray
 
 from ..arrays import covered, distinct
 from ..binaries import Code
-from ..isa import Decoder
+from ..isa import NOT_A_BRANCH, UNDECODABLE, Decoder
 from ..lbr import KIND
 from ..model import PATCHED, Array, Profile
+from .bound_pairs import Bound
 from .branch_kinds import CodeOf, kinds_table
-from .counting import Bound
 
-__all__ = ["decoded", "executed", "leaves", "row_of", "stops", "straight"]
+__all__ = ["decoded", "executed", "leaves", "next_branches", "row_of", "stops", "straight"]
+
+
+_FIRST_LOOK, _FARTHEST = 64, 1 << 16
+"""Bytes of code that are decoded for each start: most blocks are short."""
 
 
 # -- Ranges held against the code: which are the straight lines that they should be
@@ -121,3 +125,38 @@ def decoded(code: Code, decoder: Decoder, start: Array, end: Array) -> tuple[Arr
     begin, span = starts[new], (ends - starts[new]).astype(np.int64)
     found, _ = decoder.classify(*code.read_many(begin, span + decoder.arch.longest), begin, span + 1)
     return found.address, stops(*found)
+
+
+# -- The straight line that runs after a branch, taken or not: up to the next branch of the code
+
+
+def next_branches(profile: Profile, module: Array, start: Array) -> tuple[Array, Array]:
+    """(uint64 address of the first branch from each ``start`` on, bool where the code has one and is available).
+
+    ``start`` uint64 lies in the row ``module`` of the modules table.
+    """
+    end, known, code_of = start.copy(), np.zeros(len(start), bool), CodeOf(profile)
+    for row in distinct(module).tolist():
+        mine, code = module == row, code_of(row)
+        if code is not None:
+            end[mine], known[mine] = _next_branch(*code, start[mine])
+    return end, known
+
+
+def _next_branch(code: Code, decoder: Decoder, start: Array) -> tuple[Array, Array]:
+    """(address of the first branch from each start on, bool where there is one before the code ends)."""
+    end, known = start.copy(), np.zeros(len(start), bool)
+    left, look = np.arange(len(start)), _FIRST_LOOK
+    while len(left) and look <= _FARTHEST:
+        span = np.full(len(left), look, np.int64)
+        room = span + decoder.arch.longest  # the last instruction is whole
+        instructions, number = decoder.classify(*code.read_many(start[left], room), start[left], span)
+        first = np.append(0, np.cumsum(number))[:-1]
+        stop = np.append(np.flatnonzero(instructions.kind != NOT_A_BRANCH), len(instructions.kind))
+        at = stop[np.searchsorted(stop, first)]
+        found = at < first + number
+        ends = np.minimum(at, max(len(instructions.kind) - 1, 0))
+        good = found & (instructions.kind[ends] != UNDECODABLE) if len(ends) and len(instructions.kind) else found
+        end[left[good]], known[left[good]] = instructions.address[ends[good]], True
+        left, look = left[~found & (number > 0)], look * 4
+    return end, known

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ..arrays import distinct_rows, insertion_points
 from ..model import BRANCH, Array, Event, Profile, SampleBatch, SampleFilter
-from .counting import BRANCH_VALUES, Bound
+from .bound_pairs import BRANCH_VALUES, Bound
 from .early_pass import Spaces
 from .sample_filtering import wanted_events
 from .significance import halving

@@ -6,8 +6,9 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from ..errors import Damage
+from .availability import Origin
 
-__all__ = ["FINDINGS", "Finding", "Origin", "Severity", "damaged", "finding", "some"]
+__all__ = ["FINDINGS", "Finding", "Severity", "damaged", "finding", "some"]
 
 
 _SHOWN = 3
@@ -21,15 +22,6 @@ class Severity(StrEnum):
     WARNING = "warning"
     """Something is missing, or may be."""
     INFO = "info"
-
-
-class Origin(StrEnum):
-    """What made a capture: remedies are in its words."""
-
-    PERF = "perf"
-    WINDOWS = "windows"
-    LASTBRANCH = "lastbranch"
-    """`lastbranch record`."""
 
 
 class Kind(NamedTuple):

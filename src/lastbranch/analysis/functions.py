@@ -14,9 +14,11 @@ from numpy.typing import NDArray
 from ..arrays import Sums, Table, distinct, distinct_rows, distinct_stacks, take_rows
 from ..errors import NotRecordedError
 from ..model import BRANCH, Array, ModuleKind, Profile, SampleBatch, SampleFilter
+from .availability import why_no_ranges, why_no_stacks
+from .bound_pairs import Bound
 from .branch_kinds import CodeOf
+from .count_stacks import Counted, EntryCounter, Replacing, count_stacks
 from .count_tables import BranchTable, branch_table
-from .counting import Bound, Counted, EntryCounter, Replacing, count_stacks, why_no_ranges, why_no_stacks
 from .executed import executed
 from .naming import Label, Namer, View
 from .sample_filtering import filtered_batches, period_of

@@ -16,7 +16,7 @@ from ..arrays import Ints, StackSums, Table, distinct_rows, group
 from ..errors import NotRecordedError
 from ..lbr import flag
 from ..model import BRANCH, ENTRY, Array, Event, Profile, SampleBatch, SampleFilter, counted
-from .counting import how_to_record, why_no_stacks
+from .availability import how_to_record, why_no_stacks
 from .early_pass import Spaces
 from .naming import Label, Namer, View
 from .sample_filtering import check_events, filtered_batches, wanted_events

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from ..arrays import StackSums, Sums, Table, distinct_rows
 from ..lbr.words import FLAG_FIELDS
 from ..model import ENTRY, Array, Profile, SampleBatch, SampleFilter
+from .bound_pairs import outcomes_of
 from .count_tables import Key, rows_of
-from .counting import outcomes_of
 from .naming import Label, Namer
 from .sample_filtering import any_end_in, filtered_batches
 

@@ -15,11 +15,12 @@ from numpy.typing import NDArray
 
 from ..arrays import distinct, distinct_rows, insertion_points, offsets_of, ranges
 from ..model import AddressSpaces, Array
+from .bound_pairs import cycles_of
 from .branch_kinds import CALLS, JUMPS, kinds_table
-from .counting import cycles_of
 from .distributions import Distribution, distribution
 from .executed import stops, straight
-from .flow import Flow, Loop
+from .flow import Flow
+from .loops import Loop
 
 __all__ = ["KeptStacks", "NearbyStacks", "Path", "StackSample", "Trips", "path_of"]
 

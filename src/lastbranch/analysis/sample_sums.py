@@ -15,7 +15,7 @@ import numpy as np
 from .. import native
 from ..arrays import Ints, Table, group, group_unordered
 from ..model import Array, SampleBatch
-from .counting import cycles_of, outcomes_of
+from .bound_pairs import cycles_of, outcomes_of
 from .early_pass import Spaces
 from .native_counter import entry_places
 from .significance import Totals

@@ -8,16 +8,17 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
+from .. import native
 from ..arrays import StackSums, numbered, offsets_of, ranges, take_rows
 from ..errors import NotRecordedError
-from ..lbr import call_frames, call_stack_mode, no_call_stacks_because, open_calls
+from ..lbr import ACTIONS, KIND, call_frames, call_stack_mode, no_call_stacks_because, open_calls
 from ..model import BRANCH, FRAME, Array, Event, Profile, SampleBatch, SampleFilter
+from .availability import Origin, how_to_record, origin_of
 from .branch_kinds import BranchKinds
 from .bursts import BurstCount, without_lists
-from .counting import Replacing, how_to_record, origin_of
-from .findings import Origin
-from .native_stacks import rebuilt_stacks
+from .count_stacks import Replacing
 from .sample_filtering import check_events, filtered_batches, period_of, wanted_events
 from .significance import ENOUGH
 
@@ -303,3 +304,22 @@ def _concatenated(one: Frames, other: Frames) -> Frames:
     for (values, _), first, size in zip((one, other), (offsets[:-1], offsets[:-1] + sizes[0]), sizes, strict=True):
         out[ranges(first, size)] = values
     return out, offsets
+
+
+def rebuilt_stacks(
+    ip: NDArray[np.uint64], source: Array, target: Array, kind: NDArray[np.uint8], offsets: NDArray[np.int64]
+) -> tuple[NDArray[np.uint64], NDArray[np.int64]] | None:
+    """The frames of samples and their offsets, leaf first: ``ip`` (of the newest entry where it is 0), then the sources
+    of `lbr.open_calls`. ``None`` without the library, which `StackMaker` is the oracle of.
+    ``kind`` is overwritten."""
+    library = native.library()
+    if library is None:
+        return None
+    ip, offsets = np.ascontiguousarray(ip, np.uint64), np.ascontiguousarray(offsets, np.int64)
+    frame, bounds = np.empty(len(source) + len(ip), np.uint64), np.empty(len(ip) + 1, np.int64)
+    entries = [word for c in (source, target) for word in (native.address(c), c.strides[0])]
+    given = native.address(ip), native.address(offsets), len(ip), *entries
+    found = library.lb_call_stacks(
+        *given, *map(native.address, (kind, ACTIONS)), KIND["call"], *map(native.address, (frame, bounds))
+    )
+    return frame[:found].copy(), bounds

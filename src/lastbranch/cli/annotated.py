@@ -182,7 +182,7 @@ class Annotated:
 
     def targets(self, limit: int) -> list[list[Cell]]:
         """Rows of `TARGETS`: for each indirect jump and call, hottest first, where it went, most often first."""
-        from ..analysis.indirect_targets import indirect_targets
+        from ..analysis.annotation import indirect_targets
 
         found, noise = indirect_targets(self.flow), self.found.noise
         out: list[list[Cell]] = []

@@ -15,7 +15,7 @@ from typing import IO
 import numpy as np
 
 from ..analysis import Bound, Counted, count_stacks
-from ..analysis.counting import EntryCounter
+from ..analysis.count_stacks import EntryCounter
 from ..analysis.mispredictions import misprediction_events, no_outcomes
 from ..analysis.sample_filtering import filtered_batches
 from ..arrays import group

@@ -17,8 +17,7 @@ from typing import IO
 import numpy as np
 
 from ..analysis.block_counts import BlockCounts, block_counts
-from ..analysis.block_layout import layout
-from ..analysis.function_order import function_order
+from ..analysis.block_layout import function_order, layout
 from ..arrays import Ints
 from ..binaries.block_map import BlockMap, read_block_map
 from ..errors import LastbranchError, UnavailableError

@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 
 from ..analysis import count_tables
-from ..analysis.counting import EntryCounter, why_no_ranges, why_no_stacks
+from ..analysis.availability import why_no_ranges, why_no_stacks
+from ..analysis.count_stacks import EntryCounter
 from ..analysis.early_pass import EarlyPass, Spaces
 from ..analysis.sample_sums import BranchSums
 from ..arrays import group_unordered

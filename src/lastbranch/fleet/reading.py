@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ..analysis import Counted
-from ..analysis.counting import Bound, Sampled
+from ..analysis.bound_pairs import Bound
+from ..analysis.count_stacks import Sampled
 from ..analysis.sample_sums import SampleSums, SummedThings
 from ..analysis.significance import Totals
 from ..bind import bind, with_binary

@@ -15,7 +15,8 @@ import pytest
 import perfdata_writer as pw
 from growing_files import GrowingFile
 from lastbranch import demo
-from lastbranch.analysis import branches, names, running
+from lastbranch.analysis import branches, names
+from lastbranch.analysis import running_counts as running
 from lastbranch.errors import FormatError
 from lastbranch.formats.perfdata.growing import GrowingIndex, IndexedSoFar
 from lastbranch.formats.perfdata.layout import RECORD

@@ -14,7 +14,8 @@ from ...formats.registry import format_of
 from ...model import Profile, Source
 from ...opening import open_source, read_profile
 from ...symbols import SymbolOptions
-from ..findings import FINDINGS, Finding, Origin, Severity, damaged, finding
+from ..availability import Origin
+from ..findings import FINDINGS, Finding, Severity, damaged, finding
 from .etl import check_events
 from .profile import (
     about_call_stacks,

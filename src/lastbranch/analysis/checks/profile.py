@@ -12,8 +12,8 @@ from ...arrays import Sums, distinct
 from ...lbr import no_ranges_because
 from ...model import KERNEL, KERNEL_HALF, THROTTLES, Array, Change, Mode, ModuleKind, Profile, counted
 from ...symbols import Symbolizer, SymbolOptions
+from ..availability import origin_of
 from ..bursts import bursts_of, whole_bursts
-from ..counting import origin_of
 from ..executions import basis_of_event
 from ..findings import Finding, Severity, finding, some
 from ..naming import Namer

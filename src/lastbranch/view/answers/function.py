@@ -5,11 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from ...analysis import Annotation, Place, find_functions
-from ...analysis.annotation import SourceLines, source_lines
+from ...analysis.annotation import SourceLines, indirect_targets, source_lines
 from ...analysis.arcs import arcs_of
 from ...analysis.block_graph import BlockGraph, EdgeKind, block_graph
 from ...analysis.distributions import Distribution
-from ...analysis.indirect_targets import indirect_targets
 from ...analysis.naming import place_of
 from ...analysis.significance import ENOUGH, halving
 from ...errors import SelectionError
