@@ -40,7 +40,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lastbranch.analysis import Estimate, branches, estimate_executions, ranges
-from lastbranch.analysis import markov_chain as estimator
+from lastbranch.analysis.executions import markov_chain
 from lastbranch.binaries import Code, read_image
 from lastbranch.binaries.files import File
 from lastbranch.errors import LastbranchError
@@ -415,7 +415,7 @@ class Figures:
 def figures(program: Program, recording: Path) -> Figures:
     true, profile = truth(program), open_profile(str(recording))
     recorded, used = observed(profile), estimate_executions(profile).replaced
-    with mock.patch.object(estimator, "CLEARLY", 0.0):  # to see what is refused, too
+    with mock.patch.object(markov_chain, "CLEARLY", 0.0):  # to see what is refused, too
         estimate = estimate_executions(profile)
     estimated = Nearness.of(true, *executions(profile, estimate)) if estimate.replaced else None
     return Figures(

@@ -19,13 +19,22 @@ PHASES = (
     ("import", ()),
     ("read", ("formats/readahead", "model/source", "opening")),
     ("walk", ("formats/", "model/stream", "model/batch", "model/order")),
-    ("count", ("analysis/counting", "analysis/native_counter", "analysis/pairs", "analysis/compact")),
+    (
+        "count",
+        (
+            "analysis/counting/count_stacks",
+            "analysis/counting/bound_pairs",
+            "analysis/counting/native_counter",
+            "analysis/counting/pair_counter",
+            "analysis/counting/compact",
+        ),
+    ),
     ("bind", ("bind/", "tb5_binding")),
-    ("stacks", ("analysis/stacks", "analysis/branch_kinds", "analysis/callgraph", "lbr/")),
-    ("decode", ("isa", "analysis/executed", "analysis/flow")),
-    ("name", ("symbols/", "binaries/", "analysis/naming", "analysis/functions", "analysis/sources")),
+    ("stacks", ("analysis/stacks/call_stacks", "analysis/counting/branch_kinds", "analysis/stacks/callgraph", "lbr/")),
+    ("decode", ("isa", "analysis/counting/executed", "analysis/function/flow")),
+    ("name", ("symbols/", "binaries/", "analysis/naming", "analysis/stacks/functions", "analysis/sources")),
     ("sql", ("sql/",)),
-    ("output", ("export/", "cli/output", "cli/table", "model/atomic_output", "analysis/count_tables")),
+    ("output", ("export/", "cli/output", "cli/table", "model/atomic_output", "analysis/counting/count_tables")),
     ("rest", ("",)),
 )
 """Phase -> modules of the package whose time it is; the longest match counts. start: the interpreter's, and its end."""

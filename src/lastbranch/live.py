@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from io import BufferedReader
 
     from .analysis import BranchTable
-    from .analysis.annotation import Annotation
+    from .analysis.function.annotation import Annotation
     from .analysis.naming import Namer, Place
-    from .analysis.snapshot import Snapshot
+    from .analysis.running.snapshot import Snapshot
     from .capture import Options, ProcessGroup, Summary
     from .model import OpenFile, Profile
     from .symbols import SymbolOptions
@@ -447,7 +447,7 @@ class LiveCapture(Closing):
     def _changed(self) -> None:
         """The tables are other ones: bind anew."""
         from .analysis.naming import Namer
-        from .analysis.running_counts import RunningCounts
+        from .analysis.running.counts import RunningCounts
         from .bind import bind
         from .opening import attach_binaries, recorded_here
         from .symbols import Symbolizer

@@ -15,11 +15,11 @@ import lastbranch
 import perfdata_writer as pw
 from capture_tools import needs_ptrace
 from captures import Data
-from lastbranch.analysis.branch_kinds import BranchKinds
-from lastbranch.analysis.callgraph import CallTable, callees, callers
-from lastbranch.analysis.functions import fold
+from lastbranch.analysis.counting.branch_kinds import BranchKinds
 from lastbranch.analysis.naming import Namer, find_functions
-from lastbranch.analysis.stacks import call_stacks, why_no_call_stacks
+from lastbranch.analysis.stacks.call_stacks import call_stacks, why_no_call_stacks
+from lastbranch.analysis.stacks.callgraph import CallTable, callees, callers
+from lastbranch.analysis.stacks.functions import fold
 from lastbranch.binaries import read_image
 from lastbranch.binaries.files import File
 from lastbranch.bind import bind

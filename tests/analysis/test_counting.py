@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 import lastbranch
 from lastbranch import native
-from lastbranch.analysis import count_stacks, pairs
-from lastbranch.analysis import count_stacks as counting
-from lastbranch.analysis.compact import Compactor
+from lastbranch.analysis import count_stacks
+from lastbranch.analysis.counting import bound_pairs, pair_counter
+from lastbranch.analysis.counting.compact import Compactor
 from lastbranch.bind import bind
 from lastbranch.errors import NotRecordedError
 from lastbranch.lbr import PERF_SELECT, branch_type, type_name
@@ -129,7 +129,7 @@ def test_counts_equal_plain_python(merge_rows: int, room: str, samples: list[Sam
     """The NumPy form, also with so little room that it merges all the time and cannot compact addresses."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(native, "library", lambda: None)
-        patch.setattr(pairs, "_MERGE_ROWS", merge_rows)
+        patch.setattr(pair_counter, "_MERGE_ROWS", merge_rows)
         for limit, value in LITTLE_ROOM[room].items():
             patch.setattr(Compactor, limit, value)
         counted = count_stacks(Capture(samples).profile(), ranges=True, details=True)
@@ -180,7 +180,7 @@ def test_one_program_at_two_bases_is_one_module() -> None:
 def test_equal_branches_of_several_processes_are_one_row_if_nobody_asks_for_the_process(
     rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(counting, "_SHRINK_ROWS", rows)
+    monkeypatch.setattr(bound_pairs, "_SHRINK_ROWS", rows)
     c = two_modules()
     c.samples = [Sample(1, 1, [(0x1010, 0x1100, 2), (0x1050, 0x1000, 1)])]
     c.samples += [Sample(2, 2, [(0x9010, 0x9100, 1)])] * 5
@@ -188,7 +188,7 @@ def test_equal_branches_of_several_processes_are_one_row_if_nobody_asks_for_the_
     table = zip(counted.process.tolist(), counted.a.tolist(), counted.count.tolist(), strict=True)
     assert sorted(table) == [(-1, 0x10, 6), (0, 0x50, 1)]
     assert counted.predicted.tolist() == [1, 0]
-    assert set(counted.values) == set(counting.BRANCH_VALUES)
+    assert set(counted.values) == set(bound_pairs.BRANCH_VALUES)
     apart = count_stacks(c.profile(), ranges=False, details=False).branches
     assert sorted(zip(apart.process.tolist(), apart.a.tolist(), strict=True)) == [(0, 0x10), (0, 0x50), (1, 0x10)]
 

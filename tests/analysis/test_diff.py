@@ -20,7 +20,7 @@ from captures import Data
 from command_line import Ran
 from lastbranch.analysis.comparison import CodeLocation, Difference, Thing, compare
 from lastbranch.analysis.naming import Namer
-from lastbranch.analysis.significance import FEWEST, Clusters, _fisher, _student, adjusted, probabilities
+from lastbranch.analysis.statistics.significance import FEWEST, Clusters, _fisher, _student, adjusted, probabilities
 from lastbranch.bind import bind
 from lastbranch.errors import NotRecordedError
 from lastbranch.lbr import PERF_SELECT

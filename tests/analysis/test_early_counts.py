@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import perfdata_writer as pw
-from lastbranch.analysis.bound_pairs import Bound
-from lastbranch.analysis.count_stacks import Counted, EarlyCounts, count_stacks
-from lastbranch.analysis.early_pass import EarlyPass
+from lastbranch.analysis.counting.bound_pairs import Bound
+from lastbranch.analysis.counting.count_stacks import Counted, EarlyCounts, count_stacks
+from lastbranch.analysis.counting.early_pass import EarlyPass
 from lastbranch.fleet.counting import Labels, capture_file, count_captures
 from lastbranch.formats.perfdata import walk
 from lastbranch.model import BytesSource, Mode, Profile, SampleFilter
@@ -208,7 +208,7 @@ def test_a_filter_of_samples_reads_the_capture() -> None:
 
 def test_too_many_rows_are_not_kept() -> None:
     raw = steady()
-    with patch("lastbranch.analysis.early_pass._MOST_EARLY", -1), patch.object(walk, "BLOCK_BYTES", 512):
+    with patch("lastbranch.analysis.counting.early_pass._MOST_EARLY", -1), patch.object(walk, "BLOCK_BYTES", 512):
         profile = opened(raw, EarlyCounts(ranges=True, details=False))
         asked = Asked(profile)
         found = columns(count_stacks(profile, ranges=True, details=False))

@@ -15,7 +15,7 @@ import lastbranch
 import perfdata_writer as pw
 from command_line import run_cli
 from lastbranch.analysis import Estimate, basis_of, branches, call_stacks, estimate_executions, ranges
-from lastbranch.analysis.markov_chain import Runs, Steps
+from lastbranch.analysis.executions.markov_chain import Runs, Steps
 from lastbranch.model import Event, Profile, SampleFilter
 from perfdata_writer import Builder
 

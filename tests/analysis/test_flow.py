@@ -19,9 +19,9 @@ from capture_tools import needs_ptrace
 from captures import Data
 from isa_oracle import OBJDUMP
 from lastbranch import demo
-from lastbranch.analysis.annotation import annotate, annotate_each
-from lastbranch.analysis.flow import Flow, flow_of
-from lastbranch.analysis.loops import loops
+from lastbranch.analysis.function.annotation import annotate, annotate_each
+from lastbranch.analysis.function.flow import Flow, flow_of
+from lastbranch.analysis.function.loops import loops
 from lastbranch.analysis.naming import Label, Place
 from lastbranch.isa import Decoder
 from lastbranch.model import Profile

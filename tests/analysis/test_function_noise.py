@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from burst_captures import BASE, INSTRUCTIONS, Burst, opened, walks, write
-from lastbranch.analysis.annotation import Annotation, annotate
+from lastbranch.analysis.function.annotation import Annotation, annotate
 
 ROUNDS = 1500
 

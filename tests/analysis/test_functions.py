@@ -15,9 +15,9 @@ import pytest
 
 import lastbranch
 from captures import Data
-from lastbranch.analysis.functions import NameTable, names
 from lastbranch.analysis.naming import Label, Namer, View, find_functions, place_of
 from lastbranch.analysis.sources import Sources
+from lastbranch.analysis.stacks.functions import NameTable, names
 from lastbranch.binaries.sections import open_binary
 from lastbranch.bind import bind
 from lastbranch.model import Module, Profile, SampleFilter

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import perfdata_writer as pw
-from lastbranch.analysis.mispredictions import misprediction_events, mispredictions
+from lastbranch.analysis.counting.mispredictions import misprediction_events, mispredictions
 from lastbranch.model import Event, Profile
 from lastbranch.opening import open_profile
 from perfdata_writer import Builder

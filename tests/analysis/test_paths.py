@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from capture_tools import needs_ptrace
-from lastbranch.analysis.annotation import Annotation, annotate_each
-from lastbranch.analysis.flow import Flow, flow_of
-from lastbranch.analysis.loops import loops as loops_of
+from lastbranch.analysis.function.annotation import Annotation, annotate_each
+from lastbranch.analysis.function.flow import Flow, flow_of
+from lastbranch.analysis.function.loops import loops as loops_of
+from lastbranch.analysis.function.paths import StackSample, Trips, path_of
 from lastbranch.analysis.naming import Label, Place
-from lastbranch.analysis.paths import StackSample, Trips, path_of
 from lastbranch.isa import Decoder
 from lastbranch.model import Profile
 from view_truth import Run, bound, run_program, symbols
@@ -120,7 +120,7 @@ def test_a_part_of_the_stacks_says_the_same(run: Run, tmp_path: Path, monkeypatc
     ends = random.integers(32, len(run.edges), 2000)
     profile = run.capture(tmp_path / "perf.data", [(int(e) - 32, int(e)) for e in ends])
     whole = {found.place.label.function: found for found in annotations(profile)}
-    monkeypatch.setattr("lastbranch.analysis.annotation._KEPT", 5000)
+    monkeypatch.setattr("lastbranch.analysis.function.annotation._KEPT", 5000)
     for found in annotations(profile):
         name = found.place.label.function
         assert whole[name].part == 1

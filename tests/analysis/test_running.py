@@ -15,10 +15,10 @@ import perfdata_writer as pw
 from growing_files import GrowingFile
 from lastbranch import demo, native
 from lastbranch.analysis import BranchTable, annotate, branches
-from lastbranch.analysis import running_counts as running
-from lastbranch.analysis.annotation import Annotation
+from lastbranch.analysis.function.annotation import Annotation
 from lastbranch.analysis.naming import Namer, Place, find_functions
-from lastbranch.analysis.snapshot import Order, Snapshot
+from lastbranch.analysis.running import counts
+from lastbranch.analysis.running.snapshot import Order, Snapshot
 from lastbranch.live import LiveCapture
 from lastbranch.model import Profile
 from lastbranch.opening import FileSource, open_profile
@@ -124,7 +124,7 @@ def test_functions_and_ranges_are_those_that_numpy_counts(
 ) -> None:
     if native.library() is None:
         pytest.skip("there is no library")
-    monkeypatch.setattr(running, "annotate_counts", lambda *given: given)
+    monkeypatch.setattr(counts, "annotate_counts", lambda *given: given)
 
     def look(live: LiveCapture, now: Snapshot) -> Any:
         functions = {}
@@ -216,7 +216,7 @@ def test_rows_that_are_let_go_stay_in_the_sums_of_their_functions(
     whole = open_profile(awkward)
     expected = branches(whole)
     for most in (4, 150):
-        monkeypatch.setattr(running, "MOST_ROWS", most)
+        monkeypatch.setattr(counts, "MOST_ROWS", most)
 
         def look(live: LiveCapture, now: Snapshot, most: int = most) -> None:
             functions = now.hottest_functions()

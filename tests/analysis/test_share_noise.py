@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 import lastbranch
 import perfdata_writer as pw
 from lastbranch.analysis import branches
-from lastbranch.analysis.bursts import BurstCount, bursts_of, whole_bursts
-from lastbranch.analysis.share_noise import ShareNoise, noise_of_branches
-from lastbranch.analysis.stacks import CallStacks
+from lastbranch.analysis.stacks.call_stacks import CallStacks
+from lastbranch.analysis.statistics.bursts import BurstCount, bursts_of, whole_bursts
+from lastbranch.analysis.statistics.share_noise import ShareNoise, noise_of_branches
 from lastbranch.bind.joined import Opened, join
 from lastbranch.model import Clock, Profile, SampleBatch
 from lastbranch.opening import open_source, read_profile

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import isa_oracle as oracle
-from lastbranch.analysis import executed as straight_runs
+from lastbranch.analysis.counting import executed as straight_runs
 from lastbranch.isa import Decoder
 from lastbranch.model import Array
 

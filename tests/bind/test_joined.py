@@ -18,7 +18,7 @@ import perfdata_writer as pw
 from captures import Data
 from concatenated import concatenated, moved
 from lastbranch.analysis import Namer, call_stacks, count_stacks
-from lastbranch.analysis.over_time import over_time, samples_over_time
+from lastbranch.analysis.counting.over_time import over_time, samples_over_time
 from lastbranch.bind import JoinedProfile
 from lastbranch.bind.joined import Member
 from lastbranch.errors import FormatError, SelectionError

@@ -20,7 +20,7 @@ import perfdata_writer as pw
 from burst_captures import NAME, opened, walks, write
 from captures import Data
 from command_line import Ran, run_in_terminal
-from lastbranch.analysis.annotation import annotate
+from lastbranch.analysis.function.annotation import annotate
 from lastbranch.lbr import PERF_SELECT
 from small_elf import tiny_elf
 

@@ -16,9 +16,9 @@ import spe_writer
 from captures import Data
 from command_line import run_cli
 from etl_event_logs import BEGIN, BIND, PMC, lbr, masks, pmc, process, rundown, sampled, session, trace, write
-from lastbranch.analysis.availability import Origin, origin_of
 from lastbranch.analysis.checks.etl import check_log
-from lastbranch.analysis.findings import FINDINGS, Severity, finding
+from lastbranch.analysis.checks.findings import FINDINGS, Severity, finding
+from lastbranch.analysis.counting.availability import Origin, origin_of
 from lastbranch.formats.etl import TraceLog
 from lastbranch.model import BytesSource, Machine, Profile
 from perfdata_writer import Builder

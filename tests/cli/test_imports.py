@@ -21,7 +21,7 @@ FORMATS = [f"lastbranch.formats.{name}" for name in ("etl", "perfdata", "perfscr
 RECORDERS = ["lastbranch.capture", "lastbranch.etw", "lastbranch.recorders"]
 ALWAYS = [*LIBRARIES, *STANDARD, *FORMATS, *RECORDERS]
 """What nobody needs who reads a small .tb5."""
-NAMES = ["lastbranch.analysis.annotation", *[name for name in ALWAYS if name != "tempfile"]]
+NAMES = ["lastbranch.analysis.function.annotation", *[name for name in ALWAYS if name != "tempfile"]]
 """What nobody needs who names code: names found go to the cache through a temporary file."""
 CODE = ["lastbranch.isa", "lastbranch.symbols.symbolizer", "lastbranch.symbols.model", "subprocess", "hashlib", "json"]
 """What nobody needs who names no code either."""
@@ -39,7 +39,7 @@ FORBIDDEN = {
     "completion bash": CAPTURES,
     "session list": CAPTURES,
     "sources": CAPTURES,
-    "info FILE": [*ALWAYS, *CODE, "lastbranch.analysis.count_stacks"],
+    "info FILE": [*ALWAYS, *CODE, "lastbranch.analysis.counting.count_stacks"],
     "verify FILE": [*ALWAYS, "lastbranch.analysis"],
     "export FILE --to counts": [*ALWAYS, *CODE],
     "report FILE --by process": [*ALWAYS, *CODE],
@@ -49,7 +49,7 @@ FORBIDDEN = {
     "branches FILE": NAMES,
     "stacks FILE": NAMES,
     "callers FILE main": NAMES,
-    "annotate FILE main": [*NAMES[1:], "lastbranch.analysis.callgraph"],
+    "annotate FILE main": [*NAMES[1:], "lastbranch.analysis.stacks.callgraph"],
 }
 
 

@@ -14,7 +14,7 @@ import pytest
 import perfdata_writer as pw
 from export_tools import ran, tool
 from lastbranch.analysis import Estimate
-from lastbranch.analysis.executions import Factors, Places
+from lastbranch.analysis.executions.estimate import Factors, Places
 from lastbranch.errors import UnavailableError
 from lastbranch.export import ExportOptions, mispredictions
 from lastbranch.opening import open_profile

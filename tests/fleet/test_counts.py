@@ -18,7 +18,7 @@ import perfdata_writer as pw
 from captures import REAL, Data
 from command_line import Ran
 from export_tools import BINARIES, binary_of, tool
-from lastbranch.analysis.sample_sums import BranchSums
+from lastbranch.analysis.statistics.sample_sums import BranchSums
 from lastbranch.export import COUNTED
 from lastbranch.opening import open_source, read_profile
 from perfdata_writer import Builder

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lastbranch import native
-from lastbranch.analysis.branch_kinds import NativeSites
-from lastbranch.analysis.stacks import rebuilt_stacks
+from lastbranch.analysis.counting.branch_kinds import NativeSites
+from lastbranch.analysis.stacks.call_stacks import rebuilt_stacks
 from lastbranch.arrays import StackSums, distinct_stacks
 from lastbranch.lbr import BRANCH_TYPES, KIND, branch_type, open_calls
 

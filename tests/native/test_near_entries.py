@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lastbranch import native
-from lastbranch.analysis.annotation import Nearby
+from lastbranch.analysis.function.annotation import Nearby
 
 ADDRESSES = st.one_of(st.integers(0, 24), st.sampled_from([(1 << 64) - 1, 1 << 63]))
 PIECES = st.lists(st.tuples(st.integers(0, 9), st.integers(1, 6)), min_size=1, max_size=4)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lastbranch import native
-from lastbranch.analysis.sample_sums import _NativeSums, _summed
+from lastbranch.analysis.statistics.sample_sums import _NativeSums, _summed
 from lastbranch.model import SampleBatch
 
 ADDRESSES = st.one_of(st.integers(0, 3), st.sampled_from([(1 << 64) - 1, 1 << 63, 1 << 47]))

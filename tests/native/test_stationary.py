@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lastbranch import native
-from lastbranch.analysis import markov_chain as stationary
-from lastbranch.analysis.markov_chain import Elimination, strong_components
+from lastbranch.analysis.executions import markov_chain as stationary
+from lastbranch.analysis.executions.markov_chain import Elimination, strong_components
 
 compiled_or_not = pytest.mark.parametrize("compiled", [True, False])
 PAIRS = st.sets(st.tuples(st.integers(0, 11), st.integers(0, 11)).filter(lambda p: p[0] != p[1]), max_size=60)

@@ -10,7 +10,7 @@ from pathlib import Path
 import perfdata_writer as pw
 from lastbranch.analysis import weights
 from lastbranch.analysis.naming import Namer
-from lastbranch.analysis.stacks import call_stacks
+from lastbranch.analysis.stacks.call_stacks import call_stacks
 from lastbranch.export.folded import folded_stacks
 from lastbranch.model import Profile, visible
 from lastbranch.opening import open_profile

@@ -17,7 +17,7 @@ from capture_tools import FREESTANDING, PROGRAMS
 from capture_tools import trace as traced
 from isa_oracle import OBJDUMP, kind_of
 from isa_oracle import sections as objdump_sections
-from lastbranch.analysis.bound_pairs import Bound
+from lastbranch.analysis.counting.bound_pairs import Bound
 from lastbranch.model import Profile
 from lastbranch.opening import open_profile
 from lastbranch.symbols import Function, FunctionTable, Names

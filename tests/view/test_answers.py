@@ -16,8 +16,8 @@ import perfdata_writer as pw
 from captures import REAL, Data
 from command_line import Ran
 from lastbranch import demo
+from lastbranch.analysis.counting.over_time import over_time, samples_over_time
 from lastbranch.analysis.naming import Namer
-from lastbranch.analysis.over_time import over_time, samples_over_time
 from lastbranch.errors import LastbranchError, NotRecordedError, SelectionError
 from lastbranch.model import SampleFilter
 from lastbranch.symbols import SymbolOptions

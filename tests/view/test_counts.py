@@ -12,7 +12,7 @@ import pytest
 from captures import Data
 from command_line import Ran
 from lastbranch import demo
-from lastbranch.analysis import markov_chain as estimator
+from lastbranch.analysis.executions import markov_chain as estimator
 from lastbranch.errors import SelectionError
 from lastbranch.view.answers import ask
 from viewer import cells, loaded, looking_at, serving

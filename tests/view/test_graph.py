@@ -13,8 +13,8 @@ import pytest
 
 from command_line import Ran
 from lastbranch import demo
-from lastbranch.analysis.block_graph import BlockGraph, block_graph
-from lastbranch.analysis.flow import Flow
+from lastbranch.analysis.function.block_graph import BlockGraph, block_graph
+from lastbranch.analysis.function.flow import Flow
 from viewer import cells, loaded, looking_at, node_modules, serving
 
 if TYPE_CHECKING:

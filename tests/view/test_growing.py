@@ -28,7 +28,7 @@ from capture_tools import FREESTANDING, build, children, needs_ptrace
 from command_line import run_cli
 from growing_files import GrowingFile
 from lastbranch import demo
-from lastbranch.analysis import bursts
+from lastbranch.analysis.statistics import bursts
 from lastbranch.opening import FileSource
 from lastbranch.symbols import FunctionTable, Symbolizer, SymbolOptions
 from lastbranch.view import function_counts, wire

@@ -7,13 +7,10 @@ from typing import TYPE_CHECKING
 from ..lazy import lazy_names
 
 if TYPE_CHECKING:
-    from .annotation import Annotation, annotate
-    from .availability import how_to_record, why_no_ranges, why_no_stacks
-    from .block_graph import BlockEdges, BlockGraph, EdgeKind, block_graph
-    from .bound_pairs import Bound
-    from .callgraph import CallTable, callees, callers
-    from .count_stacks import Counted, count_stacks
-    from .count_tables import (
+    from .counting.availability import how_to_record, why_no_ranges, why_no_stacks
+    from .counting.bound_pairs import Bound
+    from .counting.count_stacks import Counted, count_stacks
+    from .counting.count_tables import (
         BranchTable,
         Key,
         RangeTable,
@@ -26,13 +23,16 @@ if TYPE_CHECKING:
         weights,
         without_binary,
     )
-    from .estimation import estimate_executions
-    from .executions import Estimate, basis_of
-    from .flow import Blocks, Edges, Flow
-    from .functions import NameTable, fold, names
-    from .loops import Loop
+    from .executions.estimate import Estimate, basis_of
+    from .executions.from_stacks import estimate_executions
+    from .function.annotation import Annotation, annotate
+    from .function.block_graph import BlockEdges, BlockGraph, EdgeKind, block_graph
+    from .function.flow import Blocks, Edges, Flow
+    from .function.loops import Loop
     from .naming import Label, Namer, Place, find_functions
-    from .stacks import CallStacks, call_stacks, why_no_call_stacks
+    from .stacks.call_stacks import CallStacks, call_stacks, why_no_call_stacks
+    from .stacks.callgraph import CallTable, callees, callers
+    from .stacks.functions import NameTable, fold, names
 
 __all__ = [
     "Annotation",
@@ -81,19 +81,19 @@ __all__ = [
 ]
 
 __getattr__ = lazy_names(__name__, {
-    "annotation": "Annotation annotate",
-    "availability": "how_to_record why_no_ranges why_no_stacks",
-    "block_graph": "BlockEdges BlockGraph EdgeKind block_graph",
-    "bound_pairs": "Bound",
-    "callgraph": "CallTable callees callers",
-    "count_stacks": "Counted count_stacks",
-    "count_tables": "BranchTable Key RangeTable SiteTable WeightTable branches merge_processes ranges sites weights "
-    "without_binary",
-    "estimation": "estimate_executions",
-    "executions": "Estimate basis_of",
-    "flow": "Blocks Edges Flow",
-    "functions": "NameTable fold names",
-    "loops": "Loop",
+    "counting.availability": "how_to_record why_no_ranges why_no_stacks",
+    "counting.bound_pairs": "Bound",
+    "counting.count_stacks": "Counted count_stacks",
+    "counting.count_tables": "BranchTable Key RangeTable SiteTable WeightTable branches merge_processes ranges sites "
+    "weights without_binary",
+    "executions.estimate": "Estimate basis_of",
+    "executions.from_stacks": "estimate_executions",
+    "function.annotation": "Annotation annotate",
+    "function.block_graph": "BlockEdges BlockGraph EdgeKind block_graph",
+    "function.flow": "Blocks Edges Flow",
+    "function.loops": "Loop",
     "naming": "Label Namer Place find_functions",
-    "stacks": "CallStacks call_stacks why_no_call_stacks",
+    "stacks.call_stacks": "CallStacks call_stacks why_no_call_stacks",
+    "stacks.callgraph": "CallTable callees callers",
+    "stacks.functions": "NameTable fold names",
 })  # fmt: skip

@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 from ..arrays import distinct, group, ranges
 from ..errors import NotRecordedError
 from ..model import Array, Module, ModuleKind, Profile, SampleBatch, SampleFilter
-from .bound_pairs import Bound
-from .bursts import bursts_of, whole_bursts
-from .count_stacks import count_stacks
+from .counting.bound_pairs import Bound
+from .counting.count_stacks import count_stacks
 from .naming import Label, Namer, unnamed
 from .sample_filtering import filtered_batches, period_of, wanted_events
-from .sample_sums import SampleSums
-from .significance import Clusters, adjusted, probabilities
+from .statistics.bursts import bursts_of, whole_bursts
+from .statistics.sample_sums import SampleSums
+from .statistics.significance import Clusters, adjusted, probabilities
 
 __all__ = ["Difference", "CodeLocation", "Thing", "compare", "compare_sums"]
 

@@ -61,8 +61,8 @@ def command(
     With --mispredictions, cycles lost is how much longer the code after mispredictions of a branch took than the same
     code after predicted branches, where the processor times branches.
     """
-    from ..analysis.annotation import annotate
-    from ..analysis.mispredictions import cost_note, mispredictions
+    from ..analysis.counting.mispredictions import cost_note, mispredictions
+    from ..analysis.function.annotation import annotate
     from ..analysis.naming import Namer
     from ..errors import NotRecordedError
     from ..symbols import Symbolizer

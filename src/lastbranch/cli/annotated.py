@@ -11,11 +11,11 @@ from .output import Cell, share
 from .symbols import module_of
 
 if TYPE_CHECKING:
-    from ..analysis.annotation import Annotation
-    from ..analysis.distributions import Distribution
-    from ..analysis.flow import Flow
-    from ..analysis.mispredictions import Mispredictions
+    from ..analysis.counting.mispredictions import Mispredictions
+    from ..analysis.function.annotation import Annotation
+    from ..analysis.function.flow import Flow
     from ..analysis.naming import Label, Namer
+    from ..analysis.statistics.distributions import Distribution
     from ..model import Array, Profile
 
 __all__ = ["ARCS", "BLOCKS", "COSTLY", "COSTS", "EDGES", "INSTRUCTIONS", "LINES", "LOOPS", "TARGETS", "Annotated"]
@@ -154,7 +154,7 @@ class Annotated:
 
     def edges(self, limit: int) -> list[list[Cell]]:
         """Rows of `EDGES`: taken branches that begin or end in the function, and ways past conditional ones."""
-        from ..analysis.branch_kinds import CodeOf
+        from ..analysis.counting.branch_kinds import CodeOf
         from ..lbr import KIND
 
         flow, edges, blocks, noise = self.flow, self.flow.edges, self.flow.blocks, self.found.noise
@@ -182,7 +182,7 @@ class Annotated:
 
     def targets(self, limit: int) -> list[list[Cell]]:
         """Rows of `TARGETS`: for each indirect jump and call, hottest first, where it went, most often first."""
-        from ..analysis.annotation import indirect_targets
+        from ..analysis.function.annotation import indirect_targets
 
         found, noise = indirect_targets(self.flow), self.found.noise
         out: list[list[Cell]] = []
@@ -218,7 +218,7 @@ class Annotated:
 
     def blocks(self) -> Iterator[list[Cell]]:
         """Rows of `BLOCKS`; what came and went are the edges into and out of it that were seen."""
-        from ..analysis.block_graph import block_graph
+        from ..analysis.function.block_graph import block_graph
 
         flow, blocks, graph = self.flow, self.flow.blocks, block_graph(self.flow)
         counted = self.found.missing is None
@@ -234,7 +234,7 @@ class Annotated:
 
     def arcs(self) -> Iterator[list[Cell]]:
         """Rows of `ARCS`: jumps within the function, also those that were not seen to be taken, hottest first."""
-        from ..analysis.arcs import arcs_of
+        from ..analysis.function.arcs import arcs_of
 
         arcs, address, counted = arcs_of(self.flow), self.flow.address.tolist(), self.found.missing is None
         columns = (arcs.source, arcs.target, arcs.count, arcs.share, arcs.mispredicted, arcs.predicted)
@@ -247,7 +247,7 @@ class Annotated:
 
     def source_lines(self) -> Iterator[list[Cell]]:
         """Rows of `LINES`: source lines that the function has code of; ``count`` as in `analysis.SourceLines`."""
-        from ..analysis.annotation import source_lines
+        from ..analysis.function.annotation import source_lines
 
         found = source_lines(self.namer, self.found)
         for file, line, samples, count in zip(*(column.tolist() for column in found.arrays().values()), strict=True):
@@ -267,7 +267,7 @@ class Annotated:
 
 def _of_function(costs: Mispredictions, flow: Flow) -> Mispredictions:
     """Those of ``flow`` that were mispredicted, those that cost most first."""
-    from ..analysis.mispredictions import cost_order
+    from ..analysis.counting.mispredictions import cost_order
 
     inside = (costs.module == flow.module) & (costs.mispredicted > 0)
     costs = costs.take(inside)

@@ -10,9 +10,9 @@ from .output import WHOLE, Cell, key, print_json, print_lines, print_rows, row_l
 from .paint import FAINT, can_print, colours, emphasis, heat, painted, terminal
 
 if TYPE_CHECKING:
-    from ..analysis.distributions import Distribution
-    from ..analysis.executions import Estimate
-    from ..analysis.flow import Flow
+    from ..analysis.executions.estimate import Estimate
+    from ..analysis.function.flow import Flow
+    from ..analysis.statistics.distributions import Distribution
 
 __all__ = ["print_annotated"]
 
@@ -192,7 +192,7 @@ def _parts(shown: Annotated) -> dict[str, list[float]]:
 
 def _few(shown: Annotated) -> list[bool]:
     """By instruction: whether its block was seen so seldom that the rates of it are mostly chance."""
-    from ..analysis.significance import ENOUGH
+    from ..analysis.statistics.significance import ENOUGH
 
     few: list[bool] = (shown.found.observed < ENOUGH)[shown.block_of].tolist()
     return few
@@ -228,7 +228,7 @@ class Arrows:
     """
 
     def __init__(self, flow: Flow, listed: Collection[int], every: bool, most: int) -> None:
-        from ..analysis.arcs import arcs_of, lanes
+        from ..analysis.function.arcs import arcs_of, lanes
 
         arcs = arcs_of(flow)
         ends = zip(arcs.source.tolist(), arcs.target.tolist(), arcs.count.tolist(), strict=True)

@@ -21,7 +21,7 @@ from .symbols import symbol_notes, symbol_options
 if TYPE_CHECKING:
     from ..analysis import BranchTable, Estimate, SiteTable
     from ..analysis.naming import Namer
-    from ..analysis.share_noise import Noise
+    from ..analysis.statistics.share_noise import Noise
     from ..model import Profile
     from ..symbols import SymbolOptions
 
@@ -74,7 +74,7 @@ def command(
     """
     from ..analysis import branches, sites, without_binary
     from ..analysis.naming import Namer
-    from ..analysis.share_noise import noise_of_branches
+    from ..analysis.statistics.share_noise import noise_of_branches
     from ..symbols import Symbolizer
 
     profile = capture.open(make_filter.early(ranges=False, details=True))

@@ -36,8 +36,8 @@ def _verb(direction: str, summary: str) -> click.Command:
     def command(
         capture: Capture, function: str, make_filter: Any, symbols: SymbolOptions, form: str, limit: int
     ) -> int:
-        from ..analysis import callgraph
         from ..analysis.naming import Namer
+        from ..analysis.stacks import callgraph
         from ..symbols import Symbolizer
 
         profile = capture.open()

@@ -32,7 +32,7 @@ def command(capture: Capture, symbols: SymbolOptions, form: str) -> int:
     The exit code is 1 if any finding is an error, else 0.
     """
     from ..analysis.checks import check
-    from ..analysis.findings import Severity
+    from ..analysis.checks.findings import Severity
     from ..model import counted
 
     found = check(capture.path, symfs=capture.symfs, folders=capture.folders, symbols=symbols,

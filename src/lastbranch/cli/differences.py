@@ -76,8 +76,8 @@ def verdict(found: Difference, rate: float) -> list[str]:
 
 def noise_note(profiles: Sequence[Profile], filters: Sequence[SampleFilter | None]) -> list[str]:
     """How much longer to record for half of the noise; nothing where a side has no times."""
-    from ..analysis.over_time import time_span
-    from ..analysis.significance import halving
+    from ..analysis.counting.over_time import time_span
+    from ..analysis.statistics.significance import halving
 
     spans = [time_span(profile, chosen) for profile, chosen in zip(profiles, filters, strict=True)]
     seconds = [p.clock.to_ns(span[1]) / 1e9 if span else 0.0 for p, span in zip(profiles, spans, strict=True)]

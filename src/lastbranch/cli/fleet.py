@@ -335,8 +335,8 @@ def report(
         counts = reading.counts_by_event()
         notes = [*counts.find_binaries(symfs, symbols), *counts.scale_notes()]
         counted = {event.name: counts.counted(event=event.name) for event in counts.profile.events}
-    from ..analysis.functions import counts_by_function
     from ..analysis.naming import Namer
+    from ..analysis.stacks.functions import counts_by_function
     from ..symbols import Symbolizer
 
     profile = counts.profile

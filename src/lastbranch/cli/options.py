@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from click.shell_completion import CompletionItem
 
-    from ..analysis.count_stacks import EarlyCounts
-    from ..analysis.executions import Estimate
+    from ..analysis.counting.count_stacks import EarlyCounts
+    from ..analysis.executions.estimate import Estimate
     from ..formats.etl.decode import Reading
     from ..model import Profile, SampleFilter, StackWatcher
 
@@ -496,7 +496,7 @@ class FilterMaker:
     def early(self, **counted: bool) -> EarlyCounts | None:
         """What counts the stacks while the capture is opened, for `analysis.count_stacks` with ``counted`` later;
         ``None`` where only some samples are wanted."""
-        from ..analysis.count_stacks import EarlyCounts
+        from ..analysis.counting.count_stacks import EarlyCounts
 
         return None if self.pid or self.tid or self.event or self.time else EarlyCounts(**counted)
 

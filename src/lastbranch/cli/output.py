@@ -14,7 +14,7 @@ from .pager import page, wanted
 from .paint import FAINT, GUESS, Style, bar, can_print, colours, emphasis, heat, painted, terminal
 
 if TYPE_CHECKING:
-    from ..analysis.executions import Estimate
+    from ..analysis.executions.estimate import Estimate
     from ..errors import Damage
     from ..model import Profile
 
@@ -153,7 +153,7 @@ def table_lines(
 
 def _styles(columns: Sequence[str]) -> Callable[[Sequence[Cell]], dict[int, Style]]:
     """A function from a row to the styles of its cells."""
-    from ..analysis.significance import ENOUGH
+    from ..analysis.statistics.significance import ENOUGH
 
     where = {name: i for i, name in enumerate(columns)}
     whole = {where[name]: all_of_it for name, all_of_it in WHOLE.items() if name in where}

@@ -21,7 +21,7 @@ _HEAT: tuple[tuple[float, Style], ...] = (
 )  # fmt: skip
 """From which part of the whole on, and how it looks. In between are colours that any palette can show."""
 FAINT: Style = {"dim": True}
-"""Of what rests on fewer than `analysis.significance.ENOUGH` counts."""
+"""Of what rests on fewer than `analysis.statistics.significance.ENOUGH` counts."""
 GUESS = 50.0
 """Percent mispredicted of a conditional branch whose directions come at random."""
 _EIGHTHS = " ▏▎▍▌▋▊▉█"

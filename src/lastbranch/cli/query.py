@@ -36,7 +36,7 @@ def command(
     one. Only what the statement reads is loaded, and functions are named only if it asks for them. The statement can
     neither read nor write files, and loads no extensions. --estimate executions is for what edges and ranges count.
     """
-    from ..analysis.count_stacks import EarlyCounts
+    from ..analysis.counting.count_stacks import EarlyCounts
     from ..sql import counted_by, query
     from ..symbols import Symbolizer
 

@@ -23,8 +23,8 @@ from .symbols import brief, line_of, module_of, symbol_notes, symbol_options
 if TYPE_CHECKING:
     from ..analysis import Key, NameTable, WeightTable
     from ..analysis.naming import View
-    from ..analysis.share_noise import Noise
     from ..analysis.sources import Sources
+    from ..analysis.statistics.share_noise import Noise
     from ..model import Array, Profile, SampleFilter
     from ..symbols import SymbolOptions
 
@@ -89,8 +89,8 @@ def command(
     if by not in _KEYS:
         from ..analysis import names
         from ..analysis.naming import Namer
-        from ..analysis.share_noise import innermost, noise_of_addresses
         from ..analysis.sources import Sources
+        from ..analysis.statistics.share_noise import innermost, noise_of_addresses
         from ..symbols import Symbolizer
 
         symbolizer, estimate = Symbolizer(profile, symbols), counts.of(capture, profile, chosen)
@@ -112,7 +112,7 @@ def command(
         why = "by module, because no function has a name; " if len(named) else "by module; "
         notes = [f"{why}{_OTHERS}", *brief(profile, symbolizer.notes)]
     from ..analysis import weights
-    from ..analysis.share_noise import noise_of_rows
+    from ..analysis.statistics.share_noise import noise_of_rows
 
     with capture.reading(profile):
         sums = noise_of_rows(profile, cast("Key", by))
@@ -126,7 +126,7 @@ def _print_mispredictions(
     capture: Capture, profile: Profile, chosen: SampleFilter | None, symbols: SymbolOptions, form: str, limit: int,
     by: str | None, roots: tuple[str, ...],
 ) -> int:  # fmt: skip
-    from ..analysis.mispredictions import cost_note, mispredictions, named
+    from ..analysis.counting.mispredictions import cost_note, mispredictions, named
     from ..analysis.naming import Namer
     from ..analysis.sources import Sources
     from ..symbols import Symbolizer
@@ -198,7 +198,7 @@ def _first_rows(event: Array, limit: int) -> list[int]:
 
 def _bursts(profile: Profile, table: WeightTable | NameTable, noise: Noise) -> list[int | None]:
     """The bursts that each row was seen in, where its event has any."""
-    from ..analysis.bursts import share_bursts
+    from ..analysis.statistics.bursts import share_bursts
 
     shared = share_bursts(profile)
     rows = zip(table.event.tolist(), noise.observed.tolist(), strict=True)

@@ -44,7 +44,7 @@ def command(
     from itertools import islice
 
     from ..analysis.naming import Namer
-    from ..analysis.stacks import call_stacks
+    from ..analysis.stacks.call_stacks import call_stacks
     from ..export.folded import folded_line, folded_stacks, stack_notes
     from ..symbols import Symbolizer
 

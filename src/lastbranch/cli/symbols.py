@@ -150,7 +150,7 @@ def chosen_function(profile: Profile, namer: Namer, wanted: str, sample_filter: 
 
 def _elsewhere(profile: Profile, namer: Namer, wanted: str, sample_filter: SampleFilter | None) -> str:
     """Why a name that was seen is that of no function one can ask for; empty where it was not seen."""
-    from ..analysis.functions import find_inlined_or_jit
+    from ..analysis.stacks.functions import find_inlined_or_jit
 
     inlined, processes = find_inlined_or_jit(profile, namer, wanted, sample_filter)
     if processes:

@@ -13,7 +13,7 @@ from .symbols import module_of
 
 if TYPE_CHECKING:
     from ..analysis.naming import Label
-    from ..analysis.snapshot import LiveFunctions, Order, Snapshot
+    from ..analysis.running.snapshot import LiveFunctions, Order, Snapshot
     from ..live import LiveCapture, LiveRecorder, RecorderState, StreamCopy
     from ..model import Array
 
@@ -220,7 +220,7 @@ def chosen_functions(
     ``event`` (row of the events table) and ``wanted`` (a part of the name or of its module, in any case) choose some,
     ``order``, one of `ORDERS`, sorts them.
     """
-    from ..analysis.snapshot import LiveFunctions
+    from ..analysis.running.snapshot import LiveFunctions
 
     if view.snapshot is None or session.live.profile is None:
         return LiveFunctions.none()

@@ -19,8 +19,8 @@ from typing import IO
 
 import numpy as np
 
-from ..analysis.branch_kinds import CodeOf
-from ..analysis.executed import row_of
+from ..analysis.counting.branch_kinds import CodeOf
+from ..analysis.counting.executed import row_of
 from ..arrays import group
 from ..binaries import Image
 from ..lbr import KIND

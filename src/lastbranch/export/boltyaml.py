@@ -1,6 +1,6 @@
 """``--to boltyaml``: BOLT's profile in YAML, for ``llvm-bolt -data=OUT -profile-ignore-hash``.
 
-For each function and block (`analysis.code_blocks`): the counts of its successors (``succ``) and of its calls
+For each function and block (`layout.code_blocks`): the counts of its successors (``succ``) and of its calls
 (``calls``), as bolt/include/bolt/Profile/ProfileYAMLMapping.h declares them. Each block has a hash, by which BOLT finds
 the block in another build (`bolt_hashes`). Functions have none, and the option makes llvm-bolt ignore that. It still
 compares the number of blocks, and takes a function for stale where that differs.
@@ -13,9 +13,9 @@ from typing import IO
 
 import numpy as np
 
-from ..analysis.block_counts import block_counts
-from ..analysis.branch_kinds import CALLS
-from ..analysis.code_blocks import code_blocks
+from ..analysis.counting.branch_kinds import CALLS
+from ..analysis.layout.block_counts import block_counts
+from ..analysis.layout.code_blocks import code_blocks
 from ..arrays import distinct
 from ..binaries import Code, Image
 from ..binaries.block_map import BlockMap

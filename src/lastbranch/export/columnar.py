@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from ..analysis.bound_rows import TYPE_NAMES, BoundRows
 from ..analysis.sample_filtering import filtered_batches
+from ..analysis.sample_rows import TYPE_NAMES, BoundRows
 from ..errors import UnavailableError
 from ..lbr import FLAG_FIELDS, branch_type, flag, flag_known
 from ..model import (

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from ..analysis.branch_kinds import kinds_table
+from ..analysis.counting.branch_kinds import kinds_table
 from ..analysis.sample_filtering import filtered_batches
 from ..arrays import Ints, RowNumbers, distinct, distinct_unordered, interval_of, offsets_of, sums, take_rows
 from ..binaries import SegmentFlags

@@ -16,7 +16,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from ..analysis.executed import row_of, stops
+from ..analysis.counting.executed import row_of, stops
 from ..arrays import covered, distinct, interval_of
 from ..binaries import Code, Image, SegmentFlags, same_build_id
 from ..binaries.pseudo_probes import read_descriptors

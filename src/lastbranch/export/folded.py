@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import IO
 
-from ..analysis.functions import fold
 from ..analysis.naming import Namer, View
-from ..analysis.stacks import CallStacks, call_stacks
+from ..analysis.stacks.call_stacks import CallStacks, call_stacks
+from ..analysis.stacks.functions import fold
 from ..model import Profile, visible
 from ..symbols import Symbolizer
 from .binary_choice import limited

@@ -15,8 +15,8 @@ from typing import IO
 
 import numpy as np
 
-from ..analysis.branch_kinds import CALLS
-from ..analysis.executed import row_of
+from ..analysis.counting.branch_kinds import CALLS
+from ..analysis.counting.executed import row_of
 from ..arrays import Sums, distinct, distinct_rows, distinct_stacks
 from ..errors import UnavailableError
 from ..model import Array, counted, visible, word

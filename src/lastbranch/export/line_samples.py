@@ -13,7 +13,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from ..analysis.executed import row_of
+from ..analysis.counting.executed import row_of
 from ..arrays import covered, distinct, distinct_rows, distinct_stacks, take_rows
 from ..binaries.sections import open_binary
 from ..errors import LastbranchError, UnavailableError

@@ -15,8 +15,8 @@ from typing import IO
 import numpy as np
 
 from ..analysis import Bound, Counted, count_stacks
-from ..analysis.count_stacks import EntryCounter
-from ..analysis.mispredictions import misprediction_events, no_outcomes
+from ..analysis.counting.count_stacks import EntryCounter
+from ..analysis.counting.mispredictions import misprediction_events, no_outcomes
 from ..analysis.sample_filtering import filtered_batches
 from ..arrays import group
 from ..errors import UnavailableError

@@ -9,7 +9,7 @@ from typing import IO
 import numpy as np
 
 from ..analysis import Counted, count_stacks, merge_processes
-from ..analysis.executed import decoded
+from ..analysis.counting.executed import decoded
 from ..arrays import distinct
 from ..errors import NotRecordedError, UnavailableError
 from ..isa import Decoder

@@ -18,7 +18,7 @@ from typing import IO
 import numpy as np
 
 from ..analysis import count_stacks, how_to_record
-from ..analysis.bound_pairs import Bound
+from ..analysis.counting.bound_pairs import Bound
 from ..analysis.sample_filtering import filtered_batches
 from ..arrays import distinct_rows, offsets_of
 from ..bind.binder import place

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..analysis.executed import row_of
+from ..analysis.counting.executed import row_of
 from ..arrays import distinct
 from ..binaries.pseudo_probes import DESCRIPTORS, PROBES, ProbeKind, Probes, guid, read_probes
 from ..binaries.sections import Binary, open_binary

@@ -12,7 +12,7 @@ import numpy as np
 
 from ..analysis.naming import Label, Namer
 from ..analysis.sample_filtering import filtered_batches, period_of
-from ..analysis.stacks import Stacked, StackMaker
+from ..analysis.stacks.call_stacks import Stacked, StackMaker
 from ..arrays import Table, distinct_rows, numbered
 from ..errors import NotRecordedError
 from ..model import Array, ModuleKind, Profile, visible

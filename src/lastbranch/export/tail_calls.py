@@ -6,7 +6,7 @@ from collections import defaultdict
 
 import numpy as np
 
-from ..analysis.branch_kinds import kinds_table
+from ..analysis.counting.branch_kinds import kinds_table
 from ..arrays import Ints
 from ..model import Array
 from ..symbols import FunctionTable

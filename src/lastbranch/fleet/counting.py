@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from ..analysis import count_tables
-from ..analysis.availability import why_no_ranges, why_no_stacks
-from ..analysis.count_stacks import EntryCounter
-from ..analysis.early_pass import EarlyPass, Spaces
-from ..analysis.sample_sums import BranchSums
+from ..analysis.counting import count_tables
+from ..analysis.counting.availability import why_no_ranges, why_no_stacks
+from ..analysis.counting.count_stacks import EntryCounter
+from ..analysis.counting.early_pass import EarlyPass, Spaces
+from ..analysis.statistics.sample_sums import BranchSums
 from ..arrays import group_unordered
 from ..errors import LastbranchError
 from ..model import (
@@ -163,7 +163,7 @@ class _Event:
         return self._others.bound + (self._branches.rows if self._branches is not None else 0)
 
     def pour(self, other: _Event, scope: Array) -> None:
-        """Have ``other`` hold what this one counted, too: see `analysis.early_pass.Counter`."""
+        """Have ``other`` hold what this one counted, too: see `analysis.counting.early_pass.Counter`."""
         for name, number in self.facts.items():
             other.facts[name] += number
         if self._branches is not None and other._branches is not None:

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ..analysis import Counted
-from ..analysis.bound_pairs import Bound
-from ..analysis.count_stacks import Sampled
-from ..analysis.sample_sums import SampleSums, SummedThings
-from ..analysis.significance import Totals
+from ..analysis.counting.bound_pairs import Bound
+from ..analysis.counting.count_stacks import Sampled
+from ..analysis.statistics.sample_sums import SampleSums, SummedThings
+from ..analysis.statistics.significance import Totals
 from ..bind import bind, with_binary
 from ..errors import NotRecordedError, SelectionError
 from ..model import Array, Change, Event, Module, ModuleKind, Profile, check_utf8

@@ -1,4 +1,4 @@
-/* The entries of branch stacks near some pieces of code: what `Nearby` of analysis/annotation.py counts. */
+/* The entries of branch stacks near some pieces of code: what `Nearby` of analysis/function/annotation.py counts. */
 #include "lastbranch.h"
 
 enum { FEW = 8 }; /* bounds that are compared one by one */

@@ -1,4 +1,4 @@
-/* Branches with their sums over samples, stack after stack: what `BranchSums` of analysis/sample_sums.py adds up.
+/* Branches with their sums over samples, stack after stack: what `BranchSums` of analysis/statistics/sample_sums.py adds up.
  *
  * A row has all that is known of a branch of a scope. The table is of rows, with a part of the hash, which is seeded. A branch
  * comes again thousands of stacks later, so its row is rarely in the cache: those of many entries are fetched at once. */

@@ -1,5 +1,5 @@
 /* The stationary distribution of sparse Markov chains by elimination, and strongly connected components: what
- * analysis/stationary.py does without the library. */
+ * analysis/executions/markov_chain.py does without the library. */
 #include "lastbranch.h"
 
 #include <stdlib.h>

@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..analysis import Estimate, NameTable, WeightTable
-from ..analysis.count_tables import Key, WeightCounter
-from ..analysis.functions import NameCounter
+from ..analysis.counting.count_tables import Key, WeightCounter
+from ..analysis.counting.over_time import KeptTimes, Shares, TimeCounter, TimelineCounter
 from ..analysis.naming import Namer
-from ..analysis.over_time import KeptTimes, Shares, TimeCounter, TimelineCounter
-from ..analysis.share_noise import Noise, innermost, noise_of_addresses
+from ..analysis.stacks.functions import NameCounter
+from ..analysis.statistics.share_noise import Noise, innermost, noise_of_addresses
 from ..arrays import distinct
 from ..model import KERNEL_HALF, AddressSpaces, Array, Change, Profile, SampleBatch, SampleFilter
 

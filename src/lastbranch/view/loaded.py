@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..analysis import BranchTable, Estimate, WeightTable, branches
-from ..analysis.count_tables import Key, weights_by
+from ..analysis.counting.count_tables import Key, weights_by
+from ..analysis.counting.over_time import Rates, rates_over_time, samples_over_time
 from ..analysis.naming import Namer
-from ..analysis.over_time import Rates, rates_over_time, samples_over_time
 from ..errors import SelectionError, UnavailableError
 from ..model import Profile, SampleFilter, visible
 from ..symbols import Symbolizer, SymbolOptions
@@ -204,7 +204,7 @@ class Loaded:
 
     def count_places(self, places: Sequence[Place], chosen: SampleFilter | None, estimate: Estimate) -> None:
         """Count all of ``places`` in one pass, for `annotate`."""
-        from ..analysis.annotation import annotate_each
+        from ..analysis.function.annotation import annotate_each
 
         counted = annotate_each(self.profile, places, sample_filter=chosen, estimate=estimate)
         self._counted.update({(place, chosen, estimate.replaced): counted for place in places})

@@ -16,7 +16,7 @@ import perfdata_writer as pw
 from growing_files import GrowingFile
 from lastbranch import demo
 from lastbranch.analysis import branches, names
-from lastbranch.analysis import running_counts as running
+from lastbranch.analysis.running import counts
 from lastbranch.errors import FormatError
 from lastbranch.formats.perfdata.growing import GrowingIndex, IndexedSoFar
 from lastbranch.formats.perfdata.layout import RECORD
@@ -214,7 +214,7 @@ def test_what_is_no_record_is_an_error_with_its_place(growing: GrowingFile, live
 def test_there_are_never_more_rows_than_allowed(
     growing: GrowingFile, live: LiveCapture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(running, "MOST_ROWS", 64)
+    monkeypatch.setattr(counts, "MOST_ROWS", 64)
     while growing.add(50_000):
         live.read()
         now = live.turn()

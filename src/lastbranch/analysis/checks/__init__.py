@@ -1,6 +1,6 @@
 """Judge a capture: can it answer the questions it was made for, and if not, what to do.
 
-`analysis.findings` says what there is to find, with its meaning and remedy. `profile` has the rules about every
+`analysis.checks.findings` says what there is to find, with its meaning and remedy. `profile` has the rules about every
 profile; `RULES` those of a format, about what its profiles do not have.
 """
 
@@ -14,9 +14,9 @@ from ...formats.registry import format_of
 from ...model import Profile, Source
 from ...opening import open_source, read_profile
 from ...symbols import SymbolOptions
-from ..availability import Origin
-from ..findings import FINDINGS, Finding, Severity, damaged, finding
+from ..counting.availability import Origin
 from .etl import check_events
+from .findings import FINDINGS, Finding, Severity, damaged, finding
 from .profile import (
     about_call_stacks,
     about_few_samples,

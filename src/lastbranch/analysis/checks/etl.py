@@ -35,8 +35,8 @@ from ...formats.etl.payload import PTR, REST, WIDE
 from ...formats.interface import Reading as FormatReading
 from ...lbr import no_ranges_because
 from ...model import Source
-from ..availability import Origin
-from ..findings import Finding, Severity, damaged, finding
+from ..counting.availability import Origin
+from .findings import Finding, Severity, damaged, finding
 
 __all__ = ["check_events", "check_log"]
 

@@ -12,12 +12,12 @@ from ...arrays import Sums, distinct
 from ...lbr import no_ranges_because
 from ...model import KERNEL, KERNEL_HALF, THROTTLES, Array, Change, Mode, ModuleKind, Profile, counted
 from ...symbols import Symbolizer, SymbolOptions
-from ..availability import origin_of
-from ..bursts import bursts_of, whole_bursts
-from ..executions import basis_of_event
-from ..findings import Finding, Severity, finding, some
+from ..counting.availability import origin_of
+from ..executions.estimate import basis_of_event
 from ..naming import Namer
-from ..significance import ENOUGH, halving
+from ..statistics.bursts import bursts_of, whole_bursts
+from ..statistics.significance import ENOUGH, halving
+from .findings import Finding, Severity, finding, some
 
 __all__ = [
     "about_call_stacks", "about_few_samples", "about_names", "about_outside_modules", "about_profile", "check_profile",

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from ...analysis import BranchTable, Estimate, SiteTable, sites, without_binary
-from ...analysis.share_noise import noise_of_branches
-from ...analysis.significance import ENOUGH
+from ...analysis.statistics.share_noise import noise_of_branches
+from ...analysis.statistics.significance import ENOUGH
 from ...lbr import type_name
 from ...model import Array, SampleFilter
 from ..answer import Answer, Column, counts_of, ratio, texts

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ...analysis import call_stacks, fold
 from ...analysis.comparison import CodeLocation, Difference, Matching, Thing
-from ...analysis.significance import ENOUGH
+from ...analysis.statistics.significance import ENOUGH
 from ...errors import SelectionError
 from ...model import SampleFilter, visible
 from ..answer import Answer, module_names, texts

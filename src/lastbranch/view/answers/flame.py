@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from ...analysis import CallStacks, call_stacks, fold
-from ...analysis.functions import Folded
 from ...analysis.naming import View
-from ...analysis.stacks import REBUILT
+from ...analysis.stacks.call_stacks import REBUILT
+from ...analysis.stacks.functions import Folded
 from ...model import Array, Profile, visible
 from ..answer import Answer, module_names, texts
 from ..loaded import Loaded, Parameters, whole_number

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from ...analysis import Annotation, Place, find_functions
-from ...analysis.annotation import SourceLines, indirect_targets, source_lines
-from ...analysis.arcs import arcs_of
-from ...analysis.block_graph import BlockGraph, EdgeKind, block_graph
-from ...analysis.distributions import Distribution
+from ...analysis.function.annotation import SourceLines, indirect_targets, source_lines
+from ...analysis.function.arcs import arcs_of
+from ...analysis.function.block_graph import BlockGraph, EdgeKind, block_graph
 from ...analysis.naming import place_of
-from ...analysis.significance import ENOUGH, halving
+from ...analysis.statistics.distributions import Distribution
+from ...analysis.statistics.significance import ENOUGH, halving
 from ...errors import SelectionError
 from ...lbr import type_name
 from ..answer import Answer, Column, counts_of, ratio, texts

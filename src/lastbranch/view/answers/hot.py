@@ -8,13 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...analysis import Estimate, NameTable, why_no_stacks
-from ...analysis.bursts import share_bursts
-from ...analysis.executions import Basis, basis_of_event
-from ...analysis.functions import branches_by_function
+from ...analysis.counting.over_time import Shares
+from ...analysis.executions.estimate import Basis, basis_of_event
 from ...analysis.naming import Label, Namer
-from ...analysis.over_time import Shares
-from ...analysis.share_noise import Noise
-from ...analysis.significance import ENOUGH
+from ...analysis.stacks.functions import branches_by_function
+from ...analysis.statistics.bursts import share_bursts
+from ...analysis.statistics.share_noise import Noise
+from ...analysis.statistics.significance import ENOUGH
 from ...model import Array, Profile, SampleFilter, visible
 from ..answer import Answer, Column, counts_of, module_names, ratio, texts
 from ..loaded import Loaded, Parameters, whole_number
@@ -37,7 +37,7 @@ def hot(loaded: Loaded, parameters: Parameters) -> Answer:
     where that is not known. ``over_time`` unsigned: `PARTS` numbers a row, none where the source has no time stamps.
 
     ``limit`` is how many rows to send, those with most samples (0: all). Header: ``first``, a sentence, ``notes``,
-    ``counts`` (`counts_of`; ``estimate`` chooses them), ``share_of``: what shares follow (`analysis.executions.Basis`),
+    ``counts`` (`counts_of`; ``estimate`` chooses them), ``share_of``: what shares follow (`estimate.Basis`),
     ``enough`` samples or branches for their shares to mean something, and ``other``: ``rows``, ``samples`` and
     ``share`` (of all samples) of what was not sent.
     """

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from ...analysis.count_tables import Key
-from ...analysis.over_time import losses_over_time
+from ...analysis.counting.count_tables import Key
+from ...analysis.counting.over_time import losses_over_time
 from ...errors import NotRecordedError, SelectionError
 from ...model import THROTTLES, Array, SampleFilter
 from ..answer import Answer, Column, texts

@@ -1,0 +1,361 @@
+"""One pass over the branch stacks: branches and fall-through ranges, counted first and bound after."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...arrays import Table, group, offsets_of
+from ...errors import NotRecordedError
+from ...lbr import branch_type, flag
+from ...model import BRANCH, ENTRY, Array, Profile, SampleBatch, SampleFilter, column
+from ...threads import Threads
+from ..sample_filtering import any_end_in, check_events, filtered_batches
+from .availability import how_to_record, why_no_ranges, why_no_stacks
+from .bound_pairs import BRANCH_VALUES, Bound, BoundColumns, PairTable, cycles_of
+from .compact import Compactor
+from .early_pass import EarlyPass, Spaces
+from .native_counter import NativeStackCounter
+from .pair_counter import PairCounter
+
+__all__ = ["Counted", "EarlyCounts", "EntryCounter", "Replacing", "Sampled", "count_stacks"]
+
+
+class Replacing(Protocol):
+    """What replaces counts: `executions.estimate.Estimate`."""
+
+    @property
+    def replaced(self) -> bool: ...
+
+    def branches(self, bound: Bound) -> Bound: ...
+
+    def ranges(self, bound: Bound) -> Bound: ...
+
+    def stacks(self, binder: Spaces, scope: NDArray[np.int64], batch: SampleBatch) -> NDArray[np.int64]: ...
+
+
+@dataclass(slots=True)
+class Sampled(Table):
+    """Distinct addresses of samples: int64 ``module`` row or -1, uint64 module ``address``, int64 ``count`` of samples.
+    Equal-length arrays, by module and address."""
+
+    module: Array
+    address: Array
+    count: Array
+
+    @classmethod
+    def none(cls) -> Sampled:
+        return cls(np.empty(0, np.int64), np.empty(0, np.uint64), np.empty(0, np.int64))
+
+
+@dataclass(slots=True)
+class Counted:
+    """What `count_stacks` found. ``broken`` ranges by reason; ``ranges`` is ``None`` if none were requested.
+    ``sampled`` is empty if it was not requested."""
+
+    branches: Bound
+    ranges: Bound | None
+    samples: int = 0
+    entries: int = 0
+    broken: dict[str, int] = field(default_factory=dict)
+    sampled: Sampled = field(default_factory=lambda: Sampled.none())
+    not_taken: Bound | None = None
+    """Entries of branches that were not taken, from them to the next instruction; ``None`` where none was recorded."""
+
+
+def count_stacks(
+    profile: Profile, *, ranges: bool, details: bool, sample_filter: SampleFilter | None = None,
+    sampled: bool = False, by_process: bool = True, estimate: Replacing | None = None,
+) -> Counted:  # fmt: skip
+    """Count the branches, and the ranges between them, of every sample that ``sample_filter`` keeps.
+
+    ``estimate`` (`estimate_executions` of the same samples) gives executions instead of entries. ``details`` adds
+    `BRANCH_VALUES` (slower), ``sampled`` the addresses of the samples. Not ``by_process``, equal branches of several
+    processes may be one row, whose process is -1; that takes less memory. What an `EarlyCounts` saw when the capture
+    was opened is not read again. Raises `NotRecordedError` where there are no branch stacks, or no ranges if ``ranges``
+    requests them, and `SelectionError` where the captures of a joined profile have them of different events.
+    """
+    reason = why_no_stacks(profile, sample_filter)
+    if reason:
+        raise NotRecordedError(reason, hint=how_to_record(profile))
+    if ranges and (reason := why_no_ranges(profile, sample_filter)):
+        raise NotRecordedError(f"the capture has no fall-through ranges: {reason}", hint=how_to_record(profile))
+    check_events(profile, sample_filter, lambda event: event.branch_select is not None)
+    if estimate is not None and estimate.replaced:  # it counts memory without a file by process
+        by_process = True
+    counter = EntryCounter(profile.binder, ranges=ranges, details=details, sampled=sampled, by_process=by_process)
+    early, profile.watcher = profile.watcher, None  # it is for one count: its tables take memory
+    if isinstance(early, EarlyCounts) and early.serves(counter, sample_filter) and early.pour(profile, [counter]):
+        return counter.result(sample_filter, estimate)  # not of single branches: their readers end the watch
+    for stream in profile.streams:
+        if "branch_from" not in stream.columns:
+            continue
+        for batch in filtered_batches(profile, stream.stacks(), sample_filter, by_address=False):
+            counter.add(batch)
+    out = counter.result(sample_filter, estimate)
+    if any("previous_target" in stream.columns for stream in profile.streams):
+        add_runs_of_code(profile, out)
+    return out
+
+
+def add_runs_of_code(profile: Profile, found: Counted) -> None:
+    """Records of single branches (Arm SPE before v1.2) do not say where the branch before went: add the ranges that are
+    certain by the code.
+
+    After a branch, taken or not, the code runs up to the next one. So each stretch between two branches counts as often
+    as branches that lead to it were sampled. AutoFDO counts such records in the same way.
+    """
+    from .executed import next_branches  # it loads a decoder
+
+    if found.ranges is None or len(found.ranges.count):
+        return
+    parts = [found.branches, *([found.not_taken] if found.not_taken is not None else [])]
+    names = ("process", "b_module", "b", "count")
+    process, module, start, count = (np.concatenate([getattr(part, name) for part in parts]) for name in names)
+    (process, module, start), (count,) = group([process, module, start], [count], [np.add])
+    end, known = next_branches(profile, module, start)
+    found.broken["into code that is not available"] = int(count[~known].sum())
+    process, module, start, end, count = (column[known] for column in (process, module, start, end, count))
+    none = np.zeros(len(count), np.int64)
+    found.ranges = Bound(process, module, start, module, end, count, none, none)
+
+
+def runs_of(batch: SampleBatch) -> tuple[Array, Array, Array]:
+    """(row, start, end) of the straight lines of records of one branch each: from where the branch before went
+    (``previous_target``) to the branch.
+
+    Only of branches that were taken: a line ends with one of them, so that each line counts as often as its end was
+    sampled. Operations inside it, and branches that it ran past, would count it once more each.
+    """
+    ends, first = np.flatnonzero(batch.depth == 1), batch.offsets[BRANCH][:-1]
+    if len(ends):
+        taken = flag(batch["branch_flags"][first[ends]], "not_taken") == 0
+        ends = ends[taken & (batch["previous_target"][ends] != 0)]
+    return ends, batch["previous_target"][ends], batch["branch_from"][first[ends]]
+
+
+def without_entries(batch: SampleBatch, left_out: Array) -> SampleBatch:
+    """``batch`` without the branch entries that a bool mask is true of."""
+    columns = {n: c[~left_out] if column(n).group == BRANCH else c for n, c in batch.columns.items()}
+    sample = np.repeat(np.arange(len(batch)), batch.depth)
+    depth = np.bincount(sample[~left_out], minlength=len(batch))
+    return SampleBatch(columns, {**batch.offsets, BRANCH: offsets_of(depth)})
+
+
+class EntryCounter:
+    """Counts the branches, or the ranges between them, or both, of the batches that it is given."""
+
+    def __init__(
+        self, binder: Spaces, *, branches: bool = True, ranges: bool = True, details: bool = False,
+        sampled: bool = False, by_process: bool = True,
+    ) -> None:  # fmt: skip
+        self._binder, self._details, self._wants_branches = binder, details, branches
+        names = tuple(BRANCH_VALUES) if details else ()
+        self._branch_table = PairTable(binder, names, by_process=by_process)
+        self._range_table = PairTable(binder, by_process=by_process) if ranges else None
+        self._passed_table = PairTable(binder, by_process=by_process)
+        self._sample_table = PairTable(binder, by_process=by_process) if sampled else None
+        self._compactor, thread = Compactor(), Threads(1, "lastbranch-sort")
+        ops = [BRANCH_VALUES[n] for n in names]
+        self._branches = PairCounter(self._compactor, thread, self._branch_table.add, ops)
+        self._ranges = PairCounter(self._compactor, thread, self._range_table.add) if self._range_table else None
+        self._samples = self._entries = self._broken = 0
+        counted = self._branch_table.add_sums if branches else None
+        between = self._range_table.add_sums if self._range_table else None
+        self._kernel = NativeStackCounter.available(counted, between, details)
+
+    def add(self, batch: SampleBatch, *, again: bool = False) -> None:
+        """Count a batch, whose stream has branch entries in its columns; ``again``: it is in the totals that `pour`
+        adds."""
+        before = self._broken_now if again else 0
+        self._add(batch)
+        if again:
+            self._broken -= self._broken_now - before
+        else:
+            self._samples += len(batch)
+            self._entries += batch.entries
+
+    @property
+    def _broken_now(self) -> int:
+        return self._broken + (self._kernel.broken if self._kernel is not None else 0)
+
+    def _add(self, batch: SampleBatch) -> None:
+        if not len(batch):
+            return
+        scope = self._binder.scopes(batch)
+        if self._sample_table is not None:
+            once, none = np.ones(len(batch), np.int64), np.zeros(len(batch), np.int64)
+            self._sample_table.add_sums(scope, batch.ip, none.view(np.uint64), [once, none, none])
+        if self._range_table is not None and "previous_target" in batch:
+            self._add_runs(scope, batch)
+        if self._kernel is None or batch.in_place is None:
+            batch = self._taken(scope, batch)
+        if not batch.entries or not (self._wants_branches or self._ranges):
+            return
+        if self._kernel is not None:
+            done = self._kernel.add(scope, batch)
+            if done == len(batch):
+                return
+            scope, batch = scope[done:], self._taken(scope[done:], batch.slice(done, len(batch)))
+            if not batch.entries:
+                return
+        offsets = batch.offsets[BRANCH]
+        depth, (source, target, flags) = batch.depth, (batch[name] for name in ENTRY)
+        values = _values(flags) if self._details else []
+        compact = self._compactor.compact(scope, depth, (source, target))
+        if self._wants_branches and compact is not None:
+            self._branches.add(*compact, flags=flags, values=values)
+        elif self._wants_branches:
+            tag = (flags & np.uint64(3)).astype(np.uint8)
+            self._branches.add_as_is(np.repeat(scope, depth), source, target, tag, values)
+        if self._ranges is None:
+            return
+        # Between neighbours of one stack; entry i + 1 is the older one. None leads into the next stack.
+        firsts = offsets[1:-1]
+        leave_out: Array = firsts[(firsts > 0) & (firsts < len(source))] - 1
+        if not source.min() or not target.min():
+            empty = (source == 0) | (target == 0)
+            beside = empty[1:] | empty[:-1]
+            across = np.zeros(len(source) - 1, bool)
+            across[leave_out] = True
+            self._broken += int((beside & ~across).sum())
+            leave_out = beside | across
+        if compact is not None:
+            self._ranges.add(compact[1][1:], compact[0][:-1], leave_out=leave_out)
+        else:
+            within = np.ones(len(source) - 1, bool)
+            within[leave_out] = False
+            zeros = np.zeros(int(within.sum()), np.uint8)
+            each = np.repeat(scope, depth)[1:]
+            self._ranges.add_as_is(each[within], target[1:][within], source[:-1][within], zeros)
+
+    def _taken(self, scope: Array, batch: SampleBatch) -> SampleBatch:
+        """``batch`` without entries of branches that were not taken, which are counted apart."""
+        if not batch.entries:
+            return batch
+        source, target, flags = (batch[name] for name in ENTRY)
+        passed = flag(flags, "not_taken") != 0
+        if not passed.any():
+            return batch
+        sample = np.repeat(scope, batch.depth)[passed]
+        self._passed_table.add_each(sample, source[passed], target[passed], flags[passed] & np.uint64(3), [])
+        return without_entries(batch, passed)
+
+    def _add_runs(self, scope: Array, batch: SampleBatch) -> None:
+        """The straight lines of records of one branch each."""
+        assert self._range_table is not None
+        rows, start, end = runs_of(batch)
+        self._range_table.add_each(scope[rows], start, end, np.zeros(len(rows), np.uint64), [])
+
+    @property
+    def makes(self) -> tuple[bool, bool, bool]:
+        """Whether it counts ranges, gathers details, and counts the addresses of samples."""
+        return self._range_table is not None, self._details, self._sample_table is not None
+
+    @property
+    def bound(self) -> int:
+        """Rows of its tables."""
+        return sum(table.bound for table in self._tables if table is not None)
+
+    @property
+    def _tables(self) -> tuple[PairTable | None, ...]:
+        return self._branch_table, self._range_table, self._sample_table, self._passed_table
+
+    def _finish(self) -> None:
+        """Bring all that was counted to the tables."""
+        self._broken = self._broken_now
+        self._flush()
+        self._kernel = None
+
+    def _flush(self) -> None:
+        if self._kernel is not None:
+            self._kernel.flush()
+        self._branches.decode()
+        if self._ranges is not None:
+            self._ranges.decode()
+
+    def take(self) -> tuple[list[BoundColumns], list[BoundColumns]]:
+        """(branches, ranges) that were counted, bound, in parts; none is left, and counting may go on. Equal pairs may
+        be several rows."""
+        self._flush()
+        ranges = list(self._range_table.take_bound()) if self._range_table is not None else []
+        return list(self._branch_table.take_bound()), ranges
+
+    def pour(self, other: EntryCounter, scope: NDArray[np.int64]) -> None:
+        """Have ``other`` hold what this one counted, too, under ``scope`` (int64) of each scope here. Where that is -1,
+        it has counted the samples again."""
+        self._finish()
+        other._finish()
+        for mine, table in zip(self._tables, other._tables, strict=True):
+            if mine is None or table is None:
+                continue
+            for number, a, b, sums in mine.take():
+                into = scope[number]
+                kept = into >= 0
+                if kept.all():
+                    table.add_sums(into, a, b, sums)
+                else:
+                    table.add_sums(into[kept], a[kept], b[kept], [column[kept] for column in sums])
+        other._samples += self._samples
+        other._entries += self._entries
+        other._broken += self._broken
+
+    def result(
+        self, sample_filter: SampleFilter | None, estimate: Replacing | None = None, *, goes_on: bool = False
+    ) -> Counted:
+        """What was counted; of the filter's modules, what has an end in one of them. ``estimate`` as in
+        `count_stacks`. ``goes_on``: more is counted after that."""
+        if goes_on:
+            self._flush()
+        else:
+            self._finish()
+        found = self._branch_table.result()
+        found = found.take(any_end_in(sample_filter, found.a_module, found.b_module))
+        out = Counted(estimate.branches(found) if estimate else found, None, self._samples, self._entries)
+        if self._sample_table is not None:
+            at = self._sample_table.result()
+            (module, address), (count,) = group([at.a_module, at.a], [at.count], [np.add])
+            out.sampled = Sampled(module, address, count)
+        passed = self._passed_table.result()
+        passed = passed.take(any_end_in(sample_filter, passed.a_module, passed.b_module))
+        out.not_taken = passed if len(passed.count) else None
+        if self._range_table is not None:
+            found = self._range_table.result()
+            found = found.take(any_end_in(sample_filter, found.a_module, found.b_module))
+            crossing = found.a_module != found.b_module
+            backward = ~crossing & (found.a > found.b)
+            out.broken = {
+                "next to an empty entry": self._broken_now,
+                "ends in different modules": int(found.count[crossing].sum()),
+                "ends before it starts": int(found.count[backward].sum()),
+            }
+            found = found.take(~(crossing | backward))
+            out.ranges = estimate.ranges(found) if estimate else found
+        return out
+
+
+class EarlyCounts(EarlyPass[EntryCounter]):
+    """Counts the branch stacks of a capture while it is indexed, for a later `count_stacks` with the same
+    arguments."""
+
+    def __init__(self, *, ranges: bool, details: bool, sampled: bool = False) -> None:
+        super().__init__(partial(EntryCounter, ranges=ranges, details=details, sampled=sampled))
+        self._makes = ranges, details, sampled
+
+    def serves(self, counter: EntryCounter, sample_filter: SampleFilter | None) -> bool:
+        """Whether all that ``counter`` is to count was counted."""
+        if sample_filter is not None and sample_filter.by_columns:
+            return False
+        (ranges, *more), (wanted, *others) = self._makes, counter.makes
+        return ranges >= wanted and more == others
+
+
+def _values(flags: NDArray[np.uint64]) -> list[Array]:
+    """The columns of `BRANCH_VALUES` for each entry."""
+    kind = branch_type(flags).astype(np.int64)
+    in_tx, abort = flag(flags, "in_tx"), flag(flags, "abort")
+    return [*cycles_of(flags), in_tx.view(np.int64), abort.view(np.int64), kind, kind]

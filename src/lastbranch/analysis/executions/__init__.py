@@ -1,0 +1,1 @@
+"""Executions instead of samples: what counts follow, and an estimate from the order of branches."""

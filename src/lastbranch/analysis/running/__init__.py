@@ -1,0 +1,1 @@
+"""Counts of a recording while it runs."""
