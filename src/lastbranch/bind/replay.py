@@ -196,8 +196,9 @@ class Replay:
     """Result of `replay`: tables of processes and threads, epochs, mappings and the pieces of all spaces."""
 
     def __init__(self, names: list[str], room: int) -> None:
-        self.process_table = Table("pid name parent start end")
-        self.thread_table = Table("tid process name start end first")
+        self.process_table = Table("pid name parent start end ran")
+        self.thread_table = Table("tid process name start end first ran")
+        """``ran`` is CPU time in ns, -1 where it is not known."""
         self.epochs = Table("pid first process space moment")
         """From moment ``first`` on (until the pid's next epoch) ``process`` sees ``space`` as it was at ``moment``."""
         self.pieces = Table("space lo hi first last mapping", "qQQqqq")
@@ -228,12 +229,22 @@ class Replay:
     @property
     def processes(self) -> Rows[Process]:
         c = self.process_table
-        return Rows(len(c), lambda row: Process(c["pid"][row], self._name(c, row), c["parent"][row], *_times(c, row)))
+
+        def made(row: int) -> Process:
+            start, end = _times(c, row)
+            return Process(c["pid"][row], self._name(c, row), c["parent"][row], start, end, cpu_ns=_ran(c, row))
+
+        return Rows(len(c), made)
 
     @property
     def threads(self) -> Rows[Thread]:
         c = self.thread_table
-        return Rows(len(c), lambda row: Thread(c["tid"][row], c["process"][row], self._name(c, row), *_times(c, row)))
+
+        def made(row: int) -> Thread:
+            start, end = _times(c, row)
+            return Thread(c["tid"][row], c["process"][row], self._name(c, row), start, end, _ran(c, row))
+
+        return Rows(len(c), made)
 
     def _name(self, table: Table, row: int) -> str:
         name = table["name"][row]
@@ -261,7 +272,7 @@ class Replay:
         if parent >= 0:
             source = self.life(parent)
             name = self.process_table["name"][source.row]
-        row = self.process_table.add(pid, name, parent if source else -1, time or NEVER, NEVER)
+        row = self.process_table.add(pid, name, parent if source else -1, time or NEVER, NEVER, -1)
         if source is not None and copies:
             space, owner = source.space, False
             space.shared = True
@@ -275,7 +286,7 @@ class Replay:
 
     def _add_thread(self, life: _Life, pid: int, tid: int, moment: int, time: int) -> int:
         self._spend(_THREAD_COST)
-        row = self.thread_table.add(tid, life.row, self.process_table["name"][life.row], time, NEVER, moment)
+        row = self.thread_table.add(tid, life.row, self.process_table["name"][life.row], time, NEVER, moment, -1)
         if tid == pid:
             life.main = row
         else:
@@ -307,6 +318,14 @@ class Replay:
         self.thread_table["name"][self.thread(pid, tid)] = name
         if pid == tid:
             self.process_table["name"][self.life(pid).row] = name
+
+    def ran(self, pid: int, tid: int, ns: int) -> None:
+        """What is said of processes that nothing else names is about others than the recording."""
+        if pid not in self._lives:
+            return
+        for table, row in ((self.thread_table, self.thread(pid, tid)), (self.process_table, self._lives[pid].row)):
+            column = table["ran"]
+            column[row] = min(max(column[row], 0) + ns, FOREVER)
 
     def map(self, moment: int, pid: int, start: int, end: int, module: int, offset: int, place: Placement) -> None:
         shared = self._shared(pid, start)
@@ -418,6 +437,11 @@ def _times(table: Table, row: int) -> tuple[int | None, int | None]:
     return None if start == NEVER else start, None if end == NEVER else end
 
 
+def _ran(table: Table, row: int) -> int | None:
+    """CPU time of a life in ns; ``None``: not known."""
+    return None if table["ran"][row] < 0 else table["ran"][row]
+
+
 def replay(timeline: Timeline, place: Placement, room: int = 1 << 62) -> Replay:
     """Replay ``timeline`` in time order (equal times: file order), with tables of at most ``room`` bytes."""
     out = Replay(timeline.names, room)
@@ -438,6 +462,8 @@ def replay(timeline: Timeline, place: Placement, room: int = 1 << 62) -> Replay:
                     out.exit(time, pid, tid)
                 case Change.NAME:
                     out.name(pid, tid, module)
+                case Change.RAN:
+                    out.ran(pid, tid, start)
     except _Full:
         out.last = moment - 1
     out.finish()

@@ -246,6 +246,8 @@ def _changes(profile: Profile, wanted: Wanted) -> Iterator[Placed]:
             fields |= {"offset": Hex(one["offset"]), "module": profile.modules[one["module"]].name}
         elif kind == Change.FORK:
             fields = {"parent": one["parent"]}
+        elif kind == Change.RAN:
+            fields = {"cpu_ns": one["start"]}
         elif kind == Change.NAME:
             fields = {"name": profile.timeline.names[one["module"]]}
         yield one["time"], -1, Row(one["time"], one["pid"], one["tid"], -1, name, None, fields)

@@ -183,6 +183,8 @@ class Process:
     end: int | None = None
     command_line: str = ""
     exit_code: int | None = None
+    cpu_ns: int | None = None
+    """CPU time in the recording, in ns: the sum of that of its threads; ``None`` where the source has none of them."""
     capture: int = 0
     """Row of the captures table."""
 
@@ -196,6 +198,8 @@ class Thread:
     name: str = ""
     start: int | None = None
     end: int | None = None
+    cpu_ns: int | None = None
+    """CPU time in the recording, in ns, user and kernel together; ``None`` where the source does not have it."""
 
 
 class Rows(Sequence[_Row]):

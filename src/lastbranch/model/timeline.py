@@ -39,6 +39,8 @@ class Change(IntEnum):
     """Thread ``tid`` of ``pid`` ended."""
     NAME = 5
     """Thread ``tid`` of ``pid`` is called ``names[module]`` from now on."""
+    RAN = 6
+    """Thread ``tid`` of ``pid`` has used ``start`` more ns of CPU time; its end may come before."""
 
 
 _FIELDS = {"kind": "b", "time": "q", "pid": "q", "tid": "q", "parent": "q", "module": "q"}

@@ -143,6 +143,7 @@ _ALL = (
         *_TIMES,
         _text("command_line", "its arguments"),
         _count("exit_code", "how it ended", ""),
+        _count("cpu_ns", "CPU time in the recording; NULL unknown", "ns"),
         SqlColumn("capture", "int64", "captures.id", "the capture that has it"),
     )),
     SqlTable("threads", "one thread of a process", (
@@ -151,6 +152,7 @@ _ALL = (
         _row("process", "processes.id", "its process"),
         _text("name", "its name"),
         *_TIMES,
+        _count("cpu_ns", "CPU time in the recording; NULL unknown", "ns"),
     )),
     SqlTable("events", "one event that triggered samples", (
         _ID,

@@ -129,7 +129,7 @@ class GrowingCounts:
             return False
         latest = int(old.timeline.columns()["time"].max(initial=0))
         for kind, time, pid, _, parent, _, start, *_ in now.timeline.since(len(old.timeline)):
-            if kind in (Change.NAME, Change.EXIT) or (kind == Change.FORK and pid == parent):
+            if kind in (Change.NAME, Change.EXIT, Change.RAN) or (kind == Change.FORK and pid == parent):
                 continue  # of threads
             if pid < 0 or start >= KERNEL_HALF or time < latest or time <= self._newest.get(pid, -1):
                 return False

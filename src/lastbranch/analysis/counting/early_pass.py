@@ -214,7 +214,7 @@ def _touched(changes: Iterable[tuple[int, ...]]) -> set[int] | None:
     """The processes whose mappings differ after ``changes``: every one where it is those of the kernel."""
     touched = set[int]()
     for kind, _, pid, _, parent, _, start, *_ in changes:
-        if kind in (Change.NAME, Change.EXIT) or (kind == Change.FORK and pid == parent):
+        if kind in (Change.NAME, Change.EXIT, Change.RAN) or (kind == Change.FORK and pid == parent):
             continue
         if pid < 0 or start >= KERNEL_HALF:
             return _EVERY_PROCESS

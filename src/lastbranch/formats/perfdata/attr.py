@@ -13,6 +13,7 @@ from .layout import ATTR_FIELDS, ATTR_FLAGS, HARDWARE_EVENTS, SAMPLE, SAMPLE_ID,
 __all__ = ["Attr", "event_of", "parse_attr"]
 
 _SIZE_MIN = 64
+_CLOCKS = SOFTWARE_EVENTS.index("cpu-clock"), SOFTWARE_EVENTS.index("task-clock")
 _KNOWN_SIZE = struct.calcsize("=" + "".join(code for _, code in ATTR_FIELDS))
 
 
@@ -43,6 +44,11 @@ class Attr:
     def timed(self) -> bool:
         """Whether samples have a time."""
         return bool(self.sample_type & SAMPLE.TIME)
+
+    @property
+    def counts_time(self) -> bool:
+        """Whether its count is CPU time in ns."""
+        return self.fields["type"] == TYPE.SOFTWARE and self.fields["config"] in _CLOCKS
 
     @property
     def sample_type(self) -> int:

@@ -17,7 +17,7 @@ from ...model import KERNEL, THROTTLES, Change, Mode, guest_kernel, guest_user
 from ..fields import Fields, decode, decoder, unpack
 from .attr import Attr, parse_attr
 from .features import decode_feature
-from .layout import MISC, MMAP2_BUILD_ID, RECORD, RECORD_FIELDS, RECORDS, SAMPLE, USER_RECORDS
+from .layout import MISC, MMAP2_BUILD_ID, READ, RECORD, RECORD_FIELDS, RECORDS, SAMPLE, USER_RECORDS
 from .state import State, build_id_of
 
 __all__ = ["ATTR", "COUNTED", "HANDLERS", "Record", "fields_of", "handle", "stamped", "trailer_of"]
@@ -181,6 +181,20 @@ def _task(change: Change) -> Callable[[State, Record], None]:
     return handler
 
 
+def _read(state: State, r: Record) -> None:
+    """The count of an event for one thread, which the kernel writes when that ends (inherit_stat, ``perf record -s``):
+    of a clock it is CPU time in ns. Of several clocks the first one counts."""
+    attr = attr_of_trailer(state, r.body)
+    if attr is None or not attr.counts_time or attr.fields["read_format"] & READ.GROUP:
+        return
+    if state.clock_event is None:
+        state.clock_event = attr
+    if attr is state.clock_event:
+        f = r.fields()
+        (ns,) = unpack(state.order + "Q", f["values"], 0)
+        state.profile.timeline.add(Change.RAN, r.time, f["pid"], tid=f["tid"], start=min(ns, _MOST_LOST))
+
+
 def _count(name: str, field: str | None = None) -> Callable[[State, Record], None]:
     """A handler that adds ``field`` (``None``: 1) to a loss counter."""
 
@@ -270,6 +284,7 @@ HANDLERS: dict[int, Callable[[State, Record], None]] = {
         "EXIT": _task(Change.EXIT),
         "THROTTLE": _count(THROTTLES),
         "FORK": _task(Change.FORK),
+        "READ": _read,
         "MMAP2": _mmap,
         "AUX": _aux,
         "ITRACE_START": _itrace_start,

@@ -53,6 +53,8 @@ class State:
     """Bytes that are kept in addition to the tables of the profile."""
     aux: AuxTrace = field(default_factory=AuxTrace)
     """What the file has of AUX areas."""
+    clock_event: Attr | None = None
+    """The event whose counts are the CPU times of threads; ``None`` so far."""
     late_attr: bool = False
     """Whether an attribute follows samples, which were counted as samples of unknown events."""
     _modules: dict[tuple[str, bytes], int] = field(default_factory=dict)

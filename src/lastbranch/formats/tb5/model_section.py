@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...errors import FormatError
-from ...model import Array, Clock, Cpu, Event, Machine, Module, ModuleKind, Node, Profile, Timeline
+from ...model import Array, Change, Clock, Cpu, Event, Machine, Module, ModuleKind, Node, Profile, Timeline
 from .layout import MODEL, Scope, Table
 from .reader import Tb5File
 
@@ -261,8 +261,8 @@ def read_timeline(timeline: Timeline, file: Tb5File, names: Iterable[str], modul
         raise _error(file, f"changes of {file.record_size(key)} bytes")
     changes = file.read(key).reshape(-1).view(CHANGE)
     timeline.names = list(names)
-    limit = {0: modules, 5: len(timeline.names)}
-    bad = (changes["kind"] < 0) | (changes["kind"] > 5)
+    limit = {Change.MAP: modules, Change.NAME: len(timeline.names)}
+    bad = (changes["kind"] < 0) | (changes["kind"] > max(Change))
     for kind, past in limit.items():
         mine = changes["kind"] == kind
         bad |= mine & ((changes["module"] < 0) | (changes["module"] >= past))

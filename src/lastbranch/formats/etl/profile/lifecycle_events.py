@@ -244,6 +244,9 @@ class LifecycleEvents:
             return events + self._images.change(since, mapping)
         if pid < 0:  # no process has such an id, and the log no place for it
             return []
+        if kind == Change.RAN:
+            fields = {"ProcessID": pid, "ThreadID": tid, "At": time, "Nanoseconds": row["start"]}
+            return [supplement_event("CpuTime", time, fields)]
         if kind == Change.FORK:
             return self._fork(since, row["parent"], pid, tid, first_name, copies=not row["offset"])
         events = self._introduce(pid, time)

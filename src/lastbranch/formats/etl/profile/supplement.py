@@ -29,7 +29,7 @@ _KEYS = {
     "Information": ("Source", "Hook"), "Triggers": (),
     "Bursts": ("Depth", "Records", "Full", "EndedBy"), "Targets": ("Processes", "DescendantsOf"),
     "Module": ("Number",), "Segments": ("Module",),
-    "Mapping": ("Owner", "ImageBase", "Since"),
+    "Mapping": ("Owner", "ImageBase", "Since"), "CpuTime": ("ProcessID", "ThreadID", "At"),
 }  # fmt: skip
 """The fields that identify what an event describes. Of several for one thing the last one holds, but see `_ONCE`."""
 _LISTS = frozenset({"Processes", "DescendantsOf"})
@@ -133,6 +133,9 @@ class Supplement:
         machine = self._find("Machine") or {}
         for name in machine.keys() & MACHINE.keys():
             setattr(profile.machine, MACHINE[name], machine[name])
+        for one in self._fields["CpuTime"].values():
+            pid, tid, ns = (int(one[name]) for name in ("ProcessID", "ThreadID", "Nanoseconds"))
+            profile.timeline.add(Change.RAN, int(one["At"]), pid, tid=tid, start=ns)
         if not self._fields["Module"] or "Module" in self._contradicted:
             return
         old, timeline = profile.modules, Timeline()

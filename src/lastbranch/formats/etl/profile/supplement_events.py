@@ -15,6 +15,7 @@ fields, since each event carries their names and types (TraceLogging, channel 11
     Segments     the load segments of a module's ELF file, as in its program headers
     Mapping      precedes the image event of the same Owner and ImageBase: its module, the part of the file (Linux maps
                  files in pieces), and the recorded mapping; Since is 0 for those that existed when the log began
+    CpuTime      CPU time of a thread in ns that no such event before it said, known at the tick At
     Machine      processor and system, where SysConfig has no field
 
 `supplement` reads them.
@@ -72,6 +73,7 @@ EVENTS: dict[str, dict[str, int]] = {
         "Module": _U32, "Owner": _U32, "ImageBase": _U64, "Since": _I64,
         "ProcessID": _I32, "Start": _U64, "End": _U64, "FileOffset": _U64, "LoadBias": _I64,
     },
+    "CpuTime": {"ProcessID": _I32, "ThreadID": _I32, "At": _I64, "Nanoseconds": _U64},
     "Machine": {
         "Arch": _WIDE, "CpuDescription": _WIDE, "Cpuid": _WIDE, "Hypervisor": _WIDE, "Os": _WIDE, "OsRelease": _WIDE,
         "CpusOnline": _U32, "CpusAvailable": _U32, "Memory": _U64,
