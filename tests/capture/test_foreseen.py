@@ -10,10 +10,12 @@ import shutil
 import struct
 import subprocess
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -53,7 +55,7 @@ def ahead() -> RunAhead:
 
 def foreseen(one: RunAhead, thread: Thread, count: int) -> Foreseen:
     ptrace.registers(thread.tid, one.registers)
-    burst = one.burst(thread.tid, thread.process.descriptor, BurstLimits(count), alone=True)
+    burst = one.burst(thread.tid, thread.process.files, BurstLimits(count), alone=True)
     assert burst is not None
     burst.read_edges()
     return burst
@@ -241,6 +243,41 @@ def test_what_cannot_be_foreseen_is_followed(tmp_path: Path) -> None:
     assert (
         sum(len(batch["branch_from"]) for stream in profile.streams for batch in stream.batches() if batch.entries) > 50
     )
+
+
+def test_what_comes_after_a_fault_is_not_foreseen(tmp_path: Path) -> None:
+    """A store to a page that may be read only, a load from one that may not be read, and a call of data: each ends in a
+    handler, and a function behind it never runs. Another one runs between these."""
+    program = build(tmp_path, "faulting", "-no-pie", "-static")
+    done = record(tmp_path / "it.tb5", *SOFTWARE, "--", program, "200000")
+    assert done.out == b"0\n"
+    taken = Counter[str]()
+    for name, at in (("never", symbol(program, "never")), ("work", symbol(program, "work"))):
+        for stream in done.profile().streams:
+            for batch in stream.batches():
+                if batch.entries:
+                    taken[name] += int(np.count_nonzero(batch["branch_from"] - np.uint64(at) < 64))
+    assert taken["never"] == 0
+    assert taken["work"] > 1000
+
+
+def symbol(program: Path, name: str) -> int:
+    """Where the function ``name`` begins, by nm."""
+    listed = subprocess.run(["nm", program], check=True, capture_output=True, text=True).stdout
+    return next(int(words[0], 16) for words in map(str.split, listed.splitlines()) if words[-1] == name)
+
+
+def test_after_a_fault_bursts_of_a_process_are_short(running: Thread) -> None:
+    """They end where the next one comes: long ones would show what happens without."""
+    runner, now = BurstRunner(None, BurstLimits(400), SharedProcessor(), ahead=ahead()), ptrace.Registers()
+    ptrace.registers(running.tid, now)
+    ptrace.go_on_at(running.tid, now[ptrace.RSP])  # which may not be executed
+    with pytest.raises(NoBurst):
+        runner.run(running, lambda status: False, 400, 50)
+    ptrace.go_on_at(running.tid, now[ptrace.RIP])
+    lengths = [len(runner.run(running, lambda status: False, 400, 50)[0]) for _ in range(40)]
+    assert set(lengths) == {50, 400}
+    assert lengths == sorted(lengths)
 
 
 def test_info_says_how_many_bursts_were_foreseen(tmp_path: Path) -> None:

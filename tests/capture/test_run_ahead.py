@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import ctypes
+import mmap
 import os
 import signal
 import struct
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from ahead_oracle import BASE, CODE, DATA, SIZE, STACK_TOP, STATE, Ahead, Bench, Generator, compare
+from ahead_oracle import BASE, CODE, DATA, PAGE, SIZE, STACK_TOP, STATE, Ahead, Bench, Generator, compare
 from capture_tools import needs_ptrace
 from lastbranch import native
 from lastbranch.capture import ptrace
 from lastbranch.capture.architectures import HERE
 from lastbranch.capture.ptrace import EFLAGS, RAX, RBX, RCX, RDI, RDX, RIP, RSI, RSP
+from lastbranch.capture.software.kept_file import MemoryFiles
 
 pytestmark = [
     needs_ptrace,
@@ -199,6 +201,195 @@ def test_threads_that_trap_where_others_compute(
     assert ran(bench, ahead, bytes.fromhex(code), {EFLAGS: flags}) == why
     bench.write(STATE, generator.state())
     bench.load_vectors()
+
+
+# -- rights of pages
+
+NONE, READ, WRITE, EXECUTE = 0, mmap.PROT_READ, mmap.PROT_WRITE, mmap.PROT_EXEC
+_MMAP, _MPROTECT, _MUNMAP, _OPEN, _MADVISE, _IOCTL, _CLOSE, _USERFAULTFD = 9, 10, 11, 2, 28, 16, 3, 323
+FIXED_PRIVATE, ANONYMOUS = 0x12, 0x20
+PLACE = 0x4000_0000
+"""Where the bench maps pages of other rights, between two that may be read and written."""
+
+
+@pytest.fixture(params=["as the kernel answers", "as text"])
+def pages(bench: Bench, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Callable[[int], MemoryFiles]]:
+    """A function that maps a page with the given rights at `PLACE`: the files of memory to run with."""
+    text, opened = request.param == "as text", []
+
+    def mapped(rights: int) -> MemoryFiles:
+        bench.call(_MMAP, PLACE - PAGE, 3 * PAGE, READ | WRITE, FIXED_PRIVATE | ANONYMOUS, (1 << 64) - 1, 0)
+        bench.write(PLACE - PAGE, bytes(range(256)) * (3 * PAGE // 256))
+        bench.write(PLACE, b"\x0f\x05" * (PAGE // 2))
+        bench.call(_MPROTECT, PLACE, PAGE, rights)
+        found = files(bench, tmp_path, text=text)
+        opened.append(found.maps)
+        return found
+
+    yield mapped
+    for descriptor in set(opened) - {bench.memory.maps}:
+        os.close(descriptor)
+    bench.call(_MUNMAP, PLACE - PAGE, 3 * PAGE)
+
+
+def files(bench: Bench, folder: Path, *, text: bool) -> MemoryFiles:
+    """Those of the bench; a copy of its maps answers no questions, as the file itself before Linux 6.11."""
+    if not text:
+        return bench.memory
+    copy = folder / "maps"
+    copy.write_bytes(Path(f"/proc/{bench.pid}/maps").read_bytes())
+    return bench.memory._replace(maps=os.open(copy, os.O_RDONLY))
+
+
+def ran_at(
+    bench: Bench, ahead: Ahead, code: str, memory: MemoryFiles, *, rbx: int = PLACE, alone: bool = True, **values: int
+) -> str:
+    """Why a run of ``code``, then a system call, ends, with a pointer in RBX, RSI and RDI."""
+    bench.write(CODE, bytes.fromhex(code) + b"\x0f\x05")
+    more = {{"rax": RAX, "rcx": RCX, "rdx": RDX, "rsp": RSP}[name]: value for name, value in values.items()}
+    bench.set({RIP: CODE, RSP: STACK_TOP, RBX: rbx, RSI: rbx, RDI: rbx, **more})
+    ptrace.registers(bench.pid, ahead.registers)
+    return ahead.go(bench.pid, memory, 1000, alone=alone)
+
+
+LOADS = {
+    "mov": "8a03", "add": "0303", "compare": "803b00", "vector": "0f1003", "pop": "4889dc 58", "return": "4889dc c3",
+    "lods": "f348ad", "scas": "f2ae", "movs from": "488d3b 4881c700100000 f3a4", "bit string": "480fa303",
+    "load of all controls": "0fae13",
+}  # fmt: skip
+STORES = {
+    "mov": "c60301", "mov of what is there": "8a03 8803", "mov of a register": "8903", "add 0": "800300",
+    "or of what is there": "830b00", "exchange": "8603", "compare and exchange": "0fb00b", "set": "0f9403",
+    "vector": "0f1103", "vector that is there": "0f1003 0f1103", "push": "488d6308 50", "call": "488d6308 e800000000",
+    "stos": "f3aa", "movs to": "488d7301 4881ee00100000 f3a4", "stos downwards": "fd f3aa", "bit string": "480fab03",
+    "bit string that is set": "480fba2b00", "controls": "0fae1b", "state": "0fae03", "x87": "d91b", "pop": "8f03",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", LOADS)
+def test_what_the_thread_may_not_read_ends_the_run(
+    what: str, bench: Bench, ahead: Ahead, pages: Callable[[int], MemoryFiles]
+) -> None:
+    for rights, why in ((NONE, "fault"), (READ, "system call")):
+        memory = pages(rights)
+        if what == "load of all controls":  # 0x1F80
+            bench.write(PLACE, b"\x80\x1f\0\0")
+        if what == "return":
+            bench.write(PLACE, CODE.to_bytes(8, "little"))
+            why = why if rights == NONE else "instructions"
+        assert ran_at(bench, ahead, LOADS[what], memory, rcx=5) == why
+
+
+@pytest.mark.parametrize("alone", [True, False])
+@pytest.mark.parametrize("what", STORES)
+def test_what_the_thread_may_not_write_ends_the_run(
+    what: str, alone: bool, bench: Bench, ahead: Ahead, pages: Callable[[int], MemoryFiles]
+) -> None:
+    """Also where the bytes would stay the same: a write barrier is for these, too."""
+    for rights, why in ((READ, "fault"), (READ | WRITE, "system call")):
+        memory = pages(rights)
+        values = {"rcx": 5, "rax": 0x90, "rdx": 0}
+        assert ran_at(bench, ahead, STORES[what], memory, alone=alone, **values) == why, rights
+
+
+def test_only_what_may_be_executed_is(bench: Bench, ahead: Ahead, pages: Callable[[int], MemoryFiles]) -> None:
+    for rights, why in ((READ, "fault"), (READ | WRITE, "fault"), (READ | EXECUTE, "system call")):
+        assert ran_at(bench, ahead, "ffe3", pages(rights)) == why
+        assert ahead.run.address == PLACE
+    assert ran_at(bench, ahead, "ffe3", pages(READ | EXECUTE)) == "system call"
+    assert ran_at(bench, ahead, "ffe3", pages(READ)) == "fault", "code that was executed before, too"
+    assert ran_at(bench, ahead, "8a03", pages(EXECUTE)) == "fault", "it has a protection key, if there are any"
+
+
+def test_operands_in_two_pages_need_the_rights_in_both(
+    bench: Bench, ahead: Ahead, pages: Callable[[int], MemoryFiles]
+) -> None:
+    for at in (PLACE - 4, PLACE + PAGE - 4):
+        for code, rights in (("488b03", NONE), ("0f1003", NONE), ("488903", READ), ("48830301", READ)):
+            assert ran_at(bench, ahead, code, pages(rights), rbx=at) == "fault"
+            assert ran_at(bench, ahead, code, pages(READ | WRITE), rbx=at) == "system call"
+    memory = pages(NONE)
+    assert ran_at(bench, ahead, "f30f1003 f30f1103", memory, rbx=PLACE - 4) == "system call", "only 4 bytes"
+
+
+def test_stores_in_masks_need_the_rights_where_they_store(
+    bench: Bench, ahead: Ahead, pages: Callable[[int], MemoryFiles]
+) -> None:
+    """vpmaskmovd [rbx], ymm0, ymm0."""
+    if bench.lanes < 32:
+        pytest.skip("this processor has none")
+    memory = pages(READ)
+    assert ran_at(bench, ahead, "c5f9efc0 c4e27d8e03", memory) == "system call", "no element is stored"
+    assert ran_at(bench, ahead, "c5fd76c0 c4e27d8e03", memory) == "fault"
+
+
+def test_pages_behind_the_end_of_a_file_fault(bench: Bench, ahead: Ahead, tmp_path: Path) -> None:
+    """Those of a mapping that was longer when it was made (SIGBUS)."""
+    path = tmp_path / "file"
+    path.write_bytes(b"1" * 3 * PAGE)
+    bench.write(DATA, bytes(path) + b"\0")
+    opened = bench.call(_OPEN, DATA, os.O_RDWR)
+    for shared in (0x11, 0x12):
+        bench.call(_MMAP, PLACE, 3 * PAGE, READ | WRITE, shared, opened, 0)
+        bench.write(PLACE + PAGE, b"2" * PAGE)
+    os.truncate(path, 100)
+    try:
+        assert ran_at(bench, ahead, "8a03 8803", bench.memory) == "system call"
+        for code in ("8a03", "8803", "f3a4", "f3aa"):
+            assert ran_at(bench, ahead, code, bench.memory, rbx=PLACE + PAGE, rcx=9) == "fault"
+    finally:
+        bench.call(_MUNMAP, PLACE, 3 * PAGE)
+        bench.call(_CLOSE, opened)
+
+
+def test_pages_that_userfaultfd_watches_are_left_to_the_thread(bench: Bench, ahead: Ahead) -> None:
+    """One that is not there, and one that is write-protected, as in a heap that is compacted or copied meanwhile."""
+    try:
+        watch = bench.call(_USERFAULTFD, 1)
+    except OSError as error:
+        pytest.skip(f"userfaultfd: {error}")
+    bench.call(_MMAP, PLACE, 3 * PAGE, READ | WRITE, FIXED_PRIVATE | ANONYMOUS, (1 << 64) - 1, 0)
+    bench.write(PLACE, bytes(2 * PAGE))
+
+    def asked(request: int, *words: int) -> None:
+        bench.write(DATA, struct.pack(f"<{len(words)}Q", *words))
+        bench.call(_IOCTL, watch, request, DATA)
+
+    try:
+        try:
+            asked(0xC018AA3F, 0xAA, 1, 0)  # UFFDIO_API, of UFFD_FEATURE_PAGEFAULT_FLAG_WP
+            asked(0xC020AA00, PLACE, 3 * PAGE, 3, 0)  # UFFDIO_REGISTER, of what is missing and of stores
+            asked(0xC018AA06, PLACE, PAGE, 1)  # UFFDIO_WRITEPROTECT
+        except OSError as error:
+            pytest.skip(f"userfaultfd: {error}")
+        for code in ("8803", "800300", "f3aa"):
+            assert ran_at(bench, ahead, code, bench.memory, rcx=9) == "fault"
+            assert ran_at(bench, ahead, code, bench.memory, rbx=PLACE + PAGE, rcx=9) == "system call"
+        assert ran_at(bench, ahead, "8a03 0303", bench.memory) == "system call"
+        assert ran_at(bench, ahead, "8a03", bench.memory, rbx=PLACE + 2 * PAGE) == "fault"
+    finally:
+        bench.call(_CLOSE, watch)
+        bench.call(_MUNMAP, PLACE, 3 * PAGE)
+
+
+def test_guard_pages_fault(bench: Bench, ahead: Ahead) -> None:
+    """MADV_GUARD_INSTALL, of Linux 6.13."""
+    bench.call(_MMAP, PLACE, PAGE, READ | WRITE, FIXED_PRIVATE | ANONYMOUS, (1 << 64) - 1, 0)
+    try:
+        bench.call(_MADVISE, PLACE, PAGE, 102)
+        assert ran_at(bench, ahead, "8a03", bench.memory) == "fault"
+        assert ran_at(bench, ahead, "8803", bench.memory) == "fault"
+    except OSError as error:
+        pytest.skip(f"guard pages: {error}")
+    finally:
+        bench.call(_MUNMAP, PLACE, PAGE)
+
+
+def test_without_the_maps_nothing_is_executed(bench: Bench, ahead: Ahead) -> None:
+    bench.write(CODE, b"\x90\x0f\x05")
+    bench.set({RIP: CODE})
+    ptrace.registers(bench.pid, ahead.registers)
+    assert ahead.go(bench.pid, bench.memory._replace(maps=-1), 100) == "unreadable code"
 
 
 # -- code that changes

@@ -17,7 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from lastbranch.capture import ptrace
-from lastbranch.capture.ptrace import EFLAGS, GENERAL, RIP, RSP, Registers
+from lastbranch.capture.ptrace import EFLAGS, GENERAL, R8, R9, R10, RAX, RDI, RDX, RIP, RSI, RSP, Registers
+from lastbranch.capture.software.kept_file import MemoryFiles
 from lastbranch.capture.software.run_ahead import WHY, _Run
 
 ROOM = 1 << 14
@@ -38,9 +39,12 @@ class Ahead:
             room=ROOM, registers=ctypes.addressof(self.registers), edges=ctypes.addressof(self.edges), kinds=0xFFFF,
         )  # fmt: skip
 
-    def go(self, tid: int, memory: int, most: int, *, wanted: int = ROOM, alone: bool = True, space: int = 1) -> str:
+    def go(
+        self, tid: int, memory: MemoryFiles, most: int, *, wanted: int = ROOM, alone: bool = True, space: int = 1
+    ) -> str:
         """Why the run of ``tid`` from `registers` ended."""
-        self.run.thread, self.run.memory, self.run.most = tid, memory, most
+        self.run.memory, self.run.maps, self.run.pagemap = memory
+        self.run.thread, self.run.most, self.run.time = tid, most, 0
         self.run.wanted, self.run.alone, self.run.space = wanted, alone, space
         assert not self._library.lb_run_ahead(self._ahead, ctypes.addressof(self.run))
         return WHY[self.run.why]
@@ -134,7 +138,8 @@ class Bench:
         ptrace.seize(self.pid, ptrace.EXITKILL)
         ptrace.interrupt(self.pid)
         ptrace.wait(self.pid)
-        self.memory = os.open(f"/proc/{self.pid}/mem", os.O_RDWR)
+        self._memory = os.open(f"/proc/{self.pid}/mem", os.O_RDWR)
+        self.memory = MemoryFiles.of(self.pid, self._memory)
         self.now = Registers()
         self.start = Registers()
         ptrace.registers(self.pid, self.start)
@@ -142,18 +147,19 @@ class Bench:
         self.write(BASE + 0x300, vector_moves(self.lanes, store=False) + x87_moves(store=False) + b"\xcc")
 
     def close(self) -> None:
-        os.close(self.memory)
+        self.memory.close()
+        os.close(self._memory)
         self._process.kill()
         with suppress(ChildProcessError):
             os.waitpid(self.pid, 0)
         self._process.returncode = 0
 
     def write(self, address: int, data: bytes) -> None:
-        os.pwrite(self.memory, data, address)
+        os.pwrite(self._memory, data, address)
 
     def read(self, address: int, size: int) -> bytes:
         try:
-            return os.pread(self.memory, size, address)
+            return os.pread(self._memory, size, address)
         except (OSError, OverflowError):
             return b""
 
@@ -164,6 +170,17 @@ class Bench:
         for n, value in values.items():
             self.now[n] = value
         ptrace._call(13, self.pid, 0, ctypes.addressof(self.now))
+
+    def call(self, number: int, *arguments: int) -> int:
+        """The result of a system call of the thread."""
+        self.write(BASE + 0x2F0, b"\x0f\x05\xcc")
+        order = (RDI, RSI, RDX, R10, R8, R9)
+        self.set({RIP: BASE + 0x2F0, RAX: number, **dict(zip(order, arguments, strict=False))})
+        self.go_on()
+        found = ctypes.c_int64(self.now[RAX]).value
+        if found < 0:
+            raise OSError(-found, os.strerror(-found))
+        return found
 
     def load_vectors(self) -> None:
         """Vectors, masks, MXCSR and x87 registers from `STATE`."""

@@ -27,6 +27,7 @@ from ahead_oracle import Ahead, Bench, Generator, Stopped, compare, register_dif
 from lastbranch import native
 from lastbranch.capture import ptrace
 from lastbranch.capture.ptrace import RIP, Registers
+from lastbranch.capture.software.kept_file import MemoryFiles
 from lastbranch.native.build import compiler
 
 BRANCHES = 700
@@ -137,7 +138,7 @@ class Traced:
         tasks = Path(f"/proc/{self._process.pid}/task")
         self.pid = int(max(tasks.iterdir(), key=_ticks).name)
         ptrace.seize(self.pid, ptrace.EXITKILL)
-        self.memory = os.open(f"/proc/{self.pid}/mem", os.O_RDONLY)
+        self.memory = MemoryFiles.of(self.pid, os.open(f"/proc/{self.pid}/mem", os.O_RDONLY))
         self.now = Registers()
 
     def close(self) -> None:
@@ -146,7 +147,8 @@ class Traced:
             while os.WIFSTOPPED(ptrace.wait(self.pid)[1]):
                 pass
         self._process.wait()
-        os.close(self.memory)
+        self.memory.close()
+        os.close(self.memory.mem)
 
     def stop(self) -> bool:
         """Stop it; false if it has ended."""
@@ -178,7 +180,7 @@ class Traced:
                     self._pending = os.WSTOPSIG(status)
                 return False
             ptrace.registers(self.pid, self.now)
-            if self.now[RIP] != before or os.pread(self.memory, 8, before).lstrip(_PREFIXES)[0] not in _STRINGS:
+            if self.now[RIP] != before or os.pread(self.memory.mem, 8, before).lstrip(_PREFIXES)[0] not in _STRINGS:
                 return True
 
 
@@ -226,7 +228,7 @@ def follow(name: str, argv: list[str], ahead: Ahead, chance: random.Random, seco
             ends[why] += 1
             if why in ("not modelled", "fault", "unreadable code"):
                 try:
-                    code = os.pread(traced.memory, 11, ahead.run.address).hex()
+                    code = os.pread(traced.memory.mem, 11, ahead.run.address).hex()
                 except (OSError, OverflowError):
                     code = "?"
                 where[f"{why} {code}"] += 1

@@ -5,6 +5,9 @@
  * and keeps the results. A memory operand is replaced by a copy of it. What moves the instruction pointer or the stack is done
  * in C. What cannot be known without the thread ends the run: system calls, clocks, random numbers.
  *
+ * A page is loaded from, stored to and executed as far as the thread may do that: /proc/PID/mem knows no rights, so they are
+ * looked up once for each page and run. What the thread may not do is a fault there, and ends the run here.
+ *
  * Pieces of code are kept by address, with the page that they were decoded from: in each run a page is read again before it is
  * used. */
 #define _GNU_SOURCE
@@ -17,9 +20,11 @@
 #include <signal.h>
 #include <stddef.h>
 #include <stdlib.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
+#include <time.h>
 #include <ucontext.h>
 #include <unistd.h>
 
@@ -30,10 +35,13 @@
 enum { PAGE = 4096, GRANULE = 8, WORDS = PAGE / GRANULE / 64 };
 enum { PAGES = 1 << 11, PAGE_SLOTS = 1 << 13, CODE_PAGES = 1 << 12, CODE_SLOTS = 1 << 14 };
 enum { INSTRUCTIONS = 1 << 17, SLOTS = 1 << 19, PIECE = 64, LARGEST_PIECE = 512, STUBS = 4096, GUARD = 2 * PAGE };
-enum { SAVED = 4, REPETITIONS = 1 << 18 };
+enum { SAVED = 4, MAPPINGS = 64 };
+
+/* Work, in instructions that only compute: what is moved, and how much is done between two looks at the clock. */
+enum { BYTES_MOVED = 64, ELEMENTS_COMPARED = 16, PAGE_READ = 32, BETWEEN_LOOKS = 1024 };
 
 /* Why a run ends. The order is that of `WHY` of run_ahead.py. */
-enum { FULL, AT_SYSTEM_CALL, UNREADABLE, NOT_MODELLED, FAULTS, STOPS, REPEATS, CHANGED };
+enum { FULL, AT_SYSTEM_CALL, UNREADABLE, NOT_MODELLED, FAULTS, STOPS, REPEATS, CHANGED, LATE };
 
 enum { CF = 1, PF = 4, AF = 0x10, ZF = 0x40, SF = 0x80, TF = 0x100, DF = 0x400, OF = 0x800, NT = 0x4000, RF = 0x10000, AC = 0x40000, ID = 0x200000 };
 enum { SWITCHED = 1 << 16 }; /* of an edge: before it, the stack pointer was set to a lower address */
@@ -48,17 +56,26 @@ struct vectors { u8 lanes[32][64]; u64 masks[8]; u8 x87[512]; } __attribute__((a
 /* What the pieces of code address, at the beginning of their memory. */
 struct state {
     struct vectors v;
-    u8 operand[192];
     u64 general[16], flags, host_stack, operand_at, piece;
     u32 control, host_control;
 } __attribute__((aligned(64)));
 
+/* Rights of a mapping, as PROCMAP_QUERY has them. */
+enum { READ = 1, WRITE = 2, EXECUTE = 4 };
+
+struct mapping { u64 begin, end; u8 rights; };
+
+/* What a run may do with a page. WATCHED: it may be stored to, unless userfaultfd watches stores there: to be looked at.
+ * PARTLY: what is in some of its words is not known. */
+enum { WRITABLE, READABLE, CLOSED }; /* pages of a window */
+enum { LOADS = 1, STORES = 2, EXECUTES = 4, WATCHED = 8, PARTLY = 16 };
+
 struct page {
     u64 address;
     u8 *bytes, *was;
-    u64 loaded[WORDS], stored[WORDS];
+    u64 loaded[WORDS], stored[WORDS], unknown[WORDS];
     u32 run, branches; /* of the run it was read in; how many branches were known then */
-    int readable;
+    u8 may, rights;
     u32 code; /* 1 + the index of its code page, if code of it was executed in this run */
 };
 
@@ -74,18 +91,22 @@ struct known {
 };
 
 /* A saved state: the components of it that were saved, and where to. */
-struct saved { u64 address, parts; u32 control; struct vectors v; };
+struct saved { u64 address, size, parts; u32 control; struct vectors v; };
 
 /* Components of a state, as XSAVE numbers them. */
+enum { KEYS = 9 };
 enum { X87_PART = 1, XMM_PART = 2, YMM_PART = 4, MASKS_PART = 0x20, ZMM_PART = 0x40, UPPER_PART = 0x80, ALL_PARTS = 0xE7 };
 
-/* What is asked, and what came of it. run_ahead.py has the same. */
+/* What is asked, and what came of it. run_ahead.py has the same. `maps` and `pagemap` are file descriptors of those files of
+ * the thread's process, `pagemap` -1 where the kernel has none; `most` is of work, `time` is ns of our own thread, 0: any. */
 struct run {
-    u64 memory, thread, space, alone, kinds, wanted, depth, most, room;
+    u64 memory, maps, pagemap, thread, space, alone, kinds, wanted, depth, most, time, room;
     u64 *registers; /* struct user_regs_struct: before, and afterwards at the end of the run */
     u64 *edges;     /* source, target, perf's branch type with the length of the instruction in bits 8 up, stack pointer */
-    u64 count, executed, why, address, pages;
+    u64 count, executed, why, address, pages, work;
 };
+
+struct part { u32 size, offset, aligned; };
 
 struct ahead {
     struct state *state;
@@ -103,8 +124,14 @@ struct ahead {
     u32 known_count;
     u32 number; /* of the run */
     u8 *guard, *signal_stack;
+    u8 *windows[2][3]; /* two pages for the operand of a piece, by what may be done with them: `map_operands` */
+    struct mapping *mappings; /* of this run: those that pages were in, or all of them in order */
+    u32 mapping_count, mapping_room, mapping_next;
+    int maps_as_text; /* and all are read */
+    u64 check, until; /* the work at which the clock is looked at, and when the run is late */
     int lanes; /* bytes of a vector register: 16, 32, 64 */
-    u32 offset_high, offset_masks, offset_lanes, offset_upper, x_size;
+    u32 offset_high, offset_masks, offset_lanes, offset_upper, x_size, offset_keys;
+    struct part parts[64]; /* of a saved state, those that this system has */
     u8 *x_state;
     struct saved *saved;
     u32 saved_count, saved_next;
@@ -275,6 +302,126 @@ static int execute(struct ahead *a, u32 piece, int kind)
     return enter();
 }
 
+/* -- how long it lasts */
+
+static u64 own_time(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+    return (u64)now.tv_sec * 1000000000 + (u64)now.tv_nsec;
+}
+
+/* Where `check` is reached: FULL, or why the run ends. */
+static int is_over(struct ahead *a)
+{
+    struct run *r = a->now;
+    if (r->work >= r->most) return STOPS;
+    a->check = r->most - r->work < BETWEEN_LOOKS ? r->most : r->work + BETWEEN_LOOKS;
+    return r->time && own_time() >= a->until ? LATE : FULL;
+}
+
+static int goes_on(struct ahead *a) { return a->now->work < a->check ? FULL : is_over(a); }
+
+/* -- what the thread may do with its memory */
+
+/* struct procmap_query and PROCMAP_QUERY of linux/fs.h, from Linux 6.11 on */
+struct query {
+    u64 size, flags, address, begin, end, found, page_size, offset, inode;
+    u32 major, minor, name_size, id_size;
+    u64 name, id;
+};
+#define QUERY _IOWR('f', 17, struct query)
+
+static struct mapping *new_mapping(struct ahead *a)
+{
+    if (a->mapping_count == a->mapping_room) {
+        u32 room = a->mapping_room * 2;
+        struct mapping *more = realloc(a->mappings, room * sizeof *more);
+        if (!more) return NULL;
+        a->mappings = more;
+        a->mapping_room = room;
+    }
+    return &a->mappings[a->mapping_count++];
+}
+
+static const char *hexadecimal(const char *at, const char *end, u64 *number)
+{
+    for (*number = 0; at < end; at++) {
+        int digit = *at >= '0' && *at <= '9' ? *at - '0' : *at >= 'a' && *at <= 'f' ? *at - 'a' + 10 : -1;
+        if (digit < 0) break;
+        *number = *number << 4 | (u64)digit;
+    }
+    return at;
+}
+
+/* All mappings from the text of /proc/PID/maps, before Linux 6.11. */
+static void read_maps(struct ahead *a)
+{
+    char text[4 * PAGE];
+    u64 have = 0, at = 0;
+    for (;;) {
+        ssize_t got = pread((int)a->now->maps, text + have, sizeof text - have, (off_t)at);
+        if (got <= 0) break;
+        at += (u64)got;
+        have += (u64)got;
+        const char *line = text, *end = text + have, *next;
+        for (; (next = memchr(line, '\n', (size_t)(end - line))); line = next + 1) {
+            u64 first, last;
+            const char *rest = hexadecimal(line, next, &first);
+            if (rest < next) rest = hexadecimal(rest + 1, next, &last);
+            if (next - rest < 5) continue;
+            struct mapping *one = new_mapping(a);
+            if (!one) return;
+            u8 rights = (u8)((rest[1] == 'r' ? READ : 0) | (rest[2] == 'w' ? WRITE : 0) | (rest[3] == 'x' ? EXECUTE : 0));
+            *one = (struct mapping){first, last, rights};
+        }
+        have = (u64)(end - line);
+        if (have == sizeof text) break; /* no line is that long */
+        memmove(text, line, have);
+    }
+}
+
+static void forget_mappings(struct ahead *a) { a->mapping_count = a->mapping_next = 0; a->maps_as_text = 0; }
+
+/* The rights of the mapping that has `address`; 0 where there is none, or nobody says. */
+static u8 rights_at(struct ahead *a, u64 address)
+{
+    if (!a->maps_as_text) {
+        for (u32 n = 0; n < a->mapping_count; n++)
+            if (a->mappings[n].begin <= address && address < a->mappings[n].end) return a->mappings[n].rights;
+        struct query q = {.size = sizeof q, .address = address};
+        if (!ioctl((int)a->now->maps, QUERY, &q)) {
+            struct mapping *one = a->mapping_count < MAPPINGS ? new_mapping(a) : &a->mappings[a->mapping_next++ % MAPPINGS];
+            *one = (struct mapping){q.begin, q.end, (u8)(q.found & (READ | WRITE | EXECUTE))};
+            return one->rights;
+        }
+        if (errno != ENOTTY) return 0;
+        a->maps_as_text = 1;
+        a->mapping_count = 0;
+        read_maps(a);
+    }
+    u32 low = 0, high = a->mapping_count;
+    while (low < high) {
+        u32 middle = (low + high) / 2;
+        if (a->mappings[middle].end <= address) low = middle + 1;
+        else high = middle;
+    }
+    return low < a->mapping_count && a->mappings[low].begin <= address ? a->mappings[low].rights : 0;
+}
+
+/* A thread that has changed its protection keys uses them, and which mapping has which is in /proc/PID/smaps only, which takes
+ * too long. Our own are those with which programs begin. */
+static int uses_keys(const struct ahead *a)
+{
+    if (!a->offset_keys) return 0;
+    u32 ours, high, theirs = 0;
+    __asm__ volatile(".byte 0x0F, 0x01, 0xEE" : "=a"(ours), "=d"(high) : "c"(0)); /* rdpkru */
+    struct iovec to = {a->x_state, a->x_size};
+    if (syscall(SYS_ptrace, GETREGSET, a->now->thread, X_STATE, &to) < 0) return 0; /* the start-up test: it is our own */
+    if (a->x_state[513] & 2) theirs = get32(a->x_state + a->offset_keys);
+    return ours != theirs;
+}
+
 /* -- the thread's memory: pages are read when they are first needed, and written here only */
 
 static struct page *page_of(struct ahead *a, u64 address)
@@ -296,12 +443,42 @@ static struct page *page_of(struct ahead *a, u64 address)
     page->run = a->number;
     page->branches = (u32)a->now->count;
     page->code = 0;
-    page->readable = pread((int)a->now->memory, page->bytes, PAGE, (off_t)address) == PAGE;
+    page->may = 0;
+    page->rights = rights_at(a, address);
+    int readable = page->rights && pread((int)a->now->memory, page->bytes, PAGE, (off_t)address) == PAGE;
+    if (readable) /* what may be written may be read, on x86; what may be executed only has a protection key */
+        page->may = (u8)((page->rights & (READ | WRITE) ? LOADS : 0) | (page->rights & WRITE ? WATCHED : 0)
+                         | (page->rights & EXECUTE ? EXECUTES : 0));
     if (!a->now->alone) {
         memset(page->loaded, 0, sizeof page->loaded + sizeof page->stored);
-        if (page->readable) memcpy(page->was, page->bytes, PAGE);
+        if (readable) memcpy(page->was, page->bytes, PAGE);
     }
+    a->check = a->check > a->now->work + PAGE_READ ? a->check - PAGE_READ : a->now->work;
     return a->last = page;
+}
+
+/* Whether the run may store to `page`. Where userfaultfd write-protects it, a store waits for another thread: bit 57 of its
+ * entry (Documentation/admin-guide/mm/pagemap.rst). */
+static int may_store(struct ahead *a, struct page *page)
+{
+    if (page->may & WATCHED) {
+        u64 entry = 0;
+        int said = a->now->pagemap == ~(u64)0 || pread((int)a->now->pagemap, &entry, 8, (off_t)(page->address >> 12 << 3)) == 8;
+        page->may = (u8)((page->may & ~WATCHED) | (said && !(entry >> 57 & 1) ? STORES : 0));
+    }
+    return page->may & STORES;
+}
+
+/* The window in which the processor may do with an operand what the thread may do. */
+static u8 *window_of(struct ahead *a, u64 address, u64 size)
+{
+    struct page *page = page_of(a, address);
+    int first = page && may_store(a, page) ? WRITABLE : READABLE, second = first;
+    if ((address & (PAGE - 1)) + size > PAGE) {
+        page = page_of(a, address + size - 1);
+        second = !page || !(page->may & LOADS) ? CLOSED : may_store(a, page) ? WRITABLE : READABLE;
+    }
+    return a->windows[first][second];
 }
 
 static void mark(u64 *bits, u64 offset, u64 size)
@@ -309,20 +486,49 @@ static void mark(u64 *bits, u64 offset, u64 size)
     for (u64 g = offset / GRANULE; g <= (offset + size - 1) / GRANULE; g++) bits[g / 64] |= (u64)1 << g % 64;
 }
 
+static int is_unknown(const struct page *page, u64 offset, u64 size)
+{
+    for (u64 g = offset / GRANULE; g <= (offset + size - 1) / GRANULE; g++)
+        if (page->unknown[g / 64] >> g % 64 & 1) return 1;
+    return 0;
+}
+
+/* What is in `size` bytes at `address` is not known from now on. 0 where the thread may not store there. */
+static int forget(struct ahead *a, u64 address, u64 size)
+{
+    for (u64 done = 0; done < size;) {
+        u64 offset = (address + done) & (PAGE - 1), part = PAGE - offset < size - done ? PAGE - offset : size - done;
+        struct page *page = page_of(a, address + done);
+        if (!page || !may_store(a, page)) return 0;
+        if (!(page->may & PARTLY)) memset(page->unknown, 0, sizeof page->unknown);
+        page->may |= PARTLY;
+        mark(page->unknown, offset, part);
+        done += part;
+    }
+    return 1;
+}
+
+/* They are known: those words that `size` bytes fill. */
+static void remember(struct page *page, u64 offset, u64 size)
+{
+    for (u64 g = (offset + GRANULE - 1) / GRANULE; g < (offset + size) / GRANULE; g++) page->unknown[g / 64] &= ~((u64)1 << g % 64);
+}
+
 enum { REACHES = 1, UNUSED = 2 };
 
-/* `size` bytes at `address`; 0 where they cannot be read. What REACHES beyond a page that can be read is zeros; UNUSED bytes
- * are only there to be overwritten. */
+/* `size` bytes at `address`; 0 where they may not be read, or are not known. What REACHES into a page that may not be read is
+ * zeros, which are not to be used; UNUSED bytes are only there to be overwritten. */
 static int load(struct ahead *a, u64 address, void *into, u64 size, int how)
 {
     for (u64 done = 0; done < size;) {
         u64 offset = (address + done) & (PAGE - 1), part = PAGE - offset < size - done ? PAGE - offset : size - done;
         struct page *page = page_of(a, address + done);
-        if (!page || !page->readable) {
+        if (!page || !(page->may & LOADS)) {
             if (!(how & REACHES) || !done || !page) return 0;
             memset((u8 *)into + done, 0, size - done);
             return 1;
         }
+        if (page->may & PARTLY && !(how & UNUSED) && is_unknown(page, offset, part)) return 0;
         memcpy((u8 *)into + done, page->bytes + offset, part);
         if (!a->now->alone && !(how & UNUSED))
             for (u64 g = offset / GRANULE; g <= (offset + part - 1) / GRANULE; g++)
@@ -344,9 +550,10 @@ static int store(struct ahead *a, u64 address, const void *from, u64 size)
     for (u64 done = 0; done < size;) {
         u64 offset = (address + done) & (PAGE - 1), part = PAGE - offset < size - done ? PAGE - offset : size - done;
         struct page *page = page_of(a, address + done);
-        if (!page || !page->readable) return 0;
+        if (!page || !may_store(a, page)) return 0;
         code_changes(a, page);
         memcpy(page->bytes + offset, (const u8 *)from + done, part);
+        if (page->may & PARTLY) remember(page, offset, part);
         if (!a->now->alone) mark(page->stored, offset, part);
         done += part;
     }
@@ -366,7 +573,8 @@ static int load_number(struct ahead *a, u64 address, u64 *number, int size, int 
         return 1;
     }
     struct page *page = page_of(a, address);
-    if (!page || !page->readable) return 0;
+    if (!page || !(page->may & LOADS)) return 0;
+    if (page->may & PARTLY && !(how & UNUSED) && is_unknown(page, offset, (u64)size)) return 0;
     memcpy(number, page->bytes + offset, 8); /* there is memory behind the page, too */
     *number &= mask_of(size);
     return 1;
@@ -378,7 +586,8 @@ static int store_number(struct ahead *a, u64 address, u64 number, int size)
     if (offset + (u64)size > PAGE || !a->now->alone) return store(a, address, &number, (u64)size);
     a->changes++;
     struct page *page = page_of(a, address);
-    if (!page || !page->readable) return 0;
+    if (!page || !may_store(a, page)) return 0;
+    if (page->may & PARTLY) remember(page, offset, (u64)size);
     code_changes(a, page);
     switch (size) {
     case 1: page->bytes[offset] = (u8)number; break;
@@ -395,10 +604,13 @@ static u64 unchanged_branches(struct ahead *a)
     struct run *r = a->now;
     u64 sure = r->count;
     static __thread u8 again[PAGE];
+    forget_mappings(a);
     for (u32 n = 0; n < a->page_count; n++) {
         struct page *page = &a->pages[n];
         u64 any = 0;
         for (int w = 0; w < WORDS; w++) any |= page->loaded[w];
+        if (page->branches >= sure) continue;
+        if (rights_at(a, page->address) != page->rights) sure = page->branches;
         if (!any || page->branches >= sure) continue;
         if (pread((int)r->memory, again, PAGE, (off_t)page->address) != PAGE) {
             sure = page->branches;
@@ -439,7 +651,7 @@ static u32 code_page_of(struct ahead *a, u64 address)
     }
     if (page && page->run == a->number) return (u32)(page - a->code_pages) + 1;
     struct page *now = page_of(a, address);
-    if (!now || !now->readable) return 0;
+    if (!now || !(now->may & EXECUTES)) return 0;
     if (!page) {
         if (a->code_page_count == CODE_PAGES) {
             a->is_full = 1;
@@ -675,50 +887,65 @@ static void subtract_flags(struct ahead *a, u64 left, u64 right, int size)
     a->state->flags = flags;
 }
 
-/* MOVS, CMPS, STOS, LODS and SCAS, with their repetitions. */
+/* How many elements of `size` bytes from `at` on are in the page of `at`, upwards or `down`. */
+static u64 in_page(u64 at, u64 size, int down)
+{
+    u64 offset = at & (PAGE - 1);
+    return !down ? (PAGE - offset) / size : offset + size <= PAGE ? offset / size + 1 : 0;
+}
+
+/* MOVS, CMPS, STOS, LODS and SCAS, with their repetitions: as many at a time as are in one page of each operand. FULL, or why
+ * the run ends: the registers say how far it came. */
 static int string(struct ahead *a, const struct instruction *i)
 {
-    u64 *g = a->state->general;
-    if (i->address_32) return 0;
-    int op = i->opcode & 0xFE, size = i->size;
-    u64 step = a->state->flags & DF ? (u64)-(i64)size : (u64)size;
-    u64 base = i->segment ? a->now->registers[i->segment == 1 ? U_FS : U_GS] : 0;
-    for (u32 n = 0; !i->repeats || g[RCX]; n++) {
-        if (n == REPETITIONS) {
-            a->is_full = 1;
-            return 0;
+    enum { MOVS = 0xA4, CMPS = 0xA6, STOS = 0xAA, LODS = 0xAC, SCAS = 0xAE, COMPARED = 512 };
+    u64 *g = a->state->general, size = i->size;
+    if (i->address_32) return FAULTS;
+    int op = i->opcode & 0xFE, down = (a->state->flags & DF) != 0, why;
+    int compares = op == CMPS || op == SCAS, reads = op == MOVS || op == CMPS || op == LODS;
+    u64 base = i->segment ? a->now->registers[i->segment == 1 ? U_FS : U_GS] : 0, mask = mask_of(i->size);
+    u8 from[PAGE + 8], to[PAGE + 8];
+    while (!i->repeats || g[RCX]) {
+        if ((why = goes_on(a)) != FULL) return why;
+        u64 count = i->repeats ? g[RCX] : 1, source = g[RSI] + base, more;
+        if (reads && (more = in_page(source, size, down)) < count) count = more;
+        if (op != LODS && (more = in_page(g[RDI], size, down)) < count) count = more;
+        if (compares && count > COMPARED) count = COMPARED;
+        if (op == MOVS && (more = (down ? source - g[RDI] : g[RDI] - source) / size) < count) count = more;
+        if (!count) count = 1; /* in two pages; or what is copied is copied again */
+        u64 bytes = count * size, below = down ? bytes - size : 0; /* how far the operand begins before its register */
+        if (reads && !load(a, source - below, from, bytes, 0)) return FAULTS;
+        if (op == STOS)
+            for (u64 n = 0; n < bytes; n += size) memcpy(from + n, &g[RAX], size);
+        if ((op == MOVS || op == STOS) && !store(a, g[RDI] - below, from, bytes)) return FAULTS;
+        if (compares && !load(a, g[RDI] - below, to, bytes, 0)) return FAULTS;
+        u64 done = count;
+        if (compares) {
+            u64 left = g[RAX] & mask, right = 0;
+            for (done = 0; done < count;) {
+                u64 n = down ? below - done * size : done * size;
+                if (op == CMPS) memcpy(&left, from + n, 8);
+                memcpy(&right, to + n, 8);
+                left &= mask, right &= mask;
+                done++;
+                if (i->repeats && (left == right) == (i->repeats == 0xF2)) break;
+            }
+            subtract_flags(a, left, right, i->size);
         }
-        u64 left = 0, right = 0, count = 1;
-        if (i->repeats && (op == 0xA4 || op == 0xAA) && step == (u64)size && g[RCX] > 1) { /* as much as is in both pages */
-            u64 to = (PAGE - (g[RDI] & (PAGE - 1))) / (u64)size, from = (PAGE - ((g[RSI] + base) & (PAGE - 1))) / (u64)size;
-            count = op == 0xA4 && from < to ? from : to;
-            if (count > g[RCX]) count = g[RCX];
-            u64 apart = g[RDI] - g[RSI] - base;
-            if (!count || (op == 0xA4 && apart < count * (u64)size)) count = 1; /* what is copied may be copied again */
+        u64 passed = done * size;
+        if (op == LODS) {
+            u64 last = 0;
+            memcpy(&last, from + (down ? 0 : bytes - size), size);
+            set_register(a, RAX, last, i->size);
         }
-        u8 many[PAGE];
-        if (op == 0xA4) {
-            if (!load(a, g[RSI] + base, many, count * (u64)size, 0)) return 0;
-        } else if (op == 0xAA)
-            for (u64 to = 0; to < count * (u64)size; to += (u64)size) memcpy(many + to, &g[RAX], (size_t)size);
-        if (op == 0xA4 || op == 0xAA) {
-            if (!store(a, g[RDI], many, count * (u64)size)) return 0;
-        }
-        if (op == 0xAC || op == 0xA6)
-            if (!load(a, g[RSI] + base, &left, (u64)size, 0)) return 0;
-        if (op == 0xAE) left = g[RAX];
-        if (op == 0xAE || op == 0xA6)
-            if (!load(a, g[RDI], &right, (u64)size, 0)) return 0;
-        if (op == 0xAC) set_register(a, RAX, left, size);
-        if (op == 0xA4 || op == 0xA6 || op == 0xAC) g[RSI] += step * count;
-        if (op != 0xAC) g[RDI] += step * count;
-        int compares = op == 0xA6 || op == 0xAE;
-        if (compares) subtract_flags(a, left, right, size);
+        if (reads) g[RSI] = down ? g[RSI] - passed : g[RSI] + passed;
+        if (op != LODS) g[RDI] = down ? g[RDI] - passed : g[RDI] + passed;
         if (!i->repeats) break;
-        g[RCX] -= count;
+        a->now->work += compares ? done / ELEMENTS_COMPARED + 1 : passed / BYTES_MOVED + 1;
+        g[RCX] -= done;
         if (compares && !(a->state->flags & ZF) == (i->repeats == 0xF3)) break;
     }
-    return 1;
+    return FULL;
 }
 
 /* BT, BTS, BTR and BTC with a bit number in a register: it may be far from the operand. */
@@ -742,12 +969,30 @@ static u64 parts_of(const struct ahead *a, const struct instruction *i)
     return all ? a->state->general[RAX] & ALL_PARTS : X87_PART | XMM_PART;
 }
 
-/* XSAVE and its like: what is saved is kept here, and not in memory, until it is restored from the same address. */
+/* Bytes that XSAVE and its like write at most (Intel SDM volume 1, 13.4). */
+static u64 size_saved(const struct ahead *a, const struct instruction *i)
+{
+    enum { LEGACY = 512, HEADER = 64 };
+    if ((i->reg & 7) < 4) return LEGACY;
+    u64 wanted = (a->state->general[RAX] & 0xFFFFFFFF) | a->state->general[RDX] << 32, end = LEGACY + HEADER;
+    int compact = i->opcode == 0xC7;
+    for (int n = 2; n < 63; n++) {
+        const struct part *part = &a->parts[n];
+        if (!(wanted >> n & 1) || !part->size) continue;
+        if (compact) end = (part->aligned ? (end + 63) & ~(u64)63 : end) + part->size;
+        else if (part->offset + part->size > end) end = part->offset + part->size;
+    }
+    return end;
+}
+
+/* XSAVE and its like: what is saved is kept here until it is restored from the same address. Memory would have more, such as
+ * the address of the last x87 instruction, which is not known: who reads it there ends the run. */
 static int save_state(struct ahead *a, const struct instruction *i)
 {
     u64 at = effective(a, i);
-    if (at & ((i->reg & 7) >= 4 ? 63 : 15)) return 0;
-    if (!a->has_vectors && !read_vectors(a)) return 0;
+    if (at & ((i->reg & 7) >= 4 ? 63 : 15)) return FAULTS;
+    if (!a->has_vectors && !read_vectors(a)) return NOT_MODELLED;
+    if (!forget(a, at, size_saved(a, i))) return FAULTS;
     struct saved *to = NULL;
     for (u32 n = 0; n < a->saved_count; n++)
         if (a->saved[n].address == at) to = &a->saved[n];
@@ -756,10 +1001,21 @@ static int save_state(struct ahead *a, const struct instruction *i)
         if (a->saved_count < SAVED) a->saved_count++;
     }
     to->address = at;
+    to->size = size_saved(a, i);
     to->parts = parts_of(a, i);
     to->control = a->state->control;
     to->v = a->state->v;
     a->changes++;
+    return FULL;
+}
+
+/* Whether nothing was stored there since. */
+static int is_as_saved(struct ahead *a, const struct saved *state)
+{
+    for (u64 at = state->address; at < state->address + state->size; at += GRANULE) {
+        const struct page *page = page_of(a, at);
+        if (!page || !(page->may & PARTLY) || !is_unknown(page, at & (PAGE - 1), GRANULE)) return 0;
+    }
     return 1;
 }
 
@@ -770,6 +1026,7 @@ static int restore_state(struct ahead *a, const struct instruction *i)
     for (u32 n = 0; n < a->saved_count; n++) {
         const struct saved *from = &a->saved[n];
         if (from->address != at || parts & ~from->parts) continue;
+        if (!is_as_saved(a, from)) return 0;
         if (parts & X87_PART) memcpy(v->x87, from->v.x87, sizeof v->x87);
         if (parts & (XMM_PART | YMM_PART)) a->state->control = from->control;
         for (int r = 0; r < 16; r++) {
@@ -792,15 +1049,14 @@ static int executed(struct ahead *a, const struct known *k)
     struct state *s = a->state;
     u8 before[64];
     u64 was = 0, at = 0, size = i->size;
-    u8 *operand = s->operand;
+    u8 *operand = a->windows[WRITABLE][WRITABLE];
     if (i->state) {
         if (!a->has_vectors && !read_vectors(a)) return NOT_MODELLED;
         a->changes++;
     }
     if (i->memory) {
         at = effective(a, i);
-        operand += at & 63;
-        s->operand_at = (u64)operand;
+        operand += at & (PAGE - 1);
         int how = i->only_writes ? UNUSED : 0;
         if (size <= 8) {
             if (!load_number(a, at, &was, i->size, how)) return FAULTS;
@@ -809,6 +1065,8 @@ static int executed(struct ahead *a, const struct known *k)
             if (!load(a, at, operand, size, how | REACHES)) return FAULTS;
             memcpy(before, operand, size);
         }
+        /* which bytes an instruction loads and stores, the processor knows: also of stores that change nothing */
+        s->operand_at = (u64)(window_of(a, at, size) + (at & (PAGE - 1)));
     }
     if (execute(a, k->piece, i->state)) return FAULTS;
     s->flags &= OWN_FLAGS;
@@ -827,6 +1085,13 @@ static int executed(struct ahead *a, const struct known *k)
 
 /* -- a run */
 
+/* Whether the thread may read there, but execute nothing. */
+static int is_data(struct ahead *a, u64 address)
+{
+    const struct page *page = page_of(a, address);
+    return page && page->may & LOADS && !(page->may & EXECUTES);
+}
+
 static int run(struct ahead *a)
 {
     struct run *r = a->now;
@@ -837,11 +1102,13 @@ static int run(struct ahead *a)
     struct known *k = a->known, *guess = k, *from = NULL; /* from: the branch to k */
     r->address = at;
     if (r->registers[U_FLAGS] & (TF | AC)) return NOT_MODELLED; /* what only computes may trap */
-    for (;; r->executed++) {
+    if (uses_keys(a)) return NOT_MODELLED;
+    for (;; r->executed++, r->work++) {
         r->address = at;
-        if (r->executed >= r->most) return STOPS;
+        int why = goes_on(a);
+        if (why != FULL) return why;
         k = known_at(a, at, guess);
-        if (!k) return UNREADABLE;
+        if (!k) return is_data(a, at) ? FAULTS : UNREADABLE;
         if (from) from->then = (u32)(k - a->known);
         from = NULL;
         guess = k + 1; /* instructions are kept as they were first executed */
@@ -849,11 +1116,9 @@ static int run(struct ahead *a)
         u64 next = at + i->length, stack = g[RSP];
         int kind = 0;
         switch (i->what) {
-        case EXECUTED: {
-            int why = executed(a, k);
-            if (why != FULL) return why;
+        case EXECUTED:
+            if ((why = executed(a, k)) != FULL) return why;
             break;
-        }
         case NOTHING_TO_DO: break;
         case MOVE: /* they are so many that a piece would cost more */
             if (i->opcode < 0x8A) {
@@ -899,14 +1164,14 @@ static int run(struct ahead *a)
             g[RBP] = value;
             break;
         case STRING:
-            if (!string(a, i)) return FAULTS;
+            if ((why = string(a, i)) != FULL) return why;
             break;
         case DIRECTION: s->flags = (s->flags & ~(u64)DF) | (i->opcode == 0xFD ? DF : 0); break;
         case BIT_STRING:
             if (!bit_string(a, i)) return FAULTS;
             break;
         case SAVE_STATE:
-            if (!save_state(a, i)) return NOT_MODELLED;
+            if ((why = save_state(a, i)) != FULL) return why;
             break;
         case RESTORE_STATE:
             if (!restore_state(a, i)) return NOT_MODELLED;
@@ -1020,7 +1285,10 @@ EXPORT int lb_run_ahead(struct ahead *a, struct run *r)
     for (int i = 0; i < 16; i++) a->state->general[i] = r->registers[USER[i]];
     a->state->flags = r->registers[U_FLAGS] & OWN_FLAGS;
     __asm__ volatile("stmxcsr %0" : "=m"(a->state->host_control));
-    r->count = r->executed = 0;
+    r->count = r->executed = r->work = 0;
+    forget_mappings(a);
+    a->check = 0;
+    a->until = r->time ? own_time() + r->time : 0;
     r->why = (u64)run(a);
     if (a->is_full) r->why = STOPS;
     for (int i = 0; i < 16; i++) r->registers[USER[i]] = a->state->general[i];
@@ -1054,7 +1322,7 @@ EXPORT int lb_ahead_memory(const struct ahead *a, u64 address, void *into, u64 s
         u64 at = address + done, offset = at & (PAGE - 1), part = PAGE - offset < size - done ? PAGE - offset : size - done;
         const struct page *found = NULL;
         for (u32 n = 0; n < a->page_count; n++)
-            if (a->pages[n].address == at - offset && a->pages[n].readable) found = &a->pages[n];
+            if (a->pages[n].address == at - offset && a->pages[n].may & LOADS) found = &a->pages[n];
         if (!found) return 0;
         memcpy((u8 *)into + done, found->bytes + offset, part);
         done += part;
@@ -1078,6 +1346,13 @@ static void look_at_processor(struct ahead *a)
     __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
     __cpuid_count(13, 0, eax, ebx, ecx, edx);
     a->x_size = ebx;
+    for (u32 n = 2; n < 32; n++) {
+        if (!(low >> n & 1)) continue;
+        __cpuid_count(13, n, eax, ebx, ecx, edx);
+        a->parts[n] = (struct part){eax, ebx, ecx >> 1 & 1};
+    }
+    __cpuid_count(7, 0, eax, ebx, ecx, edx);
+    if (ecx >> 4 & 1) a->offset_keys = a->parts[KEYS].offset; /* OSPKE */
     if (low >> 2 & 1) {
         a->lanes = 32;
         __cpuid_count(13, 2, eax, a->offset_high, ecx, edx);
@@ -1101,6 +1376,8 @@ EXPORT void lb_ahead_free(struct ahead *a)
     if (a->known) munmap(a->known, (INSTRUCTIONS + 1) * sizeof *a->known);
     if (a->slots) munmap(a->slots, SLOTS * sizeof *a->slots);
     if (a->guard) munmap(a->guard, 4 * GUARD);
+    for (int n = 0; n < 6; n++)
+        if (a->windows[n / 3][n % 3]) munmap(a->windows[n / 3][n % 3], 2 * PAGE);
     if (a->signal_stack) munmap(a->signal_stack, 16 * PAGE);
     free(a->pages);
     free(a->page_slots);
@@ -1108,7 +1385,23 @@ EXPORT void lb_ahead_free(struct ahead *a)
     free(a->code_slots);
     free(a->x_state);
     free(a->saved);
+    free(a->mappings);
     free(a);
+}
+
+/* The same two pages at six addresses, for operands in one page or two: WRITABLE or READABLE, and the second also CLOSED. An
+ * operand is as far from their border as it is from a border of pages in the thread. 0: there is no memory. */
+static int map_operands(struct ahead *a)
+{
+    static const int rights[3] = {PROT_READ | PROT_WRITE, PROT_READ, PROT_NONE};
+    void *first = mmap(0, 2 * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    for (int n = 0; n < 6; n++) {
+        void *window = !n || first == MAP_FAILED ? first : mremap(first, 0, 2 * PAGE, MREMAP_MAYMOVE); /* size 0: once more */
+        if (window == MAP_FAILED) return 0;
+        a->windows[n / 3][n % 3] = window;
+        if (mprotect(window, PAGE, rights[n / 3]) || mprotect((u8 *)window + PAGE, PAGE, rights[n % 3])) return 0;
+    }
+    return 1;
 }
 
 /* NULL where the machine grants no memory for code, as some security policies do. */
@@ -1132,8 +1425,9 @@ EXPORT struct ahead *lb_ahead_new(void)
     a->code_slots = calloc(CODE_SLOTS, sizeof *a->code_slots);
     a->x_state = calloc(1, a->x_size + 64);
     a->saved = aligned_alloc(64, SAVED * sizeof *a->saved);
-    if (!a->state || !a->page_bytes || !a->code_bytes || !a->known || !a->slots || !a->guard || !a->signal_stack || !a->pages
-        || !a->page_slots || !a->code_pages || !a->code_slots || !a->x_state || !a->saved) {
+    a->mappings = calloc(a->mapping_room = MAPPINGS, sizeof *a->mappings);
+    if (!map_operands(a) || !a->mappings || !a->state || !a->page_bytes || !a->code_bytes || !a->known || !a->slots
+        || !a->guard || !a->signal_stack || !a->pages || !a->page_slots || !a->code_pages || !a->code_slots || !a->x_state || !a->saved) {
         if (!a->state) a->end_of_code = NULL;
         lb_ahead_free(a);
         return NULL;

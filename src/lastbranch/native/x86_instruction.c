@@ -141,8 +141,9 @@ static void of_first_map(struct instruction *f, u8 mandatory, u8 rex)
     else if (op >= 0xD8 && op < 0xE0) {
         f->state = X87_STATE;
         f->size = 16;
-        if (f->memory && op == 0xD9 && (reg == 4 || reg == 6)) f->size = 28; /* FLDENV, FNSTENV */
-        if (f->memory && op == 0xDD && (reg == 4 || reg == 6)) f->what = UNSUPPORTED; /* FRSTOR, FNSAVE */
+        if (f->memory && op == 0xD9 && reg == 4) f->size = 28; /* FLDENV */
+        int tells_address = op == 0xD9 && reg == 6; /* FNSTENV: where the last x87 instruction was, here and not in the thread */
+        if (f->memory && (tells_address || (op == 0xDD && (reg == 4 || reg == 6)))) f->what = UNSUPPORTED; /* FRSTOR, FNSAVE */
         if (f->memory && op == 0xD9 && (reg == 5 || reg == 7)) f->size = 2;
     } else if (op >= 0x50 && op < 0x60) {
         f->what = op < 0x58 ? PUSH : POP;

@@ -209,6 +209,10 @@ _PROGRAMS = 32
 _COMPARED = 96
 """Most branches that are followed to compare them: each takes as long as a hundred that are foreseen."""
 
+_SHORT_AFTER_FAULT = 32
+"""Bursts of a process that are as short as followed ones after one that met a fault, such as that of a write barrier.
+There a burst ends: long ones would show much of what happens where none comes, and little of what follows one."""
+
 _RIGHTS_HOLD = 0.2
 """Seconds for which the rights of a thread are not read again."""
 
@@ -247,6 +251,9 @@ class BurstRunner:
         if stat is None:
             raise ptrace.Gone(thread.tid)
         limits = self.limits.of(depth) if depth else self.limits
+        if thread.process.short_bursts and followed:
+            thread.process.short_bursts -= 1
+            limits = limits.of(min(limits.depth, followed))
         begun = time.perf_counter()
         foreseen = self._foreseen(thread, limits)
         if foreseen is not None and (self.engine is None or not self.compared.due()):
@@ -275,8 +282,10 @@ class BurstRunner:
         if not self._may_execute(thread):
             return None
         alone = len(process.threads) == 1 and not process.unfollowed
-        found = ahead.burst(thread.tid, process.descriptor, limits, alone=alone, space=process.space_number)
+        found = ahead.burst(thread.tid, process.files, limits, alone=alone, space=process.space_number)
         self.compared.foreseen += found is not None
+        if ahead.met_fault:
+            process.short_bursts = _SHORT_AFTER_FAULT
         return found
 
     def _may_execute(self, thread: Thread) -> bool:

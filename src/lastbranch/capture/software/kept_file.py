@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import errno
 import os
+from typing import NamedTuple
 
 from ..perf_events.syscall import sparing
 from ..procfs import PAGE, read_once
 
-__all__ = ["KeptFile"]
+__all__ = ["KeptFile", "MemoryFiles"]
 
 
 class KeptFile:
@@ -32,3 +33,30 @@ class KeptFile:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+
+
+class MemoryFiles(NamedTuple):
+    """Descriptors of what /proc has of a process's memory: the memory itself, what may be done with each page of it,
+    and which pages userfaultfd watches. ``pagemap`` -1: this kernel does not tell (CONFIG_PROC_PAGE_MONITOR)."""
+
+    mem: int
+    maps: int
+    pagemap: int
+
+    @classmethod
+    def of(cls, pid: int, mem: int) -> MemoryFiles:
+        """Those of ``pid``, whose memory is open. Raises `OSError`."""
+        maps = os.open(f"/proc/{pid}/maps", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return cls(mem, maps, os.open(f"/proc/{pid}/pagemap", os.O_RDONLY | os.O_CLOEXEC))
+        except FileNotFoundError:
+            return cls(mem, maps, -1)
+        except OSError:
+            os.close(maps)
+            raise
+
+    def close(self) -> None:
+        """Close what `of` has opened."""
+        for descriptor in (self.maps, self.pagemap):
+            if descriptor >= 0:
+                os.close(descriptor)

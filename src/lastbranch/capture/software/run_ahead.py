@@ -18,21 +18,26 @@ from ...model import counted
 from ..architectures import HERE
 from ..ptrace import PC, STACK, Registers
 from .bursts import Burst, BurstLimits
+from .kept_file import MemoryFiles
 
 __all__ = ["Comparison", "Foreseen", "RunAhead", "chain_in"]
 
 NAME = "running ahead"
 WHY = (
     "full", "system call", "unreadable code", "not modelled", "fault", "instructions", "repeats itself",
-    "memory changed",
+    "memory changed", "time",
 )  # fmt: skip
 """Why a run ends, as run_ahead.c counts."""
 _NOT_SEEN = frozenset(("unreadable code", "not modelled", "fault"))
 """Ends after which the burst is followed by an engine: the thread may go on where the run does not."""
+_EARLY = frozenset(("instructions", "memory changed", "time"))
+"""Ends after which it is followed if there was no branch: in the midst of many repetitions, for example."""
 _ROOM = 1 << 14
 """Most branches of a run."""
 _INSTRUCTIONS, _FOR_EACH = 1 << 14, 64
-"""Most instructions of a run: so many, and so many more for each branch."""
+"""The work of a run: so many instructions, and so many more for each branch. What an instruction moves is work, too."""
+_LONGEST = 2_000_000
+"""ns of our own processor time that a run may take: what the thread loses. Most take a fifth of it."""
 _EDGE, _KIND, _LENGTH_SHIFT, _LENGTH = 4, 0xFF, 8, 0xF
 _MOST_CALLERS = 1 << 12
 _RECORDS = 1 << 20
@@ -44,8 +49,8 @@ class _Run(ctypes.Structure):
 
     _fields_ = [
         (name, ctypes.c_uint64) for name in (
-            "memory", "thread", "space", "alone", "kinds", "wanted", "depth", "most", "room", "registers", "edges",
-            "count", "executed", "why", "address", "pages",
+            "memory", "maps", "pagemap", "thread", "space", "alone", "kinds", "wanted", "depth", "most", "time", "room",
+            "registers", "edges", "count", "executed", "why", "address", "pages", "work",
         )
     ]  # fmt: skip
 
@@ -114,20 +119,28 @@ class RunAhead:
         except OSError:
             return None
 
-    def burst(self, tid: int, memory: int, limits: BurstLimits, *, alone: bool, space: int = 0) -> Foreseen | None:
+    @property
+    def met_fault(self) -> bool:
+        """Whether the last run ended at a fault."""
+        return WHY[self.asked.why] == "fault"
+
+    def burst(
+        self, tid: int, memory: MemoryFiles, limits: BurstLimits, *, alone: bool, space: int = 0
+    ) -> Foreseen | None:
         """The burst of the stopped thread ``tid`` with `registers`; ``None`` where the run cannot see it.
 
-        ``memory``: the file descriptor of its memory. ``alone``: no other thread writes there. ``space``: a number of
-        its address space, under which its code is kept.
+        ``alone``: no other thread writes to its ``memory``. ``space``: a number of its address space, under which its
+        code is kept.
         """
         asked, start, self._stack = self.asked, self.registers[PC], self.registers[STACK]
-        asked.thread, asked.memory, asked.space, asked.alone = tid, memory, space, alone
+        asked.memory, asked.maps, asked.pagemap = memory
+        asked.thread, asked.space, asked.alone = tid, space, alone
         asked.kinds, asked.wanted, asked.depth = limits.kinds, limits.depth, limits.depth
-        asked.most = _INSTRUCTIONS + _FOR_EACH * limits.depth
+        asked.most, asked.time = _INSTRUCTIONS + _FOR_EACH * limits.depth, _LONGEST
         if self._run(self._ahead, self._at):
             return None
         why = WHY[asked.why]
-        if why in _NOT_SEEN or (why == "memory changed" and not asked.count):
+        if why in _NOT_SEEN or (why in _EARLY and not asked.count):
             return None
         end = self.words[_EDGE * asked.count - 3] if why == "memory changed" else asked.address
         return Foreseen(self, start, end, why)

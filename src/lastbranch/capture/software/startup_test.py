@@ -112,14 +112,20 @@ def test_engines(engines: Iterable[Engine]) -> dict[str, str]:
 
 def test_ahead(ahead: RunAhead) -> str:
     """What was wrong with running ahead of code that never runs, in this process, or `OK`."""
-    with _known_code() as base, open("/proc/self/mem", "rb", buffering=0) as memory:
-        stack = (ctypes.c_uint64 * 16)()
-        ahead.registers[PC], ahead.registers[STACK] = base, ctypes.addressof(stack) + 64
-        burst = ahead.burst(os.getpid(), memory.fileno(), BurstLimits(_DEPTH), alone=True)
-        if burst is None:
-            return "it cannot see the code"
-        burst.read_edges()
-        return _compared(burst, base)
+    process = Process(os.getpid())
+    try:
+        with _known_code() as base:
+            stack = (ctypes.c_uint64 * 16)()
+            ahead.registers[PC], ahead.registers[STACK] = base, ctypes.addressof(stack) + 64
+            burst = ahead.burst(process.pid, process.files, BurstLimits(_DEPTH), alone=True)
+            if burst is None:
+                return "it cannot see the code"
+            burst.read_edges()
+            return _compared(burst, base)
+    except OSError as error:
+        return str(error)
+    finally:
+        process.forget()
 
 
 def report_time() -> float:
@@ -142,10 +148,6 @@ def report_time() -> float:
 def _running_code() -> Iterator[tuple[int, int]]:
     """A traced child that runs `_CODE`, and the address of it. Raises `OSError` where ptrace is refused."""
     with _known_code() as base:
-        # Only now executable: so the kernel makes what was written visible to the processor's instruction fetch
-        # (AArch64).
-        if ctypes.CDLL(None).mprotect(ctypes.c_void_p(base), mmap.PAGESIZE, mmap.PROT_READ | mmap.PROT_EXEC):
-            raise OSError(ctypes.get_errno(), "no memory for code")
         pid = os.fork()
         if pid == 0:
             try:
@@ -165,10 +167,14 @@ def _running_code() -> Iterator[tuple[int, int]]:
 
 @contextmanager
 def _known_code() -> Iterator[int]:
-    """The address of a page with `_HERE.code`, which may be written."""
+    """The address of a page with `_HERE.code`. Raises `OSError` where no code may be made."""
     code = mmap.mmap(-1, mmap.PAGESIZE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, mmap.PROT_READ | mmap.PROT_WRITE)
     code.write(_HERE.code)
-    yield ctypes.addressof(ctypes.c_char.from_buffer(code))
+    base = ctypes.addressof(ctypes.c_char.from_buffer(code))
+    # Only now executable: so the kernel makes what was written visible to the processor's instruction fetch (AArch64).
+    if ctypes.CDLL(None).mprotect(ctypes.c_void_p(base), mmap.PAGESIZE, mmap.PROT_READ | mmap.PROT_EXEC):
+        raise OSError(ctypes.get_errno(), "no memory for code")
+    yield base
 
 
 def _test(engine: Engine, pid: int, base: int) -> str:

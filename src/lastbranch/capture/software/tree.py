@@ -9,7 +9,7 @@ from ..procfs import Stat, parse_stat, program_number, stat_of
 from .bursts import Burst
 from .control_flow import memory_of
 from .instructions import Memory
-from .kept_file import KeptFile
+from .kept_file import KeptFile, MemoryFiles
 from .successors import Successors
 from .unwinder import LEAST_COPIED, AddressSpace
 
@@ -36,6 +36,8 @@ class Process:
     """Its program was started by a dynamic loader, so it calls the kernel through a C library."""
     unfollowed: bool = False
     """Whether it may have threads that are not traced: there were too many new ones."""
+    short_bursts: int = 0
+    """How many bursts that can be foreseen are to be no longer than followed ones."""
     splits_stack: bool | None = None
     """Whether its program was built with -fsplit-stack; ``None``: nothing looks like that so far."""
     successors: Successors | None = None
@@ -43,6 +45,7 @@ class Process:
     _space: AddressSpace | None = None
     _space_number: int | None = None
     _mem: int = -1
+    _files: MemoryFiles | None = None
 
     @property
     def memory(self) -> Memory:
@@ -55,6 +58,13 @@ class Process:
         if self._mem < 0:
             self._mem = os.open(f"/proc/{self.pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
         return self._mem
+
+    @property
+    def files(self) -> MemoryFiles:
+        """`memory`, and what may be done there."""
+        if self._files is None:
+            self._files = MemoryFiles.of(self.pid, self.descriptor)
+        return self._files
 
     @property
     def space(self) -> AddressSpace:
@@ -77,6 +87,9 @@ class Process:
 
     def forget(self) -> None:
         """The address space was replaced, or has ended."""
+        if self._files is not None:
+            self._files.close()
+            self._files = None
         if self._mem >= 0:
             os.close(self._mem)
         self._mem, self.successors, self._space, self.splits_stack = -1, None, None, None
