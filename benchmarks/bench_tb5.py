@@ -27,7 +27,7 @@ import numpy as np
 from lastbranch.formats.tb5 import NEVER, STRUCTS, Scope, Table, Tb5File, Tb5Writer
 from lastbranch.formats.tb5.layout import ModuleFlag, empty_records
 from lastbranch.opening import open_source
-from lastbranch.tb5_binding import bind_stream, unbind_stream
+from lastbranch.tbrw.binding import bind_stream, unbind_stream
 from lastbranch.tbrw.c.build import build, missing
 
 DATA = Table(Scope.STREAM, 0, 2)

@@ -29,7 +29,7 @@ PHASES = (
             "analysis/counting/compact",
         ),
     ),
-    ("bind", ("bind/", "tb5_binding")),
+    ("bind", ("bind/", "tbrw/binding")),
     ("stacks", ("analysis/stacks/call_stacks", "analysis/counting/branch_kinds", "analysis/stacks/callgraph", "lbr/")),
     ("decode", ("isa", "analysis/counting/executed", "analysis/function/flow")),
     ("name", ("symbols/", "binaries/", "analysis/naming", "analysis/stacks/functions", "analysis/sources")),

@@ -24,6 +24,10 @@ from os import PathLike
 from typing import Any, Generic, TypeAlias, TypeVar, overload
 
 {imports}
+from .binding import BindSummary as BindSummary
+from .binding import bind_stream as bind_stream
+from .binding import sample_streams as sample_streams
+from .binding import unbind_stream as unbind_stream
 from .files import SectionReader as SectionReader
 from .files import SectionWriter as SectionWriter
 from .files import Stream as Stream

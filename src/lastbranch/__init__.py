@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .lazy import lazy_names
+from .lazy import lazy_names, provide
 
 if TYPE_CHECKING:
     from .analysis import branches, ranges, weights
@@ -65,22 +65,21 @@ _public = lazy_names(__name__, {
 })  # fmt: skip
 
 
+def _query(profile: Profile, query: str) -> Any:
+    """What `Profile.sql` calls, which cannot import it: SQL is far above the model."""
+    from .sql import query as answer
+
+    return answer(profile, query)
+
+
+provide("query", _query)
+
+
 def __getattr__(name: str) -> Any:
     value = _public(name)
     if name == "open":
         value.__name__ = value.__qualname__ = name  # what `help` calls it
-    if name in ("Profile", "open", "record"):  # profiles get a method of a layer above them
-        from .model import Profile
-
-        Profile.sql = _sql
     return value
-
-
-def _sql(self: Profile, query: str) -> Any:
-    """The `lastbranch.sql.Result` of a SELECT statement: ``lastbranch.query(profile, query)``, which says more."""
-    from .sql import query as answer
-
-    return answer(self, query)
 
 
 def __dir__() -> list[str]:

@@ -1,4 +1,7 @@
-"""Packages whose public names are imported on first use (PEP 562): a program pays only for what it uses."""
+"""What is imported at first use: public names of packages (PEP 562), and functions of layers above.
+
+A program pays only for what it uses.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,18 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
 
-__all__ = ["lazy_names"]
+__all__ = ["lazy_face", "lazy_names", "provide", "provided"]
+
+Face = tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]
+
+
+def lazy_face(package: str, modules: Mapping[str, str]) -> Face:
+    """``__getattr__``, ``__dir__`` and ``__all__`` of ``package``: its `lazy_names`, and their sorted list.
+
+    Type checkers read the names in the stub beside it, which ``make docs`` makes from ``modules``.
+    """
+    names = sorted(name.partition("=")[0] for listed in modules.values() for name in listed.split())
+    return lazy_names(package, modules), lambda: names, names
 
 
 def lazy_names(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
@@ -27,3 +41,19 @@ def lazy_names(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]
         return value
 
     return getattr_
+
+
+_PROVIDED: dict[str, Callable[..., Any]] = {}
+
+
+def provide(name: str, function: Callable[..., Any]) -> None:
+    """Let `provided` return ``function``, which does the work of a method that a layer below declares.
+
+    The package does this when it is imported, which is before any module of it: the method works however its object
+    came about, and the layer below imports nothing from above."""
+    _PROVIDED[name] = function
+
+
+def provided(name: str) -> Callable[..., Any]:
+    """What `provide` was given under this name."""
+    return _PROVIDED[name]

@@ -7,6 +7,7 @@ import io
 import json
 import os
 import re
+import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -425,6 +426,16 @@ def test_the_schema_has_every_column_of_a_sample_and_is_documented() -> None:
         assert all(f"| `{c.name}` | {c.type} |" in section for c in table.columns)
     assert sorted(sql.__all__) == sorted(set(sql.__all__))
     assert os.path.exists(Path(__file__).parents[2] / "docs" / "reference" / "sql.md")
+
+
+def test_every_profile_answers_queries_however_it_was_opened() -> None:
+    """In a process of its own: nothing else has touched the package."""
+    program = (
+        "from lastbranch import demo; from lastbranch.opening import open_profile; "
+        "print(list(open_profile(demo.capture()).sql('SELECT count(*) FROM samples')))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("[(240,)]\n", "")
 
 
 # -- data frames and notebooks

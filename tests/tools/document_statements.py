@@ -17,7 +17,7 @@ __all__ = ["DOCUMENTS", "FILES", "STATEMENTS", "Statement", "counts"]
 FILES = {
     "api": "tbrw/test_api", "rules": "tbrw/test_rules", "bad": "tbrw/test_bad_input", "guide": "tbrw/test_guide",
     "fail": "tbrw/test_failures", "prog": "tbrw/test_programs", "face": "tbrw/test_face", "c": "tbrw/test_c_library",
-    "model": "tbrw/test_property", "bind": "tb5_binding/test_bind", "file": "formats/tb5/test_container",
+    "model": "tbrw/test_property", "bind": "tbrw/test_binding", "file": "formats/tb5/test_container",
     "same": "formats/tb5/test_consistency", "profile": "formats/tb5/test_profile", "ring": "lbr/test_ring",
     "select": "lbr/test_filters", "registers": "lbr/test_registers", "stacks": "lbr/test_callstacks",
     "truth": "capture/test_truth", "explain": "cli/test_lbr", "session": "etw/portable/test_lbr_session",

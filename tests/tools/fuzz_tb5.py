@@ -23,7 +23,7 @@ from lastbranch.errors import LastbranchError
 from lastbranch.formats.tb5 import Tb5File, Tb5Writer, compact, verify, write_profile
 from lastbranch.formats.tb5.commits import block_check
 from lastbranch.opening import open_profile, open_source
-from lastbranch.tb5_binding import bind_stream
+from lastbranch.tbrw.binding import bind_stream
 
 
 def originals(folder: Path) -> list[bytes]:

@@ -20,7 +20,7 @@ def bind(path: str, stream: int | None) -> int:
     processes and threads that it does not list are inferred. Bound streams are left alone; to name one with --stream is
     an error.
     """
-    from ..tb5_binding import bind_stream, sample_streams
+    from ..tbrw import bind_stream, sample_streams
 
     for number in sample_streams(path, bound=False) if stream is None else [stream]:
         done = bind_stream(path, number)
@@ -41,7 +41,7 @@ def unbind(path: str, stream: int | None) -> int:
 
     This changes the file itself. `lastbranch compact` reclaims the space.
     """
-    from ..tb5_binding import sample_streams, unbind_stream
+    from ..tbrw import sample_streams, unbind_stream
 
     for number in sample_streams(path, bound=True) if stream is None else [stream]:
         unbind_stream(path, number)

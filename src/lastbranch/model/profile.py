@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from itertools import groupby
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from ..errors import Damage
+from ..lazy import provided
 from .address_spaces import AddressSpaces
 from .batch import Array, SampleBatch
 from .clock import Clock
@@ -97,9 +98,6 @@ class Profile:
     binder: AddressSpaces = field(init=False, repr=False)
     """Which module, process and thread owned an address at the time of a sample."""
 
-    sql: ClassVar[Callable[[Profile, str], Any]]
-    """``profile.sql(SELECT)``: the package adds it (`lastbranch`), SQL being far above the model."""
-
     def __post_init__(self) -> None:
         self._weighed = {"modules": 0, "names": 0}
         self._text = 0
@@ -178,6 +176,10 @@ class Profile:
     def deepest(self) -> int:
         """Entries of the deepest branch stack; 0 where there are none."""
         return max((s.deepest for s in self.streams), default=0)
+
+    def sql(self, query: str) -> Any:
+        """The `lastbranch.sql.Result` of a SELECT statement: ``lastbranch.query(profile, query)``, which says more."""
+        return provided("query")(self, query)
 
     def place(self, module: int, address: int) -> str:
         """``name+0x12`` for an address in a row of the modules table; the bare address where the row is -1."""

@@ -20,6 +20,10 @@ from ..formats.tb5.layout import (
 )
 from ..formats.tb5.layout import Section as Section
 from ..formats.tb5.layout import StreamSection as StreamSection
+from .binding import BindSummary as BindSummary
+from .binding import bind_stream as bind_stream
+from .binding import sample_streams as sample_streams
+from .binding import unbind_stream as unbind_stream
 from .files import SectionReader as SectionReader
 from .files import SectionWriter as SectionWriter
 from .files import Stream as Stream

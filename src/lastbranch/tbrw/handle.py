@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from ..formats.tb5 import verify
 from ..formats.tb5.layout import StreamSection
-from ..tb5_binding import StreamBinding
+from .binding import StreamBinding
 from .drafts import Drafts
 from .reader import Reader
 from .rules import Access, Rules

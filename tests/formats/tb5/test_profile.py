@@ -20,7 +20,7 @@ from lastbranch.formats.tb5.layout import MODEL, ModuleFlag, empty_records
 from lastbranch.formats.tb5.model_section import read_model
 from lastbranch.model import COLUMNS, Clock, Event, Machine, Module, Profile
 from lastbranch.opening import open_profile, open_source
-from lastbranch.tb5_binding import bind_stream
+from lastbranch.tbrw.binding import bind_stream
 from tb5_profiles import every_column
 from tb5_reader import TB5
 

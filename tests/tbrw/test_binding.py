@@ -19,7 +19,7 @@ from lastbranch.errors import FormatError, LastbranchError
 from lastbranch.formats.tb5 import NEVER, STRUCTS, Scope, Table, Tb5File, Tb5Writer, compact, verify, write_profile
 from lastbranch.formats.tb5.layout import ModuleFlag
 from lastbranch.opening import open_profile, open_source
-from lastbranch.tb5_binding import Pairs, bind_stream, sample_streams, unbind_stream
+from lastbranch.tbrw.binding import Pairs, bind_stream, sample_streams, unbind_stream
 from tb5_profiles import KERNEL, write
 from tb5_reader import TB5
 

@@ -19,10 +19,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .arrays import distinct, ranges
-from .bind import Ids, SpaceIndex
-from .errors import LastbranchError
-from .formats.tb5.layout import (
+from ..arrays import distinct, ranges
+from ..bind import Ids, SpaceIndex
+from ..errors import LastbranchError
+from ..formats.tb5.layout import (
     IA64PC,
     NEVER,
     PID_IS_RAW,
@@ -36,12 +36,12 @@ from .formats.tb5.layout import (
     Table,
     TaskFlag,
 )
-from .formats.tb5.module_lives import ModuleLives, module_lives
-from .formats.tb5.reader import Tb5File
-from .formats.tb5.sample_reader import SampleRecords
-from .formats.tb5.writer import Tb5Writer
-from .model import KERNEL_HALF, Array
-from .opening import FileSource
+from ..formats.tb5.module_lives import ModuleLives, module_lives
+from ..formats.tb5.reader import Tb5File
+from ..formats.tb5.sample_reader import SampleRecords
+from ..formats.tb5.writer import Tb5Writer
+from ..model import KERNEL_HALF, Array
+from ..opening import FileSource
 
 __all__ = [
     "BindSummary", "ModuleLookup", "Pairs", "StreamBinding", "TaskLookup", "bind_stream",
