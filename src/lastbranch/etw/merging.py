@@ -24,8 +24,7 @@ from ..errors import Damage, FormatError, LastbranchError, UnavailableError
 from ..formats.etl import Decoder, Event, EventBlock, LogHeader, TraceLog, TraceWriter, convert, kernel_event
 from ..formats.etl.kernel import IMAGE, IMAGE_ID, PROCESS, kernel_key
 from ..formats.etl.layout import LogFileMode
-from ..formats.etl.payload import describe
-from ..formats.etl.profile.supplement_events import EVENTS, PROVIDER, segment_fields, supplement_event
+from ..formats.etl.profile.supplement_events import PROVIDER, fields_of, segment_fields, supplement_event
 from ..model import Module, ModuleKind, Source, check_replaceable
 from ..model.atomic_output import PartFolder
 from ..opening import FileSource, attach_binaries
@@ -184,12 +183,10 @@ class _Identifier:
         with_segments: set[int] = set()
         for event in log.events(select=_about_images):
             if kernel_key(event) is None:
-                described = describe(event)
-                name = described[0].name if described else ""
-                fields = described[0].layout.decode(described[2], 8) if described else {}
-                if name == "Module" and set(EVENTS[name]) <= set(fields):
+                name, fields = fields_of(event) or ("", {})
+                if name == "Module" and fields:
                     modules.setdefault(int(fields["Number"]), (event, fields))
-                elif name == "Segments" and "Module" in fields:
+                elif name == "Segments" and fields:
                     with_segments.add(int(fields["Module"]))
                 continue
             fields = decoder.decode(event).fields

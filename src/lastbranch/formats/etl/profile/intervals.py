@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import NamedTuple
 
 import numpy as np
@@ -16,6 +17,7 @@ __all__ = ["INTERVAL_HOOKS", "IntervalTable", "Intervals"]
 
 INTERVAL_HOOKS = (0x0F49, SET_INTERVAL, 0x0F4A)
 """Intervals when the session starts, changes, intervals when it ends; events of one tick are in this order."""
+_NUMBERS = 12  # bytes of a payload that ends before the name
 _NAMELESS = 14  # bytes of a payload with an empty name
 
 Ints = NDArray[np.int64]
@@ -40,15 +42,21 @@ class IntervalTable:
         self._sources = sources
         self._rows = [np.empty((0, 5), np.int64)]
         """Time, order within a tick, profile source, interval from then on, interval until then or 0."""
+        self.short: Counter[int] = Counter()
+        """By hook: events without all their numbers."""
 
     def gather(self, block: EventBlock, decoder: Decoder) -> None:
-        """Add the interval events of ``block``; those without all their numbers are skipped."""
+        """Add the interval events of ``block``; those without all their numbers are counted."""
         rows = np.flatnonzero(np.isin(block.kernel_hook, INTERVAL_HOOKS))
-        rows = rows[block.payload_size[rows] >= 12] if len(rows) else rows
+        if not len(rows):
+            return
+        whole = block.payload_size[rows] >= _NUMBERS
+        self.short.update(block.kernel_hook[rows[~whole]].tolist())
+        rows = rows[whole]
         if not len(rows):
             return
         part = block.take(rows)
-        words = part.raw[part.payload[:, None] + np.arange(12)].view("<u4").astype(np.int64)
+        words = part.raw[part.payload[:, None] + np.arange(_NUMBERS)].view("<u4").astype(np.int64)
         words[part.kernel_hook != SET_INTERVAL, 2] = 0
         rank = np.argmax(part.kernel_hook[:, None] == INTERVAL_HOOKS, axis=1)
         self._rows.append(np.column_stack([part.time, rank, words]))

@@ -237,8 +237,11 @@ class _Reader:
             times, last = log.lossy_times, profile.last_time
             times = times[(times >= profile.first_time) & (times <= last + _FLUSHED * profile.clock.frequency)]
             profile.losses = [(time, 1) for time in np.sort(np.minimum(times, last))[:_MOST_LOSSES].tolist()]
-        for hook, n in sorted((self.indexed.short + self.stacks.short).items()):
-            profile.lost["/".join(kernel_names((hook >> 8, hook & 0xFF))) + " events too short"] = n
+        by_hook = self.indexed.short + self.stacks.short + self.interval_table.short
+        short: Counter[Key] = Counter({(hook >> 8, hook & 0xFF): n for hook, n in by_hook.items()})
+        short += self.system.short + self.thread_events.short
+        named = Counter({"/".join(kernel_names(key)): n for key, n in short.items()}) + self.supplement.short
+        profile.lost |= {f"{name} events too short": n for name, n in sorted(named.items())}
         if self.stacks.unresolved:
             profile.lost["stack keys without a definition"] = self.stacks.unresolved
         for i, (when, words) in enumerate(self.system.masks):

@@ -5,6 +5,8 @@ A log may hold several profiles, merged. Their numbers collide then: events that
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -13,8 +15,7 @@ import numpy as np
 from ....model import Change, Module, ModuleKind, Profile, Segment, Timeline
 from ....model import Event as ProfileEvent
 from ..events.columns import EVENT, EventBlock, events_of
-from ..payload.tracelogging import describe
-from .supplement_events import EVENTS, MACHINE, PROVIDER
+from .supplement_events import MACHINE, PROVIDER, fields_of
 
 __all__ = ["Supplement"]
 
@@ -22,8 +23,6 @@ __all__ = ["Supplement"]
 Fields = dict[str, Any]
 
 _WORDS = np.frombuffer(PROVIDER.bytes_le, np.uint64)
-_LATER = {"Mapping": {"LoadBias"}}
-"""Fields that older versions did not write."""
 _KEYS = {
     "Recording": (), "Machine": (), "Header": ("Name",), "Lost": ("Name",), "Event": ("Source", "Hook"),
     "Information": ("Source", "Hook"), "Triggers": (),
@@ -32,6 +31,7 @@ _KEYS = {
     "Mapping": ("Owner", "ImageBase", "Since"), "CpuTime": ("ProcessID", "ThreadID", "At"),
 }  # fmt: skip
 """The fields that identify what an event describes. Of several for one thing the last one holds, but see `_ONCE`."""
+_NUMBER = re.compile("-?[0-9]{1,20}")
 _LISTS = frozenset({"Processes", "DescendantsOf"})
 _ONCE = ("Module", "Segments", "Event")
 """Events that describe a thing in one way only, unless logs were merged."""
@@ -44,6 +44,8 @@ class Supplement:
     _fields: dict[str, dict[tuple[Any, ...], Fields]] = field(default_factory=lambda: {name: {} for name in _KEYS})
     _contradicted: set[str] = field(default_factory=set)
     """Names of events that contradict each other."""
+    short: Counter[str] = field(default_factory=Counter)
+    """By name: events that end before the last of their fields."""
 
     def gather(self, block: EventBlock) -> None:
         """Add the events of ``block``."""
@@ -51,11 +53,10 @@ class Supplement:
         if len(rows):
             rows = rows[(block.take(rows).provider == _WORDS).all(axis=1)]
         for event in events_of(block.take(rows)) if len(rows) else ():
-            described = describe(event)
-            if described is None:
-                continue
-            name, fields = described[0].name, described[0].layout.decode(described[2], 8)
-            if name in _KEYS and set(EVENTS[name]) - _LATER.get(name, set()) <= set(fields):
+            name, fields = fields_of(event) or ("", {})
+            if name and not fields:
+                self.short[f"lastbranch/{name}"] += 1
+            elif name:
                 about = tuple(str(fields[key]) if key in _LISTS else fields[key] for key in _KEYS[name])
                 if name in _ONCE and self._fields[name].get(about, fields) != fields:
                     self._contradicted.add(name)
@@ -103,7 +104,7 @@ class Supplement:
         if found is None:
             return event
         pairs = (pair.partition("=") for pair in str(found["Programming"]).split())
-        programming = {name: int(value) for name, _, value in pairs if value.lstrip("-").isdecimal()}
+        programming = {name: int(value) for name, _, value in pairs if _NUMBER.fullmatch(value)}
         kind = str(found["SelectKind"])
         return replace(
             event, name=str(found["Name"]), period=int(found["Period"]), frequency=int(found["Frequency"]),

@@ -35,13 +35,13 @@ from ....lbr import FLAG_FIELDS, flags_from_info
 from ....model import BRANCH, Module, Profile, SampleBatch, Segment
 from ....model import Event as ProfileEvent
 from ..payload.layouts import Layout
-from ..payload.tracelogging import CHANNEL, SCHEMA_ITEM, TRAITS_ITEM, parse_schema
+from ..payload.tracelogging import CHANNEL, SCHEMA_ITEM, TRAITS_ITEM, describe, parse_schema
 from ..single_event import Event
 from .lbr_information import information_of, is_extended
 from .sample_events import Trigger
 
 __all__ = [
-    "EVENTS", "MACHINE", "Measured", "PROVIDER", "event_fields", "load_bias",
+    "EVENTS", "MACHINE", "Measured", "PROVIDER", "event_fields", "fields_of", "load_bias",
     "module_fields", "recording_events", "segment_fields", "supplement_event",
 ]  # fmt: skip
 
@@ -90,6 +90,8 @@ _OF_THE_LOG = ("session", "log file", "buffer size", "group masks")
 _LOSSES = ("events", "records", "samples", "buffers")
 """Losses that the log file header counts."""
 _MOST_TEXT = 4096
+_MOST_SEGMENTS = 2048
+"""Of 28 bytes each, in an event of 64 KB."""
 
 
 def module_fields(number: int, module: Module) -> dict[str, Any]:
@@ -100,6 +102,9 @@ def module_fields(number: int, module: Module) -> dict[str, Any]:
 
 
 def segment_fields(number: int, segments: Sequence[Segment]) -> dict[str, Any]:
+    """Of a file with more segments than an event has room for, the executable ones, as far as they fit."""
+    if len(segments) > _MOST_SEGMENTS:
+        segments = [segment for segment in segments if segment.executable][:_MOST_SEGMENTS]
     return {
         "Module": number, "Address": [s.address for s in segments], "FileOffset": [s.offset for s in segments],
         "Size": [s.size for s in segments], "Executable": [int(s.executable) for s in segments],
@@ -140,11 +145,36 @@ def recording_events(profile: Profile, time: int) -> Iterator[Event]:
             yield supplement_event("Lost", time, {"Name": name, "Count": count})
 
 
+def _described(name: str, fields: Mapping[str, int]) -> bytes:
+    """The body of a schema."""
+    return b"".join(
+        [b"\0", name.encode(), b"\0", *(own.encode() + b"\0" + bytes([kind]) for own, kind in fields.items())]
+    )
+
+
+_LATER = {"Mapping": 1}
+"""How many fields, the last ones, older versions did not write."""
+_REQUIRED = {name: dict(list(fields.items())[: len(fields) - _LATER.get(name, 0)]) for name, fields in EVENTS.items()}
+_BODIES = {name: _described(name, fields) for name, fields in _REQUIRED.items()}
+
+
+def fields_of(event: Event) -> tuple[str, dict[str, Any]] | None:
+    """(which of `EVENTS` it is, its fields) for an event of our provider. The fields are empty where it ends before the
+    last of them. ``None``: its schema does not begin with the fields of any, in their types; newer versions may write
+    more."""
+    body = dict(reversed(event.extended)).get(SCHEMA_ITEM, b"")[2:]
+    name = body[1:].partition(b"\0")[0].decode("ascii", "replace")
+    described = describe(event) if name in _BODIES and body.startswith(_BODIES[name]) else None
+    if described is None:
+        return None
+    fields = described[0].layout.decode(described[2], 8)
+    return name, fields if _REQUIRED[name].keys() <= fields.keys() else {}
+
+
 @lru_cache
 def _schema(name: str) -> tuple[bytes, Layout]:
     """The schema item of an event, and its layout."""
-    body = b"\0" + name.encode() + b"\0"
-    body += b"".join(field.encode() + b"\0" + bytes([kind]) for field, kind in EVENTS[name].items())
+    body = _described(name, EVENTS[name])
     raw = (len(body) + 2).to_bytes(2, "little") + body
     parsed = parse_schema(raw)
     assert parsed is not None

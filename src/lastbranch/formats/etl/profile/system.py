@@ -1,14 +1,17 @@
 """Events that describe the system, to the tables of a profile: processes, threads, images, machine, counters.
 
-A function for each kind is in `HANDLERS` by (group, type). Rundown events (DCStart, DCEnd) list what existed all along,
-so they hold from time 0. Events at the end repeat known facts, or add facts that the log's start left out.
+`HANDLERS` has by (group, type) what takes an event in, and the fields without which the event says nothing. An event
+whose layout or payload lacks one of those fields is counted as too short, and otherwise left alone. Rundown events
+(DCStart, DCEnd) list what existed all along, so they hold from time 0. Events at the end repeat known facts, or add
+facts that the log's start left out.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 import numpy as np
@@ -37,7 +40,7 @@ from ..kernel.hooks import (
 )
 from ..single_event import Event
 
-__all__ = ["HANDLERS", "System", "ThreadEvents", "ThreadTable"]
+__all__ = ["HANDLERS", "Handler", "System", "ThreadEvents", "ThreadTable"]
 
 
 _LAST = (1 << 64) - 1
@@ -74,6 +77,8 @@ class System:
     sources: dict[int, str] = field(default_factory=lambda: dict(enumerate(_SOURCES)))
     masks: list[tuple[str, tuple[int, ...]]] = field(default_factory=list)
     volumes: dict[str, str] = field(default_factory=dict)
+    short: Counter[Key] = field(default_factory=Counter)
+    """Events without all fields that they must have."""
     _images: list[_Image] = field(default_factory=list)
     # By process, base and time: an identity has the time of its image event.
     _pdbs: dict[tuple[int, int, int], _Pdb] = field(default_factory=dict)
@@ -81,13 +86,12 @@ class System:
     _processes: set[int] = field(default_factory=set)
 
     def handle(self, key: Key, event: Event, fields: dict[str, Any]) -> None:
-        """Add one event; ``fields``: as `Decoder.decode` returns them. One without its required fields is ignored."""
-        handler = HANDLERS.get(key)
-        if handler is not None:
-            try:
-                handler(self, event, fields)
-            except KeyError:
-                return
+        """Add one event, whose ``key`` is in `HANDLERS`; ``fields``: as `Decoder.decode` returns them."""
+        handler = HANDLERS[key]
+        if handler.required <= fields.keys():
+            handler.take(self, event, fields)
+        else:
+            self.short[key] += 1
 
     @property
     def memory(self) -> int:
@@ -221,20 +225,34 @@ class System:
         self.masks.append(("end" if event.opcode == 0x20 else "start", words))
 
 
-_RUNDOWN = (START, END, DC_START, DC_END)
+class Handler(NamedTuple):
+    """What takes an event in. ``take`` finds all ``required`` fields; of others each may be missing."""
 
-HANDLERS: dict[Key, Callable[[System, Event, dict[str, Any]], None]] = {
-    **{(PROCESS, kind): System.process for kind in _RUNDOWN},
-    (THREAD, 0x48): System.thread_name,
-    (PROCESS, LOAD): System.image,
-    **{(IMAGE, kind): System.image for kind in (UNLOAD, DC_START, DC_END, LOAD)},
-    (IMAGE_ID, 0): System.image_id,
-    (IMAGE_ID, 36): System.rsds,
-    (SYS_CONFIG, 0x0A): System.cpu,
-    (SYS_CONFIG_EX, 32): System.build,
-    (SYS_CONFIG_EX, 35): System.volume,
-    (SESSION, 0x05): System.group_masks,
-    (SESSION, 0x20): System.group_masks,
+    take: Callable[[System, Event, dict[str, Any]], None]
+    required: frozenset[str]
+
+
+def _handler(take: Callable[[System, Event, dict[str, Any]], None], *required: str) -> Handler:
+    return Handler(take, frozenset(required))
+
+
+_PROCESS = _handler(System.process, "ProcessID")
+_IMAGE = _handler(System.image, "ImageBase", "ImageSize")
+_MASKS = _handler(System.group_masks, "GroupMask1")
+
+HANDLERS: dict[Key, Handler] = {
+    (PROCESS, START): _handler(System.process, "ProcessID", "ParentID"),
+    **{(PROCESS, kind): _PROCESS for kind in (END, DC_START, DC_END)},
+    (THREAD, 0x48): _handler(System.thread_name, "ProcessID", "ThreadID", "ThreadName"),
+    (PROCESS, LOAD): _IMAGE,
+    **{(IMAGE, kind): _IMAGE for kind in (UNLOAD, DC_START, DC_END, LOAD)},
+    (IMAGE_ID, 0): _handler(System.image_id, "ProcessID", "ImageBase", "TimeDateStamp"),
+    (IMAGE_ID, 36): _handler(System.rsds, "ProcessID", "ImageBase", "GuidSig", "Age", "PDBFileName"),
+    (SYS_CONFIG, 0x0A): _handler(System.cpu, "MHz", "NumberOfProcessors"),
+    (SYS_CONFIG_EX, 32): _handler(System.build, "BuildLab", "ProductName"),
+    (SYS_CONFIG_EX, 35): _handler(System.volume, "NtPath", "DosPath"),
+    (SESSION, 0x05): _MASKS,
+    (SESSION, 0x20): _MASKS,
 }
 
 
@@ -277,16 +295,21 @@ class ThreadEvents:
         self._parts: list[Array] = []
         self._held, self._limit = 0, _MANY
         self._names: list[tuple[int, int, int, int, str]] = []
+        self.short: Counter[Key] = Counter()
+        """Events without both ids."""
 
     def __len__(self) -> int:
         return self._held
 
     def gather(self, block: EventBlock, decoder: Decoder) -> None:
-        """Add the thread events of ``block``; those without both ids are skipped."""
+        """Add the thread events of ``block``; those without both ids are counted."""
         part = block.take(np.flatnonzero(np.isin(block.kernel_hook, THREAD_LIFE)))
         rows = np.zeros(len(part), _ROW)
         for batch in batches_of(part, decoder):
-            if batch.known.kind != "kernel" or not batch.columns.keys() >= {"ProcessID", "ThreadID"}:
+            if batch.known.kind != "kernel":
+                continue
+            if not batch.columns.keys() >= {"ProcessID", "ThreadID"}:
+                self.short[THREAD, batch.first.opcode] += len(batch)
                 continue
             for name, of in (("pid", "ProcessID"), ("tid", "ThreadID")):
                 rows[name][batch.rows] = batch.columns[of].tolist()
