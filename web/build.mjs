@@ -25,7 +25,8 @@ const INSIDE = {
     {
       name: "Expat, compiled to WebAssembly (https://github.com/libexpat/libexpat)",
       licence: "MIT",
-      holders: "1998-2000 Thai Open Source Software Center Ltd and Clark Cooper\nCopyright (c) 2001-2025 Expat maintainers",
+      holders:
+        "1998-2000 Thai Open Source Software Center Ltd and Clark Cooper\nCopyright (c) 2001-2025 Expat maintainers",
     },
     {
       name: "Emscripten's runtime, and musl in it (https://github.com/emscripten-core/emscripten)",
@@ -38,7 +39,9 @@ const INSIDE = {
 
 /** The notice of one of these. */
 function notice({ name, licence, holders, more = "" }) {
-  const { licenseText } = JSON.parse(readFileSync(join(here, "node_modules", "spdx-license-list", "licenses", `${licence}.json`), "utf8"));
+  const { licenseText } = JSON.parse(
+    readFileSync(join(here, "node_modules", "spdx-license-list", "licenses", `${licence}.json`), "utf8"),
+  );
   const [first, ...rest] = licenseText.trim().split("\n\n");
   const said = `Copyright (c) ${holders}`;
   const text = licence === "MIT" ? [first, said, ...rest.slice(1)] : [said, more, first, ...rest];
@@ -81,6 +84,9 @@ const done = await build({
 });
 // Warnings of highlight.js name its pages; the viewer names no other place.
 const script = join(out, "app.js");
-writeFileSync(script, readFileSync(script, "utf8").replace(/https:\/\/github\.com\/highlightjs\/[\w./-]+/g, "highlight.js"));
+writeFileSync(
+  script,
+  readFileSync(script, "utf8").replace(/https:\/\/github\.com\/highlightjs\/[\w./-]+/g, "highlight.js"),
+);
 writeFileSync(join(out, "licences.txt"), licences(Object.keys(done.metafile.inputs)));
 copyFileSync(join(here, "src", "index.html"), join(out, "index.html"));

@@ -40,7 +40,8 @@ const LASTING: readonly string[] = ["doctor"];
 
 /** The capture has grown: components ask again what they show, and show what they have until the answer is there. */
 export function askAgain(): void {
-  for (const key of entries.keys()) if (!LASTING.includes(new URLSearchParams(key).get("question") ?? "")) entries.delete(key);
+  for (const key of entries.keys())
+    if (!LASTING.includes(new URLSearchParams(key).get("question") ?? "")) entries.delete(key);
   revision.value++;
 }
 
@@ -115,7 +116,8 @@ export function useAnswer(question: string | null, parameters: Parameters): Aske
     const entry = entryOf(question, parameters);
     const show = (): void => {
       const { part } = entry;
-      if (wanted && part) setAsked((before) => (knows(before, key) ? before : { answer: part, refusal: null, pending: true, key }));
+      if (wanted && part)
+        setAsked((before) => (knows(before, key) ? before : { answer: part, refusal: null, pending: true, key }));
     };
     entry.waiting.add(show);
     show();

@@ -65,12 +65,20 @@ export function numberColumn(
 
 /** Whether any row of a column has a number; a column of texts always counts as known. */
 export function isKnown({ numeric, values }: Column): boolean {
-  return !numeric || !values.length || Array.from(values as ArrayLike<number | bigint>).some((value) => !Number.isNaN(value));
+  return (
+    !numeric || !values.length || Array.from(values as ArrayLike<number | bigint>).some((value) => !Number.isNaN(value))
+  );
 }
 
 /** A number; grey where it rests on so few counts that it is mostly chance. */
 export function Figure({ few, children }: { few: boolean; children: string }): ComponentChild {
-  return few ? <span class="few" title="Mostly chance: it rests on too few counts.">{children}</span> : children;
+  return few ? (
+    <span class="few" title="Mostly chance: it rests on too few counts.">
+      {children}
+    </span>
+  ) : (
+    children
+  );
 }
 
 interface TextOptions {
@@ -115,7 +123,9 @@ export function Place({ name }: { name: string }): ComponentChild {
   if (!offset) return name;
   return (
     <>
-      <span class="named" style={{ maxWidth: `calc(100% - ${offset.length}ch)` }}>{name.slice(0, -offset.length)}</span>
+      <span class="named" style={{ maxWidth: `calc(100% - ${offset.length}ch)` }}>
+        {name.slice(0, -offset.length)}
+      </span>
       {offset}
     </>
   );

@@ -18,7 +18,10 @@ export class EmbeddedProvider implements Provider {
   }
 
   private constructor(facts: HTMLScriptElement) {
-    const { filters, notes } = JSON.parse(new TextDecoder().decode(bytesOf(facts))) as { filters: Parameters; notes: string[] };
+    const { filters, notes } = JSON.parse(new TextDecoder().decode(bytesOf(facts))) as {
+      filters: Parameters;
+      notes: string[];
+    };
     this.fixed = filters;
     this.notes = notes;
     for (const part of document.querySelectorAll<HTMLScriptElement>("script[data-key]")) {
@@ -28,7 +31,11 @@ export class EmbeddedProvider implements Provider {
 
   async ask(question: string, parameters: Parameters): Promise<Answer> {
     const part = this.parts.get(keyOf(question, parameters));
-    if (!part) throw new Refusal(`This file does not hold that. ${this.notes[0] ?? ""}`, "`lastbranch view CAPTURE` shows all of it.");
+    if (!part)
+      throw new Refusal(
+        `This file does not hold that. ${this.notes[0] ?? ""}`,
+        "`lastbranch view CAPTURE` shows all of it.",
+      );
     const bytes = bytesOf(part);
     if (part.type === `${TYPE}failure`) {
       const { error, hint } = JSON.parse(new TextDecoder().decode(bytes)) as { error: string; hint: string | null };

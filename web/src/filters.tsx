@@ -22,13 +22,25 @@ export function FilterBar({ live }: { live: boolean }): ComponentChild {
       <Choice name="module" label="Module" live={live} options={options.module} />
       <Choice name="event" label="Event" live={live} options={options.event} />
       {span === null && answer?.header["samples"] ? (
-        <span class="field" title="The source has no time stamps.">No time stamps</span>
+        <span class="field" title="The source has no time stamps.">
+          No time stamps
+        </span>
       ) : (
         <fieldset class="field">
           <legend>Time, s</legend>
-          <Time name="from" live={live} label="From second" placeholder={span ? seconds(span.from, span.to - span.from) : ""} />
+          <Time
+            name="from"
+            live={live}
+            label="From second"
+            placeholder={span ? seconds(span.from, span.to - span.from) : ""}
+          />
           <span aria-hidden="true">…</span>
-          <Time name="to" live={live} label="To second" placeholder={span ? seconds(span.to, span.to - span.from) : ""} />
+          <Time
+            name="to"
+            live={live}
+            label="To second"
+            placeholder={span ? seconds(span.to, span.to - span.from) : ""}
+          />
         </fieldset>
       )}
       {live ? null : <span class="fixed">Filters are fixed in a file.</span>}
@@ -46,7 +58,12 @@ function Chips({ live, options }: { live: boolean; options: Options }): Componen
   const chips = Object.entries(lists).flatMap(([name, values]) =>
     values.split(",").map((value) => ({
       text: `${LABELS[name]} ${(options[name as keyof Options] ?? []).find((one) => one.value === value)?.name ?? value}`,
-      without: { [name]: values.split(",").filter((other) => other !== value).join(",") },
+      without: {
+        [name]: values
+          .split(",")
+          .filter((other) => other !== value)
+          .join(","),
+      },
     })),
   );
   if (from || to) {
@@ -60,12 +77,18 @@ function Chips({ live, options }: { live: boolean; options: Options }): Componen
       {chips.map(({ text, without }) => (
         <li key={text} title={text}>
           <span>{text}</span>
-          {live ? <button type="button" aria-label={`Remove ${text}`} onClick={() => change(without)}>×</button> : null}
+          {live ? (
+            <button type="button" aria-label={`Remove ${text}`} onClick={() => change(without)}>
+              ×
+            </button>
+          ) : null}
         </li>
       ))}
       {live ? (
         <li class="clear">
-          <button type="button" onClick={() => change(Object.fromEntries(FILTERS.map((name) => [name, ""])))}>Clear all</button>
+          <button type="button" onClick={() => change(Object.fromEntries(FILTERS.map((name) => [name, ""])))}>
+            Clear all
+          </button>
         </li>
       ) : null}
     </ul>
@@ -83,7 +106,16 @@ function Timeline({ from, to, live }: { from: number; to: number; live: boolean 
   useEffect(() => setStarted(ready), [ready]);
   const { from: _first, to: _last, ...others } = filters.value;
   const { answer } = useAnswer(started ? "timeline" : null, live ? others : filters.value);
-  return <TimeChart values={answer?.numbers("samples") ?? new Float64Array()} from={from} length={to - from + 1} live={live} height={HEIGHT} label="Samples over time" />;
+  return (
+    <TimeChart
+      values={answer?.numbers("samples") ?? new Float64Array()}
+      from={from}
+      length={to - from + 1}
+      live={live}
+      height={HEIGHT}
+      label="Samples over time"
+    />
+  );
 }
 
 interface Option {
@@ -94,7 +126,11 @@ interface Option {
 }
 
 function processes(answer: Answer): Option[] {
-  return rows(answer, "processes", answer.numbers("processes.pid")).map(({ value, name, text }) => ({ value, name: `${value} ${name}`, text: `${value} ${text}` }));
+  return rows(answer, "processes", answer.numbers("processes.pid")).map(({ value, name, text }) => ({
+    value,
+    name: `${value} ${name}`,
+    text: `${value} ${text}`,
+  }));
 }
 
 /** The rows of a table of the overview; their values are `values`, or their numbers. */
@@ -108,13 +144,28 @@ function rows(answer: Answer, table: string, values?: ArrayLike<number>): Option
 }
 
 /** Adds one to the values of a filter. */
-function Choice({ name, label, options, live }: { name: Filter; label: string; options: Option[]; live: boolean }): ComponentChild {
+function Choice({
+  name,
+  label,
+  options,
+  live,
+}: {
+  name: Filter;
+  label: string;
+  options: Option[];
+  live: boolean;
+}): ComponentChild {
   const chosen = filters.value[name]?.split(",") ?? [];
   const add = (value: string): void => change({ [name]: [...chosen, value].join(",") });
   return (
     <label class="field">
       {label}
-      <select value="" disabled={!live} data-filter={name} onChange={({ currentTarget }) => currentTarget.value && add(currentTarget.value)}>
+      <select
+        value=""
+        disabled={!live}
+        data-filter={name}
+        onChange={({ currentTarget }) => currentTarget.value && add(currentTarget.value)}
+      >
         <option value="">{chosen.length ? `${chosen.length} chosen` : "all"}</option>
         {options
           .filter(({ value }) => !chosen.includes(value))
@@ -128,7 +179,17 @@ function Choice({ name, label, options, live }: { name: Filter; label: string; o
   );
 }
 
-function Time({ name, label, placeholder, live }: { name: Filter; label: string; placeholder: string; live: boolean }): ComponentChild {
+function Time({
+  name,
+  label,
+  placeholder,
+  live,
+}: {
+  name: Filter;
+  label: string;
+  placeholder: string;
+  live: boolean;
+}): ComponentChild {
   const chosen = filters.value[name];
   return (
     <input
@@ -140,7 +201,9 @@ function Time({ name, label, placeholder, live }: { name: Filter; label: string;
       disabled={!live}
       placeholder={placeholder}
       value={chosen ? String(Number(chosen) / 1e9) : ""}
-      onChange={({ currentTarget: { value } }) => change({ [name]: value === "" ? "" : String(Math.round(Number(value) * 1e9)) })}
+      onChange={({ currentTarget: { value } }) =>
+        change({ [name]: value === "" ? "" : String(Math.round(Number(value) * 1e9)) })
+      }
     />
   );
 }

@@ -24,7 +24,12 @@ export interface Layout {
 }
 
 export function treeOf(answer: Answer): Tree {
-  return { parent: answer.numbers("parent"), name: answer.numbers("name"), samples: answer.numbers("samples"), own: answer.numbers("own") };
+  return {
+    parent: answer.numbers("parent"),
+    name: answer.numbers("name"),
+    samples: answer.numbers("samples"),
+    own: answer.numbers("own"),
+  };
 }
 
 /** The same stacks from their ends: what was sampled is a root, and its callers lie below it.
@@ -42,7 +47,8 @@ export function flipped({ parent, name, own }: Tree, most = 20_000): Tree & { re
       const label = name[at] ?? 0;
       const weight = own[leaf] ?? 0;
       let node = newest[label] ?? -1;
-      if (node < first) { // of another frame
+      if (node < first) {
+        // of another frame
         newest[label] = node = paths.push([]) - 1;
         made.parent.push(up);
         made.name.push(label);
@@ -57,12 +63,19 @@ export function flipped({ parent, name, own }: Tree, most = 20_000): Tree & { re
     for (let node = first; node < made.parent.length; node++) if (paths[node]?.length) closed.push(node);
   };
   let closed: number[] = [];
-  const ends = Array.from(own.keys()).filter((node) => own[node]).map((node) => ({ at: node, leaf: node }));
+  const ends = Array.from(own.keys())
+    .filter((node) => own[node])
+    .map((node) => ({ at: node, leaf: node }));
   open(-1, ends);
   let opened = 0;
-  for (let least = ends.reduce((sum, { leaf }) => sum + (own[leaf] ?? 0), 0); closed.length && opened < most; least /= 2) {
+  for (
+    let least = ends.reduce((sum, { leaf }) => sum + (own[leaf] ?? 0), 0);
+    closed.length && opened < most;
+    least /= 2
+  ) {
     const kept: number[] = [];
-    for (const node of closed) { // which grows
+    for (const node of closed) {
+      // which grows
       if (opened < most && (made.samples[node] ?? 0) >= least) {
         opened++;
         open(node, paths[node] ?? []);
@@ -72,8 +85,11 @@ export function flipped({ parent, name, own }: Tree, most = 20_000): Tree & { re
     closed = kept;
   }
   return {
-    parent: Int32Array.from(made.parent), name: Int32Array.from(made.name),
-    samples: Float64Array.from(made.samples), own: Float64Array.from(made.own), closed: closed.length,
+    parent: Int32Array.from(made.parent),
+    name: Int32Array.from(made.name),
+    samples: Float64Array.from(made.samples),
+    own: Float64Array.from(made.own),
+    closed: closed.length,
   };
 }
 

@@ -39,7 +39,11 @@ export function duration(nanoseconds: number): string {
   return `${Number((nanoseconds / unit).toPrecision(4)).toLocaleString("en-US")} ${name}`;
 }
 
-const TIMES = [[1e9, "s"], [1e6, "ms"], [1e3, "µs"]] as const;
+const TIMES = [
+  [1e9, "s"],
+  [1e6, "ms"],
+  [1e3, "µs"],
+] as const;
 
 /** The largest of the numbers that are known; 0 of none. */
 export function largest(values: Iterable<number>): number {

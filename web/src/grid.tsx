@@ -45,7 +45,21 @@ interface GridProps {
 }
 
 export function Grid(props: GridProps): ComponentChild {
-  const { label, columns, order, rowHeight, padding = 16, active, moved = -1, start = 0, prefix = "", onChoose, onOpen, onPoint, classOf } = props;
+  const {
+    label,
+    columns,
+    order,
+    rowHeight,
+    padding = 16,
+    active,
+    moved = -1,
+    start = 0,
+    prefix = "",
+    onChoose,
+    onOpen,
+    onPoint,
+    classOf,
+  } = props;
   const [view, setView] = useState<View>({ top: 0, height: 800 });
   const scroller = useRef<HTMLDivElement>(null);
 
@@ -91,7 +105,11 @@ export function Grid(props: GridProps): ComponentChild {
 
   const first = Math.max(0, Math.floor(view.top / rowHeight) - AROUND);
   const made = order.subarray(first, Math.ceil((view.top + view.height) / rowHeight) + AROUND);
-  const template = { gridTemplateColumns: columns.map(({ width, grow }) => (grow ? `minmax(${width}rem, ${grow}fr)` : `${width}rem`)).join(" ") };
+  const template = {
+    gridTemplateColumns: columns
+      .map(({ width, grow }) => (grow ? `minmax(${width}rem, ${grow}fr)` : `${width}rem`))
+      .join(" "),
+  };
   const minWidth = `calc(${columns.reduce((sum, { width }) => sum + width, 0)}rem + ${padding}px)`;
   const id = (place: number): string => `${prefix}row-${place}`;
   return (
@@ -109,7 +127,9 @@ export function Grid(props: GridProps): ComponentChild {
     >
       <div role="rowgroup" class="head" style={{ minWidth }}>
         <div role="row" aria-rowindex={1} class="row" style={template}>
-          {columns.map((column) => <Heading key={column.key} column={column} sorted={props.sorted} onSort={props.onSort} />)}
+          {columns.map((column) => (
+            <Heading key={column.key} column={column} sorted={props.sorted} onSort={props.onSort} />
+          ))}
         </div>
       </div>
       {props.children?.(view)}
@@ -161,7 +181,12 @@ function Heading({ column, sorted, onSort }: HeadingProps): ComponentChild {
       {unit ? <span class="unit"> {unit}</span> : null}
     </>
   );
-  if (!onSort) return <div role="columnheader" title={hint} class={classOfCell(column)}>{named}</div>;
+  if (!onSort)
+    return (
+      <div role="columnheader" title={hint} class={classOfCell(column)}>
+        {named}
+      </div>
+    );
   const by = sorted === key ? "ascending" : sorted === `-${key}` ? "descending" : "none";
   return (
     <div role="columnheader" aria-sort={by} class={classOfCell(column)}>

@@ -15,7 +15,8 @@ export class HttpProvider implements Provider {
     query.delete("question");
     try {
       const response = await fetch(`watch/${question}?${query}`, signal ? { signal } : {});
-      if (!response.ok || !response.body) throw new Refusal(`The server refused the question (${response.status}).`, "Open the viewer anew.");
+      if (!response.ok || !response.body)
+        throw new Refusal(`The server refused the question (${response.status}).`, "Open the viewer anew.");
       for await (const { kind, data } of frames(response.body.getReader())) {
         if (kind === "PART") onPart?.(decode(data));
         if (kind === "DONE") return decode(data);

@@ -41,15 +41,33 @@ function App(): ComponentChild {
       <header>
         <h1>lastbranch</h1>
         <nav aria-label="Screens">
-          {screens.map((one, i) => <Tab key={one.name} screen={one} number={i + 1} chosen={one === screen} />)}
+          {screens.map((one, i) => (
+            <Tab key={one.name} screen={one} number={i + 1} chosen={one === screen} />
+          ))}
         </nav>
-        <span class={`recording ${recording.value}`} role="status" title={HINTS[recording.value]}>{word}</span>
-        <span class="file" title={before ? `${file}, compared with ${before}` : file}>{before ? `${shortName(before)} → ${short}` : short}</span>
+        <span class={`recording ${recording.value}`} role="status" title={HINTS[recording.value]}>
+          {word}
+        </span>
+        <span class="file" title={before ? `${file}, compared with ${before}` : file}>
+          {before ? `${shortName(before)} → ${short}` : short}
+        </span>
       </header>
       <FilterBar live={provider.live} />
       {provider.notes.length ? <p class="file-notes">{provider.notes.join(" ")}</p> : null}
-      {warnings.map((warning) => <p key={warning} class="file-warning" role="status">{warning}</p>)}
-      <main aria-label={screen?.question ?? ""}>{waits ? <p class="waiting" role="status">{WAITING}</p> : screen ? <screen.show key={screen.name} /> : null}</main>
+      {warnings.map((warning) => (
+        <p key={warning} class="file-warning" role="status">
+          {warning}
+        </p>
+      ))}
+      <main aria-label={screen?.question ?? ""}>
+        {waits ? (
+          <p class="waiting" role="status">
+            {WAITING}
+          </p>
+        ) : screen ? (
+          <screen.show key={screen.name} />
+        ) : null}
+      </main>
     </>
   );
 }
@@ -60,7 +78,12 @@ function shortName(file: string): string {
 
 function Tab({ screen, number, chosen }: { screen: Screen; number: number; chosen: boolean }): ComponentChild {
   return (
-    <a class="tab" href={linkTo(screen.name)} aria-current={chosen ? "page" : undefined} title={`${screen.question} (key ${number})`}>
+    <a
+      class="tab"
+      href={linkTo(screen.name)}
+      aria-current={chosen ? "page" : undefined}
+      title={`${screen.question} (key ${number})`}
+    >
       {screen.title}
     </a>
   );

@@ -7,7 +7,13 @@ import { change, counts } from "./state.ts";
 import type { Answer, Numbers } from "./wire.ts";
 
 /** What a screen shows of an answer; while there is none why, or that it is under way. */
-export function Answered({ asked, children }: { asked: Asked; children: (answer: Answer) => ComponentChildren }): ComponentChild {
+export function Answered({
+  asked,
+  children,
+}: {
+  asked: Asked;
+  children: (answer: Answer) => ComponentChildren;
+}): ComponentChild {
   const { answer, refusal, pending } = asked;
   if (refusal) {
     return (
@@ -17,14 +23,19 @@ export function Answered({ asked, children }: { asked: Asked; children: (answer:
       </div>
     );
   }
-  if (!answer) return <p class="waiting" role="status">{pending ? "Counting…" : null}</p>;
+  if (!answer)
+    return (
+      <p class="waiting" role="status">
+        {pending ? "Counting…" : null}
+      </p>
+    );
   const part = answer.header["part"] as { samples: number; of: number } | undefined;
   return (
     <div class={part ? "answered" : pending ? "answered pending" : "answered"} aria-busy={pending}>
       {part ? (
         <p class="part" role="status">
-          A first look at {percent(part.samples / part.of)} % of the samples ({count(part.samples)} of {count(part.of)}), drawn from all over the
-          file. The rest is being counted…
+          A first look at {percent(part.samples / part.of)} % of the samples ({count(part.samples)} of {count(part.of)}
+          ), drawn from all over the file. The rest is being counted…
         </p>
       ) : null}
       {children(answer)}
@@ -38,7 +49,11 @@ export function Notes({ notes }: { notes: readonly string[] }): ComponentChild {
   return (
     <details class="notes">
       <summary>{notes.length === 1 ? "1 note" : `${notes.length} notes`}</summary>
-      <ul>{notes.map((note) => <li key={note}>{note}</li>)}</ul>
+      <ul>
+        {notes.map((note) => (
+          <li key={note}>{note}</li>
+        ))}
+      </ul>
     </details>
   );
 }
@@ -78,10 +93,21 @@ export function Counts({ answer }: { answer: Answer }): ComponentChild {
     <div class="counts">
       <nav aria-label="Counts" class="views">
         {CHOICES.map(({ value, title, hint }) => (
-          <button key={title} type="button" title={hint} disabled={!isLive()} aria-pressed={value === estimate} onClick={() => change({ estimate: value })}>{title}</button>
+          <button
+            key={title}
+            type="button"
+            title={hint}
+            disabled={!isLive()}
+            aria-pressed={value === estimate}
+            onClick={() => change({ estimate: value })}
+          >
+            {title}
+          </button>
         ))}
       </nav>
-      <span class={refused ? "refused" : "hint"} role="status" title={note}>{note}</span>
+      <span class={refused ? "refused" : "hint"} role="status" title={note}>
+        {note}
+      </span>
     </div>
   );
 }

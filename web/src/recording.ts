@@ -14,7 +14,11 @@ const current = signal<State["recording"] | "lost" | "">("");
 export const recording: ReadonlySignal<string> = current;
 
 /** What the bar says of it. */
-export const WORDS: Readonly<Record<string, string>> = { live: "Live", ended: "Recording ended", lost: "Connection lost" };
+export const WORDS: Readonly<Record<string, string>> = {
+  live: "Live",
+  ended: "Recording ended",
+  lost: "Connection lost",
+};
 
 export const HINTS: Readonly<Record<string, string>> = {
   live: "The screens follow the recording.",

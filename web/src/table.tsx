@@ -49,7 +49,8 @@ export function Table({ label, columns: given, rows, sort, prefix = "", onOpen, 
           onInput={(event) => change({ [`${prefix}find`]: event.currentTarget.value }, true)}
         />
         <span class="counted" role="status">
-          {order.length === rows ? "" : `${count(order.length)} of `}{counted(rows, "row")}
+          {order.length === rows ? "" : `${count(order.length)} of `}
+          {counted(rows, "row")}
         </span>
         {unknown.length ? (
           <span class="counted" title={unknown.map(({ title, unknown: why = WHY }) => `${title}: ${why}`).join("\n")}>
@@ -77,7 +78,12 @@ export function Table({ label, columns: given, rows, sort, prefix = "", onOpen, 
 
 /** Keeps the row chosen that was, where an answer about more of a recording has it at another place. Returns the place
  * to which it went, -1 where it is still where the user chose it. */
-function useFollowing(columns: readonly Column[], order: Uint32Array, at: number, setActive: (place: number) => void): number {
+function useFollowing(
+  columns: readonly Column[],
+  order: Uint32Array,
+  at: number,
+  setActive: (place: number) => void,
+): number {
   const before = useRef({ columns, at, name: "" });
   const moved = useRef(-1);
   useLayoutEffect(() => {

@@ -2,7 +2,8 @@
 // Lengths are checked against the bytes that are there, so that damage is an error and not a hang.
 
 export type Json = null | boolean | number | string | Json[] | { [name: string]: Json };
-export type Numbers = Float64Array | Float32Array | Uint8Array | Int8Array | Uint16Array | Int16Array | Uint32Array | Int32Array;
+export type Numbers =
+  Float64Array | Float32Array | Uint8Array | Int8Array | Uint16Array | Int16Array | Uint32Array | Int32Array;
 
 const MAGIC = 0x3156424c; // "LBV1"
 const ALIGN = 8;

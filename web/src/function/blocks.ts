@@ -59,7 +59,9 @@ export class Drawing {
 
   private addBoxes(ran: readonly number[]): void {
     const { answer } = this.code;
-    const [counts, cycles, ipc, came, went] = ["count", "cycles", "ipc", "came", "went"].map((name) => answer.numbers(`blocks.${name}`));
+    const [counts, cycles, ipc, came, went] = ["count", "cycles", "ipc", "came", "went"].map((name) =>
+      answer.numbers(`blocks.${name}`),
+    );
     const executed = Number(answer.header["executed"]);
     for (const block of ran) {
       const first = this.code.first[block] ?? 0;
@@ -94,9 +96,14 @@ export class Drawing {
   private addEdges(): void {
     const { answer } = this.code;
     const kinds = answer.texts("block_edges.kind");
-    const [source, target, counts, probability, wrong, decided] = ["source", "target", "count", "probability", "mispredicted", "decided"].map(
-      (name) => answer.numbers(`block_edges.${name}`),
-    );
+    const [source, target, counts, probability, wrong, decided] = [
+      "source",
+      "target",
+      "count",
+      "probability",
+      "mispredicted",
+      "decided",
+    ].map((name) => answer.numbers(`block_edges.${name}`));
     kinds.forEach((kind, i) => {
       const from = source?.[i] ?? -1;
       const to = target?.[i] ?? -1;
@@ -121,7 +128,8 @@ export class Drawing {
         mispredicted: missed,
         label: parts.filter(Boolean).join(" · "),
         few,
-        description: `${NAMES[kind] ?? kind}: ${count(many)}${Number.isNaN(chance) ? "" : `, ${percent(chance)} % of the block's executions`}` +
+        description:
+          `${NAMES[kind] ?? kind}: ${count(many)}${Number.isNaN(chance) ? "" : `, ${percent(chance)} % of the block's executions`}` +
           `${Number.isNaN(missed) ? "" : `, mispredicted ${percent(missed)} %`}${few ? `; ${this.tooFew}` : ""}`,
       });
     });

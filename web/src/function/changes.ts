@@ -22,8 +22,11 @@ export function changesOf(code: Code, answer: Answer): Map<number, Change> {
   const address = answer.bigs("address");
   const after = answer.numbers("after");
   const events = answer.texts("event");
-  const [before, share, change, noise, p, significant] = ["before", "share", "change", "noise", "p", "significant"].map((name) => answer.numbers(name));
-  for (const wanted of [1, 0]) { // where a block begins both ways, what branches lead to has all of its ranges
+  const [before, share, change, noise, p, significant] = ["before", "share", "change", "noise", "p", "significant"].map(
+    (name) => answer.numbers(name),
+  );
+  for (const wanted of [1, 0]) {
+    // where a block begins both ways, what branches lead to has all of its ranges
     for (let i = 0; i < address.length; i++) {
       if (after[i] !== wanted || events[i] !== events[0]) continue;
       const row = code.rowOf(address[i] ?? 0n);
@@ -33,7 +36,10 @@ export function changesOf(code: Code, answer: Answer): Map<number, Change> {
       const of = (values: typeof before): number => values?.[i] ?? NaN;
       const sure = of(significant) === 1;
       found.set(block, {
-        before: of(before), share: of(share), change: of(change), significant: sure,
+        before: of(before),
+        share: of(share),
+        change: of(change),
+        significant: sure,
         description:
           `before ${percent(of(before))} % of the ranges, after ${percent(of(share))} %: ${of(change) > 0 ? "+" : ""}${percent(of(change))} points ` +
           `(noise ${percent(of(noise))}, ${Number.isNaN(of(p)) ? "too few samples to tell" : `p ${of(p).toPrecision(2)}`}${sure ? ", significant" : ""})`,

@@ -18,13 +18,34 @@ const LANGUAGES = { armasm, c, cpp, go, rust, x86asm };
 for (const [name, language] of Object.entries(LANGUAGES)) hljs.registerLanguage(name, language);
 
 const BY_ENDING: Record<string, keyof typeof LANGUAGES> = {
-  c: "c", h: "cpp", cc: "cpp", cpp: "cpp", cxx: "cpp", hh: "cpp", hpp: "cpp", hxx: "cpp", inl: "cpp",
-  go: "go", rs: "rust", asm: "x86asm", s: "x86asm", sx: "x86asm",
+  c: "c",
+  h: "cpp",
+  cc: "cpp",
+  cpp: "cpp",
+  cxx: "cpp",
+  hh: "cpp",
+  hpp: "cpp",
+  hxx: "cpp",
+  inl: "cpp",
+  go: "go",
+  rs: "rust",
+  asm: "x86asm",
+  s: "x86asm",
+  sx: "x86asm",
 };
 
 const SCOPES: Record<string, string> = {
-  keyword: "keyword", literal: "literal", number: "literal", string: "string", char: "string", comment: "comment",
-  doctag: "comment", meta: "meta", type: "type", built_in: "type", title: "title",
+  keyword: "keyword",
+  literal: "literal",
+  number: "literal",
+  string: "string",
+  char: "string",
+  comment: "comment",
+  doctag: "comment",
+  meta: "meta",
+  type: "type",
+  built_in: "type",
+  title: "title",
 };
 
 /** What highlight.js makes: a tree of scopes, with texts as its leaves. */

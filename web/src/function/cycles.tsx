@@ -37,19 +37,35 @@ export function Cycles({ code }: PanelProps): ComponentChild {
           {timed.slice(0, SHOWN).map((block) => {
             const rows = code.rowsOf(block);
             return (
-              <tr key={block} class={[block === here ? "active" : "", (code.observed[block] ?? 0) < code.enough ? "few" : ""].join(" ")} data-block={block} onMouseEnter={() => point(rows)} onMouseLeave={() => point([])}>
-                <td><button type="button" class="plain" onClick={() => choose(code, rows[0] ?? 0)}>{hex(code.address[rows[0] ?? 0] ?? 0n)}</button></td>
+              <tr
+                key={block}
+                class={[block === here ? "active" : "", (code.observed[block] ?? 0) < code.enough ? "few" : ""].join(
+                  " ",
+                )}
+                data-block={block}
+                onMouseEnter={() => point(rows)}
+                onMouseLeave={() => point([])}
+              >
+                <td>
+                  <button type="button" class="plain" onClick={() => choose(code, rows[0] ?? 0)}>
+                    {hex(code.address[rows[0] ?? 0] ?? 0n)}
+                  </button>
+                </td>
                 <td>{decimal(mean?.[block] ?? NaN)}</td>
                 <td>{decimal(half?.[block] ?? NaN)}</td>
                 <td>{decimal(most?.[block] ?? NaN)}</td>
-                <td><Histogram of="Cycles" bins={bins.get(block) ?? []} /></td>
+                <td>
+                  <Histogram of="Cycles" bins={bins.get(block) ?? []} />
+                </td>
               </tr>
             );
           })}
         </tbody>
       </table>
       {timed.length > SHOWN ? <p class="said">{count(timed.length - SHOWN)} other blocks took less.</p> : null}
-      <p class="said">A record times the way from one taken branch to the next. Blocks on it share its cycles by their instructions.</p>
+      <p class="said">
+        A record times the way from one taken branch to the next. Blocks on it share its cycles by their instructions.
+      </p>
       <Part answer={answer} />
     </>
   );

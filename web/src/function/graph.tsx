@@ -29,14 +29,28 @@ export function Graph({ code }: PanelProps): ComponentChild {
     const finish = (more: { laid?: Laid; failed?: string }): void => {
       if (!stop.signal.aborted) setDone({ of: drawing, ...more });
     };
-    layOut(drawing.boxes.map(sizeOf), drawing.edges.map(({ from, to }) => [from, to] as const), stop.signal).then(
+    layOut(
+      drawing.boxes.map(sizeOf),
+      drawing.edges.map(({ from, to }) => [from, to] as const),
+      stop.signal,
+    ).then(
       (laid) => finish({ laid }),
       (error: unknown) => finish({ failed: error instanceof Error ? error.message : String(error) }),
     );
     return () => stop.abort();
   }, [drawing]);
-  if (drawing.refusal) return <p class="first refused" role="status">{drawing.refusal}</p>;
-  if (done?.of !== drawing) return <p class="waiting" role="status">Laying out {count(drawing.boxOf.size)} blocks…</p>;
+  if (drawing.refusal)
+    return (
+      <p class="first refused" role="status">
+        {drawing.refusal}
+      </p>
+    );
+  if (done?.of !== drawing)
+    return (
+      <p class="waiting" role="status">
+        Laying out {count(drawing.boxOf.size)} blocks…
+      </p>
+    );
   if (!done.laid) return <p class="first refused">The graph could not be laid out: {done.failed}.</p>;
   return (
     <>
@@ -55,11 +69,18 @@ function Compared({ changes, why }: { changes: ReadonlyMap<number, Change> | nul
       : changes.size
         ? "Red blocks have a larger share of the ranges than before, blue ones a smaller share. Dashed: it could be chance."
         : "Blocks can be compared only where the code of the function is the same in both captures.";
-  return <p class="hint said" role="status" aria-label="Changes of blocks">{said}</p>;
+  return (
+    <p class="hint said" role="status" aria-label="Changes of blocks">
+      {said}
+    </p>
+  );
 }
 
 function sizeOf({ lines, block }: Box): Size {
-  return { width: Math.max(...lines.map((line) => line.length)) * LETTER + 16, height: lines.length * LINE + (block < 0 ? 4 : 8) };
+  return {
+    width: Math.max(...lines.map((line) => line.length)) * LETTER + 16,
+    height: lines.length * LINE + (block < 0 ? 4 : 8),
+  };
 }
 
 interface View extends Point {
@@ -142,12 +163,31 @@ function Drawn({ code, drawing, laid, changes }: DrawnProps): ComponentChild {
   const picture = useMemo(
     () => (
       <>
-        {drawing.edges.map((edge, i) => <Arrow key={i} edge={edge} at={laid.edges[i]} />)}
+        {drawing.edges.map((edge, i) => (
+          <Arrow key={i} edge={edge} at={laid.edges[i]} />
+        ))}
         {drawing.boxes.map((one, i) => (
-          <Block key={i} box={one} at={laid.boxes[i] ?? { x: 0, y: 0 }} code={code} change={changes?.get(one.block)} most={most} />
+          <Block
+            key={i}
+            box={one}
+            at={laid.boxes[i] ?? { x: 0, y: 0 }}
+            code={code}
+            change={changes?.get(one.block)}
+            most={most}
+          />
         ))}
         {labelled(drawing, laid).map(({ edge, text, at, few }) => (
-          <text key={edge} data-edge={edge} class={few ? "label few" : "label"} x={at.x} y={at.y} text-anchor="middle" dominant-baseline="central">{text}</text>
+          <text
+            key={edge}
+            data-edge={edge}
+            class={few ? "label few" : "label"}
+            x={at.x}
+            y={at.y}
+            text-anchor="middle"
+            dominant-baseline="central"
+          >
+            {text}
+          </text>
         ))}
       </>
     ),
@@ -158,9 +198,15 @@ function Drawn({ code, drawing, laid, changes }: DrawnProps): ComponentChild {
   return (
     <div class="graph">
       <p class="above">
-        <button type="button" onClick={() => zoom(STEP)} aria-label="Larger" title="Larger (+)">+</button>
-        <button type="button" onClick={() => zoom(1 / STEP)} aria-label="Smaller" title="Smaller (-)">−</button>
-        <button type="button" onClick={() => fit(0)} title="All of it (0)">Fit</button>
+        <button type="button" onClick={() => zoom(STEP)} aria-label="Larger" title="Larger (+)">
+          +
+        </button>
+        <button type="button" onClick={() => zoom(1 / STEP)} aria-label="Smaller" title="Smaller (-)">
+          −
+        </button>
+        <button type="button" onClick={() => fit(0)} title="All of it (0)">
+          Fit
+        </button>
         <span class="hint">{count(drawing.boxOf.size)} blocks ran</span>
       </p>
       <div
@@ -194,7 +240,12 @@ function Drawn({ code, drawing, laid, changes }: DrawnProps): ComponentChild {
             {picture}
             {drawing.boxes.map((one, i) =>
               one.block >= 0 && (one.block === chosen || marked.has(one.block)) ? (
-                <Frame key={i} size={sizeOf(one)} at={laid.boxes[i] ?? { x: 0, y: 0 }} name={one.block === chosen ? "chosen" : "pointed"} />
+                <Frame
+                  key={i}
+                  size={sizeOf(one)}
+                  at={laid.boxes[i] ?? { x: 0, y: 0 }}
+                  name={one.block === chosen ? "chosen" : "pointed"}
+                />
               ) : null,
             )}
           </g>
@@ -202,7 +253,10 @@ function Drawn({ code, drawing, laid, changes }: DrawnProps): ComponentChild {
       </div>
       <p class="hint said" role="status">
         {box && changed ? `${box.description} Changed: ${changed}.` : null}
-        {box && changed ? null : box?.description ?? `Edges: grey for fewer than ${code.enough} ${code.unit}, dashed over a call, red where often mispredicted.`}
+        {box && changed
+          ? null
+          : (box?.description ??
+            `Edges: grey for fewer than ${code.enough} ${code.unit}, dashed over a call, red where often mispredicted.`)}
       </p>
       <EdgesTable code={code} drawing={drawing} />
     </div>
@@ -223,7 +277,9 @@ type Act = (on: Acting) => void;
 /** The block that is most often reached from the chosen one, or comes to it. */
 function follow({ drawing, chosen, chooseBlock }: Acting, from: "from" | "to", to: "from" | "to"): void {
   const here = drawing.boxOf.get(chosen);
-  const edges = drawing.edges.filter((edge) => edge[from] === here && (drawing.boxes[edge[to]]?.block ?? -1) >= 0 && edge.from !== edge.to);
+  const edges = drawing.edges.filter(
+    (edge) => edge[from] === here && (drawing.boxes[edge[to]]?.block ?? -1) >= 0 && edge.from !== edge.to,
+  );
   const most = edges.reduce<Edge | undefined>((a, b) => (!a || b.count > a.count ? b : a), undefined);
   chooseBlock(here === undefined ? drawing.boxes[0]?.block : most && drawing.boxes[most[to]]?.block);
 }
@@ -274,10 +330,31 @@ function Block({ box, at, code, change, most }: BlockProps): ComponentChild {
     >
       <title>{change ? `${box.description} Changed: ${change.description}.` : box.description}</title>
       <rect x={x} y={y} width={width} height={height} rx={3} />
-      {change ? <rect class={changeClass(change)} data-change={percent(change.change)} x={x} y={y} width={width} height={height} rx={3} fill-opacity={most ? 0.08 + (0.45 * Math.abs(change.change)) / most : 0} /> : null}
-      {outside || change || !(box.share > 0) ? null : <rect class="heat" x={x} y={y} width={width * Math.min(1, box.share)} height={LINE + 4} rx={3} />}
+      {change ? (
+        <rect
+          class={changeClass(change)}
+          data-change={percent(change.change)}
+          x={x}
+          y={y}
+          width={width}
+          height={height}
+          rx={3}
+          fill-opacity={most ? 0.08 + (0.45 * Math.abs(change.change)) / most : 0}
+        />
+      ) : null}
+      {outside || change || !(box.share > 0) ? null : (
+        <rect class="heat" x={x} y={y} width={width * Math.min(1, box.share)} height={LINE + 4} rx={3} />
+      )}
       {box.lines.map((line, i) => (
-        <text key={i} x={outside ? at.x : x + 8} y={y + (i + 1) * LINE} text-anchor={outside ? "middle" : "start"} class={i ? "" : "top"}>{line}</text>
+        <text
+          key={i}
+          x={outside ? at.x : x + 8}
+          y={y + (i + 1) * LINE}
+          text-anchor={outside ? "middle" : "start"}
+          class={i ? "" : "top"}
+        >
+          {line}
+        </text>
       ))}
     </g>
   );
@@ -288,7 +365,16 @@ function changeClass({ change, significant }: Change): string {
 }
 
 function Frame({ size, at, name }: { size: Size; at: Point; name: string }): ComponentChild {
-  return <rect class={name} x={at.x - size.width / 2 - 2} y={at.y - size.height / 2 - 2} width={size.width + 4} height={size.height + 4} rx={4} />;
+  return (
+    <rect
+      class={name}
+      x={at.x - size.width / 2 - 2}
+      y={at.y - size.height / 2 - 2}
+      width={size.width + 4}
+      height={size.height + 4}
+      rx={4}
+    />
+  );
 }
 
 function Arrow({ edge, at }: { edge: Edge; at: Laid["edges"][number] | undefined }): ComponentChild {
@@ -304,11 +390,16 @@ function Arrow({ edge, at }: { edge: Edge; at: Laid["edges"][number] | undefined
     <g
       data-from={edge.from}
       data-to={edge.to}
-      class={["edge", edge.kind.replace(" ", "-"), edge.few ? "few" : "", edge.mispredicted >= 0.05 ? "missed" : ""].filter(Boolean).join(" ")}
+      class={["edge", edge.kind.replace(" ", "-"), edge.few ? "few" : "", edge.mispredicted >= 0.05 ? "missed" : ""]
+        .filter(Boolean)
+        .join(" ")}
     >
       <title>{edge.description}</title>
       <path d={`M${text(start)}C${rest.map(text).join(" ")}`} stroke-width={width} />
-      <path class="head" d={`M${text(at.end)}L${text({ x: last.x - dy, y: last.y + dx })}L${text({ x: last.x + dy, y: last.y - dx })}Z`} />
+      <path
+        class="head"
+        d={`M${text(at.end)}L${text({ x: last.x - dy, y: last.y + dx })}L${text({ x: last.x + dy, y: last.y - dx })}Z`}
+      />
     </g>
   );
 }
@@ -333,7 +424,8 @@ function labelled(drawing: Drawing, laid: Laid): Label[] {
       const { x, y } = pointAt(curve, part);
       return [size.width / 2 + 4, -size.width / 2 - 4, 0].map((aside) => ({ x: x + aside, y }));
     });
-    const at = places.find((place) => !taken.some((other) => overlap({ at: place, size }, other))) ?? places[0] ?? { x: 0, y: 0 };
+    const at = places.find((place) => !taken.some((other) => overlap({ at: place, size }, other))) ??
+      places[0] ?? { x: 0, y: 0 };
     taken.push({ at, size });
     return [{ edge: i, text: label, at, few }];
   });
@@ -350,7 +442,10 @@ interface Rectangle {
 }
 
 function overlap(a: Rectangle, b: Rectangle): boolean {
-  return 2 * Math.abs(a.at.x - b.at.x) < a.size.width + b.size.width && 2 * Math.abs(a.at.y - b.at.y) < a.size.height + b.size.height;
+  return (
+    2 * Math.abs(a.at.x - b.at.x) < a.size.width + b.size.width &&
+    2 * Math.abs(a.at.y - b.at.y) < a.size.height + b.size.height
+  );
 }
 
 /** The point of a chain of Bézier curves at a part of it. */
@@ -361,7 +456,8 @@ function pointAt(curve: readonly Point[], part: number): Point {
   if (!a || !b || !c || !d) return curve[0] ?? { x: 0, y: 0 };
   const t = part * curves - which;
   const s = 1 - t;
-  const mixed = (axis: "x" | "y"): number => s * s * s * a[axis] + 3 * s * s * t * b[axis] + 3 * s * t * t * c[axis] + t * t * t * d[axis];
+  const mixed = (axis: "x" | "y"): number =>
+    s * s * s * a[axis] + 3 * s * s * t * b[axis] + 3 * s * t * t * c[axis] + t * t * t * d[axis];
   return { x: mixed("x"), y: mixed("y") };
 }
 
@@ -372,7 +468,11 @@ function EdgesTable({ code, drawing }: { code: Code; drawing: Drawing }): Compon
     const block = drawing.boxes[box]?.block ?? -1;
     const first = code.first[block] ?? 0;
     if (block < 0) return "outside";
-    return <button type="button" class="plain" onClick={() => choose(code, first)}>{hex(code.address[first] ?? 0n)}</button>;
+    return (
+      <button type="button" class="plain" onClick={() => choose(code, first)}>
+        {hex(code.address[first] ?? 0n)}
+      </button>
+    );
   };
   return (
     <details class="edges" onToggle={(event) => setOpen(event.currentTarget.open)}>
@@ -380,7 +480,14 @@ function EdgesTable({ code, drawing }: { code: Code; drawing: Drawing }): Compon
       {open ? (
         <table aria-label="Edges">
           <thead>
-            <tr><th>From</th><th>To</th><th>How</th><th>Count</th><th>Probability %</th><th>Mispredicted %</th></tr>
+            <tr>
+              <th>From</th>
+              <th>To</th>
+              <th>How</th>
+              <th>Count</th>
+              <th>Probability %</th>
+              <th>Mispredicted %</th>
+            </tr>
           </thead>
           <tbody>
             {drawing.edges.map((edge, i) => (

@@ -76,7 +76,14 @@ export class Arcs {
     return best;
   }
 
-  paint(canvas: HTMLCanvasElement, top: number, height: number, row: number, under: readonly number[], chosen: number): void {
+  paint(
+    canvas: HTMLCanvasElement,
+    top: number,
+    height: number,
+    row: number,
+    under: readonly number[],
+    chosen: number,
+  ): void {
     const ratio = window.devicePixelRatio || 1;
     canvas.width = GUTTER * ratio;
     canvas.height = Math.max(0, height) * ratio;
@@ -94,7 +101,8 @@ export class Arcs {
       const marked = arc === chosen || under.includes(from) || under.includes(to);
       pen.globalAlpha = marked ? 1 : times ? 0.75 : 0.3;
       pen.lineWidth = (times ? 1 + (2.5 * Math.log1p(times)) / Math.log1p(this.most) : 1) + (marked ? 1 : 0);
-      pen.strokeStyle = pen.fillStyle = colours[(this.mispredicted[arc] ?? 0) >= MISPREDICTED ? 2 : to <= from ? 1 : 0] ?? "";
+      pen.strokeStyle = pen.fillStyle =
+        colours[(this.mispredicted[arc] ?? 0) >= MISPREDICTED ? 2 : to <= from ? 1 : 0] ?? "";
       pen.setLineDash(times || !this.most ? [] : [2, 3]);
       const [x, a, b] = [this.left(arc), (from + 0.5) * row - top + 3, (to + 0.5) * row - top - 3];
       const bend = Math.min(6, Math.abs(b - a) / 2) * Math.sign(b - a || 1);

@@ -38,7 +38,13 @@ export function Histogram({ of, bins }: HistogramProps): ComponentChild {
   const height = (value: number): number => (HIGH * value) / most;
   const labels = bins.filter((bin) => bin.count || bin.cut).map(said);
   return (
-    <svg class="histogram" viewBox={`0 0 ${Math.max(WIDE, bins.length)} ${HIGH}`} preserveAspectRatio="none" role="img" aria-label={`${of}: ${labels.join("; ")}`}>
+    <svg
+      class="histogram"
+      viewBox={`0 0 ${Math.max(WIDE, bins.length)} ${HIGH}`}
+      preserveAspectRatio="none"
+      role="img"
+      aria-label={`${of}: ${labels.join("; ")}`}
+    >
       {bins.map((bin, i) => (
         <g key={bin.low}>
           <title>{said(bin)}</title>

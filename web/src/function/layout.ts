@@ -24,9 +24,15 @@ const LONGEST = 10_000; // milliseconds
 const INCH = 72;
 
 /** Rejects with an `Error` where it fails or takes too long; never answers after `signal`. */
-export async function layOut(boxes: readonly Size[], edges: readonly (readonly [number, number])[], signal: AbortSignal): Promise<Laid> {
+export async function layOut(
+  boxes: readonly Size[],
+  edges: readonly (readonly [number, number])[],
+  signal: AbortSignal,
+): Promise<Laid> {
   const embedded = document.querySelector<HTMLScriptElement>('script[id="graph.js"]'); // in a single file
-  const address = embedded ? URL.createObjectURL(new Blob([await unzipped(embedded)], { type: "text/javascript" })) : "graph.js";
+  const address = embedded
+    ? URL.createObjectURL(new Blob([await unzipped(embedded)], { type: "text/javascript" }))
+    : "graph.js";
   const worker = new Worker(address);
   try {
     return await new Promise((resolve, reject) => {

@@ -24,12 +24,22 @@ export function Listing({ code }: PanelProps): ComponentChild {
   const under = pointed.value;
   const classOf = (row: number): string => {
     const block = code.block[row] ?? 0;
-    return [code.first[block] === row ? "leader" : "", under.includes(row) ? "pointed" : "", code.counted[block] ? "" : "cold"].filter(Boolean).join(" ");
+    return [
+      code.first[block] === row ? "leader" : "",
+      under.includes(row) ? "pointed" : "",
+      code.counted[block] ? "" : "cold",
+    ]
+      .filter(Boolean)
+      .join(" ");
   };
   return (
     <section class="table listing" aria-label="Assembly">
       <div class="above">
-        <span class="counted" role="status">{arc < 0 ? `${counted(code.rows, "instruction")} in ${counted(code.first.length, "block")}` : arcs.said(arc, code)}</span>
+        <span class="counted" role="status">
+          {arc < 0
+            ? `${counted(code.rows, "instruction")} in ${counted(code.first.length, "block")}`
+            : arcs.said(arc, code)}
+        </span>
         <Notes notes={answer.list("notes")} />
       </div>
       <Grid
@@ -66,7 +76,9 @@ function columnsOf(code: Code, arcs: Arcs): Column[] {
   /** A value of the block in each of its rows that `where` names, else NaN. */
   const ofBlock = (name: string, where: (row: number, of: number) => boolean): Numbers => {
     const values = answer.numbers(`blocks.${name}`);
-    return Float64Array.from({ length: rows }, (_, row) => (where(row, block[row] ?? 0) ? (values[block[row] ?? 0] ?? NaN) : NaN));
+    return Float64Array.from({ length: rows }, (_, row) =>
+      where(row, block[row] ?? 0) ? (values[block[row] ?? 0] ?? NaN) : NaN,
+    );
   };
   const atFirst = (row: number, of: number): boolean => first[of] === row;
   const atLast = (row: number, of: number): boolean => last[of] === row && kind[row] !== "";
@@ -76,7 +88,8 @@ function columnsOf(code: Code, arcs: Arcs): Column[] {
     ...column,
     cell: (row) => (where(row, block[row] ?? 0) ? column.cell(row) : null),
   });
-  const ran = (where: (row: number, of: number) => boolean) => (row: number, of: number) => where(row, of) && (missing !== "" || Boolean(code.counted[of]));
+  const ran = (where: (row: number, of: number) => boolean) => (row: number, of: number) =>
+    where(row, of) && (missing !== "" || Boolean(code.counted[of]));
   const counts = ofBlock("count", atFirst);
   const samples = answer.numbers("instructions.samples");
   const digits = hex(address[rows - 1] ?? 0n).length;
@@ -119,7 +132,9 @@ function columnsOf(code: Code, arcs: Arcs): Column[] {
       numberColumn("count", replaced ? "Executions" : "Seen", counts, count, {
         width: replaced ? 4.8 : 4.3,
         bar: largest(counts),
-        hint: replaced ? "How often its block ran, by the estimate." : "How often its block was seen to run in branch records.",
+        hint: replaced
+          ? "How often its block ran, by the estimate."
+          : "How often its block was seen to run in branch records.",
         unknown: missing,
       }),
       atFirst,
@@ -134,7 +149,16 @@ function columnsOf(code: Code, arcs: Arcs): Column[] {
       }),
       ran(atFirst),
     ),
-    blank(numberColumn("taken", "Taken", ofBlock("taken", ofBranch), percent, { width: 3.8, unit: "%", few, hint: "Of the times that the branch ran.", unknown: missing }), ran(ofBranch)),
+    blank(
+      numberColumn("taken", "Taken", ofBlock("taken", ofBranch), percent, {
+        width: 3.8,
+        unit: "%",
+        few,
+        hint: "Of the times that the branch ran.",
+        unknown: missing,
+      }),
+      ran(ofBranch),
+    ),
     blank(
       numberColumn("taken_noise", "±", ofBlock("taken_noise", ofBranch), percent, {
         width: 3,
@@ -154,8 +178,24 @@ function columnsOf(code: Code, arcs: Arcs): Column[] {
       }),
       ran(atLast),
     ),
-    blank(numberColumn("cycles", "Cycles", ofBlock("cycles", atFirst), decimal, { width: 3.4, few, hint: "Of one execution of the block, on average.", unknown: noCycles }), ran(atFirst)),
-    blank(numberColumn("ipc", "IPC", ofBlock("ipc", atFirst), decimal, { width: 2.6, few, hint: "Instructions per cycle of the block.", unknown: noCycles }), ran(atFirst)),
+    blank(
+      numberColumn("cycles", "Cycles", ofBlock("cycles", atFirst), decimal, {
+        width: 3.4,
+        few,
+        hint: "Of one execution of the block, on average.",
+        unknown: noCycles,
+      }),
+      ran(atFirst),
+    ),
+    blank(
+      numberColumn("ipc", "IPC", ofBlock("ipc", atFirst), decimal, {
+        width: 2.6,
+        few,
+        hint: "Instructions per cycle of the block.",
+        unknown: noCycles,
+      }),
+      ran(atFirst),
+    ),
   ];
   // Where nothing is known of a column, the sentence above the table says so once.
   return columns.filter(isKnown);

@@ -32,12 +32,18 @@ export function Source({ code }: PanelProps): ComponentChild {
   const under = new Set(pointed.value.map((row) => of[row] ?? -1));
   useLayoutEffect(() => chosen.current?.scrollIntoView({ block: "nearest" }), [at]);
   if (!files.length) {
-    return <p class="first">No source lines are known: the binary's debug information (gcc -g) was not found, or has none here.</p>;
+    return (
+      <p class="first">
+        No source lines are known: the binary's debug information (gcc -g) was not found, or has none here.
+      </p>
+    );
   }
   const hasText = answer.length("source.text") > 0;
   return (
     <>
-      {hasText ? null : <p class="first">The text was not found, only its line numbers: give its folder with --source-root.</p>}
+      {hasText ? null : (
+        <p class="first">The text was not found, only its line numbers: give its folder with --source-root.</p>
+      )}
       {files.map((file, number) => (
         <section key={file} aria-label={file}>
           <h3 title={file}>{file}</h3>
@@ -49,15 +55,46 @@ export function Source({ code }: PanelProps): ComponentChild {
                 const names = [under.has(row) && row >= 0 ? "pointed" : "", row === active && row >= 0 ? "active" : ""];
                 if (i && (all[i - 1]?.number ?? 0) + 1 < line.number) names.push("gap");
                 const rows = instructions.get(row) ?? [];
-                const text = line.pieces.map((piece, k) => <span key={k} class={piece.scope}>{piece.text}</span>);
+                const text = line.pieces.map((piece, k) => (
+                  <span key={k} class={piece.scope}>
+                    {piece.text}
+                  </span>
+                ));
                 return (
-                  <li key={line.number} ref={row === at && row >= 0 ? chosen : null} class={names.filter(Boolean).join(" ")} data-line={line.number} onMouseEnter={() => point(rows)} onMouseLeave={() => point([])}>
-                    <span class="times" title={row < 0 ? undefined : `${counted(samples[row] ?? 0, "sample")}, executed ${counted(executed[row] ?? NaN, "time")}`}>
-                      {row >= 0 && most ? <span class="bar" style={{ width: `${(100 * (weights[row] ?? 0)) / most}%` }} aria-hidden="true" /> : null}
+                  <li
+                    key={line.number}
+                    ref={row === at && row >= 0 ? chosen : null}
+                    class={names.filter(Boolean).join(" ")}
+                    data-line={line.number}
+                    onMouseEnter={() => point(rows)}
+                    onMouseLeave={() => point([])}
+                  >
+                    <span
+                      class="times"
+                      title={
+                        row < 0
+                          ? undefined
+                          : `${counted(samples[row] ?? 0, "sample")}, executed ${counted(executed[row] ?? NaN, "time")}`
+                      }
+                    >
+                      {row >= 0 && most ? (
+                        <span
+                          class="bar"
+                          style={{ width: `${(100 * (weights[row] ?? 0)) / most}%` }}
+                          aria-hidden="true"
+                        />
+                      ) : null}
                       <span class="over">{row >= 0 ? count(executed[row] ?? NaN) : ""}</span>
                     </span>
                     {row >= 0 ? (
-                      <button type="button" class="plain line" aria-label={`Line ${line.number}: show its instructions`} onClick={() => choose(code, best(code, rows))}>{line.number}</button>
+                      <button
+                        type="button"
+                        class="plain line"
+                        aria-label={`Line ${line.number}: show its instructions`}
+                        onClick={() => choose(code, best(code, rows))}
+                      >
+                        {line.number}
+                      </button>
                     ) : (
                       <span class="line">{line.number}</span>
                     )}
@@ -101,10 +138,22 @@ function linesOf(answer: Answer): Line[] {
   const out: Line[] = [];
   files.forEach((name, of) => {
     const mine = Array.from(where.keys()).filter((i) => where[i] === of);
-    const pieces = coloured(name, mine.map((i) => texts[i] ?? ""), String(answer.header["arch"]));
-    mine.forEach((i, k) => out.push({ file: of, number: numbers[i] ?? 0, row: rows.get(`${of} ${numbers[i]}`) ?? -1, pieces: pieces[k] ?? [] }));
+    const pieces = coloured(
+      name,
+      mine.map((i) => texts[i] ?? ""),
+      String(answer.header["arch"]),
+    );
+    mine.forEach((i, k) =>
+      out.push({
+        file: of,
+        number: numbers[i] ?? 0,
+        row: rows.get(`${of} ${numbers[i]}`) ?? -1,
+        pieces: pieces[k] ?? [],
+      }),
+    );
     if (!mine.length) {
-      for (let row = 0; row < number.length; row++) if (file[row] === of) out.push({ file: of, number: number[row] ?? 0, row, pieces: [] });
+      for (let row = 0; row < number.length; row++)
+        if (file[row] === of) out.push({ file: of, number: number[row] ?? 0, row, pieces: [] });
     }
   });
   return out;

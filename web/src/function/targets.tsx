@@ -26,7 +26,9 @@ export function Targets({ code }: PanelProps): ComponentChild {
   return (
     <>
       <Matrix code={code} sites={sites} />
-      {[...sites].map(([row, targets]) => <Site key={row} code={code} row={row} targets={targets} />)}
+      {[...sites].map(([row, targets]) => (
+        <Site key={row} code={code} row={row} targets={targets} />
+      ))}
     </>
   );
 }
@@ -45,7 +47,14 @@ function sitesOf({ answer }: Code): Map<number, Target[]> {
     const edge = edges[i] ?? 0;
     const found = sites.get(row) ?? [];
     if (!found.length) sites.set(row, found);
-    found.push({ to: to[edge] ?? "", column: column[i] ?? 0, count: counts[edge] ?? NaN, observed: observed[edge] ?? 0, share: share[i] ?? NaN, mispredicted: wrong[edge] ?? NaN });
+    found.push({
+      to: to[edge] ?? "",
+      column: column[i] ?? 0,
+      count: counts[edge] ?? NaN,
+      observed: observed[edge] ?? 0,
+      share: share[i] ?? NaN,
+      mispredicted: wrong[edge] ?? NaN,
+    });
   });
   return sites;
 }
@@ -64,8 +73,16 @@ function Matrix({ code, sites }: PanelProps & { sites: ReadonlyMap<number, reado
         <thead>
           <tr>
             <th scope="col">Share %</th>
-            {Array.from({ length: across }, (_, column) => <th key={column} scope="col" title={to[edges[column] ?? 0]}>{column + 1}</th>)}
-            {others ? <th scope="col" title={`${edges.length - across} other targets`}>others</th> : null}
+            {Array.from({ length: across }, (_, column) => (
+              <th key={column} scope="col" title={to[edges[column] ?? 0]}>
+                {column + 1}
+              </th>
+            ))}
+            {others ? (
+              <th scope="col" title={`${edges.length - across} other targets`}>
+                others
+              </th>
+            ) : null}
           </tr>
         </thead>
         <tbody>
@@ -75,7 +92,11 @@ function Matrix({ code, sites }: PanelProps & { sites: ReadonlyMap<number, reado
             const at = hex(code.address[row] ?? 0n);
             return (
               <tr key={row}>
-                <th scope="row" title={code.text[row]}><button type="button" class="plain" onClick={() => choose(code, row)}>{at}</button></th>
+                <th scope="row" title={code.text[row]}>
+                  <button type="button" class="plain" onClick={() => choose(code, row)}>
+                    {at}
+                  </button>
+                </th>
                 {Array.from({ length: across }, (_, column) => {
                   const target = by.get(column);
                   return target ? <Cell key={column} at={at} target={target} /> : <td key={column} />;
@@ -86,7 +107,9 @@ function Matrix({ code, sites }: PanelProps & { sites: ReadonlyMap<number, reado
           })}
         </tbody>
       </table>
-      {sites.size > down.length ? <p class="said">{count(sites.size - down.length)} other branches were taken less often.</p> : null}
+      {sites.size > down.length ? (
+        <p class="said">{count(sites.size - down.length)} other branches were taken less often.</p>
+      ) : null}
     </div>
   );
 }
@@ -95,7 +118,10 @@ function Cell({ at, target }: { at: string; target: Target }): ComponentChild {
   const { to, share, mispredicted } = target;
   const missed = Number.isNaN(mispredicted) ? "" : `, mispredicted ${percent(mispredicted)} %`;
   return (
-    <td title={`${at} to ${to}: ${count(target.count)}${missed}`} style={{ background: `color-mix(in srgb, var(--accent) ${Math.round(HEAT * share)}%, transparent)` }}>
+    <td
+      title={`${at} to ${to}: ${count(target.count)}${missed}`}
+      style={{ background: `color-mix(in srgb, var(--accent) ${Math.round(HEAT * share)}%, transparent)` }}
+    >
       {percent(share)}
     </td>
   );
@@ -104,26 +130,53 @@ function Cell({ at, target }: { at: string; target: Target }): ComponentChild {
 function Site({ code, row, targets }: PanelProps & { row: number; targets: readonly Target[] }): ComponentChild {
   const at = hex(code.address[row] ?? 0n);
   const rest = targets.slice(SHOWN);
-  const sum = (of: (target: Target) => number, over: readonly Target[] = rest): number => over.reduce((all, target) => all + of(target), 0);
+  const sum = (of: (target: Target) => number, over: readonly Target[] = rest): number =>
+    over.reduce((all, target) => all + of(target), 0);
   const few = (code.observed[code.block[row] ?? 0] ?? 0) < code.enough;
   return (
     <table class="site" aria-label={`Targets of ${at}`}>
       <caption>
-        <button type="button" class="plain" title={code.text[row]} onClick={() => choose(code, row)}>{at} {code.text[row]}</button>
+        <button type="button" class="plain" title={code.text[row]} onClick={() => choose(code, row)}>
+          {at} {code.text[row]}
+        </button>
       </caption>
       <thead>
-        <tr><th>Target</th><th>Taken</th><th>Share %</th><th>Missed %</th></tr>
+        <tr>
+          <th>Target</th>
+          <th>Taken</th>
+          <th>Share %</th>
+          <th>Missed %</th>
+        </tr>
       </thead>
       <tbody>
         {targets.slice(0, SHOWN).map((target) => (
           <tr key={target.column}>
-            <td class="target" title={target.to} data-number={target.column + 1}><Place name={target.to} /></td>
+            <td class="target" title={target.to} data-number={target.column + 1}>
+              <Place name={target.to} />
+            </td>
             <td>{count(target.count)}</td>
-            <td><Figure few={few}>{percent(target.share)}</Figure></td>
-            <td>{Number.isNaN(target.mispredicted) ? <Unknown why="The source does not record predictions." /> : <Figure few={target.observed < code.enough}>{percent(target.mispredicted)}</Figure>}</td>
+            <td>
+              <Figure few={few}>{percent(target.share)}</Figure>
+            </td>
+            <td>
+              {Number.isNaN(target.mispredicted) ? (
+                <Unknown why="The source does not record predictions." />
+              ) : (
+                <Figure few={target.observed < code.enough}>{percent(target.mispredicted)}</Figure>
+              )}
+            </td>
           </tr>
         ))}
-        {rest.length ? <tr><td>{rest.length} others</td><td>{count(sum((one) => one.count))}</td><td><Figure few={few}>{percent(sum((one) => one.share))}</Figure></td><td /></tr> : null}
+        {rest.length ? (
+          <tr>
+            <td>{rest.length} others</td>
+            <td>{count(sum((one) => one.count))}</td>
+            <td>
+              <Figure few={few}>{percent(sum((one) => one.share))}</Figure>
+            </td>
+            <td />
+          </tr>
+        ) : null}
       </tbody>
     </table>
   );

@@ -29,7 +29,13 @@ function Listed({ answer }: { answer: Answer }): ComponentChild {
       <div class="over-table">
         <nav aria-label="Rows" class="views">
           {VIEWS.map(({ name, title, hint }) => (
-            <button key={name} type="button" title={hint} aria-pressed={name === (edges ? "edges" : "sites")} onClick={() => change({ view: name === "sites" ? "" : name, sort: "" })}>
+            <button
+              key={name}
+              type="button"
+              title={hint}
+              aria-pressed={name === (edges ? "edges" : "sites")}
+              onClick={() => change({ view: name === "sites" ? "" : name, sort: "" })}
+            >
               {title}
             </button>
           ))}
@@ -69,12 +75,27 @@ function Targets({ answer, site }: { answer: Answer; site: number }): ComponentC
         <h2 title={name}>{name}</h2>
         <p class="summary">
           went to {count(targets)} {targets === 1 ? "place" : "places"}, {count(all)} times.
-          {missing ? ` Other, not listed: ${count(missing)} with ${count(all - listed)}, ${percent((all - listed) / all)} %.` : ""}
+          {missing
+            ? ` Other, not listed: ${count(missing)} with ${count(all - listed)}, ${percent((all - listed) / all)} %.`
+            : ""}
         </p>
-        {code ? <a class="button" href={linkTo("function", code)}>Show code</a> : null}
-        <button type="button" onClick={() => change({ site: "" })}>Close</button>
+        {code ? (
+          <a class="button" href={linkTo("function", code)}>
+            Show code
+          </a>
+        ) : null}
+        <button type="button" onClick={() => change({ site: "" })}>
+          Close
+        </button>
       </div>
-      <Table label="Targets" prefix="targets-" columns={columns} rows={rows.length} sort="-count" onOpen={(row) => open(answer, "to", rows[row] ?? -1)} />
+      <Table
+        label="Targets"
+        prefix="targets-"
+        columns={columns}
+        rows={rows.length}
+        sort="-count"
+        onOpen={(row) => open(answer, "to", rows[row] ?? -1)}
+      />
     </section>
   );
 }
@@ -86,7 +107,11 @@ function placeOf(answer: Answer, table: string, row: number): string {
 
 function siteRow(answer: Answer, place: string): number {
   if (!place) return -1;
-  return Array.from({ length: answer.length("sites.count") }, (_, row) => row).find((row) => placeOf(answer, "sites.", row) === place) ?? -1;
+  return (
+    Array.from({ length: answer.length("sites.count") }, (_, row) => row).find(
+      (row) => placeOf(answer, "sites.", row) === place,
+    ) ?? -1
+  );
 }
 
 /** The rows of branches that begin at a site. */
@@ -95,7 +120,9 @@ function targetRows(answer: Answer, site: number): number[] {
   const address = answer.bigs("from_address");
   const wanted = answer.bigs("sites.from_address")[site];
   const inside = answer.numbers("sites.from_module")[site];
-  return Array.from({ length: answer.length("count") }, (_, row) => row).filter((row) => address[row] === wanted && module[row] === inside);
+  return Array.from({ length: answer.length("count") }, (_, row) => row).filter(
+    (row) => address[row] === wanted && module[row] === inside,
+  );
 }
 
 /** The parameters of the function screen for one end of a branch; null where no function is known. */
@@ -119,10 +146,14 @@ function open(answer: Answer, end: string, row: number): void {
 }
 
 function summaryOf(answer: Answer): string {
-  const [sites, branches, all, shown] = ["sites", "branches", "count", "shown"].map((name) => Number(answer.header[name] ?? 0)) as [number, number, number, number];
+  const [sites, branches, all, shown] = ["sites", "branches", "count", "shown"].map((name) =>
+    Number(answer.header[name] ?? 0),
+  ) as [number, number, number, number];
   const rows = answer.length("count");
   const said = `${sites === 1 ? "1 branch instruction was" : `${count(sites)} branch instructions were`} taken ${counted(all, "time")}, along ${counted(branches, "edge")}.`;
-  return rows === branches ? said : `${said} The hottest ${count(rows)} are here: ${percent(shown / (all || 1))} % of that.`;
+  return rows === branches
+    ? said
+    : `${said} The hottest ${count(rows)} are here: ${percent(shown / (all || 1))} % of that.`;
 }
 
 const UNREPORTED = "The processor did not report it.";
@@ -130,13 +161,17 @@ const NO_NAME = "No symbol is known there.";
 
 /** The kind of each branch, where the source says it of any. */
 function typeColumn(types: readonly string[]): Column[] {
-  return types.some(Boolean) ? [textColumn("type", "Type", types, { width: 5, unknown: "The record does not say." })] : [];
+  return types.some(Boolean)
+    ? [textColumn("type", "Type", types, { width: 5, unknown: "The record does not say." })]
+    : [];
 }
 
 /** How often branches are taken. */
 function countColumns(answer: Answer, of: (name: string) => Numbers): Column[] {
   const { basis, replaced } = countsOf(answer);
-  const hint = replaced ? "How often it was taken, by the estimate." : "Entries of branch stacks: as often as it was observed.";
+  const hint = replaced
+    ? "How often it was taken, by the estimate."
+    : "Entries of branch stacks: as often as it was observed.";
   return [
     numberColumn("count", replaced ? "Executions" : "Taken", of("count"), count, { width: 5.7, hint }),
     numberColumn("share", shareTitle(basis), of("share"), percent, {
@@ -147,12 +182,14 @@ function countColumns(answer: Answer, of: (name: string) => Numbers): Column[] {
       hint: "Of all branches that were taken. The longest bar is the largest share.",
     }),
     ...(of("noise").some((value: number) => !Number.isNaN(value))
-      ? [numberColumn("noise", "Noise", of("noise"), percent, {
-          unit: "%",
-          width: 4.5,
-          few: fewOf(answer, of),
-          hint: "Standard error of the share, in points: in two of three recordings it is at most that far off.",
-        })]
+      ? [
+          numberColumn("noise", "Noise", of("noise"), percent, {
+            unit: "%",
+            width: 4.5,
+            few: fewOf(answer, of),
+            hint: "Standard error of the share, in points: in two of three recordings it is at most that far off.",
+          }),
+        ]
       : []),
   ];
 }
@@ -168,7 +205,12 @@ function rateColumns(numbers: (name: string) => Numbers, few: (row: number) => b
       hint: "Of the times that it was taken.",
       unknown: UNREPORTED,
     }),
-    numberColumn("cycles", "Cycles", numbers("cycles"), decimal, { width: 4.5, few, hint: "Since the branch before it, on average.", unknown: UNREPORTED }),
+    numberColumn("cycles", "Cycles", numbers("cycles"), decimal, {
+      width: 4.5,
+      few,
+      hint: "Since the branch before it, on average.",
+      unknown: UNREPORTED,
+    }),
   ];
 }
 
@@ -196,17 +238,32 @@ function siteColumns(answer: Answer): Column[] {
     }),
     ...typeColumn(answer.texts("sites.type")),
     ...countColumns(answer, of),
-    numberColumn("wrong", "Mispredicts", of("wrong"), count, { width: 6.8, hint: "Entries that were mispredicted.", unknown: UNREPORTED }),
+    numberColumn("wrong", "Mispredicts", of("wrong"), count, {
+      width: 6.8,
+      hint: "Entries that were mispredicted.",
+      unknown: UNREPORTED,
+    }),
     ...rateColumns(of, fewOf(answer, of)),
     {
       ...targets,
       cell: (row) => (
-        <button type="button" class="cell-button" tabIndex={-1} title="Show the targets" onClick={() => change({ site: placeOf(answer, "sites.", row) })}>
+        <button
+          type="button"
+          class="cell-button"
+          tabIndex={-1}
+          title="Show the targets"
+          onClick={() => change({ site: placeOf(answer, "sites.", row) })}
+        >
           {number(row)}
         </button>
       ),
     },
-    textColumn("to_function", "Most often to", answer.texts("sites.to_function"), { grow: 1, width: 8, hint: "Its most frequent target.", unknown: NO_NAME }),
+    textColumn("to_function", "Most often to", answer.texts("sites.to_function"), {
+      grow: 1,
+      width: 8,
+      hint: "Its most frequent target.",
+      unknown: NO_NAME,
+    }),
     textColumn("from", "Address", answer.texts("sites.from"), { width: 9.2, hint: "As linked." }),
   ];
   return withNames(columns);
@@ -215,7 +272,8 @@ function siteColumns(answer: Answer): Column[] {
 /** Where no function has a name, the addresses take the place of names. */
 function withNames(columns: readonly Column[]): Column[] {
   const isName = ({ key }: Column): boolean => key.endsWith("_function");
-  if (columns.some((column) => isName(column) && (column.values as readonly string[]).some(Boolean))) return [...columns];
+  if (columns.some((column) => isName(column) && (column.values as readonly string[]).some(Boolean)))
+    return [...columns];
   const isPlace = ({ key }: Column): boolean => key === "from" || key === "to";
   const places = columns.filter(isPlace).map((column) => ({ ...column, grow: 1 }));
   return [...places, ...columns.filter((column) => !isName(column) && !isPlace(column))];
@@ -253,9 +311,19 @@ function targetColumns(answer: Answer, site: number, rows: readonly number[]): C
   const taken = numbers("count");
   const few = fewOf(answer, numbers);
   return [
-    textColumn("to_function", "To", texts("to_function"), { grow: 1, unknown: NO_NAME, link: (row) => linkOf(answer, "to")(rows[row] ?? -1) }),
+    textColumn("to_function", "To", texts("to_function"), {
+      grow: 1,
+      unknown: NO_NAME,
+      link: (row) => linkOf(answer, "to")(rows[row] ?? -1),
+    }),
     numberColumn("count", countsOf(answer).replaced ? "Executions" : "Taken", taken, count),
-    numberColumn("share", "Of the site", taken.map((value) => value / all), percent, { few, unit: "%", width: 10, bar: 1, hint: "Of the times that this branch was taken." }),
+    numberColumn(
+      "share",
+      "Of the site",
+      taken.map((value) => value / all),
+      percent,
+      { few, unit: "%", width: 10, bar: 1, hint: "Of the times that this branch was taken." },
+    ),
     ...rateColumns(numbers, few),
     textColumn("to", "Address", texts("to"), { width: 9, hint: "As linked." }),
   ];

@@ -16,7 +16,11 @@ export function Function(): ComponentChild {
   const chosen = start ? { at_module, start } : { name };
   const asked = useAnswer(start || name ? "function" : null, { ...counts.value, ...chosen });
   if (!start && !name) {
-    return <p class="first">Choose a function in <a href={linkTo("hot")}>Hot</a>: Enter, or a click on its name.</p>;
+    return (
+      <p class="first">
+        Choose a function in <a href={linkTo("hot")}>Hot</a>: Enter, or a click on its name.
+      </p>
+    );
   }
   return <Answered asked={asked}>{(answer) => <Whole answer={answer} />}</Answered>;
 }
@@ -28,9 +32,17 @@ function Whole({ answer }: { answer: Answer }): ComponentChild {
     String(header["module"]),
     `${header["start"]} to ${header["end"]}`,
     counted(Number(header["samples"]), "sample"),
-    header["executed"] === null ? null : `${count(Number(header["executed"]))} instructions ${countsOf(answer).replaced ? "executed" : "seen"}`,
-    header["ipc"] === null ? (code.missing ? null : "cycles not recorded") : `${decimal(Number(header["ipc"]))} instructions per cycle`,
-    code.missing || answer.numbers("blocks.mispredicted").some((value: number) => !Number.isNaN(value)) ? null : "mispredictions not known",
+    header["executed"] === null
+      ? null
+      : `${count(Number(header["executed"]))} instructions ${countsOf(answer).replaced ? "executed" : "seen"}`,
+    header["ipc"] === null
+      ? code.missing
+        ? null
+        : "cycles not recorded"
+      : `${decimal(Number(header["ipc"]))} instructions per cycle`,
+    code.missing || answer.numbers("blocks.mispredicted").some((value: number) => !Number.isNaN(value))
+      ? null
+      : "mispredictions not known",
   ];
   return (
     <>
@@ -39,7 +51,11 @@ function Whole({ answer }: { answer: Answer }): ComponentChild {
         <p>{facts.filter(Boolean).join(", ")}</p>
       </div>
       {code.missing ? null : <Counts answer={answer} />}
-      {code.missing ? <p class="refusal">No counts of executions: {code.missing}. {header["hint"]}</p> : null}
+      {code.missing ? (
+        <p class="refusal">
+          No counts of executions: {code.missing}. {header["hint"]}
+        </p>
+      ) : null}
       <div class="sides">
         <Listing key={`${header["module_row"]} ${header["start"]}`} code={code} />
         <Beside code={code} />
@@ -56,7 +72,13 @@ function Beside({ code }: { code: Code }): ComponentChild {
     <section class="beside" aria-label="Beside the assembly">
       <nav aria-label="Panels">
         {PANELS.map(({ name, title }) => (
-          <button key={name} type="button" class="tab" aria-pressed={name === panel.name} onClick={() => change({ beside: name })}>
+          <button
+            key={name}
+            type="button"
+            class="tab"
+            aria-pressed={name === panel.name}
+            onClick={() => change({ beside: name })}
+          >
             {title}
           </button>
         ))}

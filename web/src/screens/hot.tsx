@@ -13,14 +13,21 @@ import type { Answer } from "../wire.ts";
 export function Hot(): ComponentChild {
   const asked = useAnswer("hot", counts.value);
   const overview = useOverview().answer;
-  return <Answered asked={asked}>{(answer) => <Functions answer={answer} events={overview?.texts("events.name") ?? []} />}</Answered>;
+  return (
+    <Answered asked={asked}>
+      {(answer) => <Functions answer={answer} events={overview?.texts("events.name") ?? []} />}
+    </Answered>
+  );
 }
 
 function Functions({ answer, events }: { answer: Answer; events: string[] }): ComponentChild {
   const columns = useMemo(() => columnsOf(answer, events), [answer, events.length]);
   return (
     <>
-      <p class="first">{String(answer.header["first"])}{others(answer)}</p>
+      <p class="first">
+        {String(answer.header["first"])}
+        {others(answer)}
+      </p>
       <Counts answer={answer} />
       <Table
         label="Functions"
@@ -40,14 +47,18 @@ function Functions({ answer, events }: { answer: Answer; events: string[] }): Co
 /** What the rows that were not sent come to. */
 function others(answer: Answer): string {
   const { rows = 0, samples = 0, share = 0 } = answer.header["other"] as Record<string, number>;
-  return rows ? ` Other, not listed: ${counted(rows, "function")} with ${counted(samples, "sample")}, ${percent(share)} %.` : "";
+  return rows
+    ? ` Other, not listed: ${counted(rows, "function")} with ${counted(samples, "sample")}, ${percent(share)} %.`
+    : "";
 }
 
 /** The parameters of the function screen; null where the row is no function whose code is known. */
 function placeOf(answer: Answer, row: number): Record<string, string> | null {
   const start = answer.bigs("start")[row];
   const module = answer.numbers("module_row")[row];
-  return start && module !== undefined && module >= 0 ? { at_module: String(module), start: `0x${start.toString(16)}` } : null;
+  return start && module !== undefined && module >= 0
+    ? { at_module: String(module), start: `0x${start.toString(16)}` }
+    : null;
 }
 
 const NO_CODE = "No branch stacks, or their code is not available: see the notes.";
@@ -88,9 +99,25 @@ function columnsOf(answer: Answer, events: string[]): Column[] {
         return place && linkTo("function", place);
       },
     }),
-    textColumn("module", "Module", answer.texts("module"), { width: several ? 5.5 : 6.5, grow: 1, unknown: "Nothing was mapped there." }),
-    ...(several ? [textColumn("event", "Event", Array.from(event, (row) => events[row] ?? ""), { width: 6.3, grow: 0.5 })] : []),
-    numberColumn("samples", "Samples", samples, count, { width: 6, hint: "Samples whose own address is in the function." }),
+    textColumn("module", "Module", answer.texts("module"), {
+      width: several ? 5.5 : 6.5,
+      grow: 1,
+      unknown: "Nothing was mapped there.",
+    }),
+    ...(several
+      ? [
+          textColumn(
+            "event",
+            "Event",
+            Array.from(event, (row) => events[row] ?? ""),
+            { width: 6.3, grow: 0.5 },
+          ),
+        ]
+      : []),
+    numberColumn("samples", "Samples", samples, count, {
+      width: 6,
+      hint: "Samples whose own address is in the function.",
+    }),
     numberColumn("share", shareTitle(of), share, percent, {
       unit: "%",
       width: shareWidth(of),
@@ -100,16 +127,20 @@ function columnsOf(answer: Answer, events: string[]): Column[] {
       unknown: NO_CODE,
     }),
     ...(!replaced
-      ? [numberColumn("noise", "Noise", noise, percent, {
-          unit: "%",
-          width: 4.5,
-          few: (row) => observed(row) < enough,
-          hint: "Standard error of the share, in points: in two of three recordings it is at most that far off.",
-        })]
+      ? [
+          numberColumn("noise", "Noise", noise, percent, {
+            unit: "%",
+            width: 4.5,
+            few: (row) => observed(row) < enough,
+            hint: "Standard error of the share, in points: in two of three recordings it is at most that far off.",
+          }),
+        ]
       : []),
     numberColumn("instructions", replaced ? "Executed" : "Instructions", instructions, count, {
       width: 7,
-      hint: replaced ? "Instructions executed, by the estimate." : "Instructions in the ranges of branch stacks: as often as they were observed.",
+      hint: replaced
+        ? "Instructions executed, by the estimate."
+        : "Instructions in the ranges of branch stacks: as often as they were observed.",
       unknown: NO_CODE,
     }),
     numberColumn("mispredicted", "Mispredicted", answer.numbers("mispredicted"), percent, {

@@ -28,6 +28,18 @@ export const SCREENS: readonly Screen[] = [
   { name: "function", title: "Function", question: "Which way, how often, how surely?", show: Function },
   { name: "branches", title: "Branches", question: "What is predictable?", show: Branches },
   { name: "time", title: "Time", question: "When did it change?", show: Time },
-  { name: "diff", title: "Diff", question: "What has a larger or smaller share than before?", show: Diff, compares: true },
-  { name: "capture", title: "Capture", question: "What was recorded, and what is missing?", show: Capture, unsampled: true },
+  {
+    name: "diff",
+    title: "Diff",
+    question: "What has a larger or smaller share than before?",
+    show: Diff,
+    compares: true,
+  },
+  {
+    name: "capture",
+    title: "Capture",
+    question: "What was recorded, and what is missing?",
+    show: Capture,
+    unsampled: true,
+  },
 ];

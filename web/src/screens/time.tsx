@@ -56,7 +56,15 @@ function Rates({ answer }: { answer: Answer }): ComponentChild {
       <div class="over-table">
         <nav aria-label="Rows" class="views">
           {VIEWS.map((one) => (
-            <button key={one.by} type="button" title={one.hint} aria-pressed={one.by === by} onClick={() => change({ by: one.by })}>{one.title}</button>
+            <button
+              key={one.by}
+              type="button"
+              title={one.hint}
+              aria-pressed={one.by === by}
+              onClick={() => change({ by: one.by })}
+            >
+              {one.title}
+            </button>
           ))}
         </nav>
         <label title="The same numbers, of all samples, as rows.">
@@ -65,7 +73,13 @@ function Rates({ answer }: { answer: Answer }): ComponentChild {
         <p class="summary">{lossesOf(answer)}</p>
       </div>
       {table ? (
-        <Table label="Parts of the time" columns={columns} rows={parts} sort="from" onOpen={(row) => isLive() && change(timesOf(row, parts, from, length))} />
+        <Table
+          label="Parts of the time"
+          columns={columns}
+          rows={parts}
+          sort="from"
+          onOpen={(row) => isLive() && change(timesOf(row, parts, from, length))}
+        />
       ) : (
         <div class="rates" role="region" aria-label="Rates over time" tabIndex={0}>
           <Axis from={from} length={length} />
@@ -73,7 +87,14 @@ function Rates({ answer }: { answer: Answer }): ComponentChild {
             <section key={`${ids[group]} ${name}`} aria-label={name} data-group={group}>
               <h2 title={name}>
                 {(ids[group] ?? -1) >= 0 && isLive() ? (
-                  <button type="button" class="plain" title={`Show only ${name}`} onClick={() => change({ [filter]: String(ids[group]) })}>{name}</button>
+                  <button
+                    type="button"
+                    class="plain"
+                    title={`Show only ${name}`}
+                    onClick={() => change({ [filter]: String(ids[group]) })}
+                  >
+                    {name}
+                  </button>
                 ) : (
                   name
                 )}
@@ -85,9 +106,19 @@ function Rates({ answer }: { answer: Answer }): ComponentChild {
                 return (
                   <figure key={measure.name} data-measure={measure.name}>
                     <figcaption>
-                      {measure.title}: {pointed < 0 ? `at most ${measure.text(most)}` : `${at}${measure.text(values[pointed] ?? NaN)}`}
+                      {measure.title}:{" "}
+                      {pointed < 0 ? `at most ${measure.text(most)}` : `${at}${measure.text(values[pointed] ?? NaN)}`}
                     </figcaption>
-                    <TimeChart values={values} most={most} from={from} length={length} live={isLive()} height={group ? LOW : HEIGHT} label={`${measure.title} of ${name} over time, at most ${measure.text(most)}`} onPoint={setPointed} />
+                    <TimeChart
+                      values={values}
+                      most={most}
+                      from={from}
+                      length={length}
+                      live={isLive()}
+                      height={group ? LOW : HEIGHT}
+                      label={`${measure.title} of ${name} over time, at most ${measure.text(most)}`}
+                      onPoint={setPointed}
+                    />
                   </figure>
                 );
               })}
@@ -105,10 +136,17 @@ function Axis({ from, length }: { from: number; length: number }): ComponentChil
   const step = power * ([1, 2, 5].find((times) => length / (times * power) <= TICKS) ?? 10);
   const digits = Math.max(0, -Math.floor(Math.log10(step / 1e9)));
   const first = Math.ceil(from / step);
-  const ticks = Array.from({ length: Math.max(0, Math.floor((from + length * LAST) / step) - first + 1) }, (_, i) => (first + i) * step);
+  const ticks = Array.from(
+    { length: Math.max(0, Math.floor((from + length * LAST) / step) - first + 1) },
+    (_, i) => (first + i) * step,
+  );
   return (
     <div class="axis" aria-hidden="true">
-      {ticks.map((at) => <span key={at} style={{ left: `${(100 * (at - from)) / length}%` }}>{(at / 1e9).toFixed(digits)} s</span>)}
+      {ticks.map((at) => (
+        <span key={at} style={{ left: `${(100 * (at - from)) / length}%` }}>
+          {(at / 1e9).toFixed(digits)} s
+        </span>
+      ))}
     </div>
   );
 }
@@ -127,9 +165,15 @@ function measuresOf(answer: Answer, each: number): Measure[] {
   const rate = Float64Array.from(wrong, (value, i) => value / (value + (right[i] ?? 0)));
   return [
     { name: "samples", title: "Samples a second", values: aSecond("samples"), text: short },
-    ...(answer.header["branches"] ? [{ name: "branches", title: "Branches a second", values: aSecond("branches"), text: short }] : []),
-    ...(answer.header["predictions"] ? [{ name: "mispredicted", title: "Mispredicted", values: rate, text: (value: number) => `${percent(value)} %` }] : []),
-    ...(Number(answer.header["lost_in_time"]) ? [{ name: "lost", title: "Lost a second", values: aSecond("lost"), text: short }] : []),
+    ...(answer.header["branches"]
+      ? [{ name: "branches", title: "Branches a second", values: aSecond("branches"), text: short }]
+      : []),
+    ...(answer.header["predictions"]
+      ? [{ name: "mispredicted", title: "Mispredicted", values: rate, text: (value: number) => `${percent(value)} %` }]
+      : []),
+    ...(Number(answer.header["lost_in_time"])
+      ? [{ name: "lost", title: "Lost a second", values: aSecond("lost"), text: short }]
+      : []),
   ];
 }
 
@@ -146,18 +190,37 @@ function lossesOf(answer: Answer): string {
   return Number(answer.header["lost_in_time"]) ? `${said}.` : `${said}; the source does not say when.`;
 }
 
-function columnsOf(answer: Answer, measures: readonly Measure[], parts: number, from: number, length: number): Column[] {
+function columnsOf(
+  answer: Answer,
+  measures: readonly Measure[],
+  parts: number,
+  from: number,
+  length: number,
+): Column[] {
   const of = (name: string): Numbers => answer.numbers(name).subarray(0, parts);
   const starts = Float64Array.from({ length: parts }, (_, part) => from + (length * part) / parts);
-  const rate = (name: string): Numbers => measures.find((one) => one.name === name)?.values.subarray(0, parts) ?? new Float64Array(parts).fill(NaN);
+  const rate = (name: string): Numbers =>
+    measures.find((one) => one.name === name)?.values.subarray(0, parts) ?? new Float64Array(parts).fill(NaN);
   const missing = "The source does not say.";
   return [
-    numberColumn("from", "From", starts, (value) => seconds(value, length), { unit: "s", width: 7, hint: "Since the first event." }),
+    numberColumn("from", "From", starts, (value) => seconds(value, length), {
+      unit: "s",
+      width: 7,
+      hint: "Since the first event.",
+    }),
     numberColumn("samples", "Samples", of("samples"), count, { bar: largest(of("samples")) }),
     numberColumn("samples_rate", "Samples/s", rate("samples"), short, { width: 7 }),
     numberColumn("branches", "Branches", of("branches"), count, { hint: "Entries of branch stacks." }),
     numberColumn("branches_rate", "Branches/s", rate("branches"), short, { width: 7, unknown: missing }),
-    numberColumn("mispredicted", "Mispredicted", rate("mispredicted"), percent, { unit: "%", width: 8, hint: "Of the branches whose prediction is known.", unknown: missing }),
-    numberColumn("lost", "Lost", answer.length("lost") ? of("lost") : new Float64Array(parts).fill(NaN), count, { hint: "Samples and other records.", unknown: missing }),
+    numberColumn("mispredicted", "Mispredicted", rate("mispredicted"), percent, {
+      unit: "%",
+      width: 8,
+      hint: "Of the branches whose prediction is known.",
+      unknown: missing,
+    }),
+    numberColumn("lost", "Lost", answer.length("lost") ? of("lost") : new Float64Array(parts).fill(NaN), count, {
+      hint: "Samples and other records.",
+      unknown: missing,
+    }),
   ];
 }
