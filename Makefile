@@ -22,7 +22,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # One more than there are processors: a quarter of the time, tests wait for what they have started.
 WORKERS ?= $(shell $(PYTHON) -c 'import os; print(len(os.sched_getaffinity(0)) + 1)' 2>/dev/null || echo auto)
 
-.PHONY: demo test suite go test-tools lint style types bench kernel peers wheels fuzz docs screenshots man web libtbrw arm64 etw-layouts windows-check clean
+.PHONY: demo test suite go test-tools lint style web-style types bench kernel peers wheels fuzz docs screenshots man web libtbrw arm64 etw-layouts windows-check clean
 
 demo: $(VENV)/installed $(VENV)/native ## install, record a program (or open the packaged capture), report it
 	@$(BIN)/python -m lastbranch.demo
@@ -49,6 +49,10 @@ style: $(VENV)/developer $(VENV)/native
 	$(BIN)/ruff format --check
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/python tests/house.py
+	$(if $(wildcard web/node_modules),@$(MAKE) --no-print-directory web-style,@echo "web/: not checked (make web-style needs node 20 or later)")
+
+web-style: web/node_modules ## format and lint the sources of the viewer's page (prettier, eslint)
+	cd web && npm run --silent lint
 
 types: $(VENV)/developer $(VENV)/native
 	$(BIN)/mypy

@@ -39,6 +39,14 @@ def test_the_sources_are_well_typed() -> None:
     assert (done.returncode, done.stdout) == (0, "")
 
 
+def test_what_the_page_computes() -> None:
+    """The unit tests in web/test: the wire format, numbers as text, flame graphs, the arithmetic of time charts."""
+    node_modules()
+    done = subprocess.run(["node", "test/run.mjs"], cwd=ROOT / "web", capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "\n# fail 0\n" in done.stdout
+
+
 def test_the_page_names_no_other_place() -> None:
     for name in ("index.html", "app.css", "app.js"):
         addresses = set(re.findall(rb"https?://[^\s\"'`)]+", page.asset(name)))

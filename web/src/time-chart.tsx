@@ -4,10 +4,8 @@ import type { ComponentChild } from "preact";
 import { useState } from "preact/hooks";
 import { largest } from "./format.ts";
 import { change, filters } from "./state.ts";
+import { chosen, outline, share } from "./time-range.ts";
 import type { Numbers } from "./wire.ts";
-
-const CLICK = 0.005; // a shorter part of the width is no choice
-const DISTINCT = 1000; // places on the width: more digits of a time mean nothing
 
 interface TimeChartProps {
   /** Of equal parts of the time; NaN is not known. */
@@ -38,13 +36,13 @@ export function TimeChart(props: TimeChartProps): ComponentChild {
   const { from: first, to: last } = filters.value;
   const [drag, setDrag] = useState<Drag | null>(null);
   const { values, from, length, most = largest(values) } = drag?.over ?? props;
-  const share = (time: string | undefined, none: number): number => (time ? Math.max(0, Math.min(1, (Number(time) - from) / length)) : none);
-  const [low, high] = drag ? [Math.min(...drag.ends), Math.max(...drag.ends)] : [share(first, 0), share(last, 1)];
+  const [low, high] = drag
+    ? [Math.min(...drag.ends), Math.max(...drag.ends)]
+    : [share(first, 0, from, length), share(last, 1, from, length)];
   const at = ({ currentTarget, clientX }: PointerEvent & { currentTarget: Element }): number => {
     const { left, width } = currentTarget.getBoundingClientRect();
     return Math.max(0, Math.min(1, (clientX - left) / width));
   };
-  const steps = Array.from(values, (value, i) => `V${(height * (1 - (value || 0) / (most || 1))).toFixed(1)}H${i + 1}`).join("");
   return (
     <svg
       class={live ? "timeline live" : "timeline"}
@@ -67,15 +65,13 @@ export function TimeChart(props: TimeChartProps): ComponentChild {
       onPointerUp={() => {
         if (!drag) return;
         setDrag(null);
-        const unit = 10 ** Math.max(0, Math.floor(Math.log10(length / DISTINCT)));
-        const time = (part: number): string => String(Math.round((from + part * length) / unit) * unit);
-        const all = high - low < CLICK;
-        // Up to the edge is up to the end, also when a recording has grown.
-        change({ from: all || low <= 0 ? "" : time(low), to: all || high >= 1 ? "" : time(high) });
+        change(chosen(low, high, from, length));
       }}
     >
-      <title>{label}.{live ? " Drag to choose a part of the time; click to choose all." : ""}</title>
-      <path d={`M0 ${height}${steps}V${height}Z`} />
+      <title>
+        {label}.{live ? " Drag to choose a part of the time; click to choose all." : ""}
+      </title>
+      <path d={outline(values, most, height)} />
       {low > 0 || high < 1 ? (
         <>
           <rect class="outside" x="0" y="0" width={`${100 * low}%`} height={height} />

@@ -185,7 +185,7 @@ def _page(facts: str, data: str) -> bytes:
     html = page.asset("index.html").decode()
     for mark, text in (
         ("<!-- policy -->", f'<meta http-equiv="Content-Security-Policy" content="{policy}">'),
-        ('<link rel="stylesheet" href="app.css">', f"<style>{style}</style>"),
+        ('<link rel="stylesheet" href="app.css" />', f"<style>{style}</style>"),
         ('<script src="app.js"></script>', f"{facts}\n{data}\n{licences}\n{worker}\n<script>{script}</script>"),
     ):
         before, found, after = html.partition(mark)

@@ -16,10 +16,14 @@ export function Capture(): ComponentChild {
   const which = isLive() ? {} : filters.value;
   return (
     <div class="scrolled" tabIndex={0} role="region" aria-label="Capture">
-      {Object.keys(filters.value).length ? <p class="hint">This screen is about all of the capture: filters change nothing here.</p> : null}
+      {Object.keys(filters.value).length ? (
+        <p class="hint">This screen is about all of the capture: filters change nothing here.</p>
+      ) : null}
       <h2>Check</h2>
-      <Answered asked={useAnswer("findings", which)}>{(answer) => <Findings answer={answer} />}</Answered>
-      <Answered asked={useAnswer("capture", which)}>{(answer) => <Whole facts={answer.header} overview={overview} />}</Answered>
+      <Answered asked={useAnswer("findings", which)}>{(findings) => <Findings answer={findings} />}</Answered>
+      <Answered asked={useAnswer("capture", which)}>
+        {(capture) => <Whole facts={capture.header} overview={overview} />}
+      </Answered>
       {isLive() ? <Doctor /> : null}
       <Licences />
     </div>
@@ -27,15 +31,22 @@ export function Capture(): ComponentChild {
 }
 
 function Findings({ answer }: { answer: Answer }): ComponentChild {
-  const [severity = [], name = [], means = [], seen = [], remedy = []] = ["severity", "name", "means", "seen", "remedy"].map((column) =>
-    answer.texts(column),
-  );
+  const [severity = [], name = [], means = [], seen = [], remedy = []] = [
+    "severity",
+    "name",
+    "means",
+    "seen",
+    "remedy",
+  ].map((column) => answer.texts(column));
   if (!severity.length) return <p>Nothing is missing or wrong.</p>;
   return (
     <ul class="findings">
       {severity.map((how, i) => (
         <li key={i} class={how}>
-          <strong>{how}: {name[i]}</strong> {means[i]}
+          <strong>
+            {how}: {name[i]}
+          </strong>{" "}
+          {means[i]}
           <dl>
             <dt>Seen</dt>
             <dd>{seen[i]}</dd>
@@ -51,7 +62,21 @@ function Findings({ answer }: { answer: Answer }): ComponentChild {
 type Facts = { [name: string]: Json };
 
 function Whole({ facts, overview }: { facts: Facts; overview: Answer | null }): ComponentChild {
-  const { machine, clock, time, events, modules, lost, undecoded_bytes, damage, header, records, streams, captures, ...rest } = facts;
+  const {
+    machine,
+    clock,
+    time,
+    events,
+    modules,
+    lost,
+    undecoded_bytes,
+    damage,
+    header,
+    records,
+    streams,
+    captures,
+    ...rest
+  } = facts;
   const { throttles, ...losses } = one(lost);
   const throttled = throttles ? `${count(Number(throttles))} ${throttles === 1 ? "time" : "times"}` : null; // the kernel paused sampling: no record was lost
   const recording: Facts = { ...rest, ...one(header), clock: one(clock)["name"] ?? null, ...one(time), throttled };
@@ -60,11 +85,20 @@ function Whole({ facts, overview }: { facts: Facts; overview: Answer | null }): 
       <div class="columns">
         <Section title="Recording" facts={recording} />
         <Section title="Machine" facts={one(machine)} />
-        <Section title="Losses" facts={{ ...losses, ...prefixed("not decoded", one(undecoded_bytes), "bytes") }} none="None are recorded." />
+        <Section
+          title="Losses"
+          facts={{ ...losses, ...prefixed("not decoded", one(undecoded_bytes), "bytes") }}
+          none="None are recorded."
+        />
       </div>
       {many(captures).length > 1 ? <Rows title="Captures" rows={many(captures)} /> : null}
       <Rows title="Damage" rows={many(damage)} />
-      <Rows title="Events" rows={many(events).map(({ programming: _, branch_select_kind: _kind, branch_select: _select, ...event }) => event)} />
+      <Rows
+        title="Events"
+        rows={many(events).map(
+          ({ programming: _, branch_select_kind: _kind, branch_select: _select, ...event }) => event,
+        )}
+      />
       {overview ? <Processes overview={overview} /> : null}
       <Modules modules={many(modules)} overview={overview} windows={/^windows/i.test(String(one(machine)["os"]))} />
       <Records records={one(records)} />
@@ -99,7 +133,16 @@ const READ: Record<string, { name: string; text(value: number): string }> = {
   first_sample_unix_ns: { name: "first sample at", text: (ns) => new Date(ns / 1e6).toISOString() },
 };
 /** Of these 0 is "not known". */
-const SIZES = ["period", "frequency", "memory_bytes", "page_size", "cpus_online", "cpus_available", "numa_nodes", "bits"];
+const SIZES = [
+  "period",
+  "frequency",
+  "memory_bytes",
+  "page_size",
+  "cpus_online",
+  "cpus_available",
+  "numa_nodes",
+  "bits",
+];
 
 function isKnown(name: string, value: Json | undefined): value is NonNullable<Json> {
   return value !== null && value !== undefined && value !== "" && !(value === 0 && SIZES.includes(name));
@@ -109,16 +152,23 @@ function isKnown(name: string, value: Json | undefined): value is NonNullable<Js
 function flat(name: string, value: Json): ComponentChild[] {
   if (!isKnown(name, value)) return [];
   if (Array.isArray(value) && !value.length) return [];
-  if (typeof value === "object" && !Array.isArray(value)) return Object.entries(value).flatMap(([key, inner]) => flat(`${name} ${key}`, inner));
+  if (typeof value === "object" && !Array.isArray(value))
+    return Object.entries(value).flatMap(([key, inner]) => flat(`${name} ${key}`, inner));
   const read = typeof value === "number" ? READ[name] : undefined;
-  return [<dt key={name}>{read?.name ?? name.replaceAll("_", " ")}</dt>, <dd key={`${name}=`}>{read ? read.text(value as number) : textOf(value)}</dd>];
+  return [
+    <dt key={name}>{read?.name ?? name.replaceAll("_", " ")}</dt>,
+    <dd key={`${name}=`}>{read ? read.text(value as number) : textOf(value)}</dd>,
+  ];
 }
 
 function textOf(value: Json): string {
   if (typeof value === "number") return count(value);
   if (typeof value === "boolean") return value ? "yes" : "no";
   if (Array.isArray(value)) return value.map(textOf).join(", ");
-  if (value !== null && typeof value === "object") return Object.entries(value).map(([key, inner]) => `${key} ${textOf(inner)}`).join(", ");
+  if (value !== null && typeof value === "object")
+    return Object.entries(value)
+      .map(([key, inner]) => `${key} ${textOf(inner)}`)
+      .join(", ");
   return value === null ? "" : String(value);
 }
 
@@ -132,11 +182,21 @@ function Rows({ title, rows }: { title: string; rows: Facts[] }): ComponentChild
       <h2>{title}</h2>
       <table aria-label={title}>
         <thead>
-          <tr>{columns.map((name) => <th key={name} scope="col">{name.replaceAll("_", " ")}</th>)}</tr>
+          <tr>
+            {columns.map((name) => (
+              <th key={name} scope="col">
+                {name.replaceAll("_", " ")}
+              </th>
+            ))}
+          </tr>
         </thead>
         <tbody>
           {rows.map((row, i) => (
-            <tr key={i}>{columns.map((name) => <td key={name}>{shown(row, name) || UNKNOWN}</td>)}</tr>
+            <tr key={i}>
+              {columns.map((name) => (
+                <td key={name}>{shown(row, name) || UNKNOWN}</td>
+              ))}
+            </tr>
           ))}
         </tbody>
       </table>
@@ -149,7 +209,10 @@ function Processes({ overview }: { overview: Answer }): ComponentChild {
     () => [
       numberColumn("pid", "Process id", overview.numbers("processes.pid"), String, { width: 7 }),
       textColumn("name", "Name", overview.texts("processes.name"), { grow: 1, unknown: "No record names it." }),
-      numberColumn("samples", "Samples", overview.numbers("processes.samples"), count, { width: 8, bar: largest(overview.numbers("processes.samples")) }),
+      numberColumn("samples", "Samples", overview.numbers("processes.samples"), count, {
+        width: 8,
+        bar: largest(overview.numbers("processes.samples")),
+      }),
     ],
     [overview],
   );
@@ -164,7 +227,9 @@ function Records({ records }: { records: Facts }): ComponentChild {
       numberColumn("samples", "Count", counts, count, { width: 8, bar: largest(counts) }),
     ];
   }, [records]);
-  return columns[0]?.values.length ? <Listed title="Records" prefix="records-" columns={columns} rows={columns[0].values.length} /> : null;
+  return columns[0]?.values.length ? (
+    <Listed title="Records" prefix="records-" columns={columns} rows={columns[0].values.length} />
+  ) : null;
 }
 
 interface ModulesProps {
@@ -177,14 +242,29 @@ function Modules({ modules, overview, windows }: ModulesProps): ComponentChild {
   const columns = useMemo(() => {
     const samples = samplesOf(modules.length, overview);
     const text = (name: string): string[] => modules.map((module) => textOf(module[name] ?? null));
-    const identity = modules.map(({ build_id: build, pdb }) => String(build ?? "") || [one(pdb)["name"], one(pdb)["guid"], one(pdb)["age"]].join(" ").trim());
+    const identity = modules.map(
+      ({ build_id: build, pdb }) =>
+        String(build ?? "") || [one(pdb)["name"], one(pdb)["guid"], one(pdb)["age"]].join(" ").trim(),
+    );
     return [
       textColumn("name", "Module", text("name"), { grow: 2 }),
       textColumn("kind", "Kind", text("kind"), { width: 7 }),
-      numberColumn("samples", "Samples", samples, count, { width: 8, bar: largest(samples), unknown: "Only the modules with most samples are counted." }),
-      textColumn("missing", "Missing", text("missing"), { grow: 1, unknown: "Its binary was found, or it has none.", hint: "Why its binary is not used." }),
+      numberColumn("samples", "Samples", samples, count, {
+        width: 8,
+        bar: largest(samples),
+        unknown: "Only the modules with most samples are counted.",
+      }),
+      textColumn("missing", "Missing", text("missing"), {
+        grow: 1,
+        unknown: "Its binary was found, or it has none.",
+        hint: "Why its binary is not used.",
+      }),
       textColumn("binary", "Binary", text("binary"), { grow: 1, unknown: "None was found." }),
-      textColumn("identity", "Identity", identity, { width: 8, grow: 1, unknown: "The capture has no build id and no PDB of it." }),
+      textColumn("identity", "Identity", identity, {
+        width: 8,
+        grow: 1,
+        unknown: "The capture has no build id and no PDB of it.",
+      }),
     ];
   }, [modules, overview]);
   const missing = modules.filter((module) => module["missing"]).length;
@@ -192,7 +272,8 @@ function Modules({ modules, overview, windows }: ModulesProps): ComponentChild {
     <Listed title="Modules" prefix="modules-" columns={columns} rows={modules.length}>
       {missing ? (
         <p class="hint">
-          {count(missing)} {missing === 1 ? "binary is" : "binaries are"} missing, so code there has no names or counts. Give the folder that has them with --symfs DIR,
+          {count(missing)} {missing === 1 ? "binary is" : "binaries are"} missing, so code there has no names or counts.
+          Give the folder that has them with --symfs DIR,
           {windows
             ? " or a symbol store that has them and their PDBs with --symbol-store DIR."
             : " debug files with --debug-dir DIR, or have them fetched by build id with --debuginfod."}
@@ -244,7 +325,11 @@ function Licences(): ComponentChild {
           <summary>Licences of the software in this file</summary>
           <pre>{embedded}</pre>
         </details>
-      ) : <a class="button" href="licences.txt" target="_blank">Licences of the software in this page</a>}
+      ) : (
+        <a class="button" href="licences.txt" target="_blank">
+          Licences of the software in this page
+        </a>
+      )}
     </section>
   );
 }
@@ -259,7 +344,9 @@ function Doctor(): ComponentChild {
       {wanted ? (
         <Answered asked={asked}>{(answer) => <Rows title="What it can record" rows={rowsOf(answer)} />}</Answered>
       ) : (
-        <button type="button" onClick={() => change({ doctor: "yes" })}>What can it record?</button>
+        <button type="button" onClick={() => change({ doctor: "yes" })}>
+          What can it record?
+        </button>
       )}
     </section>
   );
@@ -267,5 +354,7 @@ function Doctor(): ComponentChild {
 
 function rowsOf(answer: Answer): Facts[] {
   const names = ["capability", "state", "why", "command", "scope"];
-  return Array.from({ length: answer.length("capability") }, (_, row) => Object.fromEntries(names.map((name) => [name, answer.texts(name)[row] ?? ""])));
+  return Array.from({ length: answer.length("capability") }, (_, row) =>
+    Object.fromEntries(names.map((name) => [name, answer.texts(name)[row] ?? ""])),
+  );
 }

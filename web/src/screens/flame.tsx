@@ -54,8 +54,8 @@ function Stacks({ answer }: { answer: Answer }): ComponentChild {
   const names = answer.texts("names.function");
   const modules = answer.texts("names.module");
   const [tree, at, closed] = useMemo(() => {
-    const { closed, ...made } = callers ? flipped(treeOf(answer)) : { ...treeOf(answer), closed: 0 };
-    return [made, layout(made, names), closed] as const;
+    const { closed: unopened, ...made } = callers ? flipped(treeOf(answer)) : { ...treeOf(answer), closed: 0 };
+    return [made, layout(made, names), unopened] as const;
   }, [answer, callers]);
   const legend = useMemo(() => legendOf(answer), [answer]);
   const found = useMemo(() => {
@@ -64,7 +64,19 @@ function Stacks({ answer }: { answer: Answer }): ComponentChild {
   }, [answer, find]);
   const zoomed = useMemo(() => (zoom ? at.hash.indexOf(parseInt(zoom, 16)) : -1), [at, zoom]);
   const whole = Number(answer.header["samples"]) || 1;
-  const shown: Shown = { tree, at, names, modules, colours: legend.of, found, searched: find !== "", whole, zoomed, enough: Number(answer.header["enough"]), ...(recording.value ? { same: `${callers} ${inline}` } : {}) };
+  const shown: Shown = {
+    tree,
+    at,
+    names,
+    modules,
+    colours: legend.of,
+    found,
+    searched: find !== "",
+    whole,
+    zoomed,
+    enough: Number(answer.header["enough"]),
+    ...(recording.value ? { same: `${callers} ${inline}` } : {}),
+  };
   const zoomTo = (node: number): void => change({ zoom: node < 0 ? "" : (at.hash[node] ?? 0).toString(16) });
   const open = (node: number): void => {
     const name = tree.name[node] ?? 0;
@@ -87,17 +99,41 @@ function Stacks({ answer }: { answer: Answer }): ComponentChild {
             onInput={(event) => change({ find: event.currentTarget.value }, true)}
           />
         )}
-        {find ? <span class="counted matched" role="status">in {percent(share)} % of the samples</span> : null}
-        <Choice name="callers" chosen={callers} hint="What was sampled on top, and its callers below it." more={{ zoom: "" }}>Flip to callers</Choice>
-        <Choice name="inline" chosen={inline} hint="A frame for each inlined function.">Inlined frames</Choice>
-        <Choice name="table" chosen={table} hint="The same frames as rows.">Table</Choice>
-        {zoomed >= 0 ? <button type="button" onClick={() => zoomTo(-1)}>Show all (Esc)</button> : null}
+        {find ? (
+          <span class="counted matched" role="status">
+            in {percent(share)} % of the samples
+          </span>
+        ) : null}
+        <Choice
+          name="callers"
+          chosen={callers}
+          hint="What was sampled on top, and its callers below it."
+          more={{ zoom: "" }}
+        >
+          Flip to callers
+        </Choice>
+        <Choice name="inline" chosen={inline} hint="A frame for each inlined function.">
+          Inlined frames
+        </Choice>
+        <Choice name="table" chosen={table} hint="The same frames as rows.">
+          Table
+        </Choice>
+        {zoomed >= 0 ? (
+          <button type="button" onClick={() => zoomTo(-1)}>
+            Show all (Esc)
+          </button>
+        ) : null}
       </div>
-      {table ? <Frames shown={shown} onZoom={zoomTo} /> : (
+      {table ? (
+        <Frames shown={shown} onZoom={zoomTo} />
+      ) : (
         <>
           <ul class="legend" aria-label="Modules, by the samples in their own code">
             {legend.shown.map(({ colour, title, share: part }) => (
-              <li key={title}><i style={{ background: `var(${colour})` }} aria-hidden="true" />{title} {percent(part)} %</li>
+              <li key={title}>
+                <i style={{ background: `var(${colour})` }} aria-hidden="true" />
+                {title} {percent(part)} %
+              </li>
             ))}
           </ul>
           <Picture shown={shown} onZoom={zoomTo} onOpen={open} />
@@ -120,7 +156,8 @@ interface ChoiceProps {
 export function Choice({ name, chosen, hint, more = {}, children }: ChoiceProps): ComponentChild {
   return (
     <label title={hint}>
-      <input type="checkbox" checked={chosen !== ""} onChange={() => change({ [name]: chosen ? "" : "1", ...more })} /> {children}
+      <input type="checkbox" checked={chosen !== ""} onChange={() => change({ [name]: chosen ? "" : "1", ...more })} />{" "}
+      {children}
     </label>
   );
 }
@@ -129,13 +166,22 @@ export function Choice({ name, chosen, hint, more = {}, children }: ChoiceProps)
 function sentence(answer: Answer, closed: number): string {
   const samples = Number(answer.header["samples"]);
   const events = answer.header["events"] as [string, number][];
-  const of = events.length > 1 ? `: ${events.map(([name, number]) => `${count(number)} of ${name}`).join(", ")}` : events[0] ? ` of ${events[0][0]}` : "";
+  const of =
+    events.length > 1
+      ? `: ${events.map(([name, number]) => `${count(number)} of ${name}`).join(", ")}`
+      : events[0]
+        ? ` of ${events[0][0]}`
+        : "";
   const bare = Number(answer.header["bare"]);
   const other = answer.header["other"] as Record<string, number>;
   const parts = [`${counted(samples, "sample")}${of}. Stacks: ${answer.list("sources").join("; ")}.`];
-  if (answer.header["rebuilt"]) parts.push("Rebuilt stacks are only as deep as the calls in a branch stack: callers further out are missing.");
+  if (answer.header["rebuilt"])
+    parts.push("Rebuilt stacks are only as deep as the calls in a branch stack: callers further out are missing.");
   if (bare) parts.push(`${percent(bare / samples)} % of the samples have no caller.`);
-  if (other["nodes"]) parts.push(`Other: ${count(other["nodes"])} narrow frames, summed, with ${percent((other["samples"] ?? 0) / samples)} % of the samples.`);
+  if (other["nodes"])
+    parts.push(
+      `Other: ${count(other["nodes"])} narrow frames, summed, with ${percent((other["samples"] ?? 0) / samples)} % of the samples.`,
+    );
   if (closed) parts.push(`Callers of the ${count(closed)} narrowest frames are left out.`);
   return parts.join(" ");
 }
@@ -158,13 +204,17 @@ function legendOf(answer: Answer): { of: string[]; shown: Entry[] } {
   }
   const whole = Number(answer.header["samples"]) || 1;
   const known = [...sums].filter(([module]) => module).sort((a, b) => b[1] - a[1] || (a[0] < b[0] ? -1 : 1));
-  const shown = known.slice(0, COLOURS).map(([title, sum], i) => ({ colour: `--flame-${i}`, title, share: sum / whole }));
+  const shown = known
+    .slice(0, COLOURS)
+    .map(([title, sum], i) => ({ colour: `--flame-${i}`, title, share: sum / whole }));
   const colourOf = new Map(shown.map(({ title, colour }) => [title, colour]));
   const rest = 1 - shown.reduce((sum, { share }) => sum + share, 0);
   const several = known.length > COLOURS || sums.has("");
   return {
     of: modules.map((module) => colourOf.get(module) ?? "--flame-rest"),
-    shown: several ? [...shown, { colour: "--flame-rest", title: "others, or no module", share: Math.max(0, rest) }] : shown,
+    shown: several
+      ? [...shown, { colour: "--flame-rest", title: "others, or no module", share: Math.max(0, rest) }]
+      : shown,
   };
 }
 
@@ -213,7 +263,8 @@ export function Picture({ shown, onZoom, onOpen }: PictureProps): ComponentChild
     const box = scroller.current;
     if (mouse || !box || next < 0) return;
     if (depth * HEIGHT < box.scrollTop) box.scrollTop = depth * HEIGHT;
-    else if ((depth + 2) * HEIGHT > box.scrollTop + box.clientHeight) box.scrollTop = (depth + 2) * HEIGHT - box.clientHeight;
+    else if ((depth + 2) * HEIGHT > box.scrollTop + box.clientHeight)
+      box.scrollTop = (depth + 2) * HEIGHT - box.clientHeight;
   };
   const onKeyDown = (event: KeyboardEvent): void => {
     if (event.ctrlKey || event.metaKey || event.altKey) return;
@@ -264,15 +315,30 @@ export function Picture({ shown, onZoom, onOpen }: PictureProps): ComponentChild
             if (next >= 0) onZoom(next === zoomed ? -1 : next);
           }}
         />
-        <div class="tip" role="status" hidden={node < 0} style={{ left: `${100 * x}%`, top: `${((at.depth[node] ?? 0) + 1) * HEIGHT + 4}px` }}>
+        <div
+          class="tip"
+          role="status"
+          hidden={node < 0}
+          style={{ left: `${100 * x}%`, top: `${((at.depth[node] ?? 0) + 1) * HEIGHT + 4}px` }}
+        >
           {node < 0 ? null : (
             <>
               <b>{cut(names[tree.name[node] ?? 0] ?? "")}</b>
               {modules[tree.name[node] ?? 0] || "no module"}
               <br />
               total {count(samples)} samples, {percent(samples / whole)} %; self {count(own)}, {percent(own / whole)} %
-              {shown.said ? <><br />{shown.said(node)}</> : null}
-              {zoomed >= 0 && <><br />{percent(samples / width)} % of {cut(names[tree.name[zoomed] ?? 0] ?? "")}</>}
+              {shown.said ? (
+                <>
+                  <br />
+                  {shown.said(node)}
+                </>
+              ) : null}
+              {zoomed >= 0 && (
+                <>
+                  <br />
+                  {percent(samples / width)} % of {cut(names[tree.name[zoomed] ?? 0] ?? "")}
+                </>
+              )}
             </>
           )}
         </div>
@@ -297,7 +363,9 @@ function paint(canvas: HTMLCanvasElement, shown: Shown, chosen: number): void {
   const pen = canvas.getContext("2d");
   if (!pen) return;
   const style = getComputedStyle(canvas);
-  const colour = new Map([...new Set(colours), "--found", "--accent"].map((name) => [name, style.getPropertyValue(name)]));
+  const colour = new Map(
+    [...new Set(colours), "--found", "--accent"].map((name) => [name, style.getPropertyValue(name)]),
+  );
   const colourOf = colours.map((name) => colour.get(name) ?? "");
   pen.scale(ratio, ratio);
   pen.font = `11px ${style.fontFamily}`;
@@ -344,11 +412,20 @@ function fitted(name: string, letters: number): string {
 export function Frames({ shown, onZoom }: { shown: Shown; onZoom(node: number): void }): ComponentChild {
   const { nodes, columns } = useMemo(() => listed(shown), [shown.tree, shown.zoomed]);
   return (
-    <Table label="Frames" columns={columns} rows={nodes.length} sort="order" onOpen={(row) => onZoom(nodes[row] ?? -1)} />
+    <Table
+      label="Frames"
+      columns={columns}
+      rows={nodes.length}
+      sort="order"
+      onOpen={(row) => onZoom(nodes[row] ?? -1)}
+    />
   );
 }
 
-function listed({ tree, at, names, modules, whole, zoomed, enough, more }: Shown): { nodes: number[]; columns: Column[] } {
+function listed({ tree, at, names, modules, whole, zoomed, enough, more }: Shown): {
+  nodes: number[];
+  columns: Column[];
+} {
   const children = new Map<number, number[]>();
   for (const row of at.rows) {
     for (const node of row) {
@@ -365,26 +442,62 @@ function listed({ tree, at, names, modules, whole, zoomed, enough, more }: Shown
     for (const child of [...(children.get(node) ?? [])].reverse()) todo.push(child);
   }
   const top = zoomed >= 0 ? (at.depth[zoomed] ?? 0) : 0;
-  const of = (values: Tree["own"], by = 1): Float64Array => Float64Array.from(nodes, (node) => (values[node] ?? 0) / by);
+  const of = (values: Tree["own"], by = 1): Float64Array =>
+    Float64Array.from(nodes, (node) => (values[node] ?? 0) / by);
   const functions = nodes.map((node) => names[tree.name[node] ?? 0] ?? "");
   const name: Column = {
-    ...textColumn("function", "Function", functions, { width: 18, grow: 3, hint: "Each below its caller, or below what it calls where the stacks are flipped." }),
+    ...textColumn("function", "Function", functions, {
+      width: 18,
+      grow: 3,
+      hint: "Each below its caller, or below what it calls where the stacks are flipped.",
+    }),
     cell: (row) => {
       const depth = (at.depth[nodes[row] ?? 0] ?? 0) - top;
       const text = cut(functions[row] ?? "");
-      return text ? <span title={text} style={{ paddingLeft: `${Math.min(12, 0.7 * depth)}rem` }}>{text}</span> : <Unknown />;
+      return text ? (
+        <span title={text} style={{ paddingLeft: `${Math.min(12, 0.7 * depth)}rem` }}>
+          {text}
+        </span>
+      ) : (
+        <Unknown />
+      );
     },
   };
   const shares = of(tree.samples, whole);
   const few = (row: number): boolean => (tree.samples[nodes[row] ?? 0] ?? 0) < enough;
   const columns = [
-    numberColumn("order", "#", Float64Array.from(nodes, (_, row) => row + 1), count, { width: 4, hint: "From the top, the heaviest first." }),
-    numberColumn("depth", "Depth", Float64Array.from(nodes, (node) => (at.depth[node] ?? 0) + 1), count, { width: 4.5 }),
+    numberColumn(
+      "order",
+      "#",
+      Float64Array.from(nodes, (_, row) => row + 1),
+      count,
+      { width: 4, hint: "From the top, the heaviest first." },
+    ),
+    numberColumn(
+      "depth",
+      "Depth",
+      Float64Array.from(nodes, (node) => (at.depth[node] ?? 0) + 1),
+      count,
+      { width: 4.5 },
+    ),
     name,
-    textColumn("module", "Module", nodes.map((node) => modules[tree.name[node] ?? 0] ?? ""), { width: 7, grow: 1, unknown: "Nothing was mapped there." }),
-    numberColumn("samples", "Total", of(tree.samples), count, { unit: "samples", width: 8, hint: "Samples with this frame in their stack." }),
+    textColumn(
+      "module",
+      "Module",
+      nodes.map((node) => modules[tree.name[node] ?? 0] ?? ""),
+      { width: 7, grow: 1, unknown: "Nothing was mapped there." },
+    ),
+    numberColumn("samples", "Total", of(tree.samples), count, {
+      unit: "samples",
+      width: 8,
+      hint: "Samples with this frame in their stack.",
+    }),
     numberColumn("share", "Total", shares, percent, { unit: "%", bar: 1, few, hint: "Of all samples with stacks." }),
-    numberColumn("own", "Self", of(tree.own), count, { unit: "samples", width: 8, hint: "Samples whose own address is in this frame." }),
+    numberColumn("own", "Self", of(tree.own), count, {
+      unit: "samples",
+      width: 8,
+      hint: "Samples whose own address is in this frame.",
+    }),
     ...(more?.(nodes) ?? []),
   ];
   return { nodes, columns };
