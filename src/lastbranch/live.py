@@ -19,6 +19,7 @@ from typing import IO, TYPE_CHECKING, Any, NoReturn
 
 from .closing import Closing
 from .errors import FormatError, LastbranchError, UnavailableError
+from .long_waits import waiting
 
 if TYPE_CHECKING:
     import subprocess
@@ -348,9 +349,10 @@ class StreamCopy(Closing):
         return self._done.is_set()
 
     def wait(self, size: int) -> None:
-        """Wait for the first ``size`` bytes, or the end."""
-        while os.fstat(self.file.fileno()).st_size < size and not self._done.wait(_LONGEST_WAIT / 10):
-            pass
+        """Wait for the first ``size`` bytes, or the end. A long wait is told."""
+        with waiting("data on standard input"):
+            while os.fstat(self.file.fileno()).st_size < size and not self._done.wait(_LONGEST_WAIT / 10):
+                pass
 
     def _copy(self) -> None:
         out = os.dup(self.file.fileno())

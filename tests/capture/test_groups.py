@@ -11,10 +11,11 @@ import pytest
 from lastbranch import capture
 from lastbranch.capture.cgroups import cgroup_at, hierarchies, unit_called
 from lastbranch.capture.containers import container_called, containers
-from lastbranch.capture.foreign_binaries import _open_below
+from lastbranch.capture.foreign_binaries import _copy, _open_below
 from lastbranch.capture.process_groups import EveryProcess, is_program
 from lastbranch.errors import UnavailableError
 from lastbranch.recorders import record_file
+from lastbranch.symbols.cache import Cache
 
 WEB, DB, POD = "a1" * 32, "b2" * 32, "c3" * 32
 V2 = "30 20 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n"
@@ -321,3 +322,18 @@ def test_files_of_a_container_are_opened_below_its_root_whatever_links_say(tmp_p
                 _open_below(root, name)
     finally:
         os.close(root)
+
+
+def test_a_file_of_a_container_that_says_it_is_huge_costs_no_other(tmp_path: Path) -> None:
+    cache = Cache(str(tmp_path / "cache"), limit=1 << 20)
+    os.mkdir(cache.folder)
+    (tmp_path / "cache" / "kept").write_bytes(bytes(1 << 20))
+    with open(tmp_path / "sparse", "wb") as file:
+        file.truncate(1 << 40)
+    descriptor = os.open(tmp_path / "sparse", os.O_RDONLY)
+    try:
+        with pytest.raises(OSError, match="larger than the cache"):
+            _copy(descriptor, os.path.join(cache.folder, "theirs"), cache)
+    finally:
+        os.close(descriptor)
+    assert os.listdir(cache.folder) == ["kept"]

@@ -112,6 +112,28 @@ def test_the_size_is_bounded_and_the_least_used_goes_first(tmp_path: Path) -> No
     assert small.names([4]) is None
 
 
+def test_room_is_made_for_whole_files_only(tmp_path: Path) -> None:
+    cache = Cache(str(tmp_path), limit=100)
+    for at, name in enumerate(("old", "new")):
+        (tmp_path / name).write_bytes(bytes(40))
+        os.utime(tmp_path / name, (1000 + at, 1000 + at))
+
+    def break_off() -> None:
+        with cache.new_file(str(tmp_path / "broken off")) as file:
+            file.write(bytes(90))
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        break_off()
+    with pytest.raises(OSError, match="101 bytes"), cache.new_file(str(tmp_path / "too large")) as file:
+        file.write(bytes(101))
+    assert sorted(os.listdir(tmp_path)) == ["new", "old"]
+    with cache.new_file(str(tmp_path / "whole")) as file:
+        file.write(bytes(60))
+        assert sorted(os.listdir(tmp_path)) == sorted([os.path.basename(file.name), "new", "old"])
+    assert sorted(os.listdir(tmp_path)) == ["new", "whole"]
+
+
 def test_writers_beside_each_other_leave_whole_files(cache: Cache) -> None:
     program = """
 import sys

@@ -362,7 +362,8 @@ def test_what_servers_send_is_checked(built: Built, cache: Cache, server: HTTPSe
 def test_hostile_answers_cost_their_file_only(
     name: str, built: Built, cache: Cache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever a server sends and however slowly, there is an end, a reason, and nothing that stays."""
+    """Whatever a server sends and however slowly, there is an end, a reason, nothing that stays, and nothing that
+    goes: what fills the cache makes room for no file that was only announced, or is another."""
     monkeypatch.setattr(debuginfod, "CONNECT_SECONDS", 1)
     monkeypatch.setattr(debuginfod, "ANSWER_SECONDS", 1.5)
     monkeypatch.setattr(debuginfod, "FILE_SECONDS", 1.5)
@@ -370,13 +371,26 @@ def test_hostile_answers_cost_their_file_only(
     monkeypatch.setenv("no_proxy", "*")
     profile = built.profile(Module("/app/prog", build_id=bytes.fromhex("07" * 20), missing="not found"))
     body = built.debug.read_bytes()[:1000]
+    kept = Path(cache.folder, "debuginfod", "kept.debuginfo")
+    kept.parent.mkdir()
+    kept.write_bytes(bytes(4 << 20))
     with time_limit(60), hostile_server(ANSWERS[name], body, random.Random(name)) as home:
         monkeypatch.setenv("DEBUGINFOD_URLS", home)
         found = find(profile, cache=cache, debuginfod=True)
     assert found.files is None
     assert "not done after 60" not in found.why
     assert home in found.why or "another build id" in found.why or "is no ELF" in found.why, found.why
-    assert os.listdir(os.path.join(cache.folder, "debuginfod")) == []
+    assert os.listdir(kept.parent) == [kept.name]
+
+
+def test_the_next_server_is_asked_where_one_sends_another_file(
+    built: Built, cache: Cache, server: HTTPServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with hostile_server(ANSWERS["another file"], b"", random.Random(1)) as home:
+        monkeypatch.setenv("DEBUGINFOD_URLS", f"{home} {os.environ['DEBUGINFOD_URLS']}")
+        found = find(built.profile(built.module()), cache=cache, debuginfod=True)
+    assert found.files is not None, found.why
+    assert Path(found.files.binary).read_bytes() == built.stripped.read_bytes()
 
 
 def test_only_http_is_asked(built: Built, cache: Cache, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

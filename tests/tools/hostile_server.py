@@ -82,6 +82,7 @@ ANSWERS: dict[str, Answer] = {
     "too long": lambda talk: _length(talk, 7),
     "length below nothing": lambda talk: _length(talk, -5),
     "length of petabytes": lambda talk: _length(talk, 1 << 60),
+    "as long as is allowed": lambda talk: _length(talk, 4 << 20),
     "length that is not a number": lambda talk: _length(talk, "0x10"),
     "length of many digits": lambda talk: _length(talk, "9" * 6000),
     "two lengths": lambda talk: _length(talk, "7\r\nContent-Length: 9"),

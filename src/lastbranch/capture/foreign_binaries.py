@@ -10,10 +10,9 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-import shutil
 import stat
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -25,6 +24,7 @@ from .procfs import mappings, read
 
 if TYPE_CHECKING:
     from ..binaries import Image
+    from ..symbols.cache import Cache
 
 __all__ = ["ForeignBinaries"]
 
@@ -104,11 +104,11 @@ class ForeignBinaries:
                 image = _image(fd)
                 if image is None or not image.build_id:
                     continue
-                _copy(fd, kept_binary(image.build_id), cache.make_room)
+                _copy(fd, kept_binary(image.build_id), cache)
                 debug = self._debug_file(place, image.build_id)
                 if debug >= 0:
                     try:
-                        _copy(debug, kept_binary(image.build_id, "debug"), cache.make_room)
+                        _copy(debug, kept_binary(image.build_id, "debug"), cache)
                     finally:
                         os.close(debug)
             except OSError as error:
@@ -161,21 +161,13 @@ def _image(fd: int) -> Image | None:
         return None
 
 
-def _copy(fd: int, path: str, make_room: Callable[[int], None]) -> None:
+def _copy(fd: int, path: str, cache: Cache) -> None:
     """Copy an open file to ``path``, where it appears when it is whole."""
     if os.path.exists(path):
         os.utime(path)  # used: others are removed first
         return
-    size = os.fstat(fd).st_size
-    make_room(size)
-    import tempfile  # at the end of a recording: its start does not need that
-
-    made, part = tempfile.mkstemp(".new", "", os.path.dirname(path))
-    try:
-        with os.fdopen(made, "wb") as out, open(f"/proc/self/fd/{fd}", "rb") as source:
-            shutil.copyfileobj(source, out, 1 << 20)
-        os.replace(part, path)
-    except BaseException:
-        with suppress(OSError):
-            os.unlink(part)
-        raise
+    with cache.new_file(path) as out, open(f"/proc/self/fd/{fd}", "rb") as source:
+        while chunk := source.read(1 << 20):
+            if out.tell() + len(chunk) > cache.limit:  # a file can say any size, and grow meanwhile
+                raise OSError(errno.EFBIG, "larger than the cache")
+            out.write(chunk)

@@ -13,6 +13,7 @@ from contextlib import suppress
 
 import click
 
+from .. import long_waits
 from ..errors import LastbranchError, UnavailableError
 from ..version import __version__
 from .group import Group
@@ -118,6 +119,7 @@ def run(command: click.Command, name: str) -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # names can hold what the terminal's encoding cannot
             stream.reconfigure(errors="backslashreplace")
+    long_waits.tell = _tell_wait
     failed: list[int] = []
     hook, threading.excepthook = threading.excepthook, lambda args: failed.append(_crashed(args.exc_value))
     try:
@@ -170,6 +172,12 @@ def _system_error(error: OSError) -> int:
     what = (error.filename or repr(error.filename)) if error.filename is not None else "standard output" * full
     _complain(f"{what}: {error.strerror}" if what and error.strerror else str(error), None)
     return UnavailableError.exit_code if full else _UNREADABLE
+
+
+def _tell_wait(what: str) -> None:
+    from ..model.safe_text import visible
+
+    click.echo(f"note: waiting for {visible(what)}", err=True)
 
 
 def _complain(message: str, hint: str | None) -> None:

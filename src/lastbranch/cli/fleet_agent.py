@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..errors import LastbranchError, UnavailableError
+from ..long_waits import waiting
 from .options import complete_file, complete_folder
 from .output import Cell, print_notes, print_rows
 from .record import check_trigger, duty_option, event_options
@@ -36,7 +37,7 @@ def _configuration(ctx: click.Context, param: click.Parameter, value: str | None
     import tomllib
 
     try:
-        with open(value, "rb") as file:
+        with waiting(f"a program that writes to {value}"), open(value, "rb") as file:
             found = tomllib.load(file)
     except OSError as error:
         raise click.BadParameter(f"{value}: {error.strerror}", ctx, param) from None

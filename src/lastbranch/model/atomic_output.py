@@ -22,6 +22,7 @@ from typing import IO, TYPE_CHECKING
 
 from ..closing import on_failure
 from ..errors import UnavailableError
+from ..long_waits import waiting
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -273,7 +274,7 @@ def writing_file(path: str) -> Iterator[IO[bytes]]:
     A device or a pipe is written to as it is. Raises `OutputError` where it cannot be written.
     """
     if os.path.exists(path) and not os.path.isfile(path):  # a rename would put a file in a device's place
-        with naming(path):
+        with naming(path), waiting(f"a program that reads {path}"):
             raw = NamedFile(path, "wb", path)
         with io.BufferedWriter(raw) as out:
             yield out

@@ -6,12 +6,16 @@ import os
 import stat
 import sys
 from threading import Lock
-from typing import IO
+from typing import TYPE_CHECKING, cast
 
 from ..errors import FormatError
 from ..formats.registry import SNIFFED, format_of
+from ..long_waits import waiting
 from ..model import BytesSource, OpenFile
 from ..model.atomic_output import naming
+
+if TYPE_CHECKING:
+    from io import BufferedReader
 
 __all__ = ["FileSource", "RestingFile", "open_source"]
 
@@ -21,7 +25,7 @@ _SPOOL_CHUNK = 1 << 20
 def open_source(path: str) -> FileSource:
     """The bytes of ``path``; a pipe, a device or ``-`` (standard input) is copied to a temporary file first."""
     if path == "-":
-        return _spool(sys.stdin.buffer, "<stdin>")
+        return _spool(cast("BufferedReader", sys.stdin.buffer), "<stdin>", "standard input")
     mode = os.stat(path).st_mode
     if stat.S_ISDIR(mode):
         hint = (
@@ -29,8 +33,10 @@ def open_source(path: str) -> FileSource:
         )
         raise FormatError("is a directory", file=path, hint=hint)
     if not stat.S_ISREG(mode):
-        with open(path, "rb") as stream:
-            return _spool(stream, path)
+        with waiting(f"a program that writes to {path}"):
+            stream = open(path, "rb")  # noqa: SIM115
+        with stream:
+            return _spool(stream, path, path)
     return FileSource(path)
 
 
@@ -102,16 +108,27 @@ class RestingFile:
         return self._file
 
 
-def _spool(stream: IO[bytes], name: str) -> FileSource:
+def _spool(stream: BufferedReader, name: str, called: str) -> FileSource:
     """A stream that cannot be read twice, copied to a temporary file without a name if it begins as a capture: others
-    may have no end. Raises `FormatError`."""
+    may have no end. Users know it as ``called``. Raises `FormatError`."""
     import tempfile
 
-    chunk = stream.read(_SPOOL_CHUNK)
-    format_of(BytesSource(chunk[:SNIFFED], name))
-    with tempfile.NamedTemporaryFile(prefix="lastbranch-", buffering=0) as copy:
-        while chunk:
-            with naming(copy.name):
-                chunk = chunk[copy.write(chunk) :]
-            chunk = chunk or stream.read(_SPOOL_CHUNK)
-        return FileSource(copy.name, name)
+    with waiting(f"data on {called}") as came:
+
+        def more() -> bytes:
+            chunk = stream.read1(_SPOOL_CHUNK)
+            came(f"the end of {called}")
+            return chunk
+
+        begin = chunk = more()
+        while chunk and len(begin) < SNIFFED:
+            chunk = more()
+            begin += chunk
+        format_of(BytesSource(begin[:SNIFFED], name))
+        with tempfile.NamedTemporaryFile(prefix="lastbranch-", buffering=0) as copy:
+            chunk = begin
+            while chunk:
+                with naming(copy.name):
+                    chunk = chunk[copy.write(chunk) :]
+                chunk = chunk or more()
+            return FileSource(copy.name, name)

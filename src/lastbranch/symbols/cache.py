@@ -7,19 +7,21 @@ one and writers do not wait for each other. A damaged file counts as missing.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import mmap
 import os
 import stat
 import zlib
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator
+from typing import IO, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..binaries.files import open_regular
+from ..closing import on_failure
 from ..model.atomic_output import private_mode
 from .model import FunctionTable, Names
 from .table_bytes import Columns, pack, pack_functions, pack_names, unpack, unpack_functions, unpack_names
@@ -126,24 +128,12 @@ class Cache:
 
     def write(self, key: object, kind: str, columns: Columns) -> None:
         """Keep ``columns`` for ``key``, in place of what was there; nothing is kept where that fails."""
-        import tempfile
-
         data = pack({"key": key}, columns)
         if len(data) > self.limit:
             return
-        try:
-            self.make_room(len(data))
-            fd, path = tempfile.mkstemp(".new", "", self.folder)
-        except OSError:
-            return
-        try:
-            with os.fdopen(fd, "wb") as file:
-                file.write(data)
-                file.write(_sum(memoryview(data)).to_bytes(_SUM, "little"))
-            os.replace(path, self.path(key, kind))
-        except OSError:
-            with contextlib.suppress(OSError):
-                os.unlink(path)
+        with contextlib.suppress(OSError), self.new_file(self.path(key, kind)) as file:
+            file.write(data)
+            file.write(_sum(memoryview(data)).to_bytes(_SUM, "little"))
 
     def files(self) -> list[tuple[float, int, str]]:
         """(time of last use in seconds since 1970, bytes, path) of each file."""
@@ -159,16 +149,40 @@ class Cache:
             return None
         return meta["key"] if isinstance(meta.get("key"), list) else None
 
-    def make_room(self, size: int) -> None:
-        """Remove the least recently used files until ``size`` more bytes are within the limit."""
-        files = self.files()
-        total = size + sum(s for _, s, _ in files)
-        for _, length, path in sorted(files):
+    @contextlib.contextmanager
+    def new_file(self, path: str) -> Iterator[IO[bytes]]:
+        """A file to be written, which is kept as ``path`` in the folder when the block ends well, and else is removed.
+
+        Only then the least recently used files make room for it: what is announced, or breaks off, costs none of them.
+        Raises `OSError` where it cannot be kept, as one that is larger than the limit.
+        """
+        import tempfile
+
+        made = tempfile.NamedTemporaryFile("wb", suffix=".new", prefix="", dir=self.folder, delete=False)  # noqa: SIM115
+        with on_failure(_remove, made.name):
+            with made as file:
+                yield file
+            self._make_room(made.name)
+            os.replace(made.name, path)
+
+    def _make_room(self, part: str) -> None:
+        """Remove the least recently used of the other files until they are within the limit with ``part``."""
+        size = os.stat(part).st_size
+        if size > self.limit:
+            raise OSError(errno.EFBIG, f"{size} bytes are more than the {self.limit} of the cache")
+        others = [file for file in self.files() if file[2] != part]
+        total = size + sum(s for _, s, _ in others)
+        for _, length, path in sorted(others):
             if total <= self.limit:
                 return
             with contextlib.suppress(OSError):
                 os.unlink(path)
                 total -= length
+
+
+def _remove(path: str) -> None:
+    with contextlib.suppress(OSError):
+        os.unlink(path)
 
 
 def _sum(data: memoryview) -> int:

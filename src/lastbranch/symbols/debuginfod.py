@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-import tempfile
 import threading
 import time
 import urllib.request
@@ -125,23 +124,35 @@ def fetch(folder: str, build_id: bytes, kind: str, rejected: list[str], progress
     store = Cache(os.path.join(folder, "debuginfod"), SIZE_LIMIT)
     os.makedirs(store.folder, private_mode(), exist_ok=True)
     path = os.path.join(store.folder, f"{build_id.hex()}.{kind}")
-    if not os.path.exists(path):
-        for server in os.environ.get("DEBUGINFOD_URLS", "").split():
-            if _download(f"{server.rstrip('/')}/buildid/{build_id.hex()}/{kind}", path, store, rejected, progress):
-                break
-        else:
-            return None
-    image = read_regular(path, read_image, rejected)
-    if image is not None and same_build_id(image.build_id or b"", build_id):
-        return path
-    rejected.append(f"the file that debuginfod sent for {build_id.hex()} has another build id")
-    with contextlib.suppress(OSError):
-        os.unlink(path)
+
+    def is_wanted(file: str) -> bool:
+        image = read_regular(file, read_image, rejected)
+        if image is not None and same_build_id(image.build_id or b"", build_id):
+            return True
+        rejected.append(f"the file that debuginfod sent for {build_id.hex()} has another build id")
+        return False
+
+    if os.path.exists(path):
+        if is_wanted(path):
+            return path
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+    for server in os.environ.get("DEBUGINFOD_URLS", "").split():
+        url = f"{server.rstrip('/')}/buildid/{build_id.hex()}/{kind}"
+        if _download(url, path, store, is_wanted, rejected, progress):
+            return path
     return None
 
 
-def _download(url: str, path: str, store: Cache, rejected: list[str], progress: Progress | None) -> bool:
-    """Whether ``url`` was loaded into ``path``, which is created only when it is complete."""
+class _NotWanted(Exception):
+    """What came is not what was asked for; `rejected` has the reason."""
+
+
+def _download(
+    url: str, path: str, store: Cache, is_wanted: Callable[[str], bool], rejected: list[str],
+    progress: Progress | None,
+) -> bool:  # fmt: skip
+    """Whether ``url`` was loaded into ``path``, which is created only when it is complete and wanted."""
     if urlsplit(url).scheme not in _SCHEMES:
         rejected.append(f"{url} is not an HTTP address")
         return False
@@ -149,27 +160,25 @@ def _download(url: str, path: str, store: Cache, rejected: list[str], progress: 
     for handler in (urllib.request.ProxyHandler(), *limit.handlers(), urllib.request.HTTPDefaultErrorHandler(),
                     urllib.request.HTTPErrorProcessor(), _HttpOnly()):  # fmt: skip
         opener.add_handler(handler)
-    part = ""
     try:
         with limit.enforced(), opener.open(url, timeout=CONNECT_SECONDS) as answer:
             limit.begin(FILE_SECONDS)
             size = int(answer.headers.get("Content-Length") or 0)
             if size > SIZE_LIMIT:
                 raise OSError(f"{size} bytes exceed the limit of {SIZE_LIMIT}")
-            store.make_room(size)
-            fd, part = tempfile.mkstemp(".new", "", store.folder)
-            with os.fdopen(fd, "wb") as out:
+            with store.new_file(path) as out:
                 _copy(answer, out, size, limit, lambda done: progress and progress(url, done, size))
-        os.replace(part, path)
+                out.flush()
+                if not is_wanted(out.name):
+                    raise _NotWanted
         return True
+    except _NotWanted:
+        return False
     except HTTPError as error:
         if error.code != HTTPStatus.NOT_FOUND:  # an unknown build id is no failure
             rejected.append(f"{url}: {error}")
     except (OSError, ValueError, HTTPException) as error:
         rejected.append(f"{url}: {f'not done after {limit.seconds:g} s' if limit.exceeded else error}")
-    if part:
-        with contextlib.suppress(OSError):
-            os.unlink(part)
     return False
 
 
