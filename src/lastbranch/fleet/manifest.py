@@ -8,21 +8,24 @@ holds. Now and then a commit lists all parts, so that none before it need be rea
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from math import isfinite
+from typing import Any, NamedTuple, cast
 
 from ..errors import FormatError, UnavailableError
-from .objects import Objects
-from .parts import Part
-from .schema import TABLES, VERSION
+from .objects import MOST_JSON, Objects
+from .parts import Part, is_name, is_number
+from .schema import VERSION
 
 __all__ = ["MANIFEST", "REMEMBERED", "Change", "Manifest", "State"]
 
 _FORMAT = "lastbranch fleet store"
 MANIFEST = "manifest"
 """Folder of the commits: a store has some."""
+_COMMIT = re.compile(rf"{MANIFEST}/[0-9]{{10}}\.json")
 _WHOLE = 32
 """Each so many commits one lists all parts."""
 _READS, _COMMITS = 20, 1000
@@ -63,7 +66,7 @@ class Manifest:
         """The state now. Raises `UnavailableError` where there is no store, and `FormatError` for one that is damaged
         or of a newer version."""
         for _ in range(_READS):
-            names = [one.name for one in self._objects.below(MANIFEST) if one.name.endswith(".json")]
+            names = [one.name for one in self._objects.below(MANIFEST) if _COMMIT.fullmatch(one.name)]
             if not names:
                 hint = "`lastbranch fleet add STORE FILE...` makes one"
                 raise UnavailableError(f"{self._objects.url} is not a store of counts", hint=hint)
@@ -76,25 +79,25 @@ class Manifest:
         """``None`` where a commit went meanwhile, because a later one lists all parts."""
         commits = []
         for name in newest_first:
-            data = self._objects.get(name)
+            data = self._objects.get(name, MOST_JSON)
             if data is None:
                 return None
             commits.append(_read_commit(f"{self._objects.url}/{name}", data))
-            if commits[-1]["whole"]:
+            if commits[-1].whole:
                 break
         state = State()
         for commit in reversed(commits):
-            if commit["whole"]:
-                state = State(gone=dict(commit["gone"]))
-            elif commit["number"] != state.number + 1:
+            if commit.whole:
+                state = State(gone=dict(commit.gone))
+            elif commit.number != state.number + 1:
                 return None
-            state.number = commit["number"]
-            for name in commit["remove"]:
+            state.number = commit.number
+            for name in commit.remove:
                 if state.parts.pop(name, None) is not None:
-                    state.gone[name] = commit["time"]
-            for part in commit["add"]:
-                state.parts[part["name"]] = Part(**part)
-                state.gone.pop(part["name"], None)
+                    state.gone[name] = commit.time
+            for part in commit.add:
+                state.parts[part.name] = part
+                state.gone.pop(part.name, None)
         return state
 
     def commit(self, make: Callable[[State], Change | None]) -> State:
@@ -112,14 +115,14 @@ class Manifest:
 
     def sweep(self, before: float) -> int:
         """Delete commits that were written before that time (seconds since 1970) and are not needed any more."""
-        found = [one for one in self._objects.below(MANIFEST) if one.name.endswith(".json")]
+        found = [one for one in self._objects.below(MANIFEST) if _COMMIT.fullmatch(one.name)]
         needed = False
         old = []
         for one in sorted(found, reverse=True):
             if needed and one.changed < before:
                 old.append(one.name)
-            data = b"" if needed else self._objects.get(one.name)
-            needed = needed or bool(data and _read_commit(one.name, data)["whole"])
+            data = b"" if needed else self._objects.get(one.name, MOST_JSON)
+            needed = needed or bool(data and _read_commit(one.name, data).whole)
         self._objects.delete(old)
         return len(old)
 
@@ -144,21 +147,49 @@ def _written(number: int, state: State, change: Change, now: float) -> bytes:
     return json.dumps(commit, indent=1).encode()
 
 
-def _read_commit(name: str, data: bytes) -> dict[str, Any]:
-    """A commit that has all its fields. Raises `FormatError`."""
+class _Commit(NamedTuple):
+    """A commit as it was read."""
+
+    number: int
+    time: float
+    whole: bool
+    add: list[Part]
+    remove: list[str]
+    gone: dict[str, float]
+
+
+def _read_commit(name: str, data: bytes) -> _Commit:
+    """A commit, all of which is as it can be: whoever can write to the store may have written it. Raises
+    `FormatError`."""
     try:
-        commit: dict[str, Any] = json.loads(data)
-        if commit["format"] != _FORMAT:
-            raise FormatError("not of a store of counts", file=name, field="format", value=commit["format"])
-        version = commit["version"]
-        if isinstance(version, int) and version > VERSION:
-            hint = f"this lastbranch knows stores up to version {VERSION}: install a newer one"
-            raise FormatError("the store is of a newer version", file=name, field="version", value=version, hint=hint)
-        int(commit["number"]), bool(commit["whole"]), float(commit["time"])
-        list(commit["remove"]), dict(commit["gone"])
-        for part in commit["add"]:
-            if Part(**part).table not in TABLES:
-                raise FormatError("a part of an unknown table", file=name, field="name", value=part["name"])
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        found = json.loads(data)
+    except (ValueError, RecursionError) as error:
         raise FormatError(f"damaged: {type(error).__name__}: {error}", file=name) from None
-    return commit
+    commit: dict[str, Any] = found if isinstance(found, dict) else {}
+    if commit.get("format") != _FORMAT:
+        raise FormatError("not of a store of counts", file=name, field="format", value=commit.get("format"))
+    version = commit.get("version")
+    if isinstance(version, int) and version > VERSION:
+        hint = f"this lastbranch knows stores up to version {VERSION}: install a newer one"
+        raise FormatError("the store is of a newer version", file=name, field="version", value=version, hint=hint)
+    for key, is_right in _FIELDS.items():
+        if not is_right(value := commit.get(key)):
+            raise FormatError("damaged: a commit cannot have this", file=name, field=key, value=value)
+    if not name.endswith(_name(commit["number"])):
+        raise FormatError("damaged: this is another commit", file=name, field="number", value=commit["number"])
+    parts = [Part.read(part, name) for part in commit["add"]]
+    return _Commit(commit["number"], commit["time"], commit["whole"], parts, commit["remove"], commit["gone"])
+
+
+def _is_time(value: object) -> bool:
+    return type(value) in (int, float) and isfinite(cast("float", value))
+
+
+_FIELDS: dict[str, Callable[[Any], bool]] = {
+    "version": is_number, "number": is_number, "time": _is_time,
+    "whole": lambda value: isinstance(value, bool),
+    "add": lambda value: isinstance(value, list),
+    "remove": lambda value: isinstance(value, list) and all(map(is_name, value)),
+    "gone": lambda value: isinstance(value, dict) and all(map(is_name, value)) and all(map(_is_time, value.values())),
+}  # fmt: skip
+"""What the fields of a commit can be."""

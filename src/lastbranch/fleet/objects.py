@@ -7,19 +7,21 @@ only: that is all the locking there is.
 from __future__ import annotations
 
 import os
+import stat
 import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..errors import UnavailableError
+from ..errors import FormatError, UnavailableError
 from ..model.atomic_output import PartFile, naming
 
-__all__ = ["Folder", "Object", "Objects", "open_objects"]
+__all__ = ["MOST_JSON", "Folder", "Object", "Objects", "open_objects"]
 
+MOST_JSON = 256 << 20
+"""Bytes of an object that lists parts: a million of them, and no more than there is memory."""
 _AT_ONCE = 8
 """Objects that are fetched at the same time."""
 
@@ -42,8 +44,9 @@ class Objects(ABC):
         """What is below the folder ``prefix``, by name."""
 
     @abstractmethod
-    def get(self, name: str) -> bytes | None:
-        """The bytes of an object, ``None`` where there is none of that name."""
+    def get(self, name: str, most: int | None = None) -> bytes | None:
+        """The bytes of an object, ``None`` where there is none of that name. Raises `FormatError` where these are more
+        than ``most``."""
 
     @abstractmethod
     def put(self, name: str, data: bytes) -> None:
@@ -58,6 +61,10 @@ class Objects(ABC):
         """Remove objects that may be there."""
 
     @abstractmethod
+    def path(self, name: str, scratch: str) -> str:
+        """The file of this machine that `paths` will say holds an object."""
+
+    @abstractmethod
     def paths(self, names: Iterable[str], scratch: str) -> list[str]:
         """Files of this machine that hold the objects; those from elsewhere are fetched into the folder ``scratch``.
 
@@ -65,29 +72,46 @@ class Objects(ABC):
 
 
 class Folder(Objects):
-    """A folder of this machine, or one that it mounts: it must know hard links for `create`."""
+    """A folder of this machine, or one that it mounts: it must know hard links for `create`.
+
+    It may itself be a symbolic link, and what is in it may not: others may write to it, and a link would have us read,
+    replace or delete what they cannot. Raises `UnavailableError` for one, and for what is no file.
+    """
 
     def __init__(self, path: str) -> None:
         self.url = path
         self._root = path
+        self._inside: set[str] = set()
+        """Folders that are known to be below the root."""
 
     def _path(self, name: str) -> str:
-        return os.path.join(self._root, *name.split("/"))
+        path = os.path.join(self._root, *name.split("/"))
+        folder = os.path.dirname(path)
+        if folder not in self._inside:
+            root, real = os.path.realpath(self._root), os.path.realpath(folder)
+            if os.path.relpath(real, root) != os.path.relpath(folder, self._root):
+                raise UnavailableError(f"{folder} leads elsewhere: what is in a store is not a symbolic link")
+            self._inside.add(folder)
+        return path
 
     def below(self, prefix: str) -> list[Object]:
         found = []
-        for folder, _, files in os.walk(self._path(prefix)):
+        for folder, _, files in os.walk(os.path.dirname(self._path(f"{prefix}/"))):
             for file in files:
                 path = os.path.join(folder, file)
                 with suppress(FileNotFoundError):  # swept meanwhile
-                    state = os.stat(path)
+                    state = os.lstat(path)
                     name = os.path.relpath(path, self._root).replace(os.sep, "/")
                     found.append(Object(name, state.st_size, state.st_mtime))
         return sorted(found)
 
-    def get(self, name: str) -> bytes | None:
+    def get(self, name: str, most: int | None = None) -> bytes | None:
+        path = self._path(name)
         try:
-            return Path(self._path(name)).read_bytes()
+            _check_file(path)
+            with open(os.open(path, _READ_FILE), "rb") as file:
+                _check_size(path, os.fstat(file.fileno()).st_size, most)
+                return file.read()
         except (FileNotFoundError, NotADirectoryError):
             return None
 
@@ -122,12 +146,28 @@ class Folder(Objects):
             with suppress(FileNotFoundError):
                 os.unlink(self._path(name))
 
+    def path(self, name: str, scratch: str) -> str:
+        return self._path(name)
+
     def paths(self, names: Iterable[str], scratch: str) -> list[str]:
         found = [self._path(name) for name in names]
         for path in found:
-            if not os.path.isfile(path):
-                raise _gone(path)
+            try:
+                _check_file(path)
+            except (FileNotFoundError, NotADirectoryError):
+                raise _gone(path) from None
         return found
+
+
+_READ_FILE = (
+    os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    | getattr(os, "O_CLOEXEC", 0)
+)  # fmt: skip
+
+
+def _check_file(path: str) -> None:
+    if not stat.S_ISREG(os.lstat(path).st_mode):
+        raise UnavailableError(f"{path} is not a file: a store has neither links nor devices")
 
 
 class Bucket(Objects):
@@ -149,10 +189,12 @@ class Bucket(Objects):
             found = [one for chunk in self._obstore.list(self._store, prefix) for one in chunk]
         return sorted(Object(one["path"], one["size"], one["last_modified"].timestamp()) for one in found)
 
-    def get(self, name: str) -> bytes | None:
+    def get(self, name: str, most: int | None = None) -> bytes | None:
         with self._failures():
             try:
-                return bytes(self._obstore.get(self._store, name).bytes())
+                found = self._obstore.get(self._store, name)
+                _check_size(f"{self.url.rstrip('/')}/{name}", found.meta["size"], most)
+                return bytes(found.bytes())
             except FileNotFoundError:
                 return None
 
@@ -176,12 +218,15 @@ class Bucket(Objects):
                 with suppress(FileNotFoundError):
                     self._obstore.delete(self._store, name)
 
+    def path(self, name: str, scratch: str) -> str:
+        return os.path.join(scratch, name.replace("/", "-"))
+
     def paths(self, names: Iterable[str], scratch: str) -> list[str]:
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             return list(pool.map(lambda name: self._fetched(name, scratch), names))
 
     def _fetched(self, name: str, scratch: str) -> str:
-        path = os.path.join(scratch, name.replace("/", "-"))
+        path = self.path(name, scratch)
         if not os.path.exists(path):
             data = self.get(name)
             if data is None:
@@ -222,6 +267,11 @@ def _options(url: str) -> dict[str, Any]:
     there = urlsplit(endpoint)
     local = there.hostname in ("127.0.0.1", "::1", "localhost")
     return {"client_options": {"allow_http": True}} if there.scheme == "http" and local else {}
+
+
+def _check_size(name: str, size: int, most: int | None) -> None:
+    if most is not None and size > most:
+        raise FormatError(f"larger than {most} bytes", file=name, field="size", value=size)
 
 
 def _gone(name: str) -> UnavailableError:

@@ -9,21 +9,25 @@ from __future__ import annotations
 import gc
 import hashlib
 import json
+import os
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass
+from datetime import date
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from ..arrays import distinct
+from ..closed_database import closed_database, first_line, text
 from ..errors import FormatError, SelectionError, UnavailableError
 from ..model import Array, Module
 from ..model.atomic_output import temporary_folder
 from .counting import CaptureFile, ModuleKey, Rows, count_captures
-from .objects import Objects, open_objects
-from .schema import TABLES, VERSION, StoreTable, bucket_of
+from .objects import MOST_JSON, Objects, open_objects
+from .schema import BUCKETS, TABLES, VERSION, StoreTable, bucket_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,12 +35,20 @@ if TYPE_CHECKING:
     import duckdb
 
 __all__ = [
-    "DONE", "Amendment", "Part", "batch_key", "connect", "count_batch", "failures", "merged_key", "read_of",
-    "reduce_parts",
+    "DONE", "Amendment", "Part", "batch_key", "connect", "count_batch", "failures", "is_name", "is_number",
+    "merged_key", "read_of", "read_parts", "reduce_parts",
 ]  # fmt: skip
 
 _MEMORY = 256 << 20
 """Bytes that DuckDB keeps in memory before it spills to its folder."""
+
+
+_NAME = re.compile(
+    r"(?P<table>captures|modules|counts)/day=(?P<day>[0-9]{4}-[0-9]{2}-[0-9]{2})/"
+    r"(bucket=(?P<bucket>[0-9]{2})/)?[0-9a-f]{32}\.parquet"
+)
+_DIGEST = re.compile("[0-9a-f]{64}")
+_MOST = 1 << 63
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +59,22 @@ class Part:
     rows: int
     bytes: int
     sha256: str
+
+    @classmethod
+    def read(cls, found: object, file: str) -> Part:
+        """The part that ``found`` in ``file`` describes: everything that a store says of its parts comes in here, and
+        whoever can write to it may have written anything. Raises `FormatError` with what cannot be."""
+        fields = found if isinstance(found, dict) else {}
+        right: dict[str, Callable[[Any], bool]] = {
+            "name": is_name, "rows": is_number, "bytes": is_number,
+            "sha256": lambda value: isinstance(value, str) and bool(_DIGEST.fullmatch(value)),
+        }  # fmt: skip
+        for field, is_right in right.items():
+            if not is_right(value := fields.get(field)):
+                raise FormatError("damaged: a part cannot have this", file=file, field=field, value=value)
+        if unknown := fields.keys() - right.keys():
+            raise FormatError("damaged: a part has no such field", file=file, field=str(min(unknown, key=str)))
+        return cls(**fields)
 
     @property
     def table(self) -> str:
@@ -68,43 +96,51 @@ class Part:
         return self.name.rpartition("/")[0]
 
 
+def is_name(value: object) -> bool:
+    """Whether a part can be called so: a real day and bucket, and nothing that leads out of the store."""
+    known = _NAME.fullmatch(value) if isinstance(value, str) else None
+    if known is None or (known["bucket"] is not None) != (known["table"] == "counts"):
+        return False
+    with suppress(ValueError):
+        date.fromisoformat(known["day"])
+        return int(known["bucket"] or 0) < BUCKETS
+    return False
+
+
+def is_number(value: object) -> bool:
+    """Whether this can be a number of rows or bytes, or of a commit."""
+    return type(value) is int and 0 <= value < _MOST
+
+
 # -- DuckDB
 
 
-_CLOSED = {
-    "autoinstall_known_extensions": "false",
-    "autoload_known_extensions": "false",
-    "allow_community_extensions": "false",
-    "allow_unsigned_extensions": "false",
-    "python_enable_replacements": "false",
-}
+@contextmanager
+def connect(folder: str, files: Iterable[str] = (), store: str = "") -> Iterator[duckdb.DuckDBPyConnection]:
+    """A database in memory that can reach these ``files`` and its own ``folder``, to which it spills what takes more
+    memory than it may have, and nothing else. For ``store`` see `failures`."""
+    settings = {"memory_limit": f"{_MEMORY >> 20}MiB", "threads": "1", "temp_directory": folder}
+    with failures(store), closing(closed_database(settings, files=files, folders=[folder])) as database:
+        yield database
 
 
 @contextmanager
-def connect(memory: int = _MEMORY, threads: int = 1) -> Iterator[duckdb.DuckDBPyConnection]:
-    """A database in memory that spills to a private folder past ``memory`` bytes, in UTC."""
-    import duckdb
-
-    with temporary_folder("lastbranch-fleet") as folder:
-        limits = {"memory_limit": f"{memory >> 20}MiB", "threads": str(threads), "temp_directory": folder.path}
-        with failures(), closing(duckdb.connect(":memory:", config={**_CLOSED, **limits})) as database:
-            yield database
-
-
-@contextmanager
-def failures() -> Iterator[None]:
-    """DuckDB's errors as ours, in one line."""
+def failures(store: str = "") -> Iterator[None]:
+    """DuckDB's errors as ours, in one line. With a ``store`` the statement is one of ours over its parts: what DuckDB
+    does not like about it is then something about them."""
     import duckdb
 
     try:
         yield
     except duckdb.Error as error:
-        line = next(filter(None, map(str.strip, str(error).split("\n"))), type(error).__name__)
+        line = first_line(error)
         missing = duckdb.OutOfMemoryException, duckdb.IOException, duckdb.InternalException
         if isinstance(error, missing):
             raise UnavailableError(line) from None
         if isinstance(error, duckdb.ConversionException | duckdb.OutOfRangeException):
-            raise FormatError(f"a sum does not fit in 64 bits: {line}") from None
+            raise FormatError(f"a sum does not fit in 64 bits: {line}", file=store or None) from None
+        if store:
+            raise FormatError(f"its parts cannot be read: {line}", file=store) from None
         raise SelectionError(line) from None
 
 
@@ -113,8 +149,8 @@ def read_of(table: StoreTable, paths: Sequence[str]) -> str:
     if not paths:
         columns = ", ".join(f'NULL::{c.type} AS "{c.name}"' for c in table.columns)
         return f"(SELECT {columns} WHERE false)"
-    listed = ", ".join("'" + path.replace("'", "''") + "'" for path in paths)
-    columns = ", ".join(f'"{c.name}"' for c in table.columns)
+    listed = ", ".join(map(text, paths))
+    columns = ", ".join(f'"{c.name}"::{c.type} AS "{c.name}"' for c in table.columns)
     files = f"read_parquet([{listed}], hive_partitioning = false, union_by_name = {not table.sums})"
     if not table.sums:  # parts of an older version lack columns
         files = f"({read_of(table, ())} UNION ALL BY NAME SELECT * FROM {files})"
@@ -124,16 +160,18 @@ def read_of(table: StoreTable, paths: Sequence[str]) -> str:
 # -- writing
 
 
-def _write(database: duckdb.DuckDBPyConnection, objects: Objects, select: str, group: str, key: str) -> Part:
-    """Write the rows of a SELECT statement as a part."""
-    with temporary_folder("lastbranch-part") as folder:
-        path = folder.file("part.parquet")
-        version = f"KV_METADATA {{lastbranch_fleet: '{VERSION}'}}"
-        ((rows,),) = database.execute(
-            f"COPY ({select}) TO '{path}' (FORMAT parquet, COMPRESSION zstd, {version})"
-        ).fetchall()  # fmt: skip
-        with open(path, "rb") as file:
-            data = file.read()
+def _write(
+    database: duckdb.DuckDBPyConnection, folder: str, objects: Objects, select: str, group: str, key: str
+) -> Part:
+    """Write the rows of a SELECT statement as a part, by way of the ``folder`` of the database."""
+    path = os.path.join(folder, "part.parquet")
+    version = f"KV_METADATA {{lastbranch_fleet: '{VERSION}'}}"
+    ((rows,),) = database.execute(
+        f"COPY ({select}) TO {text(path)} (FORMAT parquet, COMPRESSION zstd, {version})"
+    ).fetchall()  # fmt: skip
+    with open(path, "rb") as file:
+        data = file.read()
+    os.unlink(path)
     part = Part(f"{group}/{key}.parquet", rows, len(data), hashlib.sha256(data).hexdigest())
     objects.put(part.name, data)
     return part
@@ -188,12 +226,23 @@ DONE = "done"
 def _once(objects: Objects, key: str, make: Callable[[], list[Part]]) -> list[Part]:
     """The parts that ``make`` writes, or those that it wrote before."""
     name = f"{DONE}/{key}.json"
-    known = objects.get(name)
+    known = objects.get(name, MOST_JSON)
     if known is not None:
-        return [Part(**one) for one in json.loads(known)]
+        return read_parts(known, f"{objects.url}/{name}")
     parts = make()
     objects.put(name, json.dumps([asdict(part) for part in parts]).encode())
     return parts
+
+
+def read_parts(data: bytes, file: str) -> list[Part]:
+    """The parts that a ``file`` of JSON lists. Raises `FormatError`."""
+    try:
+        found = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise FormatError(f"damaged: {error}", file=file) from None
+    if not isinstance(found, list):
+        raise FormatError("damaged: no list of parts", file=file)
+    return [Part.read(one, file) for one in found]
 
 
 def count_batch(store: str, captures: Sequence[CaptureFile]) -> list[Part]:
@@ -208,20 +257,22 @@ def count_batch(store: str, captures: Sequence[CaptureFile]) -> list[Part]:
         ordered = sorted(captures, key=lambda capture: capture.digest)
         found = []
         for number, (day, rows) in enumerate(count_captures(ordered)):
-            with connect() as database:
-                found += _write_rows(database, objects, rows, day, _key(key, number))
+            with temporary_folder("lastbranch-part") as folder, connect(folder.path) as database:
+                found += _write_rows(database, folder.path, objects, rows, day, _key(key, number))
             gc.collect()  # profiles refer to themselves: without this they took 200 MB
         return found
 
     return _once(objects, key, make)
 
 
-def _write_rows(database: duckdb.DuckDBPyConnection, objects: Objects, rows: Rows, day: str, key: str) -> list[Part]:
+def _write_rows(
+    database: duckdb.DuckDBPyConnection, folder: str, objects: Objects, rows: Rows, day: str, key: str
+) -> list[Part]:  # fmt: skip
     """The parts of what was counted on one day."""
     parts, words = [], _objects(rows.words)
     counts, bucket = _sorted(rows.counts, words)
-    text = "getvariable('words')[{} + 1]".format  # NULL of -1. Joins instead took a third of the time of writing
-    columns = _columns(TABLES["counts"], lambda name: text(name) if name in _TEXTS else f"{name}::UBIGINT")
+    word = "getvariable('words')[{} + 1]".format  # NULL of -1. Joins instead took a third of the time of writing
+    columns = _columns(TABLES["counts"], lambda name: word(name) if name in _TEXTS else f"{name}::UBIGINT")
     select = f"SELECT {columns} FROM counted"
     bounds = np.flatnonzero(np.append(True, bucket[1:] != bucket[:-1])).tolist() if len(bucket) else []
     for low, high in pairwise([*bounds, len(bucket)]):
@@ -233,7 +284,7 @@ def _write_rows(database: duckdb.DuckDBPyConnection, objects: Objects, rows: Row
         place[used] = np.arange(len(used), dtype=np.int32)
         piece |= {name: place[piece[name]] for name in _TEXTS}
         database.register("counted", piece)
-        parts.append(_write(database, objects, select, f"counts/day={day}/bucket={bucket[low]:02d}", key))
+        parts.append(_write(database, folder, objects, select, f"counts/day={day}/bucket={bucket[low]:02d}", key))
     lists: dict[str, list[dict[str, Any]]] = {
         "captures": [one | {"time": one["time"].replace(tzinfo=None)} for one in rows.captures],
         "modules": [_module_row(key, module) for key, module in rows.modules.items()],
@@ -247,7 +298,7 @@ def _write_rows(database: duckdb.DuckDBPyConnection, objects: Objects, rows: Row
             database.executemany(
                 f"INSERT INTO {name} VALUES ({marks})", [[one[c.name] for c in table.columns] for one in found]
             )
-            parts.append(_write(database, objects, _merged(table, name), f"{name}/day={day}", key))
+            parts.append(_write(database, folder, objects, _merged(table, name), f"{name}/day={day}", key))
     return parts
 
 
@@ -303,14 +354,15 @@ def reduce_parts(store: str, parts: Sequence[Part], amendments: Mapping[str, Ame
     key = _key("amended", [merged_key(parts), sorted(amendments.items())]) if amendments else merged_key(parts)
 
     def make() -> list[Part]:
-        with temporary_folder("lastbranch-parts") as scratch, connect() as database:
-            paths = objects.paths([part.name for part in parts], scratch.path)
+        with temporary_folder("lastbranch-parts") as folder:
+            paths = objects.paths([part.name for part in parts], folder.path)
             table = TABLES[parts[0].table]
             relation = read_of(table, paths)
-            if amendments:
-                relation = _amended(database, relation, amendments)
-            merged = _merged_counts(database, relation) if table.sums else _merged(table, relation)
-            return [_write(database, objects, merged, parts[0].group, key)]
+            with connect(folder.path, paths, store) as database:
+                if amendments:
+                    relation = _amended(database, relation, amendments)
+                merged = _merged_counts(database, relation) if table.sums else _merged(table, relation)
+                return [_write(database, folder.path, objects, merged, parts[0].group, key)]
 
     (part,) = _once(objects, key, make)
     return part

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from datetime import date
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -17,15 +17,15 @@ from ..analysis.counting.count_stacks import Sampled
 from ..analysis.statistics.sample_sums import SampleSums, SummedThings
 from ..analysis.statistics.significance import Totals
 from ..bind import bind, with_binary
-from ..errors import NotRecordedError, SelectionError
+from ..closed_database import text
+from ..errors import FormatError, NotRecordedError, SelectionError
 from ..model import Array, Change, Event, Module, ModuleKind, Profile, check_utf8
 from ..opening import attach_binaries, use_binary
 from .counting import NOWHERE
-from .manifest import State
 from .objects import Objects
-from .parts import failures, read_of
+from .parts import Part, failures, read_of
 from .schema import FOLDS, LABELS, TABLES, Kind, bucket_of
-from .selection import Selection, text
+from .selection import Selection
 
 if TYPE_CHECKING:
     import duckdb
@@ -72,16 +72,14 @@ class Reading:
     """A store at one moment, and a selection of it. See `Store.reading`."""
 
     def __init__(
-        self, objects: Objects, state: State, selection: Selection, database: duckdb.DuckDBPyConnection, scratch: str
-    ) -> None:
+        self, objects: Objects, parts: Sequence[Part], selection: Selection, database: duckdb.DuckDBPyConnection,
+        scratch: str,
+    ) -> None:  # fmt: skip
         self.url, self.selection = objects.url, selection
-        self._objects, self._database, self._scratch = objects, database, scratch
-        self._files: list[str] = []
-        """What the relations were made of."""
+        self._objects, self._parts, self._database, self._scratch = objects, parts, database, scratch
         self._modules: dict[str, list[Module]] | None = None
         self._mappings: dict[str, set[tuple[int, int]]] = {}
         """Identity -> offset in the file and bytes of each mapping."""
-        self._parts = [part for _, part in sorted(state.parts.items()) if selection.has_day(part.day)]
 
     def relation(self, table: str, modules: Collection[str] | None = None) -> str:
         """SQL of the rows of ``table`` that are selected, with a column ``day`` before the others; of ``counts`` those
@@ -103,30 +101,29 @@ class Reading:
                 days.setdefault(part.day, []).append(part.name)
         names = [name for found in days.values() for name in found]
         paths = dict(zip(names, self._objects.paths(names, self._scratch), strict=True))
-        self._files += paths.values()
         read = [
-            f"SELECT DATE '{day}' AS day, * FROM {read_of(TABLES[table], [paths[name] for name in found])}"
+            f"SELECT DATE {text(day)} AS day, * FROM {read_of(TABLES[table], [paths[name] for name in found])}"
             for day, found in days.items()
         ] or [f"SELECT NULL::DATE AS day, * FROM {read_of(TABLES[table], [])}"]
         return f"(SELECT * FROM ({' UNION ALL '.join(read)}) WHERE {where})"
 
     def rows(self, sql: str) -> list[tuple[Any, ...]]:
         """The rows of a statement of ours."""
-        with failures():
+        with failures(self.url):
             return self._database.execute(sql).fetchall()
 
     def columns(self, sql: str, **tables: dict[str, Array]) -> dict[str, Array]:
         """The columns of a statement of ours, which knows ``tables``, too."""
         for name, table in tables.items():
             self._database.register(name, table)
-        with failures():
+        with failures(self.url):
             return dict(self._database.execute(sql).fetchnumpy())
 
     def query(self, sql: str) -> tuple[list[str], Iterator[tuple[Any, ...]]]:
         """The columns of one SELECT statement and its rows; tables are those of `schema.TABLES`, of what is selected.
 
-        It can read these tables and nothing else. Raises `SelectionError` for wrong SQL. Nothing else can be asked
-        after it.
+        It can read the parts of the store and nothing else, and write nothing (`closed_database`). Raises
+        `SelectionError` for wrong SQL. Nothing else can be asked after it.
         """
         database = self._database
         check_utf8(sql, "the statement")
@@ -138,9 +135,6 @@ class Reading:
         for table in TABLES:
             if re.search(rf"\b{table}\b", sql, re.IGNORECASE):
                 database.execute(f"CREATE VIEW {table} AS {self.relation(table)}").fetchall()
-        listed = ", ".join(map(text, self._files))
-        for setting in (f"allowed_paths = [{listed}]", "enable_external_access = false", "lock_configuration = true"):
-            database.execute(f"SET {setting}").fetchall()
         with failures():
             database.execute(sql)
         columns = [str(column[0]) for column in database.description or ()]
@@ -186,9 +180,9 @@ class Reading:
         of_services = self.rows(
             f"SELECT service, {counted} FROM {self.relation('captures')} WHERE {where} GROUP BY service"
         )
-        captures = {service: numbers for service, *numbers in of_services}
+        captures, none = {service: numbers for service, *numbers in of_services}, [0] * len(folds)
         return [
-            Saturation(service, module, branches, distinct, captures[service], [1.0, *overlap])
+            Saturation(service, module, branches, distinct, captures.get(service, none), [1.0, *overlap])
             for service, module, branches, distinct, *overlap in rows
         ]
 
@@ -252,11 +246,11 @@ class Reading:
         names = ", ".join(f'"{name}"' for name in TABLES["modules"].keys)
         found: dict[str, list[Module]] = {}
         relation = self._relation("modules", "true")
-        for identity, *values in self.rows(f"SELECT DISTINCT {names} FROM {relation} ORDER BY ALL"):
-            row = dict(zip(TABLES["modules"].keys[1:], values, strict=True))
-            mapping = row.pop("mapped_offset"), row.pop("mapped_size")
-            self._mappings.setdefault(identity, set()).add(mapping)
-            module, known = _module(row), found.setdefault(identity, [])
+        for values in self.rows(f"SELECT DISTINCT {names} FROM {relation} ORDER BY ALL"):
+            row = dict(zip(TABLES["modules"].keys, values, strict=True))
+            module = _module(row, self.url)
+            known = found.setdefault(identity := row["module"], [])
+            self._mappings.setdefault(identity, set()).add((row["mapped_offset"], row["mapped_size"]))
             if module not in known:  # of another mapping
                 known.append(module)
         chosen = self.selection.has_module
@@ -306,8 +300,11 @@ class Scale(NamedTuple):
 
     @property
     def parts(self) -> int:
-        """What a count of one stands for, in millionths."""
-        return (int(self.stands_for) * _PARTS + int(self.recorded) // 2) // int(self.recorded)
+        """What a count of one stands for, in millionths. Raises `FormatError` where that is no number of 64 bits."""
+        parts = (int(self.stands_for) * _PARTS + int(self.recorded) // 2) // int(self.recorded)
+        if parts >= 1 << 63:
+            raise FormatError("a capture stands for too much", field="stands_for", value=self.stands_for)
+        return parts
 
 
 _PARTS = 1_000_000
@@ -330,12 +327,25 @@ def _between(least: float, most: float) -> str:
     return few if few == many else f"{few} to {many}"
 
 
-def _module(row: dict[str, Any]) -> Module:
-    guid, row["pdb_guid"] = row["pdb_guid"], None
-    row |= {"kind": ModuleKind(row["kind"]), "build_id": bytes.fromhex(row["build_id"])}
-    module = Module(**row)
-    module.pdb_guid = uuid.UUID(guid) if guid else None
-    return module
+_READ: dict[str, Callable[[str], object]] = {
+    "kind": ModuleKind, "build_id": bytes.fromhex, "pdb_guid": lambda text: uuid.UUID(text) if text else None,
+}  # fmt: skip
+"""How texts of the modules table are read that are no names."""
+_NOT_ITS = ("module", "mapped_offset", "mapped_size")
+
+
+def _module(row: dict[str, Any], store: str) -> Module:
+    """A row of the modules table. Raises `FormatError` for values that no module has."""
+    facts = {}
+    for field, value in row.items():
+        try:
+            if value is None:
+                raise ValueError
+            facts[field] = _READ[field](value) if field in _READ else value
+        except ValueError:
+            said = "damaged: a module cannot have this"
+            raise FormatError(said, file=f"{store}/modules", field=field, value=repr(value)) from None
+    return Module(**{field: fact for field, fact in facts.items() if field not in _NOT_ITS})
 
 
 @dataclass(slots=True)

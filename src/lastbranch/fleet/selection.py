@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
-from ..model import check_utf8
+from ..closed_database import text
 from .schema import LABELS
 
-__all__ = ["Selection", "text"]
+__all__ = ["Selection"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +68,3 @@ class Selection:
 
 
 _LEAST_DIGITS = 4
-
-
-def text(value: str) -> str:
-    """A text in SQL. Raises `SelectionError` where it is not UTF-8."""
-    check_utf8(value, "a name")
-    return "'" + value.replace("'", "''") + "'"

@@ -23,6 +23,7 @@ from dataclasses import asdict, dataclass, field
 from hashlib import sha256
 from typing import Any, NamedTuple
 
+from ..errors import FormatError
 from ..model.atomic_output import writing_file
 from .objects import Folder
 from .parts import DONE, Amendment, Part, reduce_parts
@@ -183,9 +184,9 @@ class Spool:
         try:
             found = json.loads(data)
             if "parts" in found:
-                found["parts"] = [Part(**part) for part in found["parts"]]
+                found["parts"] = [Part.read(part, name) for part in found["parts"]]
             return kind(**found)
-        except (ValueError, TypeError, AttributeError):  # after a loss of power, perhaps
+        except (ValueError, TypeError, AttributeError, FormatError):  # after a loss of power, perhaps
             self.notes.append(f"{self._path(name)}: damaged, and left out")
             return None
 

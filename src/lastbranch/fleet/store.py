@@ -86,9 +86,11 @@ class Store:
     @contextmanager
     def reading(self, selection: Selection = _ALL) -> Iterator[Reading]:
         """What the store says of ``selection``, as it is now; parts from elsewhere are fetched as they are needed."""
-        state = self.state()
-        with temporary_folder("lastbranch-store") as scratch, connect() as database:
-            yield Reading(self._objects, state, selection, database, scratch.path)
+        parts = [part for _, part in sorted(self.state().parts.items()) if selection.has_day(part.day)]
+        with temporary_folder("lastbranch-store") as folder:
+            files = (self._objects.path(part.name, folder.path) for part in parts)
+            with connect(folder.path, files) as database:
+                yield Reading(self._objects, parts, selection, database, folder.path)
 
     def _results(
         self, stage: str, function: Callable[[Any], Any], tasks: Sequence[Any], sizes: Sequence[int]
@@ -211,9 +213,10 @@ class Store:
 
     def _of_captures(self, parts: Iterable[Part], sql: str) -> list[tuple[Any, ...]]:
         names = [part.name for part in parts if part.table == "captures"]
-        with temporary_folder("lastbranch-store") as scratch, connect() as database:
-            relation = read_of(TABLES["captures"], self._objects.paths(names, scratch.path))
-            return database.execute(sql.format(relation)).fetchall()
+        with temporary_folder("lastbranch-store") as folder:
+            paths = self._objects.paths(names, folder.path)
+            with connect(folder.path, paths, self.url) as database:
+                return database.execute(sql.format(read_of(TABLES["captures"], paths))).fetchall()
 
     # -- merging and removing
 
@@ -262,7 +265,7 @@ class Store:
         """Delete objects that have been of no use for so many hours: of dead writers, merged parts, expired ones.
         Objects that no lastbranch has named stay. The number of them."""
         before = time.time() - kept_hours * 3600
-        done = [one.name for one in self._objects.below(DONE) if one.changed <= before]
+        done = [one.name for one in self._objects.below(DONE) if one.changed <= before and _OURS.fullmatch(one.name)]
         self._objects.delete(done)  # first of all: they promise that parts are there
         state = self.state()
         old = [
@@ -291,7 +294,10 @@ class _OvertakenError(Exception):
     """Another writer has added some of the same captures."""
 
 
-_OURS = re.compile(r"\w+/day=[\d-]+/(bucket=\d\d/)?[0-9a-f]{32}\.parquet(\.part-[0-9a-f]{16})?")
+_OURS = re.compile(
+    r"(\w+/day=[0-9-]+/(bucket=[0-9]{2}/)?[0-9a-f]{32}\.parquet|done/[0-9a-f]{32}\.json)(\.part-[0-9a-f]{16})?"
+)
+"""Names of objects that lastbranch has made, and may delete."""
 
 
 def _batches(captures: Sequence[CaptureFile]) -> Iterator[list[CaptureFile]]:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from ..closed_database import closed_database, first_line
 from ..errors import LastbranchError, SelectionError, UnavailableError
 from ..model import Array, check_utf8
 from ..model.atomic_output import temporary_folder
@@ -30,15 +31,8 @@ __all__ = ["Chunk", "Database", "Plan", "failures", "plan_of", "scanned_again", 
 Chunk = dict[str, Array]
 """Columns of equal length by name; those that are missing are NULL."""
 
-_CLOSED = {
-    "enable_external_access": "false",  # neither files nor networks
-    "python_enable_replacements": "false",  # nor variables of this program
-    "autoinstall_known_extensions": "false",
-    "autoload_known_extensions": "false",
-    "allow_community_extensions": "false",
-    "allow_unsigned_extensions": "false",
-    "pandas_analyze_sample": "0",  # objects are texts; DuckDB before 2.0 fails to guess at columns without any
-}
+_OBJECTS = {"pandas_analyze_sample": "0"}
+"""Objects are texts: DuckDB before 2.0 fails to guess at columns without any."""
 _THREADS = 4
 
 
@@ -52,8 +46,7 @@ class Database:
             "threads": str(min(_THREADS, os.cpu_count() or 1)),
             "temp_directory": self._folder.path,
         }
-        self.connection = _connect(limits)
-        self.connection.execute("SET lock_configuration = true")
+        self.connection = closed_database({**_OBJECTS, **limits})
         self.connection.execute("CREATE SCHEMA loaded")
         self._loaded: dict[str, set[str]] = {}
         self._streams: dict[str, ChunkStream] = {}
@@ -186,14 +179,6 @@ def _value(value: str, none: int | None) -> str:
     return value if none is None else f"nullif({value}, {none})"
 
 
-def _connect(limits: dict[str, str]) -> duckdb.DuckDBPyConnection:
-    try:
-        import duckdb
-    except ImportError:
-        raise UnavailableError("SQL needs DuckDB", hint="pip install duckdb") from None
-    return duckdb.connect(":memory:", config={**_CLOSED, **limits})
-
-
 @contextmanager
 def failures() -> Iterator[None]:
     """DuckDB's errors as ours, in one line."""
@@ -203,10 +188,10 @@ def failures() -> Iterator[None]:
         yield
     except (duckdb.OutOfMemoryException, duckdb.IOException, duckdb.InternalException) as error:
         raise UnavailableError(
-            _line(error), hint="give the query more with --memory, or select fewer columns"
+            first_line(error), hint="give the query more with --memory, or select fewer columns"
         ) from None
     except duckdb.CatalogException as error:
-        raise SelectionError(_line(error), hint=f"the tables are {', '.join(TABLES)}") from None
+        raise SelectionError(first_line(error), hint=f"the tables are {', '.join(TABLES)}") from None
     except duckdb.Error as error:
         if package := _PACKAGE.search(str(error)):
             needed = UnavailableError(
@@ -214,14 +199,10 @@ def failures() -> Iterator[None]:
                 hint=f"pip install {package[1]}, or cast them in the query: ::TIMESTAMP, ::VARCHAR",
             )
             raise needed from None
-        raise SelectionError(_line(error)) from None
+        raise SelectionError(first_line(error)) from None
 
 
 _PACKAGE = re.compile(r"Required module '(\w+)' failed to import")
-
-
-def _line(error: Exception) -> str:
-    return next(filter(None, map(str.strip, str(error).split("\n"))), type(error).__name__)
 
 
 def statement_of(sql: str) -> str:
@@ -240,7 +221,7 @@ def statement_of(sql: str) -> str:
 @cache
 def _planner() -> duckdb.DuckDBPyConnection:
     """A database of empty tables, in which statements are planned and never run."""
-    connection = _connect({"threads": "1"})
+    connection = closed_database({**_OBJECTS, "threads": "1"}, lock=False)
     rows = connection.execute("SELECT DISTINCT name FROM duckdb_optimizers()").fetchall()
     # Others look at the rows: of empty tables nothing would be read.
     others = ",".join(name for (name,) in rows if name != "unused_columns")
