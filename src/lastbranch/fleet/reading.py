@@ -336,7 +336,7 @@ _NOT_ITS = ("module", "mapped_offset", "mapped_size")
 
 def _module(row: dict[str, Any], store: str) -> Module:
     """A row of the modules table. Raises `FormatError` for values that no module has."""
-    facts = {}
+    facts: dict[str, Any] = {}
     for field, value in row.items():
         try:
             if value is None:
