@@ -248,8 +248,8 @@ def fleet_store() -> str:
         "sizes, checksums and times of a commit have to be as this page says, or the commit is refused, with the field",
         "and its value. Names never lead out of the store, and a store in a folder has neither symbolic links nor devices",
         "(the folder itself may be a link). SQL, also that of `fleet query`, runs in a database that can read the parts",
-        "of this store and nothing else: no other files, no network, no extensions. What a store says of counts, names",
-        "and modules is not checked: only let those write to it whose counts you trust.", "",
+        "of this store and nothing else: no other files, no network, no extensions. Counts and names of modules are not",
+        "checked: only let those write to a store whose counts you trust.", "",
     ]  # fmt: skip
     return "\n".join(lines)
 
