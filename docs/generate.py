@@ -244,12 +244,13 @@ def fleet_store() -> str:
         "This counts parts twice that were merged and not yet swept (`fleet compact --keep 0` sweeps them at once):",
         "what is right is the list of the manifest.", "",
         "## Who can write to it", "",
-        "Whoever can write to a store can put anything into it, so lastbranch takes nothing from there as it is. Names,",
-        "sizes, checksums and times of a commit have to be as this page says, or the commit is refused, with the field",
-        "and its value. Names never lead out of the store, and a store in a folder has neither symbolic links nor devices",
-        "(the folder itself may be a link). SQL, also that of `fleet query`, runs in a database that can read the parts",
-        "of this store and nothing else: no other files, no network, no extensions. Counts and names of modules are not",
-        "checked: only let those write to a store whose counts you trust.", "",
+        "Whoever can write to a store can put anything into it, so lastbranch takes nothing from there as it is.",
+        "Names, sizes, checksums and times of a commit have to be as this page says, or the commit is refused,",
+        "with the field and its value. Names never lead out of the store, and a store in a folder has neither",
+        "symbolic links nor devices (the folder itself may be a link). SQL, also that of `fleet query`, runs in a",
+        "database that can read the parts of this store and nothing else: no other files, no network, no",
+        "extensions. Counts and names of modules are not checked: only let those write to a store whose counts you",
+        "trust.", "",
     ]  # fmt: skip
     return "\n".join(lines)
 
