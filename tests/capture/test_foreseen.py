@@ -34,7 +34,7 @@ from lastbranch.capture.software.engines import BlockStep, DebugRegisters
 from lastbranch.capture.software.run_ahead import Comparison, Foreseen, RunAhead
 from lastbranch.capture.software.tree import Thread
 from lastbranch.lbr import KIND
-from traced_program import in_main_loop
+from traced_program import halt, in_main_loop
 
 pytestmark = [needs_ptrace, needs_walk]
 SOFTWARE = ("--engine", "software", "--duty", "50", "--period", "1000000")
@@ -84,9 +84,9 @@ def test_a_burst_is_compared_when_that_is_paid_for(running: Thread) -> None:
     )  # fmt: skip
     for due in (False, True):
         runner.compared.spent(0.12 if due else 0.0, compared=False)
-        burst, _ = runner.run(running, lambda status: False)
-        assert isinstance(burst, Foreseen)
-        assert len(burst) == 400
+        burst, _ = runner.run(running, lambda status: False, 400, 40)
+        assert isinstance(burst, Foreseen) != due, "what was followed is what is written"
+        assert len(burst) >= 40 if due else len(burst) == 400
         assert runner.compared.same == due
         assert not runner.compared.different
     runner.compared.spent(1.0, compared=True)
@@ -94,27 +94,78 @@ def test_a_burst_is_compared_when_that_is_paid_for(running: Thread) -> None:
     assert str(runner.compared) == "2 bursts; 1 checked with breakpoints, 1 of these as foreseen"
 
 
+class Known(Foreseen):
+    """One of the branches of ``burst``."""
+
+    def __init__(self, burst: Burst) -> None:
+        Burst.__init__(self, edges=list(burst.edges), why=burst.why)
+
+    def __len__(self) -> int:
+        return len(self.edges)
+
+    def read_edges(self) -> None: ...
+
+
+THREE = [(1, 2, 1), (3, 4, 1), (5, 6, 1)]
+
+
+@pytest.mark.parametrize(
+    ("foreseen", "taken", "same"),
+    [
+        pytest.param(Burst(edges=THREE), Burst(edges=THREE[:2], why="signal"), True, id="a signal from outside"),
+        pytest.param(Burst(edges=THREE), Burst(edges=THREE[:2], why="signal", faulted=True), False, id="a fault"),
+        pytest.param(Burst(edges=THREE[:2]), Burst(edges=THREE, why="signal", faulted=True), True, id="a later fault"),
+        pytest.param(Burst(edges=THREE), Burst(edges=THREE[:2], why="system call"), False, id="a system call"),
+        pytest.param(Burst(edges=THREE[:2], why="system call"), Burst(edges=THREE), False, id="no system call"),
+        pytest.param(
+            Burst(edges=THREE, why="system call"), Burst(edges=THREE, why="system call"), True, id="the same call"
+        ),
+        pytest.param(Burst(edges=THREE), Burst(edges=[], why="deadline"), True, id="nothing"),
+        pytest.param(Burst(edges=THREE[:1], why="memory changed"), Burst(edges=THREE), True, id="another thread"),
+    ],
+)  # fmt: skip
+def test_neither_goes_on_where_an_instruction_ends_the_other(foreseen: Burst, taken: Burst, same: bool) -> None:
+    compared = Comparison()
+    assert compared.add(Known(foreseen), taken) == same
+    assert (compared.same, compared.different) == (same, not same)
+
+
+def test_the_self_check_finds_faults_that_were_not_foreseen(tmp_path: Path) -> None:
+    """Of a program that faults all the time, with rights as they are not."""
+    with ticking(), in_main_loop(tmp_path, "faulting", ("-static", "-no-pie")) as thread:
+        runner = BurstRunner(
+            BlockStep(DebugRegisters()), BurstLimits(5000, stops=100_000, seconds=10), SharedProcessor(), ahead=ahead()
+        )  # fmt: skip
+        all_rights = re.sub(r"^(\S+) \S{4}", r"\1 rwxp", Path(f"/proc/{thread.tid}/maps").read_text(), flags=re.M)
+        (tmp_path / "maps").write_text(all_rights)
+        true = thread.process.files
+        with open(tmp_path / "maps", "rb") as maps:
+            thread.process._files = true._replace(maps=maps.fileno())
+            for _ in range(4):
+                assert runner.ahead is not None
+                runner.compared.spent(100.0, compared=False)
+                burst, _ = runner.run(thread, lambda status: False)
+                assert burst.why == "signal"
+                assert burst.status is not None
+                ptrace.cont(thread.tid, ptrace.signal_of(burst.status))
+                halt(thread)
+            thread.process._files = true
+        assert (runner.compared.same, runner.compared.different) == (0, 4)
+        assert runner.ahead is None
+
+
 def test_where_threads_take_other_branches_nothing_is_foreseen_any_more() -> None:
     compared = Comparison()
     right, wrong = Burst(edges=[(1, 2, 1), (3, 4, 1)]), Burst(edges=[(1, 2, 1), (3, 9, 1)])
 
-    class Known(Foreseen):
-        def __init__(self) -> None:
-            Burst.__init__(self, edges=list(right.edges))
-
-        def __len__(self) -> int:
-            return len(self.edges)
-
-        def read_edges(self) -> None: ...
-
-    assert compared.add(Known(), Burst(edges=right.edges[:1])), "as far as both go"
+    assert compared.add(Known(right), Burst(edges=right.edges[:1])), "as far as both go"
     for _ in range(3):
-        assert not compared.add(Known(), wrong)
+        assert not compared.add(Known(right), wrong)
     assert not compared.fails, "signals and other threads explain a few"
-    assert not compared.add(Known(), wrong)
+    assert not compared.add(Known(right), wrong)
     assert compared.fails
     for _ in range(20):
-        compared.add(Known(), right)
+        compared.add(Known(right), right)
     assert not compared.fails
 
 

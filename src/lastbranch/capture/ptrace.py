@@ -24,9 +24,9 @@ __all__ = [
     "PC",
     "Resumer", "Poke", "RESUME_FLAG", "RIP", "Registers", "STACK", "THREADS", "TICK", "TRACE_CALLS", "WORDS", "at_call",
     "compiled", "cont", "cont_to_call", "detach", "event_message", "event_of", "go_on_at", "interrupt", "is_64_bit",
-    "listen", "next_stop", "poke_user", "refusal", "register_set", "registers", "reports", "restarts", "seize",
-    "set_register_set",
-    "set_sigmask", "siginfo", "sigmask", "signal_of", "single_step", "stopped", "ticking", "wait",
+    "is_fault", "listen", "next_stop", "poke_user", "refusal", "register_set", "registers", "reports", "restarts",
+    "seize", "set_register_set", "set_sigmask", "siginfo", "sigmask", "signal_of", "single_step", "stopped", "ticking",
+    "wait",
 ]  # fmt: skip
 
 
@@ -209,6 +209,21 @@ def siginfo(tid: int) -> tuple[int, int, int]:
     """``(si_code, si_pid, si_fd)`` of the signal it is stopped at; the last two share words with other members."""
     _call(_GETSIGINFO, tid, 0, _siginfo_at)
     return _siginfo[2], _siginfo[4], _siginfo[6]
+
+
+_FAULTS = frozenset((signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGTRAP, signal.SIGSYS))
+_OF_OTHERS = frozenset(((signal.SIGTRAP, 6), (signal.SIGBUS, 5)))
+"""TRAP_PERF and BUS_MCEERR_AO: an event, and memory that fails elsewhere."""
+
+
+def is_fault(tid: int, status: int) -> bool:
+    """Whether it stopped with ``status`` at a signal that its own instruction raised (positive si_code of
+    sigaction(2))."""
+    number = signal_of(status)
+    if not stopped(status) or event_of(status) or number not in _FAULTS:
+        return False
+    code = siginfo(tid)[0]
+    return code > 0 and (number, code) not in _OF_OTHERS
 
 
 def sigmask(tid: int) -> int:

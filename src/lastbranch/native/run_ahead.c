@@ -508,9 +508,11 @@ static int forget(struct ahead *a, u64 address, u64 size)
     return 1;
 }
 
-/* They are known: those words that `size` bytes fill. */
-static void remember(struct page *page, u64 offset, u64 size)
+/* What is stored is known: those words that `size` bytes fill. A state that was saved there is not as it was. */
+static void remember(struct ahead *a, struct page *page, u64 offset, u64 size)
 {
+    for (u32 n = 0; n < a->saved_count; n++)
+        if (page->address + offset - a->saved[n].address + size - 1 < a->saved[n].size + size - 1) a->saved[n].parts = 0;
     for (u64 g = (offset + GRANULE - 1) / GRANULE; g < (offset + size) / GRANULE; g++) page->unknown[g / 64] &= ~((u64)1 << g % 64);
 }
 
@@ -553,7 +555,7 @@ static int store(struct ahead *a, u64 address, const void *from, u64 size)
         if (!page || !may_store(a, page)) return 0;
         code_changes(a, page);
         memcpy(page->bytes + offset, (const u8 *)from + done, part);
-        if (page->may & PARTLY) remember(page, offset, part);
+        if (page->may & PARTLY) remember(a, page, offset, part);
         if (!a->now->alone) mark(page->stored, offset, part);
         done += part;
     }
@@ -587,7 +589,7 @@ static int store_number(struct ahead *a, u64 address, u64 number, int size)
     a->changes++;
     struct page *page = page_of(a, address);
     if (!page || !may_store(a, page)) return 0;
-    if (page->may & PARTLY) remember(page, offset, (u64)size);
+    if (page->may & PARTLY) remember(a, page, offset, (u64)size);
     code_changes(a, page);
     switch (size) {
     case 1: page->bytes[offset] = (u8)number; break;
@@ -1009,24 +1011,13 @@ static int save_state(struct ahead *a, const struct instruction *i)
     return FULL;
 }
 
-/* Whether nothing was stored there since. */
-static int is_as_saved(struct ahead *a, const struct saved *state)
-{
-    for (u64 at = state->address; at < state->address + state->size; at += GRANULE) {
-        const struct page *page = page_of(a, at);
-        if (!page || !(page->may & PARTLY) || !is_unknown(page, at & (PAGE - 1), GRANULE)) return 0;
-    }
-    return 1;
-}
-
 static int restore_state(struct ahead *a, const struct instruction *i)
 {
     u64 at = effective(a, i), parts = parts_of(a, i);
     struct vectors *v = &a->state->v;
     for (u32 n = 0; n < a->saved_count; n++) {
         const struct saved *from = &a->saved[n];
-        if (from->address != at || parts & ~from->parts) continue;
-        if (!is_as_saved(a, from)) return 0;
+        if (from->address != at || !parts || parts & ~from->parts) continue;
         if (parts & X87_PART) memcpy(v->x87, from->v.x87, sizeof v->x87);
         if (parts & (XMM_PART | YMM_PART)) a->state->control = from->control;
         for (int r = 0; r < 16; r++) {
@@ -1073,7 +1064,16 @@ static int executed(struct ahead *a, const struct known *k)
     if (i->memory && size <= 8) { /* what is behind the operand does not change */
         u64 now;
         memcpy(&now, operand, 8);
-        if (now != was && !store_number(a, at, now, i->size)) return FAULTS;
+        if ((now != was || i->only_writes) && !store_number(a, at, now, i->size)) return FAULTS;
+    } else if (i->memory && i->only_writes && page_of(a, at)->may & PARTLY) {
+        u8 result[64]; /* what was there is not known: a second time over other bytes, it leaves the same where it writes */
+        u64 first = 0, end = 0;
+        memcpy(result, operand, size);
+        for (u64 n = 0; n < size; n++) operand[n] = (u8)~before[n];
+        if (execute(a, k->piece, i->state)) return FAULTS;
+        for (u64 n = size; n--;)
+            if (result[n] == operand[n]) first = n, end = end ? end : n + 1;
+        if (!store(a, at + first, result + first, end - first)) return FAULTS;
     } else if (i->memory && memcmp(before, operand, size)) {
         u64 first = 0; /* only what it wrote: its operand may be smaller, and the next page not there */
         while (before[first] == operand[first]) first++;

@@ -206,9 +206,6 @@ class NoBurst(Exception):
 
 
 _PROGRAMS = 32
-_COMPARED = 96
-"""Most branches that are followed to compare them: each takes as long as a hundred that are foreseen."""
-
 _SHORT_AFTER_FAULT = 32
 """Bursts of a process that are as short as followed ones after one that met a fault, such as that of a write barrier.
 There a burst ends: long ones would show much of what happens where none comes, and little of what follows one."""
@@ -261,15 +258,12 @@ class BurstRunner:
             return foreseen, stat.cpu
         if foreseen is None:
             return self._followed(thread, stat, is_trigger, limits.of(followed or limits.depth))
-        burst, cpu = self._followed(thread, stat, is_trigger, limits.of(min(limits.depth, _COMPARED)))
+        burst, cpu = self._followed(thread, stat, is_trigger, limits.of(followed or limits.depth))
         self.compared.spent(time.perf_counter() - begun, compared=True)
-        same = self.compared.add(foreseen, burst)
+        self.compared.add(foreseen, burst)
         if self.compared.fails:
             self.ahead = None  # the engine does all from now on
-        if burst.dropped or not same:
-            return burst, cpu
-        foreseen.status = burst.status
-        return foreseen, cpu
+        return burst, cpu
 
     def _foreseen(self, thread: Thread, limits: BurstLimits) -> Foreseen | None:
         """A burst for which the thread need not move, where that is possible."""
@@ -331,6 +325,7 @@ class BurstRunner:
             thread.timed_out = True
             ptrace.interrupt(thread.tid)
         elif burst.why != "gone":
+            burst.faulted = burst.status is not None and ptrace.is_fault(thread.tid, burst.status)
             self.clean(thread)
         return burst, cpu
 

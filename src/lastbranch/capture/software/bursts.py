@@ -64,9 +64,16 @@ class Burst:
     status: int | None = None
     """A wait status that came instead of the next stop, for the collector to handle."""
     stops: int = 0
+    faulted: bool = False
+    """Whether ``status`` is a signal that an instruction of the thread raised: a fault, or a trap."""
 
     def __len__(self) -> int:
         return len(self.edges)
+
+    @property
+    def ends_itself(self) -> bool:
+        """Whether an instruction of the thread ended it."""
+        return self.faulted or self.why == "system call"
 
     @property
     def dropped(self) -> bool:

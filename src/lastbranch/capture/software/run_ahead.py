@@ -182,7 +182,7 @@ class Comparison:
         self._share, self._owed = share, first
         self.foreseen = 0
         self.same = self.different = 0
-        """Bursts by whether the thread took the branches that were foreseen, as far as both go."""
+        """Bursts by whether the thread took the branches that were foreseen, as `add` says."""
 
     def due(self) -> bool:
         """Whether the next burst is to be compared."""
@@ -193,10 +193,13 @@ class Comparison:
         self._owed += seconds if compared else -self._share * seconds
 
     def add(self, foreseen: Foreseen, taken: Burst) -> bool:
-        """Whether the thread took the branches that were ``foreseen``, as far as both go."""
+        """Whether the thread took the branches that were ``foreseen``, as far as both go: none of them may go on where
+        an instruction of the thread ended the other. A signal from outside may come anywhere."""
         foreseen.read_edges()
         both = min(len(foreseen), len(taken))
         same = foreseen.edges[:both] == taken.edges[:both]
+        longer = max(len(foreseen), len(taken))
+        same = same and not any(one.ends_itself and len(one) < longer for one in (foreseen, taken))
         self.same += same
         self.different += not same
         return same
