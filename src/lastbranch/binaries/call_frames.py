@@ -20,6 +20,7 @@ from typing import NamedTuple
 from ..errors import FormatError
 from ..model import Source, read_at
 from . import Image, Section, read_image
+from .dwarf import DW_CFA, DW_EH_PE
 from .leb128 import sleb, uleb
 
 __all__ = ["CallFrames", "Cie", "Fde", "FrameSection", "Row", "Rule", "RuleKind", "frame_sections", "landing_pads"]
@@ -106,10 +107,13 @@ _WORDS = {
 }
 """By byte order and width in bytes, negative for signed numbers."""
 
-_OMIT, _INDIRECT, _APPLICATION, _FORMAT = 0xFF, 0x80, 0x70, 0x0F
-_RELATIVE_TO_PLACE, _RELATIVE_TO_DATA = 0x10, 0x30
-_FORMATS = {0x2: 2, 0x3: 4, 0x4: 8, 0xA: -2, 0xB: -4, 0xC: -8}
-"""DW_EH_PE_udata2 to DW_EH_PE_sdata8: the width, negative for signed numbers."""
+_FORM, _APPLICATION = 0x0F, 0x70
+"""The bits of a `DW_EH_PE` that say how a number is written, and what it counts from."""
+_WIDTHS = {
+    DW_EH_PE.udata2: 2, DW_EH_PE.udata4: 4, DW_EH_PE.udata8: 8,
+    DW_EH_PE.sdata2: -2, DW_EH_PE.sdata4: -4, DW_EH_PE.sdata8: -8,
+}  # fmt: skip
+"""Of forms of fixed width, negative for signed numbers."""
 
 
 class Bytes:
@@ -171,23 +175,25 @@ class Bytes:
     def encoded(self, encoding: int, address_size: int, field: str, *, relative: bool = True) -> int:
         """An address in a DW_EH_PE_* encoding; ``relative`` False: a length, to which no base is added."""
         section, at = self.section, self.at
-        form = encoding & _FORMAT
-        if form in (0x1, 0x9):
-            value = self.uleb(field) if form == 0x1 else self.sleb(field)
-        elif form in (0x0, 0x8):
-            value = self.word(address_size if form == 0x0 else -address_size, field)
-        elif form in _FORMATS:
-            value = self.word(_FORMATS[form], field)
+        form = encoding & _FORM
+        if form == DW_EH_PE.uleb128:
+            value = self.uleb(field)
+        elif form == DW_EH_PE.sleb128:
+            value = self.sleb(field)
+        elif form in (DW_EH_PE.absptr, DW_EH_PE.signed):
+            value = self.word(address_size if form == DW_EH_PE.absptr else -address_size, field)
+        elif form in _WIDTHS:
+            value = self.word(_WIDTHS[form], field)
         else:
             raise section.bad("an unknown form of an address", at, field, hex(encoding))
         if not relative:
             return value & _ADDRESSES
         base = encoding & _APPLICATION
-        if base == _RELATIVE_TO_PLACE:
+        if base == DW_EH_PE.pcrel:
             value += section.address + at
-        elif base == _RELATIVE_TO_DATA:
+        elif base == DW_EH_PE.datarel:
             value += section.data_base
-        elif base or encoding & _INDIRECT:
+        elif base or encoding & DW_EH_PE.indirect:
             raise section.bad("an address that depends on what is loaded", at, field, hex(encoding))
         return value & ((1 << 8 * address_size) - 1)
 
@@ -252,7 +258,7 @@ class FrameSection:
         if cie.augmentation.startswith("z"):
             size = body.uleb("augmentation length")
             data = Bytes(self, start := body.need(size, "augmentation length"), start + size)
-            if cie.lsda != _OMIT and any(self.data[start : start + size]):
+            if cie.lsda != DW_EH_PE.omit and any(self.data[start : start + size]):
                 with suppress(FormatError):  # an entry is good without it
                     lsda = data.encoded(cie.lsda, cie.address_size, "LSDA pointer")
         return Fde(at, cie, begin, end, (body.at, body.end), lsda)
@@ -312,7 +318,7 @@ class FrameSection:
         code_align = body.uleb("code_alignment_factor")
         data_align = body.sleb("data_alignment_factor")
         returns = body.byte("return_address_register") if version == 1 else body.uleb("return_address_register")
-        encoding, lsda = 0, _OMIT
+        encoding, lsda = 0, DW_EH_PE.omit
         if augmentation.startswith("z"):
             count = body.uleb("augmentation length")
             begin = body.need(count, "augmentation length")
@@ -326,7 +332,7 @@ class FrameSection:
 
     def _augmentation(self, data: Bytes, letters: str, address_size: int) -> tuple[int, int]:
         """The encodings of addresses and of pointers to language-specific data."""
-        encoding, lsda = 0, _OMIT
+        encoding, lsda = 0, DW_EH_PE.omit
         for letter in letters[1:]:
             match letter:
                 case "R":
@@ -335,8 +341,8 @@ class FrameSection:
                     lsda = data.byte("LSDA encoding")
                 case "P":
                     how = data.byte("personality encoding")
-                    if how != _OMIT:
-                        data.encoded(how & _FORMAT, address_size, "personality", relative=False)
+                    if how != DW_EH_PE.omit:
+                        data.encoded(how & _FORM, address_size, "personality", relative=False)
                 case "S" | "B" | "G":
                     pass
                 case _:  # the rest is of no use without knowing this one, and its length is known
@@ -354,7 +360,7 @@ class FrameSection:
         return machine.rows()
 
 
-_ADVANCE, _OFFSET, _RESTORE = 1, 2, 3
+_ADVANCE, _OFFSET, _RESTORE = DW_CFA.advance_loc >> 6, DW_CFA.offset >> 6, DW_CFA.restore >> 6
 """The high two bits of instructions that have an operand in the low six."""
 
 
@@ -363,94 +369,44 @@ class _Machine:
 
     def __init__(self, cie: Cie, address: int, start: _Machine | None = None) -> None:
         """``start``: the one that ran the CIE."""
-        self._cie, self._address = cie, address
-        self._cfa: tuple[int, int, bytes] = start._cfa if start else (0, 0, b"")
+        self.cie, self._address = cie, address
+        self.cfa: tuple[int, int, bytes] = start.cfa if start else (0, 0, b"")
         self._initial: dict[int, Rule] = start.rules if start else {}
         self.rules: dict[int, Rule] = dict(self._initial)
         self._kept: list[tuple[tuple[int, int, bytes], dict[int, Rule]]] = []
         self._rows: list[Row] = []
 
     def rows(self) -> list[Row]:
-        return [*self._rows, Row(self._address, *self._cfa, self.rules)]
+        return [*self._rows, Row(self._address, *self.cfa, self.rules)]
 
     def run(self, code: Bytes) -> None:
         while code.at < code.end:
             self._step(code)
 
     def _step(self, code: Bytes) -> None:
-        at, cie = code.at, self._cie
         opcode = code.byte("instruction")
         high, low = opcode >> 6, opcode & 0x3F
         if high == _ADVANCE:
-            self._advance(code, low)
+            self.advance(code, low)
         elif high == _OFFSET:
-            self.rules[low] = Rule(RuleKind.AT_OFFSET, code.uleb("offset") * cie.data_align)
+            self.rules[low] = Rule(RuleKind.AT_OFFSET, code.uleb("offset") * self.cie.data_align)
         elif high == _RESTORE:
-            self._restore(low)
+            self.restore(low)
+        elif (instruction := _INSTRUCTIONS.get(opcode)) is not None:
+            instruction(self, code)
         else:
-            match low:
-                case 0x00 | 0x2D:  # nop; AArch64's negate_ra_state, GNU_window_save
-                    pass
-                case 0x01:  # set_loc
-                    self._move(code, code.encoded(cie.encoding, cie.address_size, "set_loc"))
-                case 0x02 | 0x03 | 0x04 | 0x1D:  # advance_loc1, 2, 4, MIPS_advance_loc8
-                    self._advance(code, code.byte("delta") if low == 0x02 else code.word(_DELTAS[low], "delta"))
-                case 0x05 | 0x11 | 0x2F:  # offset_extended, _sf, GNU_negative_offset_extended
-                    register = code.uleb("register")
-                    factored = code.sleb("offset") if low == 0x11 else code.uleb("offset")
-                    sign = -1 if low == 0x2F else 1
-                    self.rules[register] = Rule(RuleKind.AT_OFFSET, sign * factored * cie.data_align)
-                case 0x14 | 0x15:  # val_offset, _sf
-                    register = code.uleb("register")
-                    factored = code.uleb("offset") if low == 0x14 else code.sleb("offset")
-                    self.rules[register] = Rule(RuleKind.IS_OFFSET, factored * cie.data_align)
-                case 0x06:  # restore_extended
-                    self._restore(code.uleb("register"))
-                case 0x07:
-                    self.rules[code.uleb("register")] = Rule(RuleKind.UNDEFINED)
-                case 0x08:
-                    self.rules[code.uleb("register")] = Rule(RuleKind.SAME)
-                case 0x09:
-                    register = code.uleb("register")
-                    self.rules[register] = Rule(RuleKind.REGISTER, code.uleb("register"))
-                case 0x0A:  # remember_state
-                    if len(self._kept) >= ROWS_LIMIT:
-                        raise code.section.bad("too many remembered states", at, "remember_state", len(self._kept))
-                    self._kept.append((self._cfa, dict(self.rules)))
-                case 0x0B:  # restore_state
-                    if not self._kept:
-                        raise code.section.bad("no state was remembered", at, "restore_state", opcode)
-                    self._cfa, self.rules = self._kept.pop()
-                case 0x0C | 0x12:  # def_cfa, _sf
-                    register = code.uleb("register")
-                    offset = code.uleb("offset") if low == 0x0C else code.sleb("offset") * cie.data_align
-                    self._cfa = register, offset, b""
-                case 0x0D:  # def_cfa_register
-                    self._cfa = code.uleb("register"), self._cfa[1], b""
-                case 0x0E | 0x13:  # def_cfa_offset, _sf
-                    offset = code.uleb("offset") if low == 0x0E else code.sleb("offset") * cie.data_align
-                    self._cfa = self._cfa[0], offset, b""
-                case 0x0F:  # def_cfa_expression
-                    self._cfa = 0, 0, code.block("expression")
-                case 0x10 | 0x16:  # expression, val_expression
-                    register = code.uleb("register")
-                    kind = RuleKind.AT_EXPRESSION if low == 0x10 else RuleKind.IS_EXPRESSION
-                    self.rules[register] = Rule(kind, 0, code.block("expression"))
-                case 0x2E:  # GNU_args_size
-                    code.uleb("size")
-                case _:
-                    raise code.section.bad("an unknown instruction", at, "instruction", hex(opcode))
+            raise code.section.bad("an unknown instruction", code.at - 1, "instruction", hex(opcode))
 
-    def _restore(self, register: int) -> None:
+    def restore(self, register: int) -> None:
         if register in self._initial:
             self.rules[register] = self._initial[register]
         else:
             self.rules.pop(register, None)
 
-    def _advance(self, code: Bytes, delta: int) -> None:
-        self._move(code, self._address + delta * self._cie.code_align)
+    def advance(self, code: Bytes, delta: int) -> None:
+        self.move(code, self._address + delta * self.cie.code_align)
 
-    def _move(self, code: Bytes, address: int) -> None:
+    def move(self, code: Bytes, address: int) -> None:
         """Begin a new row, unless it would cover nothing."""
         if address < self._address or address > _ADDRESSES:
             raise code.section.bad("rows that do not ascend", code.at, "location", hex(address))
@@ -458,11 +414,134 @@ class _Machine:
             return
         if len(self._rows) >= ROWS_LIMIT:
             raise code.section.bad(f"an entry has at most {ROWS_LIMIT} rows", code.at, "location", hex(address))
-        self._rows.append(Row(self._address, *self._cfa, dict(self.rules)))
+        self._rows.append(Row(self._address, *self.cfa, dict(self.rules)))
         self._address = address
 
+    def remember(self, code: Bytes) -> None:
+        if len(self._kept) >= ROWS_LIMIT:
+            raise code.section.bad("too many remembered states", code.at - 1, "remember_state", len(self._kept))
+        self._kept.append((self.cfa, dict(self.rules)))
 
-_DELTAS = {0x03: 2, 0x04: 4, 0x1D: 8}
+    def recall(self, code: Bytes) -> None:
+        if not self._kept:
+            raise code.section.bad("no state was remembered", code.at - 1, "restore_state", DW_CFA.restore_state)
+        self.cfa, self.rules = self._kept.pop()
+
+
+# -- The instructions (DWARF 5, 7.24), but for those with an operand in their low bits
+
+
+_Instruction = Callable[[_Machine, Bytes], None]
+_Number = Callable[[Bytes, str], int]
+
+
+def _advanced(width: int) -> _Instruction:
+    return lambda machine, code: machine.advance(code, code.byte("delta") if width == 1 else code.word(width, "delta"))
+
+
+def _offset(kind: RuleKind, number: _Number, sign: int = 1) -> _Instruction:
+    """A rule whose value is a factored offset."""
+
+    def set_rule(machine: _Machine, code: Bytes) -> None:
+        register = code.uleb("register")
+        machine.rules[register] = Rule(kind, sign * number(code, "offset") * machine.cie.data_align)
+
+    return set_rule
+
+
+def _expression(kind: RuleKind) -> _Instruction:
+    def set_rule(machine: _Machine, code: Bytes) -> None:
+        register = code.uleb("register")
+        machine.rules[register] = Rule(kind, 0, code.block("expression"))
+
+    return set_rule
+
+
+def _ruled(kind: RuleKind) -> _Instruction:
+    """A rule without a value."""
+
+    def set_rule(machine: _Machine, code: Bytes) -> None:
+        machine.rules[code.uleb("register")] = Rule(kind)
+
+    return set_rule
+
+
+def _in_register(machine: _Machine, code: Bytes) -> None:
+    register = code.uleb("register")
+    machine.rules[register] = Rule(RuleKind.REGISTER, code.uleb("register"))
+
+
+def _cfa(machine: _Machine, code: Bytes) -> None:
+    register = code.uleb("register")
+    machine.cfa = register, code.uleb("offset"), b""
+
+
+def _cfa_sf(machine: _Machine, code: Bytes) -> None:
+    register = code.uleb("register")
+    machine.cfa = register, code.sleb("offset") * machine.cie.data_align, b""
+
+
+def _cfa_register(machine: _Machine, code: Bytes) -> None:
+    machine.cfa = code.uleb("register"), machine.cfa[1], b""
+
+
+def _cfa_offset(machine: _Machine, code: Bytes) -> None:
+    machine.cfa = machine.cfa[0], code.uleb("offset"), b""
+
+
+def _cfa_offset_sf(machine: _Machine, code: Bytes) -> None:
+    machine.cfa = machine.cfa[0], code.sleb("offset") * machine.cie.data_align, b""
+
+
+def _cfa_expression(machine: _Machine, code: Bytes) -> None:
+    machine.cfa = 0, 0, code.block("expression")
+
+
+def _set_location(machine: _Machine, code: Bytes) -> None:
+    machine.move(code, code.encoded(machine.cie.encoding, machine.cie.address_size, "set_loc"))
+
+
+def _restored(machine: _Machine, code: Bytes) -> None:
+    machine.restore(code.uleb("register"))
+
+
+def _sized(machine: _Machine, code: Bytes) -> None:
+    code.uleb("size")
+
+
+def _nothing(machine: _Machine, code: Bytes) -> None:
+    pass
+
+
+_INSTRUCTIONS: dict[int, _Instruction] = {
+    DW_CFA.nop: _nothing,
+    DW_CFA.set_loc: _set_location,
+    DW_CFA.advance_loc1: _advanced(1),
+    DW_CFA.advance_loc2: _advanced(2),
+    DW_CFA.advance_loc4: _advanced(4),
+    DW_CFA.MIPS_advance_loc8: _advanced(8),
+    DW_CFA.offset_extended: _offset(RuleKind.AT_OFFSET, Bytes.uleb),
+    DW_CFA.offset_extended_sf: _offset(RuleKind.AT_OFFSET, Bytes.sleb),
+    DW_CFA.GNU_negative_offset_extended: _offset(RuleKind.AT_OFFSET, Bytes.uleb, -1),
+    DW_CFA.val_offset: _offset(RuleKind.IS_OFFSET, Bytes.uleb),
+    DW_CFA.val_offset_sf: _offset(RuleKind.IS_OFFSET, Bytes.sleb),
+    DW_CFA.restore_extended: _restored,
+    DW_CFA.undefined: _ruled(RuleKind.UNDEFINED),
+    DW_CFA.same_value: _ruled(RuleKind.SAME),
+    DW_CFA.register: _in_register,
+    DW_CFA.remember_state: _Machine.remember,
+    DW_CFA.restore_state: _Machine.recall,
+    DW_CFA.def_cfa: _cfa,
+    DW_CFA.def_cfa_sf: _cfa_sf,
+    DW_CFA.def_cfa_register: _cfa_register,
+    DW_CFA.def_cfa_offset: _cfa_offset,
+    DW_CFA.def_cfa_offset_sf: _cfa_offset_sf,
+    DW_CFA.def_cfa_expression: _cfa_expression,
+    DW_CFA.expression: _expression(RuleKind.AT_EXPRESSION),
+    DW_CFA.val_expression: _expression(RuleKind.IS_EXPRESSION),
+    DW_CFA.GNU_args_size: _sized,
+    DW_CFA.GNU_window_save: _nothing,
+}
 
 
 # -- the sections of a file, and looking an address up
@@ -537,8 +616,8 @@ class CallFrames:
 
 
 _PAIR = {True: Struct("<ii"), False: Struct(">ii")}
-_SEARCHED = 0x3B
-"""DW_EH_PE_datarel | DW_EH_PE_sdata4: the only encoding that readers search."""
+_SEARCHED = DW_EH_PE.datarel | DW_EH_PE.sdata4
+"""The only encoding that readers search."""
 
 
 def _search_table(source: Source, image: Image, header: Section) -> tuple[FrameSection, int, int] | None:
@@ -549,7 +628,7 @@ def _search_table(source: Source, image: Image, header: Section) -> tuple[FrameS
         version, pointer, count_encoding, table = (
             data.byte(f) for f in ("version", "eh_frame_ptr_enc", "fde_count_enc", "table_enc")
         )
-        if version != 1 or table != _SEARCHED or count_encoding == _OMIT:
+        if version != 1 or table != _SEARCHED or count_encoding == DW_EH_PE.omit:
             return None
         data.encoded(pointer, section.address_size, "eh_frame_ptr")
         count = data.encoded(count_encoding, section.address_size, "fde_count")
@@ -595,9 +674,9 @@ def landing_pads(source: Source, image: Image) -> list[int]:
 def _pads_of(section: FrameSection, fde: Fde) -> Iterator[int]:
     data = Bytes(section, fde.lsda - section.address, len(section.data))
     base_encoding, base = data.byte("LPStart encoding"), fde.begin
-    if base_encoding != _OMIT:
+    if base_encoding != DW_EH_PE.omit:
         base = data.encoded(base_encoding, section.address_size, "LPStart")
-    if data.byte("TType encoding") != _OMIT:
+    if data.byte("TType encoding") != DW_EH_PE.omit:
         data.uleb("TType base")
     encoding = data.byte("call site encoding")
     size = data.uleb("call site table length")

@@ -7,6 +7,7 @@ from operator import add, and_, eq, ge, gt, inv, le, lt, mod, mul, ne, neg, or_,
 
 from ..errors import FormatError
 from .call_frames import Bytes, FrameSection
+from .dwarf import DW_OP
 
 __all__ = ["evaluate"]
 
@@ -165,38 +166,50 @@ def _register(number: int) -> _Operation:
 
 
 _OPERATIONS: dict[int, _Operation] = {
-    0x03: lambda run: run.code.word(8, "address"),  # addr
-    0x06: lambda run: run.memory(8),  # deref
-    **{0x08 + i: _constant(width) for i, width in enumerate((1, -1, 2, -2, 4, -4, 8, -8))},  # const1u to const8s
-    0x10: lambda run: run.code.uleb("constant"),
-    0x11: lambda run: run.code.sleb("constant"),
-    0x12: _Run.duplicated,
-    0x13: _Run.drop,
-    0x14: lambda run: run.picked(1),  # over
-    0x15: lambda run: run.picked(run.code.byte("index")),
-    0x16: _Run.swapped,
-    0x17: _Run.rotated,
-    0x19: _of_one(lambda value: abs(_signed(value))),
-    0x1A: _of_two(and_),
-    0x1B: _of_two(_quotient),
-    0x1C: _of_two(sub),
-    0x1D: _of_two(mod),
-    0x1E: _of_two(mul),
-    0x1F: _of_one(neg),
-    0x20: _of_one(inv),
-    0x21: _of_two(or_),
-    0x22: _of_two(add),
-    0x23: lambda run: run.pop() + run.code.uleb("constant"),  # plus_uconst
-    0x24: _of_two(lambda value, count: value << min(count, 64)),
-    0x25: _of_two(lambda value, count: value >> min(count, 64)),
-    0x26: _of_two(_shifted_arithmetically),
-    0x27: _of_two(xor),
-    0x28: lambda run: run.branch(always=False),
-    **{0x29 + i: _compared(relation) for i, relation in enumerate((eq, ge, gt, le, lt, ne))},
-    0x2F: lambda run: run.branch(always=True),  # skip
-    **{0x30 + number: _literal(number) for number in range(32)},  # lit0 to lit31
-    **{0x70 + number: _register(number) for number in range(32)},  # breg0 to breg31
-    0x92: lambda run: run.register(run.code.uleb("register")),  # bregx
-    0x94: lambda run: run.memory(run.code.byte("size")),  # deref_size
-    0x96: lambda run: None,  # nop
+    DW_OP.addr: lambda run: run.code.word(8, "address"),
+    DW_OP.deref: lambda run: run.memory(8),
+    DW_OP.const1u: _constant(1),
+    DW_OP.const1s: _constant(-1),
+    DW_OP.const2u: _constant(2),
+    DW_OP.const2s: _constant(-2),
+    DW_OP.const4u: _constant(4),
+    DW_OP.const4s: _constant(-4),
+    DW_OP.const8u: _constant(8),
+    DW_OP.const8s: _constant(-8),
+    DW_OP.constu: lambda run: run.code.uleb("constant"),
+    DW_OP.consts: lambda run: run.code.sleb("constant"),
+    DW_OP.dup: _Run.duplicated,
+    DW_OP.drop: _Run.drop,
+    DW_OP.over: lambda run: run.picked(1),
+    DW_OP.pick: lambda run: run.picked(run.code.byte("index")),
+    DW_OP.swap: _Run.swapped,
+    DW_OP.rot: _Run.rotated,
+    DW_OP.abs: _of_one(lambda value: abs(_signed(value))),
+    DW_OP.and_: _of_two(and_),
+    DW_OP.div: _of_two(_quotient),
+    DW_OP.minus: _of_two(sub),
+    DW_OP.mod: _of_two(mod),
+    DW_OP.mul: _of_two(mul),
+    DW_OP.neg: _of_one(neg),
+    DW_OP.not_: _of_one(inv),
+    DW_OP.or_: _of_two(or_),
+    DW_OP.plus: _of_two(add),
+    DW_OP.plus_uconst: lambda run: run.pop() + run.code.uleb("constant"),
+    DW_OP.shl: _of_two(lambda value, count: value << min(count, 64)),
+    DW_OP.shr: _of_two(lambda value, count: value >> min(count, 64)),
+    DW_OP.shra: _of_two(_shifted_arithmetically),
+    DW_OP.xor: _of_two(xor),
+    DW_OP.bra: lambda run: run.branch(always=False),
+    DW_OP.eq: _compared(eq),
+    DW_OP.ge: _compared(ge),
+    DW_OP.gt: _compared(gt),
+    DW_OP.le: _compared(le),
+    DW_OP.lt: _compared(lt),
+    DW_OP.ne: _compared(ne),
+    DW_OP.skip: lambda run: run.branch(always=True),
+    **{DW_OP.lit0 + number: _literal(number) for number in range(32)},
+    **{DW_OP.breg0 + number: _register(number) for number in range(32)},
+    DW_OP.bregx: lambda run: run.register(run.code.uleb("register")),
+    DW_OP.deref_size: lambda run: run.memory(run.code.byte("size")),
+    DW_OP.nop: lambda run: None,
 }

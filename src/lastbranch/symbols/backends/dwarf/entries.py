@@ -14,18 +14,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ....arrays import Ints, offsets_of
+from ....binaries.dwarf import DW_FORM, DW_TAG
 from ....binaries.files import Space, Words, strings_at
 from ....binaries.leb128 import uleb
 from ....errors import FormatError
 from .units import (
     BLOCK,
-    FORM,
     INDEXED,
     LEB,
     NO_BASE,
     REFERENCES,
     STRINGS,
-    TAG,
     TEXT,
     Format,
     Info,
@@ -83,7 +82,7 @@ def walk(info: Info, units: Ints, *, whole: bool) -> Tree:
 def _tree(offset: Ints, unit: Ints, tag: Ints, depth: Ints) -> Tree:
     """Link each routine to the enclosing routine: the parent of an entry is the last entry of the level above before
     this entry."""
-    routine = (tag == TAG.SUBPROGRAM) | (tag == TAG.INLINED_SUBROUTINE)
+    routine = (tag == DW_TAG.subprogram) | (tag == DW_TAG.inlined_subroutine)
     around = np.full(len(offset), -1, np.int64)  # the innermost routine around an entry, or itself
     up = np.full(len(offset), -1, np.int64)
     level = np.zeros(len(offset), np.int64)
@@ -98,13 +97,13 @@ def _tree(offset: Ints, unit: Ints, tag: Ints, depth: Ints) -> Tree:
         parent = np.where((parent >= 0) & (unit[parent] == unit[here]), parent, -1)
         outer = np.where(parent >= 0, around[parent], -1)
         up[here] = outer
-        level[here] = np.where((outer >= 0) & (tag[here] != TAG.SUBPROGRAM), level[outer] + 1, 0)
+        level[here] = np.where((outer >= 0) & (tag[here] != DW_TAG.subprogram), level[outer] + 1, 0)
         around[here] = np.where(routine[here], here, outer)
         above = here
     rows = np.flatnonzero(routine)
     number = np.full(len(offset) + 1, -1, np.int64)
     number[rows] = np.arange(len(rows))
-    return Tree(offset[rows], unit[rows], tag[rows] == TAG.INLINED_SUBROUTINE, number[up[rows]], level[rows])
+    return Tree(offset[rows], unit[rows], tag[rows] == DW_TAG.inlined_subroutine, number[up[rows]], level[rows])
 
 
 def _of_unit(info: Info, row: int, whole: bool) -> list[int]:
@@ -225,13 +224,20 @@ class Column:
         return there
 
 
+_NUMBERS = (
+    DW_FORM.data1, DW_FORM.data2, DW_FORM.data4, DW_FORM.data8, DW_FORM.udata, DW_FORM.sdata, DW_FORM.implicit_const,
+    DW_FORM.flag, DW_FORM.flag_present,
+)  # fmt: skip
 KINDS = {
-    **dict.fromkeys(REFERENCES | {FORM.REF_ADDR}, Kind.REFERENCE), **dict.fromkeys(INDEXED | {FORM.ADDR}, Kind.ADDRESS),
-    **dict.fromkeys(STRINGS | {FORM.STRP}, Kind.STR), FORM.LINE_STRP: Kind.LINE_STR, FORM.STRING: Kind.INLINE,
-    FORM.SEC_OFFSET: Kind.OFFSET, FORM.RNGLISTX: Kind.INDEX,
-    **dict.fromkeys((FORM.DATA1, FORM.DATA2, FORM.DATA4, FORM.DATA8, FORM.UDATA, FORM.SDATA, FORM.IMPLICIT_CONST,
-                     FORM.FLAG, FORM.FLAG_PRESENT), Kind.NUMBER),
-}  # fmt: skip
+    **dict.fromkeys(REFERENCES | {DW_FORM.ref_addr}, Kind.REFERENCE),
+    **dict.fromkeys(INDEXED | {DW_FORM.addr}, Kind.ADDRESS),
+    **dict.fromkeys(STRINGS | {DW_FORM.strp}, Kind.STR),
+    DW_FORM.line_strp: Kind.LINE_STR,
+    DW_FORM.string: Kind.INLINE,
+    DW_FORM.sec_offset: Kind.OFFSET,
+    DW_FORM.rnglistx: Kind.INDEX,
+    **dict.fromkeys(_NUMBERS, Kind.NUMBER),
+}
 """Form -> kind of its values; others are OTHER: present, but not used here."""
 
 
@@ -268,7 +274,7 @@ def _read_shape(info: Info, shape: Shape, rows: Ints, at: Ints, unit: Ints, colu
             value = _word(info.sections("addr"), info.address_base[unit], value, shape.format.address_size)
         elif form in STRINGS:
             value = _word(info.sections("str_offsets"), info.string_base[unit], value, shape.format.offset_size)
-        elif shape.format.version < 4 and form in (FORM.DATA4, FORM.DATA8):
+        elif shape.format.version < 4 and form in (DW_FORM.data4, DW_FORM.data8):
             kind = Kind.NUMBER  # an offset for some attributes, a number for others: their readers know
         column.kind[rows], column.value[rows] = kind, value
 
@@ -280,11 +286,11 @@ def _word(space: Space, base: Ints, index: Words, width: int) -> Words:
 
 
 def _value(space: Space, form: int, constant: int, sizes: Format, at: Ints) -> tuple[Words, Ints]:
-    if form == FORM.IMPLICIT_CONST:
+    if form == DW_FORM.implicit_const:
         return np.full(len(at), constant & 0xFFFFFFFFFFFFFFFF, np.uint64), at
-    if form == FORM.FLAG_PRESENT:
+    if form == DW_FORM.flag_present:
         return np.ones(len(at), np.uint64), at
-    if form == FORM.SDATA:
+    if form == DW_FORM.sdata:
         signed, past = space.sleb(at)
         return signed.view(np.uint64), past
     length = size_of(form, sizes)
@@ -301,7 +307,7 @@ def _past(space: Space, form: int, sizes: Format, at: Ints) -> Ints:
     assert length is not None  # a shape has known forms only
     if length >= 0:
         return at + length
-    if form == FORM.STRING:
+    if form == DW_FORM.string:
         return np.array([space.raw.find(b"\0", a) + 1 or space.size for a in space.clip(at).tolist()], np.int64)
     if length == LEB:
         return space.uleb(at)[1]

@@ -9,12 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ....arrays import Ints
+from ....binaries.dwarf import DW_AT
 from ....binaries.files import Words
 from ...model import Function, Names
 from ..symbols import Symbols
 from .entries import Column, Kind, Tree, read_attributes, texts
 from .ranges import Ranges
-from .units import AT, Info
+from .units import Info
 
 __all__ = ["Frames", "Origins", "LinePlaces", "chains_of", "described", "innermost", "named"]
 
@@ -96,8 +97,8 @@ def chains_of(tree: Tree, entry: Ints) -> InlineChains:
     return InlineChains(*(np.concatenate([np.empty(0, np.int64), *column]) for column in columns))
 
 
-NAMES = AT.LINKAGE_NAME, AT.MIPS_LINKAGE_NAME, AT.NAME, AT.DECL_FILE, AT.DECL_LINE
-REFERENCES = AT.ABSTRACT_ORIGIN, AT.SPECIFICATION
+NAMES = DW_AT.linkage_name, DW_AT.MIPS_linkage_name, DW_AT.name, DW_AT.decl_file, DW_AT.decl_line
+REFERENCES = DW_AT.abstract_origin, DW_AT.specification
 
 
 def origins_of(info: Info, offset: Ints, inlined: NDArray[np.bool_]) -> tuple[Ints, Origins]:
@@ -115,18 +116,18 @@ def origins_of(info: Info, offset: Ints, inlined: NDArray[np.bool_]) -> tuple[In
             new = found[name].there[back] & ~column.there[rows]
             column.kind[rows[new]] = found[name].kind[back][new]
             column.value[rows[new]] = found[name].value[back][new]
-            if name == AT.DECL_FILE:
+            if name == DW_AT.decl_file:
                 file_unit[rows[new]] = unit[back][new]
         following, goes_on = _referred(found)
-        complete = columns[AT.LINKAGE_NAME].there & columns[AT.DECL_LINE].there & columns[AT.DECL_FILE].there
+        complete = columns[DW_AT.linkage_name].there & columns[DW_AT.decl_line].there & columns[DW_AT.decl_file].there
         goes_on = goes_on[back] & ~complete[rows]
         rows, at = rows[goes_on], following[back][goes_on]
         if not len(rows):
             break
-    plain, linkage, mips = (texts(info, columns[n]) for n in (AT.NAME, AT.LINKAGE_NAME, AT.MIPS_LINKAGE_NAME))
+    plain, linkage, mips = (texts(info, columns[n]) for n in (DW_AT.name, DW_AT.linkage_name, DW_AT.MIPS_linkage_name))
     shown = [a or b or c for a, b, c in zip(linkage, mips, plain, strict=True)]
-    file = np.where(columns[AT.DECL_FILE].there, numbers(columns[AT.DECL_FILE]), -1)
-    return inverse, Origins(shown, file_unit, file, numbers(columns[AT.DECL_LINE]))
+    file = np.where(columns[DW_AT.decl_file].there, numbers(columns[DW_AT.decl_file]), -1)
+    return inverse, Origins(shown, file_unit, file, numbers(columns[DW_AT.decl_line]))
 
 
 def _referred(found: dict[int, Column]) -> tuple[Ints, NDArray[np.bool_]]:
@@ -144,7 +145,7 @@ def numbers(column: Column) -> Ints:
     return np.where(fits, column.value, np.uint64(0)).astype(np.int64)
 
 
-CALL = AT.CALL_FILE, AT.CALL_LINE, AT.CALL_COLUMN, AT.GNU_DISCRIMINATOR
+CALL = DW_AT.call_file, DW_AT.call_line, DW_AT.call_column, DW_AT.GNU_discriminator
 
 Path = Callable[[int, int], str]
 """(unit, number in its line table) -> the path of a file; empty where there is none."""

@@ -14,10 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ....arrays import Ints, bisect_within
+from ....binaries.dwarf import DW_FORM, DW_LNCT, DW_LNE, DW_LNS
 from ....binaries.files import Space, Words
 from ....binaries.leb128 import uleb
 from .bytecode import instruction_starts, state_table
-from .units import BLOCK, FORM, LEB, OFFSET, SIZES, Cursor
+from .units import BLOCK, LEB, OFFSET, SIZES, Cursor
 
 __all__ = ["LineHeader", "read_header", "read_lines"]
 
@@ -29,8 +30,6 @@ Texts = Callable[[int, int], str]
 """The string of a form at an offset: ``.debug_str`` or ``.debug_line_str``."""
 
 ENTRIES_LIMIT = 1 << 20
-
-PATH, DIRECTORY = 1, 2  # DW_LNCT_path, DW_LNCT_directory_index
 
 
 @dataclass(slots=True)
@@ -140,15 +139,15 @@ class _Tables(Cursor):
             name, place = "", 0
             for content, form in formats:
                 value = self._value(form)
-                if content == PATH and isinstance(value, str):
+                if content == DW_LNCT.path and isinstance(value, str):
                     name = value
-                elif content == DIRECTORY and isinstance(value, int):
+                elif content == DW_LNCT.directory_index and isinstance(value, int):
                     place = value
             found.append((name, place))
         return found
 
     def _value(self, form: int) -> int | str:
-        if form == FORM.STRING:
+        if form == DW_FORM.string:
             return self._string()
         size = SIZES.get(form)
         if size is not None and size <= BLOCK:
@@ -161,7 +160,7 @@ class _Tables(Cursor):
         if size is None or size < 0:
             raise self.space.bad("an unknown form", self.at, "form", form)
         value = self.number(size)
-        return self.text(form, value) if form in (FORM.STRP, FORM.LINE_STRP) else value
+        return self.text(form, value) if form in (DW_FORM.strp, DW_FORM.line_strp) else value
 
     def _leb(self) -> int:
         if self.at >= self.space.size:
@@ -176,11 +175,8 @@ class _Tables(Cursor):
         return text.decode("utf-8", "backslashreplace")
 
 
-COPY, ADVANCE_PC, ADVANCE_LINE, SET_FILE, SET_COLUMN, CONST_ADD_PC, FIXED_ADVANCE_PC = 1, 2, 3, 4, 5, 8, 9
 PART = 1 << 18
 """Bytes of programs that are read at once: the columns of so many instructions fit into a processor's cache."""
-
-EXTENDED, END_SEQUENCE, SET_ADDRESS, SET_DISCRIMINATOR = 0, 1, 2, 4
 
 
 @dataclass(slots=True)
@@ -237,12 +233,12 @@ def _read(space: Space, headers: dict[int, LineHeader]) -> LineTable:
     operands = next(iter(headers.values())).operands
     base = len(operands) + 1
     codes = {opcode: (-1,) * count for opcode, count in enumerate(operands, 1)}
-    if base > FIXED_ADVANCE_PC:
-        codes[FIXED_ADVANCE_PC] = (2,)
+    if base > DW_LNS.fixed_advance_pc:
+        codes[DW_LNS.fixed_advance_pc] = (2,)
     codes |= dict.fromkeys(range(base, 256), ())
     every = list(headers.values())
     begin, end = (np.array([getattr(h, n) for h in every], np.int64) for n in ("program", "end"))
-    at, program = instruction_starts(space, begin, end, state_table(codes, EXTENDED))
+    at, program = instruction_starts(space, begin, end, state_table(codes, DW_LNS.extended_op))
     if not len(at):
         return _joined([])
     opcode = space.data[at].astype(np.int64)
@@ -251,33 +247,33 @@ def _read(space: Space, headers: dict[int, LineHeader]) -> LineTable:
     line_base, line_range, step = (
         np.array([getattr(h, n) for h in every], np.int64)[program] for n in ("line_base", "line_range", "minimum")
     )
-    extended = standard == EXTENDED
+    extended = standard == DW_LNS.extended_op
     kind = np.where(extended, space.data[space.clip(at + 2)], 0)
     operand = np.zeros(len(at), np.uint64)
-    signed = np.flatnonzero(standard == ADVANCE_LINE)
+    signed = np.flatnonzero(standard == DW_LNS.advance_line)
     line_by = np.zeros(len(at), np.int64)
     line_by[signed] = space.sleb(at[signed] + 1)[0]
     for rows, offset in (
-        (np.flatnonzero(np.isin(standard, (ADVANCE_PC, SET_FILE, SET_COLUMN))), 1),
-        (np.flatnonzero(extended & (kind == SET_DISCRIMINATOR)), 3),
+        (np.flatnonzero(np.isin(standard, (DW_LNS.advance_pc, DW_LNS.set_file, DW_LNS.set_column))), 1),
+        (np.flatnonzero(extended & (kind == DW_LNE.set_discriminator)), 3),
     ):
         operand[rows] = space.uleb(at[rows] + offset)[0]
-    fixed = np.flatnonzero(standard == FIXED_ADVANCE_PC)
+    fixed = np.flatnonzero(standard == DW_LNS.fixed_advance_pc)
     operand[fixed] = space.read(at[fixed] + 1, 2)
-    places = np.flatnonzero(extended & (kind == SET_ADDRESS))
+    places = np.flatnonzero(extended & (kind == DW_LNE.set_address))
     length = space.data[at[places] + 1].astype(np.int64) - 1
     for width in (4, 8):
         mine = places[length == width]
         operand[mine] = space.read(at[mine] + 3, width)
 
     adjusted = np.where(special, opcode - base, 255 - base)
-    by = np.where(special | (standard == CONST_ADD_PC), adjusted // line_range * step, 0)
-    by = np.where(standard == ADVANCE_PC, operand.astype(np.int64) * step, by)
+    by = np.where(special | (standard == DW_LNS.const_add_pc), adjusted // line_range * step, 0)
+    by = np.where(standard == DW_LNS.advance_pc, operand.astype(np.int64) * step, by)
     by[fixed] = operand[fixed].astype(np.int64)
     line_by = np.where(special, line_base + adjusted % line_range, line_by)
 
-    ends = extended & (kind == END_SEQUENCE)
-    emits = special | (standard == COPY) | ends
+    ends = extended & (kind == DW_LNE.end_sequence)
+    emits = special | (standard == DW_LNS.copy) | ends
     row_number = np.arange(len(at))
     fresh = np.append(True, ends[:-1] | (program[1:] != program[:-1]))
     sequence = np.maximum.accumulate(np.where(fresh, row_number, 0))
@@ -292,15 +288,15 @@ def _read(space: Space, headers: dict[int, LineHeader]) -> LineTable:
         return np.where(last >= 0, operand[np.maximum(last, 0)], np.uint64(begin))
 
     moved = np.cumsum(by).view(np.uint64)
-    placed = latest(extended & (kind == SET_ADDRESS))
+    placed = latest(extended & (kind == DW_LNE.set_address))
     origin = np.where(placed >= 0, placed, sequence)
     moved_before = moved[origin] - np.where(placed >= 0, 0, by[origin]).view(np.uint64)
     address = np.where(placed >= 0, operand[np.maximum(placed, 0)], np.uint64(0)) + moved - moved_before
     lines = np.cumsum(line_by)
     line = 1 + lines - (lines - line_by)[sequence]
-    file, column = register(standard == SET_FILE, 1), register(standard == SET_COLUMN, 0)
+    file, column = register(standard == DW_LNS.set_file, 1), register(standard == DW_LNS.set_column, 0)
     emitted = np.append(-1, np.maximum.accumulate(np.where(emits, row_number, -1))[:-1])
-    discriminated = latest(extended & (kind == SET_DISCRIMINATOR))
+    discriminated = latest(extended & (kind == DW_LNE.set_discriminator))
     discriminator = np.where(discriminated > emitted, operand[np.maximum(discriminated, 0)], np.uint64(0))
 
     rows = np.flatnonzero(emits)

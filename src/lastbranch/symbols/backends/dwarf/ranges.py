@@ -11,15 +11,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ....arrays import Ints, distinct, interval_of, offsets_of, ranges
+from ....binaries.dwarf import DW_AT, DW_RLE
 from ....binaries.files import Space, Words
 from .bytecode import instruction_starts, state_table
 from .entries import Column, Kind, read_attributes
-from .units import AT, NO_BASE, RLE, Cursor, Info
+from .units import NO_BASE, Cursor, Info
 
 __all__ = ["Ranges", "ranges_of"]
 
 
-WANTED = AT.LOW_PC, AT.HIGH_PC, AT.RANGES
+WANTED = DW_AT.low_pc, DW_AT.high_pc, DW_AT.ranges
 
 
 @dataclass(slots=True)
@@ -109,8 +110,8 @@ def _pairs(info: Info, lists: Column, unit: Ints) -> Ranges:
 
 
 OPERANDS = {
-    RLE.END: (), RLE.BASE_ADDRESSX: (-1,), RLE.STARTX_ENDX: (-1, -1), RLE.STARTX_LENGTH: (-1, -1),
-    RLE.OFFSET_PAIR: (-1, -1), RLE.BASE_ADDRESS: (0,), RLE.START_END: (0, 0), RLE.START_LENGTH: (0, -1),
+    DW_RLE.end_of_list: (), DW_RLE.base_addressx: (-1,), DW_RLE.startx_endx: (-1, -1), DW_RLE.startx_length: (-1, -1),
+    DW_RLE.offset_pair: (-1, -1), DW_RLE.base_address: (0,), DW_RLE.start_end: (0, 0), DW_RLE.start_length: (0, -1),
 }  # fmt: skip
 """Kind of entry -> operands: -1 a LEB128 number, 0 an address."""
 
@@ -137,7 +138,7 @@ def _coded_at(info: Info, space: Space, at: Ints, unit: Ints, size: int, rows: I
     lists = distinct(at)
     entry, _ = instruction_starts(space, *_stretches(space, lists), state_table(codes))
     kind = space.data[entry]
-    stop = np.flatnonzero(kind == RLE.END)
+    stop = np.flatnonzero(kind == DW_RLE.end_of_list)
     first = np.searchsorted(entry, at)
     found = np.flatnonzero(np.append(entry, -1)[first] == at)
     first, unit, rows = first[found], unit[found], rows[found]
@@ -160,12 +161,12 @@ def _coded_at(info: Info, space: Space, at: Ints, unit: Ints, size: int, rows: I
         index = np.minimum(values[which], np.uint64(NO_BASE >> 4)).astype(np.int64)
         values[which] = addresses.read(np.minimum(info.address_base[owner[which]], NO_BASE) + index * size, size)
 
-    address(low, np.isin(kind, (RLE.BASE_ADDRESSX, RLE.STARTX_ENDX, RLE.STARTX_LENGTH)))
-    address(high, kind == RLE.STARTX_ENDX)
-    lengths = np.isin(kind, (RLE.STARTX_LENGTH, RLE.START_LENGTH))
-    selects = np.isin(kind, (RLE.BASE_ADDRESSX, RLE.BASE_ADDRESS))
+    address(low, np.isin(kind, (DW_RLE.base_addressx, DW_RLE.startx_endx, DW_RLE.startx_length)))
+    address(high, kind == DW_RLE.startx_endx)
+    lengths = np.isin(kind, (DW_RLE.startx_length, DW_RLE.start_length))
+    selects = np.isin(kind, (DW_RLE.base_addressx, DW_RLE.base_address))
     base = _bases(np.where(selects, low, 0), selects, count, info.low[unit])
-    offsets = kind == RLE.OFFSET_PAIR
+    offsets = kind == DW_RLE.offset_pair
     high = np.where(lengths, low + high, np.where(offsets, base + high, high))
     low = np.where(offsets, base + low, low)
     return Ranges(low, high, np.repeat(rows, count)).take(~selects)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from ....arrays import Ints, distinct
 from ....binaries import SegmentFlags
+from ....binaries.dwarf import DW_AT, DW_FORM
 from ....binaries.files import Space, Words, strings_at
 from ....binaries.sections import Binary, open_binary
 from ....errors import FormatError
@@ -24,7 +25,7 @@ from .frames import Frames, LinePlaces, Origins, chains_of, described, innermost
 from .lines import LineHeader, read_header, read_lines
 from .ranges import Ranges, ranges_of
 from .split import SplitUnits
-from .units import AT, FORM, NO_BASE, Info, Sections
+from .units import NO_BASE, Info, Sections
 
 __all__ = ["Dwarf", "names_split_files", "resolve"]
 
@@ -76,8 +77,8 @@ SHARE = 0.3
 OpenSplit = Callable[[str, str, int], Info | None]
 """(``DW_AT_comp_dir``, ``DW_AT_dwo_name``, DWO id) -> the split unit's file, checked; ``None``: not available."""
 
-BASES = AT.STR_OFFSETS_BASE, AT.ADDR_BASE, AT.GNU_ADDR_BASE, AT.RNGLISTS_BASE, AT.GNU_RANGES_BASE
-FIRST = AT.LOW_PC, AT.STMT_LIST, AT.COMP_DIR, AT.DWO_NAME, AT.GNU_DWO_NAME, AT.GNU_DWO_ID
+BASES = DW_AT.str_offsets_base, DW_AT.addr_base, DW_AT.GNU_addr_base, DW_AT.rnglists_base, DW_AT.GNU_ranges_base
+FIRST = DW_AT.low_pc, DW_AT.stmt_list, DW_AT.comp_dir, DW_AT.dwo_name, DW_AT.GNU_dwo_name, DW_AT.GNU_dwo_id
 
 
 @dataclass(slots=True)
@@ -106,16 +107,17 @@ class Dwarf:
         self.entries = np.array([u.entry for u in info.units], np.int64)
         self.old_ranges = set_bases(info, self.entries)
         first = read_attributes(info, self.entries, FIRST, every)
-        info.low = np.where(first[AT.LOW_PC].kind == Kind.ADDRESS, first[AT.LOW_PC].value, np.uint64(0))
-        statements = first[AT.STMT_LIST]
+        info.low = np.where(first[DW_AT.low_pc].kind == Kind.ADDRESS, first[DW_AT.low_pc].value, np.uint64(0))
+        statements = first[DW_AT.stmt_list]
         self.statements = np.where(statements.there, np.minimum(statements.value, np.uint64(NO_BASE)), NO_BASE).astype(
             np.int64
         )
-        self.folders = texts(info, first[AT.COMP_DIR])
+        self.folders = texts(info, first[DW_AT.comp_dir])
         self.split_names = [
-            a or b for a, b in zip(texts(info, first[AT.DWO_NAME]), texts(info, first[AT.GNU_DWO_NAME]), strict=True)
+            a or b
+            for a, b in zip(texts(info, first[DW_AT.dwo_name]), texts(info, first[DW_AT.GNU_dwo_name]), strict=True)
         ]
-        self.split_ids = [u.dwo_id or int(i) for u, i in zip(info.units, first[AT.GNU_DWO_ID].value, strict=True)]
+        self.split_ids = [u.dwo_id or int(i) for u, i in zip(info.units, first[DW_AT.GNU_dwo_id].value, strict=True)]
         self.headers: dict[int, LineHeader | None] = {}
 
     def resolve(self, address: Words, symbols: Symbols) -> Names:
@@ -256,7 +258,7 @@ class Dwarf:
             sections = self.info.sections
 
             def text(form: int, offset: int) -> str:
-                return strings_at(sections("line_str" if form == FORM.LINE_STRP else "str").raw, [offset])[0]
+                return strings_at(sections("line_str" if form == DW_FORM.line_strp else "str").raw, [offset])[0]
 
             try:
                 self.headers[unit] = read_header(sections("line"), start, text) if start < NO_BASE else None

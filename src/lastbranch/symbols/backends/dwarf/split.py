@@ -7,20 +7,23 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from ....binaries.dwarf import DW_AT, DW_SECT
 from ....binaries.files import Space, below
 from ....binaries.sections import Binary, open_binary
 from ....errors import LastbranchError
 from ...model import DebugFiles
 from .entries import read_attributes
-from .units import AT, Info, Sections
+from .units import Info, Sections
 
 __all__ = ["SplitUnits"]
 
 SHARED = frozenset({"addr", "line", "line_str", "ranges"})
 """Sections that stay in the main file."""
 
-COLUMNS = {1: "info", 3: "abbrev", 6: "str_offsets", 8: "rnglists"}
-"""DW_SECT -> section. (Before DWARF 5, 8 was .debug_macro, and packages had no range lists.)"""
+COLUMNS = {
+    DW_SECT.info: "info", DW_SECT.abbrev: "abbrev", DW_SECT.str_offsets: "str_offsets", DW_SECT.rnglists: "rnglists",
+}  # fmt: skip
+"""Column -> section. (Before DWARF 5, 8 was .debug_macro, and packages had no range lists.)"""
 
 UNITS_LIMIT = 1 << 20
 
@@ -70,8 +73,8 @@ def _sections(binary: Binary, main: Sections) -> Sections:
 def _identity(info: Info) -> int:
     if info.units[0].dwo_id:
         return info.units[0].dwo_id
-    found = read_attributes(info, np.array([info.units[0].entry]), (AT.GNU_DWO_ID,))
-    return int(found[AT.GNU_DWO_ID].value[0])
+    found = read_attributes(info, np.array([info.units[0].entry]), (DW_AT.GNU_dwo_id,))
+    return int(found[DW_AT.GNU_dwo_id].value[0])
 
 
 class _Package:

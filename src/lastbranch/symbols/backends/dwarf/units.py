@@ -1,4 +1,4 @@
-"""Units of ``.debug_info``: headers, abbreviations, and the numbers of DWARF (DWARF 5, 7.5.1, 7.5.3 and 3.1)."""
+"""Units of ``.debug_info``: headers and abbreviations (DWARF 5, 7.5.1, 7.5.3 and 3.1)."""
 
 from __future__ import annotations
 
@@ -9,87 +9,72 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from ....arrays import Ints, distinct, interval_of
+from ....binaries.dwarf import DW_AT, DW_FORM, DW_TAG, DW_UT
 from ....binaries.files import Space
 from ....binaries.leb128 import sleb, uleb
 from ....errors import FormatError
 
 __all__ = [
-    "AT", "BLOCK", "Cursor", "FORM", "Format", "INDEXED", "Info", "OFFSET", "REFERENCES", "RLE", "SIZES", "STRINGS",
-    "Sections", "Shape", "TAG",
+    "BLOCK", "Cursor", "Format", "INDEXED", "Info", "OFFSET", "REFERENCES", "SIZES", "STRINGS",
+    "Sections", "Shape",
 ]  # fmt: skip
 
 
-# -- Numbers of DWARF 2 to 5 (DWARF 5, section 7) and of GNU's extensions, and the sizes of forms
-
-
-class TAG:
-    """Tags of entries that matter here."""
-
-    ARRAY, CLASS, ENUMERATION, STRUCTURE, SUBROUTINE_TYPE, UNION = 0x01, 0x02, 0x04, 0x13, 0x15, 0x17
-    INLINED_SUBROUTINE, SUBPROGRAM, INTERFACE, CALL_SITE, GNU_CALL_SITE = 0x1D, 0x2E, 0x38, 0x48, 0x4109
-
-
-class AT:
-    """Attributes that are read."""
-
-    SIBLING, NAME, STMT_LIST, LOW_PC, HIGH_PC, COMP_DIR, ABSTRACT_ORIGIN = 0x01, 0x03, 0x10, 0x11, 0x12, 0x1B, 0x31
-    DECL_FILE, DECL_LINE, SPECIFICATION, RANGES = 0x3A, 0x3B, 0x47, 0x55
-    CALL_COLUMN, CALL_FILE, CALL_LINE = 0x57, 0x58, 0x59
-    LINKAGE_NAME, STR_OFFSETS_BASE, ADDR_BASE, RNGLISTS_BASE, DWO_NAME = 0x6E, 0x72, 0x73, 0x74, 0x76
-    MIPS_LINKAGE_NAME, GNU_DWO_NAME, GNU_DWO_ID, GNU_RANGES_BASE, GNU_ADDR_BASE = 0x2007, 0x2130, 0x2131, 0x2132, 0x2133
-    GNU_DISCRIMINATOR = 0x2136
-
-
-class FORM:
-    """Forms of attributes."""
-
-    ADDR, BLOCK2, BLOCK4, DATA2, DATA4, DATA8 = 0x01, 0x03, 0x04, 0x05, 0x06, 0x07
-    STRING, BLOCK, BLOCK1, DATA1, FLAG, SDATA, STRP, UDATA = 0x08, 0x09, 0x0A, 0x0B, 0x0C, 0x0D, 0x0E, 0x0F
-    REF_ADDR, REF1, REF2, REF4, REF8, REF_UDATA, INDIRECT = 0x10, 0x11, 0x12, 0x13, 0x14, 0x15, 0x16
-    SEC_OFFSET, EXPRLOC, FLAG_PRESENT, STRX, ADDRX = 0x17, 0x18, 0x19, 0x1A, 0x1B
-    REF_SUP4, STRP_SUP, DATA16, LINE_STRP, REF_SIG8, IMPLICIT_CONST = 0x1C, 0x1D, 0x1E, 0x1F, 0x20, 0x21
-    LOCLISTX, RNGLISTX, REF_SUP8, STRX1, STRX2, STRX3, STRX4 = 0x22, 0x23, 0x24, 0x25, 0x26, 0x27, 0x28
-    ADDRX1, ADDRX2, ADDRX3, ADDRX4 = 0x29, 0x2A, 0x2B, 0x2C
-    GNU_ADDR_INDEX, GNU_STR_INDEX, GNU_REF_ALT, GNU_STRP_ALT = 0x1F01, 0x1F02, 0x1F20, 0x1F21
-
-
-class UT:
-    """``unit_type`` of DWARF 5."""
-
-    COMPILE, TYPE, SKELETON, SPLIT_COMPILE, SPLIT_TYPE = 1, 2, 4, 5, 6
-
-
-class RLE:
-    """Kinds of entries in range lists of DWARF 5."""
-
-    END, BASE_ADDRESSX, STARTX_ENDX, STARTX_LENGTH, OFFSET_PAIR, BASE_ADDRESS, START_END, START_LENGTH = range(8)
+# -- Sizes and kinds of forms
 
 
 OFFSET, ADDRESS, LEB, TEXT, BLOCK = -1, -2, -3, -4, -9
 """Sizes of forms that are not a number of bytes: section offset, address, LEB128 number, string with its zero, and
 ``BLOCK - n`` for a block whose length has ``n`` bytes (0: a LEB128 number)."""
 
-SIZES: dict[int, int] = {
-    FORM.ADDR: ADDRESS, FORM.DATA1: 1, FORM.DATA2: 2, FORM.DATA4: 4, FORM.DATA8: 8, FORM.DATA16: 16, FORM.FLAG: 1,
-    FORM.FLAG_PRESENT: 0, FORM.IMPLICIT_CONST: 0, FORM.SDATA: LEB, FORM.UDATA: LEB, FORM.STRING: TEXT,
-    FORM.STRP: OFFSET, FORM.LINE_STRP: OFFSET, FORM.STRP_SUP: OFFSET, FORM.GNU_STRP_ALT: OFFSET,
-    FORM.SEC_OFFSET: OFFSET, FORM.REF_ADDR: OFFSET, FORM.GNU_REF_ALT: OFFSET, FORM.REF1: 1, FORM.REF2: 2, FORM.REF4: 4,
-    FORM.REF8: 8, FORM.REF_UDATA: LEB, FORM.REF_SIG8: 8, FORM.REF_SUP4: 4, FORM.REF_SUP8: 8,
-    FORM.STRX: LEB, FORM.STRX1: 1, FORM.STRX2: 2, FORM.STRX3: 3, FORM.STRX4: 4, FORM.GNU_STR_INDEX: LEB,
-    FORM.ADDRX: LEB, FORM.ADDRX1: 1, FORM.ADDRX2: 2, FORM.ADDRX3: 3, FORM.ADDRX4: 4, FORM.GNU_ADDR_INDEX: LEB,
-    FORM.LOCLISTX: LEB, FORM.RNGLISTX: LEB, FORM.BLOCK1: BLOCK - 1, FORM.BLOCK2: BLOCK - 2, FORM.BLOCK4: BLOCK - 4,
-    FORM.BLOCK: BLOCK, FORM.EXPRLOC: BLOCK,
-}  # fmt: skip
+_FORMS_OF: dict[int, tuple[int, ...]] = {
+    ADDRESS: (DW_FORM.addr,),
+    OFFSET: (
+        DW_FORM.strp,
+        DW_FORM.line_strp,
+        DW_FORM.strp_sup,
+        DW_FORM.GNU_strp_alt,
+        DW_FORM.sec_offset,
+        DW_FORM.ref_addr,
+        DW_FORM.GNU_ref_alt,
+    ),
+    0: (DW_FORM.flag_present, DW_FORM.implicit_const),
+    1: (DW_FORM.data1, DW_FORM.flag, DW_FORM.ref1, DW_FORM.strx1, DW_FORM.addrx1),
+    2: (DW_FORM.data2, DW_FORM.ref2, DW_FORM.strx2, DW_FORM.addrx2),
+    3: (DW_FORM.strx3, DW_FORM.addrx3),
+    4: (DW_FORM.data4, DW_FORM.ref4, DW_FORM.ref_sup4, DW_FORM.strx4, DW_FORM.addrx4),
+    8: (DW_FORM.data8, DW_FORM.ref8, DW_FORM.ref_sig8, DW_FORM.ref_sup8),
+    16: (DW_FORM.data16,),
+    LEB: (
+        DW_FORM.sdata,
+        DW_FORM.udata,
+        DW_FORM.ref_udata,
+        DW_FORM.strx,
+        DW_FORM.GNU_str_index,
+        DW_FORM.addrx,
+        DW_FORM.GNU_addr_index,
+        DW_FORM.loclistx,
+        DW_FORM.rnglistx,
+    ),
+    TEXT: (DW_FORM.string,),
+    BLOCK - 1: (DW_FORM.block1,),
+    BLOCK - 2: (DW_FORM.block2,),
+    BLOCK - 4: (DW_FORM.block4,),
+    BLOCK: (DW_FORM.block, DW_FORM.exprloc),
+}
+SIZES = {form: size for size, forms in _FORMS_OF.items() for form in forms}
 """Form -> bytes, or one of the sizes above."""
 
 
-REFERENCES = frozenset({FORM.REF1, FORM.REF2, FORM.REF4, FORM.REF8, FORM.REF_UDATA})
+REFERENCES = frozenset({DW_FORM.ref1, DW_FORM.ref2, DW_FORM.ref4, DW_FORM.ref8, DW_FORM.ref_udata})
 """Forms that count from the start of their unit."""
 
-INDEXED = frozenset({FORM.ADDRX, FORM.ADDRX1, FORM.ADDRX2, FORM.ADDRX3, FORM.ADDRX4, FORM.GNU_ADDR_INDEX})
+INDEXED = frozenset(
+    {DW_FORM.addrx, DW_FORM.addrx1, DW_FORM.addrx2, DW_FORM.addrx3, DW_FORM.addrx4, DW_FORM.GNU_addr_index}
+)
 """Forms that are rows of ``.debug_addr``."""
 
-STRINGS = frozenset({FORM.STRX, FORM.STRX1, FORM.STRX2, FORM.STRX3, FORM.STRX4, FORM.GNU_STR_INDEX})
+STRINGS = frozenset({DW_FORM.strx, DW_FORM.strx1, DW_FORM.strx2, DW_FORM.strx3, DW_FORM.strx4, DW_FORM.GNU_str_index})
 """Forms that are rows of ``.debug_str_offsets``."""
 
 
@@ -103,8 +88,19 @@ STRINGS = frozenset({FORM.STRX, FORM.STRX1, FORM.STRX2, FORM.STRX3, FORM.STRX4, 
 CODES_LIMIT = 1 << 14
 """Most abbreviations of a unit (two bytes of LEB128). Compilers come to about a thousand."""
 
-TYPES = frozenset({TAG.ARRAY, TAG.CLASS, TAG.ENUMERATION, TAG.STRUCTURE, TAG.SUBROUTINE_TYPE, TAG.UNION, TAG.INTERFACE,
-                   TAG.CALL_SITE, TAG.GNU_CALL_SITE})  # fmt: skip
+TYPES = frozenset(
+    {
+        DW_TAG.array_type,
+        DW_TAG.class_type,
+        DW_TAG.enumeration_type,
+        DW_TAG.structure_type,
+        DW_TAG.subroutine_type,
+        DW_TAG.union_type,
+        DW_TAG.interface_type,
+        DW_TAG.call_site,
+        DW_TAG.GNU_call_site,
+    }
+)
 """Entries that rarely have code below them. A first walk skips these, and functions without code of their own, where
 they have the offset of their next sibling (see `entries.walk`)."""
 
@@ -182,7 +178,7 @@ class Shapes:
                     attribute, at = uleb(raw, at)
                     kind, at = uleb(raw, at)
                 constant = 0
-                if kind == FORM.IMPLICIT_CONST:
+                if kind == DW_FORM.implicit_const:
                     constant, at = sleb(raw, at)
                 if attribute == kind == 0:
                     break
@@ -203,23 +199,23 @@ class Shapes:
         skip, sibling = 0, -1
         names = {attribute for attribute, _, _ in attributes}
         for attribute, kind, _ in attributes:
-            if attribute == AT.SIBLING and kind == FORM.REF4 and not steps:
+            if attribute == DW_AT.sibling and kind == DW_FORM.ref4 and not steps:
                 sibling = skip
             length = size_of(kind, form)
             if length is None:
-                reason = "DW_FORM_indirect is not read" if kind == FORM.INDIRECT else "an unknown form"
+                reason = "DW_FORM_indirect is not read" if kind == DW_FORM.indirect else "an unknown form"
                 raise self.space.bad(reason, 0, "form", kind)
             if length >= 0:
                 skip += length
             else:
                 steps.append(Step(skip, length))
                 skip = 0
-        code = bool(names & {AT.LOW_PC, AT.RANGES})
-        followed = children and (tag in TYPES or (tag == TAG.SUBPROGRAM and not code))
+        code = bool(names & {DW_AT.low_pc, DW_AT.ranges})
+        followed = children and (tag in TYPES or (tag == DW_TAG.subprogram and not code))
         return Shape(
             tag, children, attributes, form, -1 if steps else skip, tuple(steps), skip,
             sibling if followed else -1,
-            children or (tag in (TAG.SUBPROGRAM, TAG.INLINED_SUBROUTINE) and code),
+            children or (tag in (DW_TAG.subprogram, DW_TAG.inlined_subroutine) and code),
         )  # fmt: skip
 
     def columns(self) -> tuple[Ints, Ints]:
@@ -231,7 +227,7 @@ def size_of(kind: int, form: Format) -> int | None:
     """Bytes of values of form ``kind``; `LEB`, `TEXT` or ``BLOCK - n``; ``None`` for a form that is not known."""
     size = SIZES.get(kind)
     if size == OFFSET:
-        return form.address_size if kind == FORM.REF_ADDR and form.version == 2 else form.offset_size
+        return form.address_size if kind == DW_FORM.ref_addr and form.version == 2 else form.offset_size
     return form.address_size if size == ADDRESS else size
 
 
@@ -280,7 +276,7 @@ class Unit:
     """Offset of the first entry."""
     format: Format
     kind: int
-    """`UT`; units before DWARF 5 are ``UT.COMPILE``."""
+    """`DW_UT`; units before DWARF 5 are ``DW_UT.compile``."""
     abbreviations: int
     dwo_id: int = 0
     codes: dict[int, int] | None = None
@@ -299,7 +295,7 @@ class Info:
         self.notes = notes
         self.space = files("info")
         self.shapes = Shapes(files("abbrev"))
-        self.units = [u for u in _headers(self.space, notes) if u.kind not in (UT.TYPE, UT.SPLIT_TYPE)]
+        self.units = [u for u in _headers(self.space, notes) if u.kind not in (DW_UT.type, DW_UT.split_type)]
         n = len(self.units)
         self.start = np.array([u.offset for u in self.units], np.int64)
         self.end = np.array([u.end for u in self.units], np.int64)
@@ -371,10 +367,10 @@ def _header(space: Space, start: int) -> Unit:
     cursor = Cursor(space, start)
     end, offset_size = cursor.unit_end("a unit")
     version = cursor.number(2)
-    kind, dwo_id = UT.COMPILE, 0
+    kind, dwo_id = DW_UT.compile, 0
     if version >= 5:
         kind, address_size, abbreviations = cursor.number(1), cursor.number(1), cursor.number(offset_size)
-        if kind in (UT.SKELETON, UT.SPLIT_COMPILE):
+        if kind in (DW_UT.skeleton, DW_UT.split_compile):
             dwo_id = cursor.number(8)
     else:
         abbreviations, address_size = cursor.number(offset_size), cursor.number(1)
