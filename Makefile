@@ -102,13 +102,13 @@ fuzz: $(VENV)/developer $(VENV)/native ## ten minutes of damaged input for each 
 	$(BIN)/python tests/tools/fuzz_sessions.py --seconds 600
 
 docs: $(VENV)/developer ## write the generated pages of docs/reference anew
-	$(BIN)/python docs/generate.py
+	$(BIN)/python tools/generate.py
 
 screenshots: $(VENV)/developer $(VENV)/native ## pictures of the viewer's screens in build/screenshots, two of them for the README
 	$(BIN)/python tests/tools/make_screenshots.py build/screenshots
 
 man: $(VENV)/installed ## write manual pages, made from the help texts: man -M build/man lastbranch
-	$(BIN)/python docs/manual.py build/man
+	$(BIN)/python tools/manual.py build/man
 
 web: web/node_modules ## build the viewer's page from web/ (needs node 20 or later)
 	cd web && npm run --silent build

@@ -258,7 +258,7 @@ def test_documentation_maps_each_status_that_a_rule_has() -> None:
 
 
 def test_every_name_has_a_type_in_the_stub() -> None:
-    """docs/generate.py --check (another test) holds the stub against the tables."""
+    """tools/generate.py --check (another test) holds the stub against the tables."""
     tree = ast.parse(Path(tbrw.__file__ or "").with_suffix(".pyi").read_text())
     functions = {f.name: f for f in tree.body if isinstance(f, ast.FunctionDef)}
     assert sorted(functions) == sorted(f"TBRW_{name}" for name in PROTOTYPES)

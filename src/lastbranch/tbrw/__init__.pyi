@@ -1,5 +1,5 @@
 # ruff: noqa: N801, N802, N803, N815 - the guide's names
-"""Types of the names that the package makes from tables. Made by docs/generate.py."""
+"""Types of the names that the package makes from tables. Made by tools/generate.py."""
 
 import ctypes
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-/* What libtbrw exports. Made by docs/generate.py. */
+/* What libtbrw exports. Made by tools/generate.py. */
 
 #define CALLS 61
 #define CHECK 2664445165u

@@ -1,5 +1,5 @@
 /* Types and subtypes of the fields of a sample record.
-   Written from the TBRW User Guide 2.3 (320237-002US). Made by docs/generate.py. */
+   Written from the TBRW User Guide 2.3 (320237-002US). Made by tools/generate.py. */
 #ifndef LASTBRANCH_SAMPREC_SHARED_H
 #define LASTBRANCH_SAMPREC_SHARED_H
 

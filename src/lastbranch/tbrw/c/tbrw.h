@@ -1,5 +1,5 @@
 /* The TBRW API: every function returns a status.
-   Written from the TBRW User Guide 2.3 (320237-002US). Made by docs/generate.py. */
+   Written from the TBRW User Guide 2.3 (320237-002US). Made by tools/generate.py. */
 #ifndef LASTBRANCH_TBRW_H
 #define LASTBRANCH_TBRW_H
 

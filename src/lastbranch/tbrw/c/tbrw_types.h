@@ -1,5 +1,5 @@
 /* Types of the TBRW API. Structures have the layout of 64-bit systems.
-   Written from the TBRW User Guide 2.3 (320237-002US). Made by docs/generate.py. */
+   Written from the TBRW User Guide 2.3 (320237-002US). Made by tools/generate.py. */
 #ifndef LASTBRANCH_TBRW_TYPES_H
 #define LASTBRANCH_TBRW_TYPES_H
 

@@ -1,6 +1,6 @@
 """Draw docs/images/executions.svg: how near observed counts and estimated executions come to what was executed.
 
-python benchmarks/bench_truth.py --json FILE && python docs/executions_figure.py FILE
+python benchmarks/bench_truth.py --json FILE && python tools/executions_figure.py FILE
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-FIGURE = Path(__file__).parent / "images" / "executions.svg"
+FIGURE = Path(__file__).parents[1] / "docs" / "images" / "executions.svg"
 
 LEFT, RIGHT, TOP, ROW = 120, 660, 56, 24
 LOWEST = 20

@@ -80,7 +80,7 @@ _CALLBACKS = (
 def _header(name: str, about: str, body: str, includes: str = "") -> str:
     guard = name.upper().replace(".", "_")
     return (
-        f"/* {about}\n   Written from the TBRW User Guide 2.3 (320237-002US). Made by docs/generate.py. */\n"
+        f"/* {about}\n   Written from the TBRW User Guide 2.3 (320237-002US). Made by tools/generate.py. */\n"
         f"#ifndef LASTBRANCH_{guard}\n#define LASTBRANCH_{guard}\n\n{includes}"
         f'#ifdef __cplusplus\nextern "C" {{\n#endif\n\n{body}\n#ifdef __cplusplus\n}}\n#endif\n\n#endif\n'
     )
@@ -192,7 +192,7 @@ _BY_HAND = {"TBRW_abort_cleanup_and_close", "TBRW_add_data", "TBRW_add_data_from
 def exports() -> str:
     """The exported functions of libtbrw: each calls an entry point of `lastbranch.tbrw.c_calls`."""
     lines = [
-        "/* What libtbrw exports. Made by docs/generate.py. */", "",
+        "/* What libtbrw exports. Made by tools/generate.py. */", "",
         f"#define CALLS {len(CALLS) + 1}", f"#define CHECK {CHECK}u", "",
         "static void *calls[CALLS];", "static int started(void);", "",
     ]  # fmt: skip

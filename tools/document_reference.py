@@ -1,6 +1,6 @@
 """What the five documents state, and what proves it: the page, and the counts of each document.
 
-    python docs/document_reference.py
+    python tools/document_reference.py
 
 prints the counts.
 """
@@ -31,7 +31,7 @@ def document_reference() -> str:
     lines = [
         "# What the documents say", "",
         "Made from tables of the tests. Each statement of a document has a number, its place, and the tests that run",
-        "it, or the reason why it is not as stated. `python docs/document_reference.py` prints the counts.", "",
+        "it, or the reason why it is not as stated. `python tools/document_reference.py` prints the counts.", "",
         f"| document | {' | '.join(_COLUMNS)} |", f"|{'---|' * (len(_COLUMNS) + 1)}",
         *(f"| {' | '.join(map(str, row))} |" for row in _rows()), "",
         "Tests are functions and classes of files of `tests/`; those of `tools/etw_cases_*` are run by",

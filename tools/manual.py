@@ -1,6 +1,6 @@
 """Write the manual pages, made from the help texts: one for lastbranch and one for each verb.
 
-    python docs/manual.py FOLDER
+    python tools/manual.py FOLDER
 
 FOLDER/man1 gets lastbranch.1, lastbranch-record.1 and so on: ``man -M FOLDER lastbranch-record`` shows one.
 """
@@ -115,7 +115,7 @@ def _safe(text: str) -> str:
 def main() -> None:
     """Write them all."""
     if len(sys.argv) != 2:
-        sys.exit("usage: python docs/manual.py FOLDER")
+        sys.exit("usage: python tools/manual.py FOLDER")
     folder = Path(sys.argv[1]) / "man1"
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in pages():

@@ -1,6 +1,6 @@
 """Write what is made from the code: in docs/reference command line, columns, Python API, and the types of the TBRW API.
 
-    python docs/generate.py [--check]
+    python tools/generate.py [--check]
 
 ``--check`` writes nothing and ends with 1 if a page is not what the code says.
 """
@@ -17,12 +17,10 @@ from itertools import pairwise
 from pathlib import Path
 
 import click
-from document_reference import document_reference
-from etw_reference import etw_reference
-from tbrw_headers import exports, samprec_shared_h, tbrw_h, tbrw_types_h
-from tbrw_types import stub
 
 import lastbranch
+from document_reference import document_reference
+from etw_reference import etw_reference
 from lastbranch import analysis, etw, fleet, model
 from lastbranch.cli import VERBS, cli
 from lastbranch.fleet import schema as store
@@ -30,8 +28,10 @@ from lastbranch.formats.etl import kernel_names
 from lastbranch.formats.etl.kernel import LAYOUTS
 from lastbranch.model import COLUMNS
 from lastbranch.sql import TABLES
+from tbrw_headers import exports, samprec_shared_h, tbrw_h, tbrw_types_h
+from tbrw_types import stub
 
-HERE = Path(__file__).parent / "reference"
+HERE = Path(__file__).parents[1] / "docs" / "reference"
 
 
 def command_line() -> str:
