@@ -81,6 +81,7 @@ class Collector:
         self.lengths, self.is_ring = lengths, is_ring(options, select)
         self.on_exec: Callable[[int, str], None] = lambda pid, path: None
         self.on_attached: Callable[[Process], None] = lambda process: None
+        self.on_ended: Callable[[Thread], None] = lambda thread: None
         self.on_tick: Callable[[Summary], None] = lambda summary: None
         self.root_status: int | None = None
         self._ended, self._skipped = Counter[str](), Counter[str]()
@@ -399,6 +400,7 @@ class Collector:
         thread = self.tree.remove(tid)
         if thread is not None:
             self._leave_call(thread)
+            self.on_ended(thread)
             self.trigger.disarm(thread)
             self.sideband.ended(self.out, thread)
             if self._watched is not None and thread.process.pid not in self.tree.processes:

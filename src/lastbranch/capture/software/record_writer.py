@@ -28,6 +28,7 @@ from ..procfs import Mapping, mappings, read, stat_of
 from .tree import Thread
 
 if TYPE_CHECKING:
+    from ..perf_events.cpu_times import Ran
     from ..perf_events.linux_kernel import Kernel
 
 __all__ = [
@@ -119,6 +120,12 @@ class RecordWriter:
         system = os.uname()
         for name, body in machine_features(read, system.release, system.machine, command).items():
             self.write(pipe_feature(name, body))
+
+    def ran(self, times: Iterable[Ran]) -> None:
+        """CPU times of threads, as counts of the event of time samples, which is a clock."""
+        records = SideRecords(TIME_SAMPLES, next(iter(self._begun[0]), _BURST_ID))
+        for one in times:
+            self.write(records.read(one.pid, one.tid, one.ns, one.when))
 
     def sample(
         self, when: int, pid: int, tid: int, cpu: int, start: int, end: int, weight: int,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import IO
 
 from ...errors import UnavailableError
@@ -12,6 +12,8 @@ from .. import ptrace
 from ..architectures import HERE
 from ..launch import Interruptions
 from ..options import Options, Summary, Targets
+from ..perf_events.cpu_times import CpuTimes, Ran
+from ..perf_events.syscall import read_count
 from ..ptrace import ticking
 from ..switch_output import Switcher
 from ..traceable import check_machine, warnings_of
@@ -23,6 +25,7 @@ from .engine_choice import FIRST_PERIOD, choose_ahead, choose_engine, choose_tri
 from .record_writer import RecordWriter, now
 from .startup_test import report_time
 from .traced import Traced
+from .tree import Process, Thread
 
 __all__ = ["record_software"]
 
@@ -59,7 +62,8 @@ def record_software(
         summary.call_graph = graph = _call_graph(options.call_graph, select)
         period = options.burst_period or FIRST_PERIOD
         out = RecordWriter(file, options.select, period, options.time_period, graph, calls=bool(options.calls))
-        traced = Traced(target, unblocked)
+        times = CpuTimes()
+        traced = Traced(target, unblocked, times)
         bursts.sideband = sideband = traced.sideband(options.time_period, graph, summary)
         out.begin(sideband.ids, command)
         if switcher is not None:
@@ -73,10 +77,12 @@ def record_software(
         def tick(summary: Summary) -> None:
             if signals.enough() or stop():
                 collector.stop()
+            out.ran(times.ended())
             progress(summary)
             if switcher is not None and switcher.due(out.size) and not collector.stopping:
                 moment = now()
                 sideband.drain(out)
+                out.ran(times.running(traced.tasks()))
                 out.flush()
                 out.switch(switcher.next_file(summary), moment)
 
@@ -84,14 +90,31 @@ def record_software(
             for sentence in warnings_of(pid, path):
                 say(sentence)
 
-        collector.on_tick, collector.on_exec, collector.on_attached = tick, warn, warning_of_handlers(say)
+        warn_of_handlers = warning_of_handlers(say)
+
+        def attached(process: Process) -> None:
+            times.attach(process.pid, process.threads)
+            warn_of_handlers(process)
+
+        collector.on_tick, collector.on_exec, collector.on_attached = tick, warn, attached
+        if not times.works:
+            collector.on_ended = lambda thread: out.ran(_count_of(thread))
         try:
             traced.run(collector, out, say)
+            out.ran(times.ended())
+            out.ran(times.running(traced.tasks()))
         finally:
+            times.close()
             bursts.processor.close()
             sideband.close()
             out.flush()
         traced.check_end(collector.root_status, signals.last, summary)
+
+
+def _count_of(thread: Thread) -> Iterator[Ran]:
+    """The CPU time of a thread that has ended, which its trigger has counted since it was armed."""
+    if thread.clock >= 0:
+        yield Ran(thread.process.pid, thread.tid, read_count(thread.clock), now())
 
 
 def _call_graph(wanted: str, select: int) -> str:

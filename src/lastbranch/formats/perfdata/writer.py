@@ -79,6 +79,10 @@ class SideRecords:
     def exit(self, pid: int, tid: int, time: int) -> bytes:
         return self._record("EXIT", {"pid": pid, "ppid": pid, "tid": tid, "ptid": tid, "time": time}, time)
 
+    def read(self, pid: int, tid: int, value: int, time: int) -> bytes:
+        """The count of the event for a thread, where the event has no read_format."""
+        return self._record("READ", {"pid": pid, "tid": tid, "values": number(value)}, time)
+
     def comm(self, pid: int, tid: int, name: str, time: int = 0, *, exec: bool = False) -> bytes:
         values = {"pid": pid, "tid": tid, "comm": _name(name)}
         return self._record("COMM", values, time, MISC.COMM_EXEC if exec else 0)

@@ -1,0 +1,128 @@
+"""What does a recording do to a program, and what of it does the recording miss?
+
+    python benchmarks/bench_harm.py [--rounds 3] [--only NAME ...] [--json FILE]
+
+``cpu-time``: the CPU time that the recording states of all processes of a program, over the rusage that its parent gets
+for it: of one long process, of 4 threads, of 500 threads of under a millisecond, of 300 processes under a shell, and of
+600 processes of a script as configure is one. The part of it that samples stand for is the second number, that of
+processes of which the CPU time is known the third.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+
+import lastbranch
+
+SOURCE = """
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static long rounds;
+
+static void *work(void *unused) {
+    volatile unsigned long state = 88172645463325252UL;
+    for (long r = 0; r < rounds; r++) state = state * 6364136223846793005UL + (state >> 33);
+    return unused;
+}
+
+static void run(long threads, long at_once) {
+    pthread_t started[64];
+    for (long begun = 0; begun < threads; begun += at_once) {
+        for (long i = 0; i < at_once; i++) pthread_create(started + i, NULL, work, NULL);
+        for (long i = 0; i < at_once; i++) pthread_join(started[i], NULL);
+    }
+}
+
+/* usage FILE COMMAND...: the CPU time of a command in microseconds; threads N AT_ONCE ROUNDS */
+int main(int count, char **words) {
+    if (words[1][0] != 'u') {
+        rounds = atol(words[4]);
+        run(atol(words[2]), atol(words[3]));
+        return 0;
+    }
+    pid_t pid = fork();
+    if (!pid) {
+        execvp(words[3], words + 3);
+        _exit(127);
+    }
+    int status;
+    struct rusage used;
+    wait4(pid, &status, 0, &used);
+    FILE *out = fopen(words[2], "w");
+    fprintf(out, "%ld", (used.ru_utime.tv_sec + used.ru_stime.tv_sec) * 1000000L + used.ru_utime.tv_usec
+            + used.ru_stime.tv_usec);
+    return fclose(out);
+}
+"""
+
+_CONFIGURE = """i=0; while [ $i -lt 100 ]; do
+for tool in true uname expr sed cat; do case $tool in
+expr) /usr/bin/expr $i + 1 >/dev/null;; sed) echo a.c | /bin/sed s/a/b/ >/dev/null;;
+cat) /bin/cat </dev/null;; *) /usr/bin/$tool >/dev/null;; esac; done; i=$((i+1)); done"""
+
+
+def cpu_time(folder: Path, rounds: int) -> dict[str, list[float]]:
+    """By program: stated over used, sampled over used, processes known over processes."""
+    program = folder / "harm"
+    (folder / "harm.c").write_text(SOURCE)
+    subprocess.run(["cc", "-O1", "-pthread", "-o", program, folder / "harm.c"], check=True)
+    threads = [str(program), "threads"]
+    programs = {
+        "one long process": [*threads, "1", "1", "600000000"],
+        "4 threads": [*threads, "4", "4", "150000000"],
+        "500 threads of under 1 ms": [*threads, "500", "4", "400000"],
+        "300 processes under bash": ["bash", "-c", "for i in $(seq 300); do /bin/true; done"],
+        "600 processes of a script": ["bash", "-c", _CONFIGURE],
+    }
+    found: dict[str, list[list[float]]] = {name: [] for name in programs}
+    for _ in range(rounds):
+        for name, command in programs.items():
+            found[name].append(_stated(folder, [str(program), "usage", str(folder / "used"), *command]))
+    return {name: [median(column) for column in zip(*rows, strict=True)] for name, rows in found.items()}
+
+
+def _stated(folder: Path, command: list[str]) -> list[float]:
+    record = [sys.executable, "-m", "lastbranch", "record", "-o", str(folder / "x.data"), "--", *command]
+    subprocess.run(record, check=True, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    profile = lastbranch.open(folder / "x.data")
+    used = int((folder / "used").read_text()) * 1000
+    mine = profile.processes[1:]  # the first one is that which waits
+    known = [process.cpu_ns for process in mine if process.cpu_ns is not None]
+    table = lastbranch.weights(profile, "process")
+    clock = next(row for row, event in enumerate(profile.events) if event.name == "cpu-clock")
+    sampled = int(table.period[(table.event == clock) & (table.key > 0)].sum())
+    return [sum(known) / used, sampled / used, len(known) / len(mine)]
+
+
+ROWS: dict[str, Callable[[Path, int], dict[str, list[float]]]] = {"cpu-time": cpu_time}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--only", nargs="+", choices=ROWS, default=[*ROWS])
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        found = {name: ROWS[name](Path(folder), options.rounds) for name in options.only}
+    for name, rows in found.items():
+        for what, values in rows.items():
+            print(f"{name:10} {what:30} {'  '.join(f'{value:8.4f}' for value in values)}")
+    if options.json:
+        options.json.write_text(json.dumps(found, indent=1))
+
+
+if __name__ == "__main__":
+    main()
