@@ -134,6 +134,10 @@ class Summary:
     """Records of as many branches as one may have."""
     in_bursts: float = 0.0
     """Seconds."""
+    in_stops: float = 0.0
+    """Seconds that other stops took: at signals of the program, and where it created tasks and executed programs."""
+    stops: int = 0
+    """How many of these there were."""
     throttled: int = 0
     """Triggers without a burst because of the duty limit."""
     ended: dict[str, int] = field(default_factory=dict)
@@ -178,9 +182,19 @@ class Summary:
         return replace(self, **{name: difference(getattr(self, name), getattr(before, name)) for name in names})
 
     @property
-    def share(self) -> float:
+    def burst_share(self) -> float:
         """The share of wall time that bursts took."""
         return self.in_bursts / self.seconds if self.seconds else 0.0
+
+    @property
+    def stop_share(self) -> float:
+        """The share of wall time that other stops took."""
+        return self.in_stops / self.seconds if self.seconds else 0.0
+
+    @property
+    def share(self) -> float:
+        """The share of wall time for which the program was stopped."""
+        return self.burst_share + self.stop_share
 
     def __str__(self) -> str:
         branches, bursts = counted(self.branches, "branch", "branches"), counted(self.bursts, "burst")

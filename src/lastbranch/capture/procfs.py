@@ -189,6 +189,17 @@ def program_number(pid: int) -> int:
     return hash((status.st_dev, status.st_ino)) & 0xFFFFFFFF
 
 
+def image_of(pid: int) -> tuple[int, ...]:
+    """What differs between two programs that a process executes one after the other, and between two processes that
+    have one number one after the other: when it began, where its code is, and where its stack began, which is random.
+    Empty if it has ended."""
+    try:
+        words = read_once(f"/proc/{pid}/stat").rpartition(b")")[2].split()
+    except OSError:
+        return ()
+    return int(words[19]), int(words[23]), int(words[25])
+
+
 def read_once(path: str) -> bytes:
     """The text of a file of /proc, in the fewest calls: bursts wait for it. Raises `OSError`."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)

@@ -275,8 +275,9 @@ class BurstRunner:
             return None
         if not self._may_execute(thread):
             return None
-        alone = len(process.threads) == 1 and not process.unfollowed
-        found = ahead.burst(thread.tid, process.files, limits, alone=alone, space=process.space_number)
+        found = ahead.burst(
+            thread.tid, process.files, limits, alone=process.alone, space=process.space_number
+        )  # fmt: skip
         self.compared.foreseen += found is not None
         if ahead.met_fault:
             process.short_bursts = _SHORT_AFTER_FAULT
@@ -343,7 +344,7 @@ class BurstRunner:
                     del self._programs[next(iter(self._programs))]
             process.successors = found
         process.successors.aim(process.memory, memory)
-        process.successors.begin(alone=len(process.threads) == 1)
+        process.successors.begin(alone=process.alone)
         return process.successors
 
     def clean(self, thread: Thread) -> None:

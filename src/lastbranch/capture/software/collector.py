@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import time
 from collections import Counter
@@ -17,7 +18,7 @@ from .. import ptrace
 from ..foreign_binaries import ForeignBinaries
 from ..options import Calls, Options, Summary
 from ..process_groups import is_program
-from ..procfs import has_interpreter, process_of, program_of, spare_processor, status_of
+from ..procfs import has_interpreter, image_of, process_of, program_of, spare_processor, status_of
 from ..ptrace import EVENT_CLONE, EVENT_EXEC, EVENT_STOP, NEW_TASK, TICK, at_call, event_of, signal_of, stopped
 from .attaching import attach, describe_running, threads_of
 from .burst_choice import is_ring
@@ -26,8 +27,10 @@ from .bursts import Burst
 from .call_chains import CallChains
 from .control_flow import CALLS, Edge
 from .detaching import detach_all, detach_thread
+from .draws import Draws
 from .instructions import LONGEST
 from .kept_file import KeptFile
+from .quiet_signals import INTERNAL
 from .record_writer import RecordWriter, Sideband, now
 from .run_ahead import Foreseen
 from .schedule import Budget, BurstLengths, Duty, Trigger
@@ -39,9 +42,25 @@ from .watched import Watched
 __all__ = ["Collector"]
 
 _SECOND = 1_000_000_000
+_SOON = (10_000, 30_000)
+"""ns of CPU time from when a drawn thread is traced to its burst: the kernel stops it in user mode then, and never in a
+system call."""
+_NOTHING = EVENT_STOP << 16 | signal.SIGTRAP << 8 | 0x7F
+"""The status of a stop without a signal."""
+_SOONER = 4
+"""The smallest part of a period between two draws."""
+_KEPT = 64
+"""Processes of which is known, between drawn bursts, what they have mapped."""
+_ENDED, _REFUSED = "the thread ended first", "the duty limit"
+_FEW_UNSEEN = 0.1
+"""For each burst, so many that did not happen are no news."""
+_DRAWN = (
+    "the program takes signals or begins tasks too often to stop at each: it is traced during bursts only, which are "
+    "drawn from all that it runs"
+)
 _MOST_LOSSES = 1 << 16
-_MOST_FOLLOWING = 0.02
-"""Seconds that new threads may cost at once: a hundred of them."""
+_MOST_STOPS = 0.02
+"""Seconds that stops for new tasks and for signals may cost at once: a hundred of them."""
 _ALWAYS_FOLLOWED = 100
 """The first so many new threads, on busy machines, too, where each costs more."""
 _FEWER_RIGHTS = (
@@ -75,8 +94,19 @@ class Collector:
         self._own_schedstat = KeptFile("/proc/self/schedstat")
         self.kills, self._report_time, self._watched = kills, report_time, watched
         self.duty = Duty(options.duty, options.burst_period, cheap=bursts.ahead is not None)
-        self._following = Budget(options.duty / 2, _MOST_FOLLOWING, _MOST_FOLLOWING)
-        """What new threads may cost: each stops at least twice."""
+        self._stops = Budget(options.duty / 2, _MOST_STOPS, _MOST_STOPS)
+        """What stops that are no burst's may cost: those of new tasks, each of which stops at least twice, and those of
+        the program's signals."""
+        self._draws: Draws | None = None
+        """Since the program has been let go between bursts."""
+        self._may_draw = trigger.signals and not options.calls and not options.no_follow and not sideband.needs_stops
+        self._may_draw &= watched is None or not watched.searches
+        self._next_draw, self._drawn_cpu, self._owed = 0.0, 0, 0
+        """When the next draw is due, the CPU time at the last one, and ns of CPU time that no burst stands for yet."""
+        self._let = set[int]()
+        """Processes that were let go, and all that descend from them."""
+        self._creating = set[int]()
+        """Threads that may have created a task before they were covered by `_draws`."""
         self._traced = ptrace.FOLLOW | (ptrace.EXITKILL if kills else 0) | (ptrace.TRACE_CALLS if options.calls else 0)
         self.lengths, self.is_ring = lengths, is_ring(options, select)
         self.on_exec: Callable[[int, str], None] = lambda pid, path: None
@@ -113,7 +143,8 @@ class Collector:
         """Whether nothing is left to record."""
         watched = self._watched
         if watched is None:
-            return not self.tree.threads or self.root_status is not None
+            left = self.tree.threads or (self._draws is not None and (self.kills or self._draws.any_left()))
+            return not left or self.root_status is not None
         return watched.group is not None and watched.group.ends and watched.empty
 
     # -- the loop
@@ -129,26 +160,32 @@ class Collector:
                 self._tick(begun)
                 if end is not None and time.monotonic() >= end:
                     break
+            if self._draws is not None and time.monotonic() >= self._next_draw:
+                self._draw(self._draws)
             try:
                 tid, status = ptrace.wait()
             except ptrace.Interrupted:
-                self._next_tick = 0.0
+                if self._draws is None:
+                    self._next_tick = 0.0
                 continue
             except ptrace.Gone:
-                if self._watched is None:
+                if self._watched is None and self._draws is None:
                     break
-                time.sleep(TICK)  # there is no thread to wait for until `_tick` finds a watched process
+                time.sleep(TICK / 4)  # there is nothing to wait for until `_tick` or `_draw` finds it
                 continue
             self._stopped_at, self._worked = time.perf_counter(), time.process_time()
             self._handle(tid, status)
         self._own_schedstat.close()
         detach_all(self.tree, self.trigger, self.bursts, killed=self.kills)
+        if self._draws is not None:
+            self._draws.close()
         self._tick(begun)
         for why, threads in self._unarmed.items():
             named = ", ".join(threads)
             self.summary.notes += (f"{counted(len(threads), 'thread')} not recorded ({why}): {named}",)
         self.summary.notes += self.chains.notes() + self.foreign.keep()
         self._note_processes()
+        self._note_unseen()
 
     def _tick(self, begun: float) -> None:
         self._next_tick = time.monotonic() + TICK
@@ -157,7 +194,7 @@ class Collector:
         self.trigger.tick(list(self.tree.threads.values()))
         if self._watched is not None:
             until = time.monotonic() + _ATTACHING
-            for pid in self._watched.new(self.tree.processes):
+            for pid in self._watched.new(self._let if self._draws is not None else self.tree.processes):
                 self._attach(pid, self._watched)
                 if time.monotonic() > until:
                     break
@@ -165,6 +202,9 @@ class Collector:
                 self._check_attached(self._watched)
         for process in [one for one in self.tree.processes.values() if one.unfollowed]:
             self._find_threads(process)
+        if self._draws is not None:
+            self._draws.any_left()  # it closes what belongs to none
+            self.tree.keep(_KEPT)
         self.summary.seconds = time.monotonic() - begun
         self.summary.ended, self.summary.skipped = dict(self._ended), dict(self._skipped)
         self._note_losses()
@@ -206,24 +246,25 @@ class Collector:
                 return
             if thread.call is not None:
                 self._leave_call(thread)
-            if not thread.follows and self._following.left() > _MOST_FOLLOWING / 2:
+            if not thread.follows and self._stops.left() > _MOST_STOPS / 2:
                 thread.follows = True
                 ptrace.set_options(tid, self._traced)
             event = event_of(status)
             if event in NEW_TASK:
                 self._forked(thread, event)
-                if event == EVENT_CLONE:
-                    self._limit_following(thread)
-                self._lost()
-                ptrace.cont(tid)
+                self._limit_stops(thread, event)
+                self._go_on(thread, status)
             elif event == EVENT_EXEC:
                 self._executed(thread, status)
+            elif thread.leaves:
+                self._go_on(thread, status)
             elif self.trigger.due(thread, status):
                 self._triggered(thread)
             elif event == EVENT_STOP:
                 self._stopped_otherwise(thread, status)
             else:
-                ptrace.cont(tid, signal_of(status))
+                self._limit_stops(thread, event)
+                self._go_on(thread, status)
         except ptrace.Gone:
             pass
 
@@ -233,12 +274,26 @@ class Collector:
             ptrace.listen(thread.tid)
             return
         self.arm(thread)
-        self._lost()
-        ptrace.cont(thread.tid)
+        self._go_on(thread, status)
+
+    def _go_on(self, thread: Thread, status: int) -> None:
+        """Let it run on after a stop that is no burst's, with its signal if that caused the stop. What the stop took is
+        our CPU time: where others run before us, they would run before the program, too."""
+        took = self._own_time()
+        self._stops.spend(took)
+        self.summary.in_stops += took
+        self.summary.stops += 1
+        if thread.leaves:
+            self._let_go(thread, status)
+        else:
+            ptrace.cont(thread.tid, 0 if event_of(status) else signal_of(status))
 
     def _recover(self, thread: Thread, status: int) -> None:
         """The first stop after a burst's deadline."""
         self.bursts.clean(thread)
+        if thread.leaves:
+            self._let_go(thread, status)
+            return
         self._rearm(thread)
         if event_of(status) == EVENT_STOP and signal_of(status) in _STOPPING:
             ptrace.listen(thread.tid)
@@ -251,6 +306,10 @@ class Collector:
 
     def _attach(self, pid: int, watched: Watched) -> None:
         """Trace a running process from now on. Of one that cannot be traced a note says why."""
+        if self._draws is not None:
+            self.sideband.drain(self.out)
+            if pid in self._let:
+                return  # it began a moment ago
         before, since, path = set(self.tree.threads), now(), program_of(pid)
         if self._is_ignored(path):
             self._skipped["program not followed"] += 1
@@ -268,6 +327,9 @@ class Collector:
         if watched.group is not None and new:
             self._begin(self.tree.processes[pid], since)
         self.arm_running(new)
+        if self._draws is not None and new:
+            with suppress(OSError):
+                self._cover(self._draws, new)
 
     def _begin(self, process: Process, since: int) -> None:
         """Record all of a process that was attached to."""
@@ -299,6 +361,14 @@ class Collector:
         if self.sideband.lacks and self.sideband.lacks not in self.summary.notes:
             self.summary.notes += (self.sideband.lacks,)
 
+    def _note_unseen(self) -> None:
+        """Say in one line which bursts there should have been, where these are many."""
+        unseen = {_REFUSED: self.summary.throttled, **self._skipped}
+        count = sum(unseen.values())
+        if count > _FEW_UNSEEN * self.summary.bursts:
+            why = ", ".join(f"{n}: {reason}" for reason, n in unseen.items() if n)
+            self.summary.notes += (f"{counted(count, 'burst')} that were due did not happen ({why})",)
+
     def _is_ignored(self, path: str) -> bool:
         """Whether programs at ``path`` are not to be recorded."""
         return any(fnmatch(path, p) or fnmatch(os.path.basename(path), p) for p in self.options.no_follow)
@@ -312,7 +382,9 @@ class Collector:
 
     def _first_seen(self, tid: int) -> Thread:
         """A new task whose first stop came before its parent's event."""
-        return self.tree.add(tid, process_of(tid))
+        thread = self.tree.add(tid, process_of(tid))
+        thread.leaves = self._draws is not None
+        return thread
 
     def _forked(self, parent: Thread, event: int) -> None:
         tid = ptrace.event_message(parent.tid)
@@ -320,6 +392,10 @@ class Collector:
         same = pid == parent.process.pid
         self._add(tid, pid, parent)
         self.summary.processes += not same
+        if self._draws is not None and parent.tid in self._creating:
+            self._creating.discard(parent.tid)
+            with suppress(OSError):
+                self._draws.cover(tid)
 
     def _add(self, tid: int, pid: int, parent: Thread) -> Thread:
         """A task that ``parent`` has created."""
@@ -330,26 +406,24 @@ class Collector:
             thread.process.successors = parent.process.successors  # a copy of its address space
         if not thread.process.name:
             thread.process.name = parent.process.name
+        thread.leaves = self._draws is not None
         self.summary.threads += 1
         self.sideband.forked(self.out, thread, parent)
         return thread
 
     # -- threads that begin and end faster than they may be followed
 
-    def _lost(self) -> None:
-        """The stop that is over now took time that new threads may cost: our CPU time. Where others run before us, they
-        would run before the program, too."""
-        took = self._own_time()
-        self._following.spend(took)
-        self.duty.lost(took)
-
     def _own_time(self) -> float:
         """Our CPU time since the present stop, and what its report took, in seconds."""
         return time.process_time() - self._worked + self._report_time
 
-    def _limit_following(self, parent: Thread) -> None:
-        """Do not follow what ``parent``, which is stopped, creates next if that costs too much already."""
-        if self._following.left() > 0 or self.summary.threads < _ALWAYS_FOLLOWED or not parent.follows:
+    def _limit_stops(self, parent: Thread, event: int) -> None:
+        """Where stops cost too much already, let the program go between bursts. If that cannot be, do not follow the
+        threads that ``parent``, which is stopped, creates next."""
+        new = event in NEW_TASK
+        if self._stops.left() > 0 or (new and self.summary.threads < _ALWAYS_FOLLOWED):
+            return
+        if self._draws is not None or self._begin_draws() or event != EVENT_CLONE or not parent.follows:
             return
         parent.follows, parent.process.unfollowed = False, True
         ptrace.set_options(parent.tid, self._traced & ~ptrace.THREADS)
@@ -360,13 +434,13 @@ class Collector:
         """Trace threads of ``process`` that were not followed and are still there."""
         parent = next((self.tree.threads[tid] for tid in process.threads), None)
         for tid in threads_of(process.pid) - process.threads:
-            if parent is None or self._following.left() <= 0:
+            if parent is None or self._stops.left() <= 0:
                 return
             self._worked = time.process_time()
             with suppress(OSError, ptrace.Gone):
                 ptrace.seize(tid, self._traced)
                 self.arm(self._add(tid, process.pid, parent))
-            self._lost()
+            self._stops.spend(self._own_time())
         process.unfollowed = any(not self.tree.threads[tid].follows for tid in process.threads)
 
     def _executed(self, thread: Thread, status: int) -> None:
@@ -393,12 +467,19 @@ class Collector:
             detach_thread(thread, status, self.trigger, self.bursts)
             self._skipped["program not followed"] += 1
             return
-        self.arm(thread)
-        ptrace.cont(thread.tid)
+        if not thread.leaves:
+            self.arm(thread)
+        if process.pid == self.root:
+            self._worked = time.process_time()  # what was loaded for its first exec is no cost of its run
+        self._go_on(thread, status)
 
     def _gone(self, tid: int, status: int) -> None:
         thread = self.tree.remove(tid)
-        if thread is not None:
+        if thread is not None and thread.drawn:
+            self.trigger.disarm(thread)
+            if thread.first_weight:
+                self._miss(_ENDED, thread.first_weight)
+        elif thread is not None:
             self._leave_call(thread)
             self.on_ended(thread)
             self.trigger.disarm(thread)
@@ -407,6 +488,103 @@ class Collector:
                 self._watched.forget(thread.process.pid)
         if tid == self.root:
             self.root_status = status
+
+    # -- bursts that are drawn: the program is not traced between them
+
+    def _begin_draws(self) -> bool:
+        """Let each thread go at its next stop, and draw bursts from now on; whether that can be."""
+        if not self._may_draw:
+            return False
+        self._may_draw = False
+        try:
+            draws = Draws()
+        except (OSError, UnavailableError):
+            return False
+        try:
+            self._cover(draws, self.tree.threads)
+        except OSError:
+            draws.close()
+            return False
+        self._draws = draws
+        self.sideband.on_fork, self.sideband.on_exit = self._descended, self._let.discard
+        self.summary.notes += (_DRAWN,)
+        self.summary.trigger += ", later drawn"
+        return True
+
+    def _cover(self, draws: Draws, tids: Iterable[int]) -> None:
+        """Let these threads go, each at its next stop. Raises `OSError` where bursts cannot be drawn from them."""
+        for tid in list(tids):
+            draws.cover(tid)
+            if ptrace.reports(tid):
+                self._creating.add(tid)
+        for thread in map(self.tree.threads.__getitem__, tids):
+            thread.leaves = thread.process.drawn = True
+            self._let.add(thread.process.pid)
+            if thread.period:
+                self._owed += max(self.trigger.used(thread) - thread.spent, 0)
+
+    def _descended(self, pid: int, parent: int) -> None:
+        if parent in self._let:
+            self._let.add(pid)
+
+    def _draw(self, draws: Draws) -> None:
+        """Trace those that run at this moment until each has had its burst."""
+        begun = time.thread_time()
+        if self.duty.allows():
+            self.sideband.drain(self.out)  # what is left to do while a thread is stopped is little then
+            with self.bursts.processor.realtime():
+                running = [one for one in draws.running() if one[1] not in self.tree.threads]
+                cpu = draws.cpu()
+                self._owed += cpu - self._drawn_cpu
+                self._drawn_cpu = cpu
+                for left, (pid, tid) in zip(range(len(running), 0, -1), running, strict=True):
+                    weight = self._owed // left
+                    self._owed -= weight
+                    self._trace(tid, pid, weight)
+            if not spare_processor():
+                self.duty.lost(time.thread_time() - begun)
+        # Where none ran in user mode, the next draw comes sooner: so there are as many bursts for the CPU time.
+        period = self.duty.next_period()
+        until = max(period - self._owed, period // _SOONER) / _SECOND
+        self._next_draw = time.monotonic() + until
+        signal.setitimer(signal.ITIMER_REAL, min(until, TICK), TICK)
+
+    def _trace(self, tid: int, pid: int, weight: int) -> None:
+        """Trace a thread for one burst of ``weight``."""
+        try:
+            ptrace.seize(tid, ptrace.EXITKILL if self.kills else 0)
+        except (OSError, ptrace.Gone) as error:
+            self._miss((isinstance(error, OSError) and error.strerror) or _ENDED, weight)
+            return
+        thread = self.tree.add(tid, pid)
+        thread.drawn = thread.process.drawn = True
+        thread.origin = self.root if self.kills else tid
+        thread.seen = stat = thread.stat()
+        thread.first_weight = max(weight, 1)
+        thread.blocks_internal = stat is None or bool(stat.blocked >> INTERNAL - 1 & 1)
+        with suppress(OSError):  # it has ended, and its end is reported next
+            self.trigger.arm(thread, random.randint(*_SOON))
+
+    def _miss(self, why: str, weight: int) -> None:
+        """A thread that was drawn has no burst: the next ones get its weight."""
+        self._skipped[why] += 1
+        self._owed += weight
+
+    def _look(self, process: Process) -> None:
+        """Look what a drawn process executes: it was not traced since its last burst."""
+        image = image_of(process.pid)
+        if image != process.image:
+            process.forget()
+            process.image, process.name = image, os.path.basename(program_of(process.pid))
+            process.by_loader = False
+            self.foreign.look(process.pid)
+            self.chains.mapped(process)
+
+    def _let_go(self, thread: Thread, status: int) -> None:
+        """Trace it no longer; it gets the signal of a stop that is its own."""
+        self.trigger.disarm(thread)
+        self.tree.remove(thread.tid)
+        detach_thread(thread, status, self.trigger, self.bursts)
 
     # -- bursts
 
@@ -431,7 +609,10 @@ class Collector:
         self.trigger.rearm(thread, self.duty.next_period(so_far))
 
     def _triggered(self, thread: Thread) -> None:
-        if not self.duty.allows():
+        drawn = thread.drawn
+        if drawn:
+            self._look(thread.process)
+        elif not self.duty.allows():
             self.summary.throttled += 1
             self.trigger.rearm(thread, self.duty.next_period())
             ptrace.cont(thread.tid)
@@ -440,6 +621,7 @@ class Collector:
         with self.bursts.processor.realtime():
             cpu = self.trigger.used(thread) - thread.spent
             weight, thread.first_weight = thread.first_weight or cpu, 0
+            cpu = weight if drawn else cpu
             length, followed = self.lengths.next(self.summary.in_bursts)
             most = 0 if self.options.calls else length
             self.sideband.drain(self.out)  # the program may just have mapped code
@@ -455,7 +637,11 @@ class Collector:
             if len(burst) and not burst.dropped:
                 self.sideband.reached(self.out, thread, when)
             self.chains.end(thread, burst)
-            if not burst.dropped:
+            if drawn:
+                thread.leaves = True
+                if not burst.dropped and burst.status is None:
+                    self._let_go(thread, _NOTHING)
+            elif not burst.dropped:
                 self._rearm(thread)
                 if burst.status is None:
                     self._resume(thread, burst, cpu_number)

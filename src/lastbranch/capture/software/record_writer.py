@@ -166,12 +166,18 @@ class Sideband:
     """Events other than the bursts. This class records nothing."""
 
     name = ""
+    needs_stops = False
+    """Whether it has to be told of forks, execs and exits."""
 
     def __init__(self) -> None:
         self.ids: list[int] = []
         """Of the kernel's events."""
         self.on_mapping: Callable[[int, Iterable[str]], None] = lambda pid, names: None
         """Gets the id of each process that mapped code, and the names of the files."""
+        self.on_fork: Callable[[int, int], None] | None = None
+        """Gets the ids of each new process and of its parent, where the kernel records forks."""
+        self.on_exit: Callable[[int], None] = lambda pid: None
+        """Gets the id of each process that ends, where there is `on_fork`."""
         self.lacks = ""
         """What it does not record, and why."""
 
@@ -243,9 +249,20 @@ class KernelSideband(Sideband):
                 of_process.setdefault(_PID.unpack_from(records, at)[0], []).append(at)
             for pid, mine in of_process.items():
                 self.on_mapping(pid, (_name_at(records, at) for at in mine))
+            if self.on_fork is not None:
+                self._report_tasks(records, self.on_fork)
 
         for ring in self._rings.values():
             ring.drain(take)
+
+    def _report_tasks(self, records: bytes, on_fork: Callable[[int, int], None]) -> None:
+        for at, kind, _ in records_in(records):
+            if kind in _TASKS:
+                pid, parent, tid, _ = _IDS.unpack_from(records, at)
+                if kind == RECORD["FORK"] and pid != parent:
+                    on_fork(pid, parent)
+                elif kind == RECORD["EXIT"] and pid == tid:
+                    self.on_exit(pid)
 
     def labeled(self, records: bytes) -> bytes:
         """``records`` with the ids that they are to have."""
@@ -314,7 +331,9 @@ def _mappings(records: bytes) -> list[int]:
     return [at for at, kind, size in records_in(records) if kind == _MMAP2 and size > _NAME]
 
 
-_MMAP2 = RECORD["MMAP2"]
+_MMAP2, _TASKS = RECORD["MMAP2"], (RECORD["FORK"], RECORD["EXIT"])
+_IDS = struct.Struct("=8x4i")
+"""Process, parent, thread and parent thread of FORK and EXIT records."""
 
 
 class TracerSideband(Sideband):
@@ -322,6 +341,7 @@ class TracerSideband(Sideband):
     replaced."""
 
     name = "ptrace and /proc"
+    needs_stops = True
 
     def __init__(self) -> None:
         from ..perf_events.linux_kernel import Kernel  # loads readers of binaries, which few recordings need

@@ -9,6 +9,7 @@ done: `Comparison` counts whether the thread took the branches that were foresee
 from __future__ import annotations
 
 import ctypes
+import os
 import struct
 import weakref
 from collections.abc import Sequence
@@ -32,6 +33,9 @@ _NOT_SEEN = frozenset(("unreadable code", "not modelled", "fault"))
 """Ends after which the burst is followed by an engine: the thread may go on where the run does not."""
 _EARLY = frozenset(("instructions", "memory changed", "time"))
 """Ends after which it is followed if there was no branch: in the midst of many repetitions, for example."""
+CPUID, _CPUID = "cpuid", b"\x0f\xa2"
+"""Ends a burst as a system call does: a virtual machine's monitor gets control. Each program executes some as it
+begins, where to follow it takes longest: all of its code is new."""
 _ROOM = 1 << 14
 """Most branches of a run."""
 _INSTRUCTIONS, _FOR_EACH = 1 << 14, 64
@@ -84,6 +88,13 @@ class Foreseen(Burst):
         newest = (self._count - 1 - depth * n for n in range(len(stacks) - 1, 0, -1))
         ends = [self._ahead.words[_EDGE * index + 1] for index in newest]
         return list(zip([*ends, self.end], stacks, strict=True)), fit
+
+
+def _is_cpuid(memory: int, address: int) -> bool:
+    try:
+        return os.pread(memory, len(_CPUID), address) == _CPUID
+    except OSError:
+        return False
 
 
 class RunAhead:
@@ -140,6 +151,8 @@ class RunAhead:
         if self._run(self._ahead, self._at):
             return None
         why = WHY[asked.why]
+        if why == "not modelled" and asked.count and _is_cpuid(asked.memory, asked.address):
+            why = CPUID
         if why in _NOT_SEEN or (why in _EARLY and not asked.count):
             return None
         end = self.words[_EDGE * asked.count - 3] if why == "memory changed" else asked.address

@@ -38,6 +38,10 @@ class Process:
     """Whether it may have threads that are not traced: there were too many new ones."""
     short_bursts: int = 0
     """How many bursts that can be foreseen are to be no longer than followed ones."""
+    drawn: bool = False
+    """Whether its threads are traced for single bursts only, which are drawn. It is kept between these."""
+    image: tuple[int, ...] = ()
+    """Of a drawn one, `procfs.image_of` when that was last looked at."""
     splits_stack: bool | None = None
     """Whether its program was built with -fsplit-stack; ``None``: nothing looks like that so far."""
     successors: Successors | None = None
@@ -46,6 +50,11 @@ class Process:
     _space_number: int | None = None
     _mem: int = -1
     _files: MemoryFiles | None = None
+
+    @property
+    def alone(self) -> bool:
+        """Whether its only thread is traced: no other one changes its memory meanwhile."""
+        return len(self.threads) == 1 and not self.unfollowed and not self.drawn
 
     @property
     def memory(self) -> Memory:
@@ -115,17 +124,27 @@ class Tree:
         return thread
 
     def remove(self, tid: int) -> Thread | None:
-        """Remove a thread, and with its last thread the process."""
+        """Remove a thread, and with its last thread the process, unless others of it may be drawn."""
         thread = self.threads.pop(tid, None)
         if thread is None:
             return None
         thread.close()
         process = thread.process
         process.threads.discard(tid)
-        if not process.threads:
-            process.forget()
-            self.processes.pop(process.pid, None)
+        if not process.threads and not process.drawn:
+            self.forget(process)
         return thread
+
+    def forget(self, process: Process) -> None:
+        """A process without threads is not to be kept."""
+        process.forget()
+        self.processes.pop(process.pid, None)
+
+    def keep(self, most: int) -> None:
+        """Of the processes without threads, keep the newest, so that about ``most`` are left."""
+        idle = [one for one in self.processes.values() if not one.threads]
+        for process in idle[: len(self.processes) - most]:
+            self.forget(process)
 
 
 @dataclass(slots=True)
@@ -169,6 +188,10 @@ class Thread:
     """The weight of its first burst, in ns of CPU time; 0 after it."""
     follows: bool = True
     """Whether threads that it creates are traced."""
+    drawn: bool = False
+    """It is traced for one burst."""
+    leaves: bool = False
+    """It is let go at its next stop."""
     timed_out: bool = False
     """A burst missed its deadline; its remains are removed at the next stop."""
     call: Call | None = None

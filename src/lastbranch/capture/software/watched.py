@@ -43,6 +43,11 @@ class Watched:
     def group(self) -> ProcessGroup | None:
         return self._targets.group
 
+    @property
+    def searches(self) -> bool:
+        """Whether it looks for processes that descend from others, which it does not trace."""
+        return bool(self._targets.ancestors)
+
     def new(self, traced: Container[int]) -> Iterator[int]:
         """Processes to trace that were not returned before. ``traced``: those whose children are followed anyway. Who
         stops asking gets the others next time."""

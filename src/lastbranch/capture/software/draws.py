@@ -1,0 +1,134 @@
+"""Draws: which threads of a program run at a moment, without tracing any of them.
+
+A thread that is traced stops at each of its signals, and at each task that it creates. Programs that take many signals
+or begin many processes are slow then. So the recorder lets such a program go, and draws: at random moments it asks the
+kernel which of the program's threads run, traces those until they have had their burst, and lets them go again.
+
+The kernel answers through a cpu-clock event with a short period that all tasks inherit, however late they begin. It is
+off between draws, when it costs nothing but its place in each task.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import select
+import struct
+import time
+
+from ...closing import on_failure
+from ...formats.perfdata.layout import RECORD, SAMPLE
+from ..perf_events import syscall
+from ..perf_events.ring_records import HEAD, records_in
+from ..perf_events.syscall import CLOCK, CPU_CLOCK, FLAG, USER_ONLY, Ring
+
+__all__ = ["Draws"]
+
+
+_EACH = 20_000
+"""ns of CPU time after which a running thread reports itself; at least 10,000 (perf_swevent_start_hrtimer)."""
+_LATEST = 100_000
+"""ns after which a thread that ran when the draw began has reported itself. Later ones have left a system call since,
+or begun to run: these places would be found too often."""
+_SAMPLE = struct.Struct("=iiQ")
+"""Process, thread and time."""
+_ppoll = ctypes.CDLL(None).ppoll
+_IN = select.POLLIN
+
+
+class _PollFd(ctypes.Structure):
+    """struct pollfd."""
+
+    _fields_ = [("fd", ctypes.c_int), ("events", ctypes.c_short), ("revents", ctypes.c_short)]
+
+
+class Draws:
+    """Draws among the tasks that are `cover`ed, and all that they create from then on."""
+
+    def __init__(self) -> None:
+        """Raises `OSError` or `UnavailableError` where the kernel refuses."""
+        self._attr = syscall.attribute(
+            USER_ONLY | FLAG["disabled"] | FLAG["inherit"] | FLAG["use_clockid"], clockid=CLOCK,
+            sample_type=SAMPLE.TID | SAMPLE.TIME, sample_period=_EACH, wakeup_events=1, **CPU_CLOCK,
+        )  # fmt: skip
+        self._count_attr = syscall.attribute(USER_ONLY | FLAG["inherit"], **CPU_CLOCK)
+        self._covered: dict[int, tuple[int, list[int]]] = {}
+        """By task, the event that counts its CPU time, and those that report it, one for each processor."""
+        self._ended = 0
+        """ns of those that have ended."""
+        self._rings: dict[int, Ring] = {}
+        """By processor. Events on ourselves own them, and are never on: those of a task that ends would end waits."""
+        with on_failure(self.close):
+            for cpu in sorted(os.sched_getaffinity(0)):
+                self._rings[cpu] = Ring(syscall.open_event(self._attr, 0, cpu), 1)
+        self._waits = (_PollFd * len(self._rings))(*(_PollFd(ring.fd, _IN, 0) for ring in self._rings.values()))
+
+    def cover(self, tid: int) -> None:
+        """Draw among ``tid`` and what it creates, too. Raises `OSError`; a task that has ended is none."""
+        if tid in self._covered:
+            return
+        opened: list[int] = []
+        try:
+            opened.append(syscall.open_event(self._count_attr, tid))
+            for cpu, ring in self._rings.items():
+                opened.append(syscall.sparing(syscall.open_event(self._attr, tid, cpu)))
+                ring.share(opened[-1])
+        except OSError as error:
+            for fd in opened:
+                os.close(fd)
+            if not isinstance(error, ProcessLookupError):
+                raise
+            return
+        self._covered[tid] = opened[0], opened[1:]
+
+    def running(self) -> list[tuple[int, int]]:
+        """``(process, thread)`` of those that run in user mode now, at most one on each processor."""
+        events = [fd for _, reporting in self._covered.values() for fd in reporting]
+        for fd in events:
+            syscall.enable(fd)
+        until = time.clock_gettime_ns(CLOCK) + _LATEST
+        _ppoll(self._waits, len(self._waits), ctypes.byref((ctypes.c_long * 2)(0, _LATEST)), None)
+        for fd in events:
+            syscall.disable(fd)
+        found: list[tuple[int, int]] = []
+        for ring in self._rings.values():
+            ring.drain(lambda records: found.extend(_first(records, until)))
+        return list(dict.fromkeys(found))
+
+    def cpu(self) -> int:
+        """ns of CPU time that all of them have taken since they were covered."""
+        return self._ended + sum(syscall.read_count(counter) for counter, _ in self._covered.values())
+
+    def any_left(self) -> bool:
+        """Whether one of them is left. Events of the others are closed."""
+        looked = select.poll()
+        whose = {reporting[0]: tid for tid, (_, reporting) in self._covered.items()}
+        for fd in whose:
+            looked.register(fd, 0)
+        for fd, state in looked.poll(0):
+            if state & select.POLLHUP:  # the task and all that descends from it have ended
+                self._close(whose[fd])
+        return bool(self._covered)
+
+    def _close(self, tid: int) -> None:
+        counter, reporting = self._covered.pop(tid)
+        self._ended += syscall.read_count(counter)
+        for fd in (counter, *reporting):
+            os.close(fd)
+
+    def close(self) -> None:
+        for tid in list(self._covered):
+            self._close(tid)
+        for ring in self._rings.values():
+            ring.close()
+            os.close(ring.fd)
+        self._rings = {}
+
+
+def _first(records: bytes, until: int) -> list[tuple[int, int]]:
+    """The process and thread of the first sample, if it is of before ``until``."""
+    for at, kind, _ in records_in(records):
+        if kind == RECORD["SAMPLE"]:
+            pid, tid, when = _SAMPLE.unpack_from(records, at + HEAD.size)
+            return [(pid, tid)] if when < until else []
+    return []
