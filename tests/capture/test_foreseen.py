@@ -7,9 +7,12 @@ import os
 import random
 import re
 import shutil
+import signal
 import struct
 import subprocess
 import tempfile
+import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,7 +33,7 @@ from lastbranch.capture.ptrace import ticking
 from lastbranch.capture.software import burst_runner, engine_choice
 from lastbranch.capture.software.burst_runner import BurstRunner, NoBurst, SharedProcessor
 from lastbranch.capture.software.bursts import Burst, BurstLimits
-from lastbranch.capture.software.engines import BlockStep, DebugRegisters
+from lastbranch.capture.software.engines import BlockStep, DebugRegisters, Engine, SingleStep
 from lastbranch.capture.software.run_ahead import Comparison, Foreseen, RunAhead
 from lastbranch.capture.software.tree import Thread
 from lastbranch.lbr import KIND
@@ -76,6 +79,29 @@ def test_what_is_foreseen_is_what_breakpoints_then_see(running: Thread) -> None:
         assert len(burst) == len(burst.edges) == 200
         assert burst.edges == seen.edges[:200]
         assert burst.end == burst.edges[-1][1]
+
+
+@pytest.mark.parametrize("engine", [BlockStep(DebugRegisters()), SingleStep()], ids=lambda engine: engine.name)
+def test_a_burst_that_is_followed_ends_in_time(engine: Engine, running: Thread) -> None:
+    """With the branches that it has: its recorder may have been asked to end."""
+    runner = BurstRunner(engine, BurstLimits(1 << 30, stops=1 << 30, seconds=0.5), SharedProcessor())
+    burst, _ = runner.run(running, lambda status: False)
+    assert burst.why == "time"
+    assert len(burst)
+
+
+def test_nothing_is_waited_for_where_the_recorder_is_to_end(running: Thread) -> None:
+    """SIGTERM is blocked while it records, and seen at a tick."""
+    resumer, begun = ptrace.Resumer(ptrace.Registers()), time.monotonic()
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    try:
+        signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
+        assert resumer.go(running.tid, (), 100) is None
+        assert time.monotonic() - begun < 50
+    finally:
+        signal.sigtimedwait({signal.SIGTERM}, 1)
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+    halt(running)
 
 
 def test_a_burst_is_compared_when_that_is_paid_for(running: Thread) -> None:

@@ -559,6 +559,71 @@ def test_branches_after_memory_that_others_changed_are_not_given(bench: Bench, a
     assert ahead.run.count == 5000
 
 
+_STRING = {"movs": 0xA4, "cmps": 0xA6, "stos": 0xAA, "lods": 0xAC, "scas": 0xAE}
+
+
+@pytest.mark.parametrize("down", [False, True])
+@pytest.mark.parametrize("what", _STRING)
+def test_repetitions_do_what_the_processor_does(bench: Bench, ahead: Ahead, what: str, down: bool) -> None:
+    """Over the ends of pages, of all sizes, over each other and until what is looked for is found."""
+    for seed, size in enumerate((b"", b"\x66", b"", b"\x48")):
+        generator = Generator(seed)
+        opcode = _STRING[what] | (seed > 0)
+        repeat = b"\xf2" if seed % 2 else b"\xf3"
+        rex = size if size == b"\x48" else b""
+        code = (b"\xfd" if down else b"") + (size if not rex else b"") + repeat + rex + bytes((opcode,)) + b"\xfc"
+        step = 1 if not seed else 2 << seed - 1
+        values = generator.values() | {
+            RCX: 700 // step, RSI: DATA + PAGE + (300 if down else -300) + seed, RDX: 0,
+            RDI: DATA + PAGE + (320 if down else -320) + 3 * (seed & 1), EFLAGS: 0x202,
+        }  # fmt: skip
+        data = bytes(3 * PAGE) if seed % 2 == 0 else b"\1" * (PAGE - 77) + bytes(400) + b"\1" * (2 * PAGE - 323)
+        found = compare(bench, ahead, code, values | {RAX: 1}, data, generator.state(), alone=down)
+        assert not found.differ, (seed, code.hex(), found)
+
+
+@pytest.mark.parametrize(
+    ("code", "most_at_once"),
+    [
+        pytest.param("fd f3a4", 64, id="rep movsb, backwards"),
+        pytest.param("f3a4", 64, id="rep movsb"),
+        pytest.param("f348a5", 64, id="rep movsq"),
+        pytest.param("f3aa", 64, id="rep stosb"),
+        pytest.param("f2ae", 16, id="repne scasb"),
+        pytest.param("fd f2ae", 16, id="repne scasb, backwards"),
+        pytest.param("f3a6", 16, id="repe cmpsb"),
+        pytest.param("f3ac", 64, id="rep lodsb"),
+    ],
+)  # fmt: skip
+def test_what_repetitions_do_is_work(bench: Bench, ahead: Ahead, code: str, most_at_once: int) -> None:
+    """Not how long it takes, which differs between machines."""
+    middle, count = DATA + 0x100000, 1 << 19
+    size = 8 if "48a5" in code else 1
+    bench.write(CODE, bytes.fromhex(code) + b"\x0f\x05")
+    bench.set({RIP: CODE, RCX: count, RSI: middle, RDI: middle + 0x100000, RAX: 7, RSP: STACK_TOP})
+    ptrace.registers(bench.pid, ahead.registers)
+    left, runs = count, 0
+    while ahead.go(bench.pid, bench.memory, 1000) == "instructions":
+        done = left - ahead.registers[RCX]
+        assert 0 < done * size <= (1000 + 64) * most_at_once
+        assert ahead.run.work < 1000 + 65
+        left, runs = ahead.registers[RCX], runs + 1
+        if runs == 3:
+            break
+    assert runs == 3
+    assert ahead.registers[RIP] == CODE + code.startswith("fd")
+
+
+def test_a_run_has_a_deadline(bench: Bench, ahead: Ahead) -> None:
+    """In our own processor time, looked at after some work: in the midst of repetitions, too."""
+    for code in ("ebfe", "f3aa 0f05", "f2ae 0f05"):
+        bench.write(CODE, bytes.fromhex(code))
+        bench.set({RIP: CODE, RCX: 1 << 20, RDI: DATA + 0x100000, RAX: 7})
+        ptrace.registers(bench.pid, ahead.registers)
+        assert ahead.go(bench.pid, bench.memory, 1 << 30, time=200_000) == "time"
+        assert 0 < ahead.run.work < 1 << 30
+
+
 def test_a_long_search_ends_the_run(bench: Bench, ahead: Ahead) -> None:
     """Of one instruction with millions of repetitions, too, we do not wait for the end."""
     values = {RDI: DATA + 0x100000, RCX: 4 << 20, RAX: 0xFF}

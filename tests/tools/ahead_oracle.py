@@ -40,11 +40,12 @@ class Ahead:
         )  # fmt: skip
 
     def go(
-        self, tid: int, memory: MemoryFiles, most: int, *, wanted: int = ROOM, alone: bool = True, space: int = 1
-    ) -> str:
+        self, tid: int, memory: MemoryFiles, most: int, *, wanted: int = ROOM, alone: bool = True, space: int = 1,
+        time: int = 0,
+    ) -> str:  # fmt: skip
         """Why the run of ``tid`` from `registers` ended."""
         self.run.memory, self.run.maps, self.run.pagemap = memory
-        self.run.thread, self.run.most, self.run.time = tid, most, 0
+        self.run.thread, self.run.most, self.run.time = tid, most, time
         self.run.wanted, self.run.alone, self.run.space = wanted, alone, space
         assert not self._library.lb_run_ahead(self._ahead, ctypes.addressof(self.run))
         return WHY[self.run.why]

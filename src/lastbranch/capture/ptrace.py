@@ -332,8 +332,17 @@ def ticking() -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-def next_stop(tid: int, seconds: float) -> int | None:
-    """Wait status of the next event of ``tid``; ``None`` after ``seconds``. Needs `ticking`."""
+_ENDING = frozenset((signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
+
+
+def _is_to_end() -> bool:
+    """Whether a signal that is to end us waits, blocked."""
+    return not _ENDING.isdisjoint(signal.sigpending())
+
+
+def next_stop(tid: int, seconds: float, *, patient: bool = True) -> int | None:
+    """Wait status of the next event of ``tid``; ``None`` after ``seconds``, or where we are to end, unless ``patient``.
+    Needs `ticking`."""
     end = 0.0
     while True:
         try:
@@ -341,13 +350,13 @@ def next_stop(tid: int, seconds: float) -> int | None:
         except Interrupted:
             now = time.monotonic()
             end = end or now - TICK + seconds  # the clock is read only if a tick comes first
-            if now >= end:
+            if now >= end or (not patient and _is_to_end()):
                 return None
 
 
 class Resumer:
     """Resumes a thread until its next stop: sets words of its struct user, PTRACE_CONT, waits, and reads its registers,
-    in one call where there is the compiled library."""
+    in one call where there is the compiled library. It does not wait on where we are to end."""
 
     def __init__(self, registers: ctypes.Array[ctypes.c_uint64]) -> None:
         """``registers`` are read at each stop."""
@@ -380,7 +389,7 @@ class Resumer:
         batch = self._aimed(tid)
         if batch is not None:
             return self._waited(tid, batch, batch.run(_WAIT), seconds)
-        status = next_stop(tid, seconds)
+        status = next_stop(tid, seconds, patient=False)
         if status is not None and stopped(status):
             registers(tid, self._registers)
         return status
@@ -390,7 +399,7 @@ class Resumer:
         while failed == _WAIT and batch.error(_WAIT) == errno.EINTR:
             now = time.monotonic()
             end = end or now - TICK + seconds
-            if now >= end:
+            if now >= end or _is_to_end():
                 return None
             failed = batch.run(_WAIT)
         status = self._status.value

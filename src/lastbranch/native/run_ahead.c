@@ -311,13 +311,13 @@ static u64 own_time(void)
     return (u64)now.tv_sec * 1000000000 + (u64)now.tv_nsec;
 }
 
-/* Where `check` is reached: FULL, or why the run ends. */
+/* Where `check` is reached: FULL, or why the run ends. One without a branch leaves time to follow the thread. */
 static int is_over(struct ahead *a)
 {
     struct run *r = a->now;
     if (r->work >= r->most) return STOPS;
     a->check = r->most - r->work < BETWEEN_LOOKS ? r->most : r->work + BETWEEN_LOOKS;
-    return r->time && own_time() >= a->until ? LATE : FULL;
+    return r->time && own_time() + (r->count ? 0 : r->time / 2) >= a->until ? LATE : FULL;
 }
 
 static int goes_on(struct ahead *a) { return a->now->work < a->check ? FULL : is_over(a); }

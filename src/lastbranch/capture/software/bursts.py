@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from copy import copy
 from dataclasses import dataclass, field
 
@@ -10,11 +11,15 @@ from .control_flow import Edge
 __all__ = ["Burst", "BurstLimits"]
 
 
+_WHOLE = 0.8
+"""Of the deadline of a wait, that of a burst."""
+
+
 @dataclass(frozen=True, slots=True)
 class BurstLimits:
     """When a burst ends: after ``depth`` branches of the kinds ``counted`` (perf's branch types), or ``stops`` stops.
 
-    ``seconds`` is the deadline of each wait.
+    ``seconds`` is the deadline of each wait; after four fifths of it a burst that is followed begins no other one.
     """
 
     depth: int = 32
@@ -32,6 +37,10 @@ class BurstLimits:
         other = copy(self)
         object.__setattr__(other, "depth", depth)
         return other
+
+    def late(self, burst: Burst) -> bool:
+        """Whether it has taken too long to go on: signals to the recorder wait for its end."""
+        return time.monotonic() - burst.begun > self.seconds * _WHOLE
 
     def full(self, burst: Burst) -> bool:
         """Whether the burst has all its branches."""
@@ -56,14 +65,17 @@ class Burst:
     why: str = "full"
     """Why it ended: ``full``, ``stops``, ``system call``, ``unreadable code``, ``flags``, ``exclusive access``
     (loads and stores of AArch64 that a stop between them would make fail), ``signal``, ``unexpected path`` (the program
-    did not come by the expected path), ``deadline``, ``gone``; of one that was foreseen also ``instructions`` (too many
-    of them), ``repeats itself`` (it waits for another thread), ``memory changed`` (by another thread)."""
+    did not come by the expected path), ``time`` (it took too long), ``deadline`` (as did one stop), ``gone``; of one
+    that was foreseen also ``instructions`` (too many of them, or too much that they move), ``repeats itself`` (it waits
+    for another thread), ``memory changed`` (by another thread)."""
     counted: int = 0
     """Branches of the wanted kinds among the first ``looked_at``."""
     looked_at: int = 0
     status: int | None = None
     """A wait status that came instead of the next stop, for the collector to handle."""
     stops: int = 0
+    begun: float = field(default_factory=time.monotonic, compare=False)
+    """`time.monotonic`."""
     faulted: bool = False
     """Whether ``status`` is a signal that an instruction of the thread raised: a fault, or a trap."""
 

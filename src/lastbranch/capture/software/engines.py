@@ -93,6 +93,8 @@ class SingleStep(Engine):
                 burst.why = refusal
             elif burst.stops == limits.stops * 8:
                 burst.why = "stops"
+            elif limits.late(burst):
+                burst.why = "time"
             if burst.why != "full" or branch is None:
                 break
             taken = branch.goes(registers, branch, read) if branch.goes and branch.address == place else NOT_TAKEN
@@ -109,7 +111,7 @@ class SingleStep(Engine):
     def _step(self, thread: Target, burst: Burst, limits: BurstLimits) -> str:
         while True:
             ptrace.single_step(thread.tid)
-            status = next_stop(thread.tid, limits.seconds)
+            status = next_stop(thread.tid, limits.seconds, patient=False)
             if status is None:
                 return "deadline"
             if stopped(status) and not event_of(status) and signal_of(status) == SIGTRAP:
@@ -358,6 +360,8 @@ def _attribute(address: int) -> bytes:
 _AT_END, _BEFORE, _OTHER_STOP, _WAITING, _FAILED = range(5)
 _ROOM = 512
 """Most ends of one walk."""
+_STOPS_AT_ONCE = 256
+"""Most stops of one walk: between two the time is looked at."""
 
 
 class PendingStop(NamedTuple):
@@ -417,7 +421,7 @@ class Walker:
             c.use(tables)
         c.memory = tables.fd  # which changes with the process
         c.tid, c.alone, c.burst, c.counted_kinds = thread.tid, successors.alone, successors.burst, limits.kinds
-        c.stops, c.wanted = limits.stops - burst.stops, limits.missing(burst)
+        c.stops, c.wanted = min(limits.stops - burst.stops, _STOPS_AT_ONCE), limits.missing(burst)
         c.node = expected.fork.node
         c.stack, c.stack_known = (expected.stack or 0) & ADDRESSES, expected.stack is not None
         c.pending = chosen is not None and limits.kinds >> chosen[2] & 1
@@ -452,6 +456,11 @@ class Walker:
             was = without_counter(c.was) if c.again else b""
             pending = PendingStop(None if why == _WAITING else c.status, c.before, was)
         return Walked(expected, chosen, why == _AT_END, pending)
+
+
+def _limit(burst: Burst, limits: BurstLimits) -> str:
+    """Why ``burst`` may not run to another stop; empty: it may."""
+    return "stops" if burst.stops == limits.stops else "time" if limits.late(burst) else ""
 
 
 def without_counter(registers: ctypes.Array[ctypes.c_uint64]) -> bytes:
@@ -548,8 +557,8 @@ class BlockStep(Engine):
         """Run to one of the ends of ``fork``; ``full`` when it is there. ``pending``: it runs already."""
         registers, pokes = self._registers, tuple[Poke, ...]()
         if pending is None:
-            if burst.stops == limits.stops:
-                return "stops"
+            if limit := _limit(burst, limits):
+                return limit
             burst.stops += 1
             before, was = registers[PC], b""  # registers at an address to which it may return at once
             pokes = (*self.breakpoints.place(fork),)
@@ -593,8 +602,8 @@ class SteppedBlocks(BlockStep):
     def _run(
         self, thread: Target, fork: Fork, burst: Burst, limits: BurstLimits, pending: PendingStop | None = None
     ) -> str:
-        if burst.stops == limits.stops:
-            return "stops"
+        if limit := _limit(burst, limits):
+            return limit
         burst.stops += 1
         registers, resumer, tid = self._registers, self._resumer, thread.tid
         steps = registers[PC] in fork.ends
@@ -635,8 +644,8 @@ class PerfBlocks(BlockStep):
     def _run(
         self, thread: Target, fork: Fork, burst: Burst, limits: BurstLimits, pending: PendingStop | None = None
     ) -> str:
-        if burst.stops == limits.stops:
-            return "stops"
+        if limit := _limit(burst, limits):
+            return limit
         burst.stops += 1
         registers, resumer, tid = self._registers, self._resumer, thread.tid
         before, struck = registers[PC], self.signal << 8 | 0x7F
