@@ -6,6 +6,9 @@
 for it: of one long process, of 4 threads, of 500 threads of under a millisecond, of 300 processes under a shell, and of
 600 processes of a script as configure is one. The part of it that samples stand for is the second number, that of
 processes of which the CPU time is known the third.
+
+``pauses``: the longest time in ms in which a thread makes no step, alone, recorded, and how much longer the second is;
+the share of time in pauses in % that the recording states, and the one that was watched (--rounds 5).
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from pathlib import Path
 from statistics import median
 
 import lastbranch
+from pauses import pauses
 
 SOURCE = """
 #include <pthread.h>
@@ -106,7 +110,7 @@ def _stated(folder: Path, command: list[str]) -> list[float]:
     return [sum(known) / used, sampled / used, len(known) / len(mine)]
 
 
-ROWS: dict[str, Callable[[Path, int], dict[str, list[float]]]] = {"cpu-time": cpu_time}
+ROWS: dict[str, Callable[[Path, int], dict[str, list[float]]]] = {"cpu-time": cpu_time, "pauses": pauses}
 
 
 def main() -> None:
