@@ -15,14 +15,13 @@ from ...binaries.block_map import BlockFlags, BlockMap
 from ...isa import Decoder, Instructions
 from ...lbr import KIND
 from ...model import Array, Source, read_at
+from ...x86 import UD2, Opcode, Prefix
 from ..counting.branch_kinds import CALLS, kinds_table
 
 __all__ = ["code_blocks"]
 
 _DIRECT = kinds_table("cond", "uncond") | CALLS
 _ENDS = kinds_table("uncond", "ind", "ret", "eret", "sysret")
-_TRAP = b"\x0f\x0b"
-"""ud2, after which nothing runs on."""
 _LONGEST_TABLE = 1 << 16
 
 
@@ -45,8 +44,9 @@ def code_blocks(source: Source, image: Image, start: Array, end: Array, leaders:
     begins = _table_targets(source, image, raw, at, found, function, len(start))
     leader = np.isin(address, distinct(np.concatenate([start, leaders, target[_DIRECT[kind]], begins])))
     own = (target >= start[function]) & (target < end[function])
-    trap = (length == 2) & (raw[np.minimum(at.astype(np.int64), len(raw) - 1)] == _TRAP[0])
-    trap[trap] = raw[at[trap].astype(np.int64) + 1] == _TRAP[1]
+    # Nothing runs on after ud2.
+    trap = (length == 2) & (raw[np.minimum(at.astype(np.int64), len(raw) - 1)] == UD2[0])
+    trap[trap] = raw[at[trap].astype(np.int64) + 1] == UD2[1]
     ends = _ENDS[kind] | trap
     conditional = kind == KIND["cond"]
     joined = (kind == KIND["uncond"]) & own & ~leader
@@ -84,10 +84,15 @@ def _table_targets(
         relative, absolute = list[int](), list[int]()
         for i, a, n in zip(place[rows].tolist(), address[rows].tolist(), length[rows].tolist(), strict=True):
             code = raw[i : i + n].tobytes()
-            here = code[1:] if code[:1] and 0x40 <= code[0] <= 0x4F else code
-            if n >= 7 and here[:1] == b"\x8d" and here[1] & 0xC7 == 5:  # lea r, [rip + disp32]
+            here = code[1:] if code[:1] and code[0] & 0xF0 == Prefix.REX else code
+            if n >= 7 and len(here) >= 6 and here[0] == Opcode.LEA and here[1] & 0xC7 == 5:  # lea r, [rip + disp32]
                 relative.append(a + n + int.from_bytes(here[2:6], "little", signed=True))
-            elif len(here) >= 7 and here[0] in (0xFF, 0x8B) and here[1] & 0xC7 == 4 and here[2] & 0xC7 == 0xC5:
+            elif (
+                len(here) >= 7
+                and here[0] in (Opcode.GROUP_5, Opcode.LOAD)
+                and here[1] & 0xC7 == 4
+                and here[2] & 0xC7 == 0xC5
+            ):
                 absolute.append(int.from_bytes(here[3:7], "little", signed=True))  # [r * 8 + disp32]
         for width, tables in ((4, relative), (8, absolute)):
             for table in tables:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from ...x86 import PREFIXES, Opcode, Prefix
 from ..ptrace import EFLAGS, FS_BASE, GENERAL, GS_BASE, RCX, RIP, RSP
 
 __all__ = [
@@ -54,8 +55,6 @@ LONGEST = 15
 
 ADDRESSES, _LOW = (1 << 64) - 1, (1 << 32) - 1
 _CF, _PF, _ZF, _SF, _OF = 1, 4, 0x40, 0x80, 0x800
-_PREFIXES = frozenset(b"\x26\x2e\x36\x3e\x64\x65\x66\x67\xf0\xf2\xf3")
-_FS, _GS, _OPERAND_SIZE, _ADDRESS_32 = 0x64, 0x65, 0x66, 0x67
 
 _TESTS: tuple[Callable[[int], bool], ...] = (
     lambda f: bool(f & _OF),
@@ -73,27 +72,27 @@ _TESTS: tuple[Callable[[int], bool], ...] = (
 def evaluation_of(code: bytes) -> Evaluation | None:
     """The evaluation of the branch instruction ``code``; ``None`` where it is not modelled."""
     at = 0
-    while code[at] in _PREFIXES:
+    while code[at] in PREFIXES:
         at += 1
     prefixes = code[:at]
-    rex = code[at] if code[at] & 0xF0 == 0x40 else 0
+    rex = code[at] if code[at] & 0xF0 == Prefix.REX else 0
     at += bool(rex)
     opcode = code[at]
-    if opcode == 0x0F and code[at + 1] & 0xF0 == 0x80:
+    if opcode == Opcode.TWO_BYTES and code[at + 1] & 0xF0 == Opcode.JCC_NEAR:
         return Condition(code[at + 1] & 15)
-    if opcode & 0xF0 == 0x70:
+    if opcode & 0xF0 == Opcode.JCC_SHORT:
         return Condition(opcode & 15)
-    if 0xE0 <= opcode <= 0xE3:
-        if prefixes and opcode != 0xE3:
+    if Opcode.LOOPNE <= opcode <= Opcode.JRCXZ:
+        if prefixes and opcode != Opcode.JRCXZ:
             return None  # it might count ECX
-        return Counted(opcode & 3, _LOW if _ADDRESS_32 in prefixes else ADDRESSES)
-    if opcode in (0xE8, 0xE9, 0xEB):
+        return Counted(opcode & 3, _LOW if Prefix.ADDRESS_SIZE in prefixes else ADDRESSES)
+    if opcode in (Opcode.CALL, Opcode.JMP, Opcode.JMP_SHORT):
         return direct
-    if _OPERAND_SIZE in prefixes:
+    if Prefix.OPERAND_SIZE in prefixes:
         return None  # processors differ
-    if opcode in (0xC2, 0xC3):
+    if opcode in (Opcode.RET_POP, Opcode.RET):
         return returns
-    if opcode == 0xFF and code[at + 1] >> 3 & 7 in (2, 4):
+    if opcode == Opcode.GROUP_5 and code[at + 1] >> 3 & 7 in (Opcode.CALL_INDIRECT, Opcode.JMP_INDIRECT):
         return _indirect(code, at + 1, rex, prefixes)
     return None
 
@@ -125,7 +124,7 @@ class Condition:
         return branch.target if _TESTS[self.code >> 1](registers[EFLAGS]) != bool(self.code & 1) else NOT_TAKEN
 
 
-_JRCXZ = 3
+_LOOP, _JRCXZ = Opcode.LOOP & 3, Opcode.JRCXZ & 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +139,7 @@ class Counted:
             taken = registers[RCX] & self.mask == 0
         else:
             zero = bool(registers[EFLAGS] & _ZF)
-            taken = (registers[RCX] - 1) & self.mask != 0 and (self.code == 2 or zero == bool(self.code))
+            taken = (registers[RCX] - 1) & self.mask != 0 and (self.code == _LOOP or zero == bool(self.code))
         return branch.target if taken else NOT_TAKEN
 
 
@@ -209,19 +208,16 @@ def _indirect(code: bytes, at: int, rex: int, prefixes: bytes) -> Evaluation:
         base=None if base is None else GENERAL[base],
         index=None if index is None else GENERAL[index],
         scale=scale,
-        segment=FS_BASE if _FS in prefixes else GS_BASE if _GS in prefixes else None,
-        mask=_LOW if _ADDRESS_32 in prefixes else ADDRESSES,
+        segment=FS_BASE if Prefix.FS in prefixes else GS_BASE if Prefix.GS in prefixes else None,
+        mask=_LOW if Prefix.ADDRESS_SIZE in prefixes else ADDRESSES,
     )
-
-
-_PUSHF, _POPF = 0x9C, 0x9D
 
 
 def step_refusal(code: bytes) -> str:
     """Why the instruction at the start of ``code`` must not be executed by a single step: PUSHF and POPF would carry
     the trap flag into the program. Empty: it may be."""
-    opcode = next((byte for byte in code[:4] if byte != _OPERAND_SIZE and byte & 0xF0 != 0x40), -1)
-    return "flags" if opcode in (_PUSHF, _POPF) else ""
+    opcode = next((byte for byte in code[:4] if byte != Prefix.OPERAND_SIZE and byte & 0xF0 != Prefix.REX), -1)
+    return "flags" if opcode in (Opcode.PUSHF, Opcode.POPF) else ""
 
 
 def _word(found: bytes) -> int | None:
@@ -324,7 +320,7 @@ def moved(text: str, code: bytes) -> int | None:
     mnemonic, _, operands = text.partition(" ")
     words = operands.split(", ")
     if mnemonic in _MOVING:
-        return None if words[0] in _POINTER or code[0] == _OPERAND_SIZE else _MOVING[mnemonic]
+        return None if words[0] in _POINTER or code[0] == Prefix.OPERAND_SIZE else _MOVING[mnemonic]
     if mnemonic in _NOT_WRITING:
         return 0
     if _POINTER.isdisjoint(words) and mnemonic not in _WORDLESS:

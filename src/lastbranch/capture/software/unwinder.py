@@ -21,6 +21,7 @@ from ...errors import LastbranchError
 from ...isa import NOT_A_BRANCH, Decoder
 from ...lbr import KIND
 from ...model import BytesSource, OpenFile, Source
+from ...x86 import Opcode
 from .. import ptrace
 from ..procfs import PAGE, Mapping, mappings, read
 from .instructions import ADDRESSES, WORD, Memory
@@ -447,15 +448,17 @@ class _Walker:
         code = self.space.memory(address - _CALL_BYTES, _CALL_BYTES)
         if len(code) != _CALL_BYTES:
             return False
-        if code[-5] == _CALL:
+        if code[-5] == Opcode.CALL:
             return True
-        return any(code[-length] == _GROUP_5 and code[1 - length] >> 3 & 7 == _BY_OPERAND for length in _INDIRECT_CALLS)
+        return any(
+            code[-length] == Opcode.GROUP_5 and code[1 - length] >> 3 & 7 == Opcode.CALL_INDIRECT
+            for length in _INDIRECT_CALLS
+        )
 
 
-_RET = (b"\xc3", b"\xc2")
+_RET = (bytes([Opcode.RET]), bytes([Opcode.RET_POP]))
 _PROLOGUE = (b"\x55\x48\x89\xe5", b"\x55\x48\x8b\xec")
 """``push rbp; mov rbp, rsp``, in both encodings of the second one."""
-_CALL, _GROUP_5, _BY_OPERAND = 0xE8, 0xFF, 2
 _CALL_BYTES, _INDIRECT_CALLS = 8, (2, 3, 4, 6, 7)
 """Lengths of CALL r/m64 (FF /2), from its opcode on."""
 

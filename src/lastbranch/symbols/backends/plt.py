@@ -20,6 +20,7 @@ from ...binaries import Section
 from ...binaries.files import Space, strings_at
 from ...binaries.sections import Binary
 from ...errors import FormatError
+from ...x86 import ENDBR32, ENDBR64, Opcode, Prefix
 from .symbols import Symbols
 
 __all__ = ["FINDERS", "stub_symbols"]
@@ -106,33 +107,38 @@ _TOP = (1 << 63) - 1
 _IRELATIVE = {"x86_64": 37, "i386": 42, "aarch64": 1032}
 """Relocations whose value is the return of a function that runs when the program starts."""
 
-_ENDBR = (b"\xf3\x0f\x1e\xfa", b"\xf3\x0f\x1e\xfb")
-_BND = 0xF2
+_RELATIVE_TO_RIP, _RELATIVE_TO_EBX = 0x25, 0xA3
+"""The operand of the jump: ``[rip + disp32]``, which is ``[disp32]`` in 32-bit code, and ``[ebx + disp32]``."""
 _BTI_C = 0xD503245F
 
 
-def _x86_jumps(space: Space, opcode: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """(where stubs begin, where their jump ends, its 32-bit operand) of jumps ``ff opcode``: before the jump may be a
-    prefix (``bnd``) and the landing pad of indirect branch tracking."""
+def _x86_jumps(space: Space, operand_byte: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """(where stubs begin, where their jump ends, its 32-bit operand) of jumps ``ff operand_byte``.
+
+    Before the jump may be a prefix (``bnd``) and the landing pad of indirect branch tracking."""
     data = space.data[: space.size]
-    at = np.flatnonzero((data[:-5] == 0xFF) & (data[1:-4] == opcode)) if len(data) > 5 else np.empty(0, np.int64)
+    at = (
+        np.flatnonzero((data[:-5] == Opcode.GROUP_5) & (data[1:-4] == operand_byte))
+        if len(data) > 5
+        else np.empty(0, np.int64)
+    )
     operand = space.read(at + 2, 4).astype(np.uint32).view(np.int32).astype(np.int64)
     start = at.copy()
     for i, where in enumerate(at.tolist()):
-        where -= where > 0 and space.raw[where - 1] == _BND
-        start[i] = where - 4 if where >= 4 and bytes(space.raw[where - 4 : where]) in _ENDBR else where
+        where -= where > 0 and space.raw[where - 1] == Prefix.BND
+        start[i] = where - 4 if where >= 4 and bytes(space.raw[where - 4 : where]) in (ENDBR64, ENDBR32) else where
     return start, at + 6, operand
 
 
 def _x86_64(space: Space, address: int, _got: int) -> Stubs:
     """``jmp *slot(%rip)``."""
-    start, end, operand = _x86_jumps(space, 0x25)
+    start, end, operand = _x86_jumps(space, _RELATIVE_TO_RIP)
     return address + start, address + end + operand
 
 
 def _i386(space: Space, address: int, got: int) -> Stubs:
     """``jmp *slot``, or ``jmp *slot(%ebx)`` where ebx has the address of the global offset table."""
-    fixed, moved = _x86_jumps(space, 0x25), _x86_jumps(space, 0xA3)
+    fixed, moved = _x86_jumps(space, _RELATIVE_TO_RIP), _x86_jumps(space, _RELATIVE_TO_EBX)
     start = np.concatenate([fixed[0], moved[0]])
     slot = np.concatenate([fixed[2] & 0xFFFFFFFF, (moved[2] + got) & 0xFFFFFFFF])
     order = np.argsort(start, kind="stable")
