@@ -18,12 +18,12 @@ from uuid import UUID
 
 from ..formats.dump import Dump, Wanted
 from ..formats.etl import Event, LogHeader
-from ..formats.etl.container.header import encode_buffer_header
+from ..formats.etl.container.buffer_header import BufferHeader
 from ..formats.etl.container.trace_file import aligned, encode_first_buffer
 from ..formats.etl.decode import AS_IT_SAYS, Decoded, Decoder, Reading, describes
 from ..formats.etl.dump import dump_live
 from ..formats.etl.events.columns import CHUNK, events_of
-from ..formats.etl.layout import BUFFER_FLAG, BUFFER_TYPE
+from ..formats.etl.layout import BUFFER_TYPE
 from ..formats.etl.payload import Described, message_of
 from ..formats.etl.single_event import encode_event
 from ..opening import reading_of
@@ -176,7 +176,6 @@ _MOST_WAITING = 1 << 14
 _LARGEST = 1 << 20
 """Bytes of the events in one buffer, give or take one event."""
 _SYSTEM_TIME, _FILETIME_HZ = 2, 10_000_000
-_FLUSHED = 3  # State
 
 
 class CallbackChannel:
@@ -266,5 +265,4 @@ def _buffers(events: list[Event]) -> Iterator[bytes]:
 
 
 def _buffer(cpu: int, body: bytes, time: int = 0, kind: int = BUFFER_TYPE.GENERIC) -> bytes:
-    size = 72 + len(body)
-    return encode_buffer_header(size, time, 0, cpu, 0, _FLUSHED, len(body), BUFFER_FLAG.PROC_INDEX, kind) + body
+    return BufferHeader(used=len(body), time=time, cpu=cpu, kind=kind).encode() + body

@@ -35,15 +35,18 @@ import fcntl
 import mmap
 import os
 import struct
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ...closing import on_failure
-from ...formats.etl.layout import BUFFER_HEADER_SIZE
+from ...formats.etl.layout import BUFFER_HEADER, BUFFER_HEADER_SIZE, LogFileMode, offset_of
 from ..status import EtwError, Status
 
+if TYPE_CHECKING:
+    from ..properties import SessionRequest
+
 __all__ = [
-    "ANY_PROCESSOR", "Attached", "BELL_AT", "COMMIT_AT", "DONE", "EVENT", "FULL", "LOST", "MOST_SLOTS", "PAGE",
-    "REFUSED", "RING", "RING_SIZE", "Geometry", "Mapping", "make_pool", "read_barrier",
+    "ANY_PROCESSOR", "Attached", "BELL_AT", "COMMIT_AT", "DONE", "EVENT", "FULL", "LEAST_AHEAD", "LOST", "MOST_SLOTS",
+    "PAGE", "REFUSED", "RING", "RING_SIZE", "SPARE", "Geometry", "Mapping", "geometry_for", "make_pool", "read_barrier",
 ]  # fmt: skip
 
 PAGE = 4096
@@ -70,7 +73,7 @@ RING = 256
 buffering mode the first entry is 1 for as long as the writer may go on."""
 RING_SIZE = 256
 
-COMMIT_AT = 0x38
+COMMIT_AT = offset_of(BUFFER_HEADER, "Reserved")
 """Offset of the commit word in a buffer: the Reserved field of WMI_BUFFER_HEADER."""
 EVENT = 1 << 32
 """What one event adds to a commit word, besides its bytes."""
@@ -139,6 +142,35 @@ class Geometry(NamedTuple):
                 if magic == _MAGIC and found.is_possible:
                     return found
         raise EtwError("attach", Status.INVALID_DATA, "not the geometry of a session's pools")
+
+
+# -- how large pools are
+
+
+LEAST_AHEAD = 2
+"""Buffers that every writer has for any MaximumBuffers, as Windows has two for each processor."""
+SPARE = 2
+"""In buffering mode, buffers of a writer beyond MinimumBuffers: it may be about to begin the next but one while the
+session copies."""
+_MOST_ADDRESSES = 64 << 30  # bytes of a pool in buffering mode, most of which never get memory
+_MOST_FOR_WRITERS = 4 << 30  # bytes of the pool beyond its clamp, for two buffers a writer
+_LEAST_SLOTS = 64
+
+
+def geometry_for(request: SessionRequest, handle: int, clock: int) -> Geometry:
+    """The layout of the pools for ``request``, with room for the largest MaximumBuffers of a later update, or in
+    buffering mode for MinimumBuffers of each writer: there MaximumBuffers does not count."""
+    from .request import MEMORY_SHARE  # a provider, which asks for no session, does without its rules
+
+    size = request.buffer_size * 1024
+    if request.mode & LogFileMode.BUFFERING_MODE:
+        kept = request.minimum_buffers + SPARE
+        slots = max(_LEAST_SLOTS, min(MOST_SLOTS, _MOST_ADDRESSES // (kept * size)))
+        return Geometry(size, kept * slots, slots, handle, clock, kept=kept)
+    slots = max(_LEAST_SLOTS, min(MOST_SLOTS, _MOST_FOR_WRITERS // (LEAST_AHEAD * size)))
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    buffers = max(request.maximum_buffers, memory // MEMORY_SHARE // size) + LEAST_AHEAD * slots
+    return Geometry(size, buffers, slots, handle, clock, bool(request.mode & LogFileMode.BLOCKING_MODE))
 
 
 class Attached(NamedTuple):

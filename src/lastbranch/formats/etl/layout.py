@@ -20,9 +20,9 @@ from typing import Any
 from ..fields import misfit
 
 __all__ = [
-    "BUFFER_FLAG", "BUFFER_HEADER", "BUFFER_HEADER_SIZE", "BUFFER_TYPE", "CLASSIC_HEADERS", "CLOCK_NAMES",
-    "END_OF_BUFFER", "EVENT_FLAG", "EVENT_HEADERS", "EXTENDED_ITEM", "EXTENDED_TYPE", "FILETIME_EPOCH", "HEADERS",
-    "HeaderKind", "LARGEST_EVENT", "LEAST_BUFFER", "LOGFILE_HEADER", "LogFileMode", "MAX_BUFFER", "MESSAGE",
+    "BUFFER_FLAG", "BUFFER_HEADER", "BUFFER_HEADER_SIZE", "BUFFER_STATE", "BUFFER_TYPE", "CLASSIC_HEADERS",
+    "CLOCK_NAMES", "END_OF_BUFFER", "EVENT_FLAG", "EVENT_HEADERS", "EXTENDED_ITEM", "EXTENDED_TYPE", "FILETIME_EPOCH",
+    "HEADERS", "HeaderKind", "LARGEST_EVENT", "LEAST_BUFFER", "LOGFILE_HEADER", "LogFileMode", "MAX_BUFFER", "MESSAGE",
     "MESSAGE_FLAG", "MESSAGE_HEAD", "PEBS_INDEX", "PMC_COUNTERS", "TIME_ZONE_SIZE", "Fields", "message_header",
     "offset_of", "pack_fields", "packed", "picked", "unpack_fields",
 ]  # fmt: skip
@@ -89,7 +89,7 @@ BUFFER_HEADER: Fields = (  # WMI_BUFFER_HEADER, Vista and later, 32 and 64 bit
     ("ClockTypeFrequency", "Q"),  # 0x20: only in buffers of type DBG_INFO (bits 0-2, 3-63), else stale
     ("ProcessorIndex", "H"),  # 0x28: without PROC_INDEX (Windows 7): u8 ProcessorNumber, u8 Alignment
     ("LoggerId", "H"),  # 0x2A
-    ("State", "I"),  # 0x2C: 3 flushed; in the first buffer of a compressed file the low half is the format
+    ("State", "I"),  # 0x2C: BUFFER_STATE; in the first buffer of a compressed file the low half is the format
     ("Offset", "I"),  # 0x30: used bytes, this header included; of a compressed buffer after decompression
     ("BufferFlag", "H"),  # 0x34
     ("BufferType", "H"),  # 0x36
@@ -109,6 +109,12 @@ class BUFFER_FLAG:  # noqa: N801 - named as in ntwmi.h
     FLUSH_MARKER, EVENTS_LOST, BUFFER_LOST, RTBACKUP_CORRUPT, RTBACKUP, PROC_INDEX, COMPRESSED = (
         1 << bit for bit in range(7)
     )
+
+
+class BUFFER_STATE:  # noqa: N801 - as ETW_BUFFER_STATE in ntwmi.h
+    """Values of State. In files all buffers are flushed."""
+
+    FREE, GENERAL_LOGGING, CSWITCH, FLUSH = range(4)
 
 
 class BUFFER_TYPE:  # noqa: N801

@@ -16,16 +16,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ....arrays import take_ranges
-from ....formats.etl.container.header import LogHeader, encode_buffer_header
+from ....formats.etl.container.buffer_header import BufferHeader
+from ....formats.etl.container.header import LogHeader
 from ....formats.etl.container.trace_file import aligned, encode_first_buffer
 from ....formats.etl.events.walk import HEADER_BYTES, KIND, MESSAGE_BYTES, SHIFT, chains
-from ....formats.etl.layout import BUFFER_HEADER_SIZE, BUFFER_TYPE, HEADERS, MESSAGE, MESSAGE_FLAG, offset_of
+from ....formats.etl.layout import HEADERS, MESSAGE, MESSAGE_FLAG, offset_of
 from ...flags import ClientContext, LogFileMode
 from ...properties import SessionRequest
 from ..clock import Clock
 from ..pool import Geometry
 from .log_file import open_log
-from .realtime import FLUSHED, RealTimeSink
+from .realtime import RealTimeSink
 from .session_file import SessionFile, Totals, session_header
 from .sinks import FileSink, Finished, HeaderEvents
 from .writers import Piece
@@ -356,12 +357,11 @@ class Delivery:
     def _write(self, buffer: Finished) -> None:
         if self._live is not None:
             self._sequence += 1
-            used, kind = len(buffer.body), BUFFER_TYPE.GENERIC
-            head = encode_buffer_header(
-                used + BUFFER_HEADER_SIZE, buffer.time, self._sequence, buffer.cpu, self._handle, FLUSHED, used,
-                buffer.flags, kind,
+            head = BufferHeader(
+                used=len(buffer.body), time=buffer.time, sequence=self._sequence, cpu=buffer.cpu,
+                logger_id=self._handle, flags=buffer.flags,
             )  # fmt: skip
-            taken = self._live.write(head + buffer.body, buffer.events)
+            taken = self._live.write(head.encode() + buffer.body, buffer.events)
             self.written += taken and self._only_live
         if self._file is not None and not self._file.write(buffer):
             self._lose(buffer.events)

@@ -26,14 +26,14 @@ from ...flags import LogFileMode
 from ...properties import SessionRequest, SessionState
 from ...status import EtwError
 from ..clock import Clock
-from ..pool import ANY_PROCESSOR
+from ..pool import ANY_PROCESSOR, geometry_for
 from ..protocol import pack
 from ..provider.targets import admitted
 from ..request import flush_seconds, real_flush_timer
 from .flight_recorder import Changed, FlightRecorder
 from .log_file import Disk
 from .sinks import FileSink, HeaderEvents
-from .writers import Slot, Writers, geometry_for
+from .writers import Slot, Writers
 
 if TYPE_CHECKING:
     from .delivery import Delivery

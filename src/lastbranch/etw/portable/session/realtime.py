@@ -20,13 +20,13 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ....formats.etl.container.header import encode_buffer_header
-from ....formats.etl.layout import BUFFER_FLAG, BUFFER_HEADER_SIZE, BUFFER_TYPE
+from ....formats.etl.container.buffer_header import BufferHeader
+from ....formats.etl.layout import BUFFER_FLAG, BUFFER_HEADER, BUFFER_HEADER_SIZE, BUFFER_TYPE, offset_of
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
-__all__ = ["BACKLOG", "FLUSHED", "RealTimeSink"]
+__all__ = ["BACKLOG", "RealTimeSink"]
 
 
 BACKLOG = 64 << 20
@@ -35,9 +35,7 @@ STILL = 0.5
 """Seconds after which a reader that takes nothing counts as stalled. Our choice."""
 
 _SIZE, _OFFSET, _FLAGS = struct.Struct("<I"), struct.Struct("<I"), struct.Struct("<H")
-_OFFSET_AT, _FLAGS_AT = 0x30, 0x34
-FLUSHED = 3
-"""State of a buffer that is complete."""
+_OFFSET_AT, _FLAGS_AT = offset_of(BUFFER_HEADER, "Offset"), offset_of(BUFFER_HEADER, "BufferFlag")
 
 
 @dataclass(slots=True)
@@ -189,4 +187,4 @@ def _cut(buffer: ReadableBuffer) -> bytes:
 
 def _marker(time: int) -> bytes:
     flags = BUFFER_FLAG.FLUSH_MARKER | BUFFER_FLAG.PROC_INDEX
-    return encode_buffer_header(BUFFER_HEADER_SIZE, time, 0, 0, 0, FLUSHED, 0, flags, BUFFER_TYPE.EMPTY_MARKER)
+    return BufferHeader(used=0, time=time, flags=flags, kind=BUFFER_TYPE.EMPTY_MARKER).encode()

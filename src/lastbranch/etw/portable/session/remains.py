@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ...properties import SessionRequest
 from ...status import EtwError, Status
 from ..clock import Clock
-from ..pool import Geometry, Mapping
+from ..pool import SPARE, Geometry, Mapping
 from ..session_registry import (
     UNFINISHED,
     ProcessKey,
@@ -35,7 +35,7 @@ from ..session_registry import (
     session_key,
     write_state,
 )
-from .writers import SPARE, Piece
+from .writers import Piece
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -16,8 +16,6 @@ from typing import Generic, TypeVar
 
 from ....closing import on_failure
 from ....formats.etl.layout import BUFFER_HEADER_SIZE
-from ...flags import LogFileMode
-from ...properties import SessionRequest
 from ...status import EtwError, Status
 from ..pool import (
     ANY_PROCESSOR,
@@ -25,8 +23,8 @@ from ..pool import (
     COMMIT_AT,
     EVENT,
     FULL,
+    LEAST_AHEAD,
     LOST,
-    MOST_SLOTS,
     PAGE,
     REFUSED,
     RING,
@@ -38,10 +36,9 @@ from ..pool import (
     read_barrier,
 )
 from ..pool import DONE as DONE_AT
-from ..request import MEMORY_SHARE
 from ..session_registry import ProcessKey, process_key
 
-__all__ = ["Leases", "Piece", "Slot", "Writers", "geometry_for"]
+__all__ = ["Leases", "Piece", "Slot", "Writers"]
 
 
 # -- slots: one for each writer
@@ -230,19 +227,9 @@ def collect(slots: Iterable[Slot], unfinished: bool) -> list[Piece]:
 # -- how many buffers each writer gets
 
 
-LEAST_AHEAD = 2
-"""Buffers that every writer has for any MaximumBuffers, as Windows has two for each processor."""
-
-
 CALM = 4
 """A writer has at most this part (1/n) of the pool ahead of its need, and more only while it uses up half of that at a
 time: buffers cannot be taken back for a writer that attaches later."""
-SPARE = 2
-"""In buffering mode, buffers of a writer beyond MinimumBuffers: it may be about to begin the next but one while the
-session copies."""
-_MOST_ADDRESSES = 64 << 30  # bytes of a pool in buffering mode, most of which never get memory
-_MOST_FOR_WRITERS = 4 << 30  # bytes of the pool beyond its clamp, for two buffers a writer
-_LEAST_SLOTS = 64
 
 
 class Leases:
@@ -308,20 +295,6 @@ class Leases:
             self._fresh += 1
         self._out += 1
         return index
-
-
-def geometry_for(request: SessionRequest, handle: int, clock: int) -> Geometry:
-    """The layout of the pools for ``request``, with room for the largest MaximumBuffers of a later update, or in
-    buffering mode for MinimumBuffers of each writer."""
-    size = request.buffer_size * 1024
-    if request.mode & LogFileMode.BUFFERING_MODE:
-        kept = request.minimum_buffers + SPARE
-        slots = max(_LEAST_SLOTS, min(MOST_SLOTS, _MOST_ADDRESSES // (kept * size)))
-        return Geometry(size, kept * slots, slots, handle, clock, kept=kept)
-    slots = max(_LEAST_SLOTS, min(MOST_SLOTS, _MOST_FOR_WRITERS // (LEAST_AHEAD * size)))
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    buffers = max(request.maximum_buffers, memory // MEMORY_SHARE // size) + LEAST_AHEAD * slots
-    return Geometry(size, buffers, slots, handle, clock, bool(request.mode & LogFileMode.BLOCKING_MODE))
 
 
 class _Process:

@@ -12,6 +12,7 @@ from ...interface import not_of_format
 from ..layout import (
     BUFFER_HEADER,
     BUFFER_HEADER_SIZE,
+    BUFFER_STATE,
     BUFFER_TYPE,
     CLOCK_NAMES,
     FILETIME_EPOCH,
@@ -27,7 +28,7 @@ from ..layout import (
 from ..single_event import Event, encode_event
 
 __all__ = [
-    "LogHeader", "TimeZone", "encode_buffer_header", "encode_log_header", "is_etl", "pack_log_header", "read_header",
+    "LogHeader", "TimeZone", "encode_log_header", "is_etl", "pack_log_header", "read_header",
 ]  # fmt: skip
 
 
@@ -104,7 +105,7 @@ class LogHeader:
     stride: int = 0
     """Bytes to the next buffer. In a compressed file that is not ``buffer_size``."""
     logger_id: int = 1
-    state: int = 3
+    state: int = BUFFER_STATE.FLUSH
 
     @property
     def wrong_size(self) -> Damage | None:
@@ -254,20 +255,6 @@ def _names(raw: bytes) -> tuple[str, str]:
 
 
 # -- writing
-
-
-def encode_buffer_header(
-    size: int, time: int, sequence: int, cpu: int, logger: int, state: int, used: int, flags: int, kind: int
-) -> bytes:
-    """WMI_BUFFER_HEADER of a buffer that takes ``size`` bytes in the file and has ``used`` bytes of events."""
-    used += BUFFER_HEADER_SIZE
-    # SavedOffset is what some readers take for the used length.
-    values: dict[str, Any] = {
-        "BufferSize": size, "SavedOffset": used, "CurrentOffset": used, "ReferenceCount": 0, "TimeStamp": time,
-        "SequenceNumber": sequence, "ClockTypeFrequency": 0, "ProcessorIndex": cpu, "LoggerId": logger, "State": state,
-        "Offset": used, "BufferFlag": flags, "BufferType": kind, "Reserved": bytes(16),
-    }  # fmt: skip
-    return pack_fields(BUFFER_HEADER, values)
 
 
 def pack_log_header(header: LogHeader, pointer_size: int) -> bytes:

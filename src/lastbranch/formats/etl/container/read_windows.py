@@ -238,21 +238,26 @@ class BufferReader:
         good = np.ones(len(at), bool)
         waiting: list[int] = []
         for i, (place, to) in enumerate(zip(places, start.tolist(), strict=True)):
-            into[to : to + 72] = memory[place : place + 72]
-            block, room_of = memory[place + 72 : place + lengths[i]], into[to + 72 : to + used[i]]
+            into[to : to + BUFFER_HEADER_SIZE] = memory[place : place + BUFFER_HEADER_SIZE]
+            block, room_of = (
+                memory[place + BUFFER_HEADER_SIZE : place + lengths[i]],
+                into[to + BUFFER_HEADER_SIZE : to + used[i]],
+            )
             if not packed[i]:
-                room_of[:] = memory[place + 72 : place + used[i]]
+                room_of[:] = memory[place + BUFFER_HEADER_SIZE : place + used[i]]
             elif not decompress_into(block, room_of, format=self._format):
                 waiting.append(i)
-        blocks = [memory[places[i] + 72 : places[i] + lengths[i]] for i in waiting]
-        results = decompress_many(blocks, [used[i] - 72 for i in waiting], format=self._format, workers=self.workers)
+        blocks = [memory[places[i] + BUFFER_HEADER_SIZE : places[i] + lengths[i]] for i in waiting]
+        results = decompress_many(
+            blocks, [used[i] - BUFFER_HEADER_SIZE for i in waiting], format=self._format, workers=self.workers
+        )
         for i, result in zip(waiting, results, strict=True):
             if isinstance(result, FormatError):
                 good[i] = False
                 offset = int(buffers.offset[i])
-                where = offset + 72 + (result.offset or 0)
+                where = offset + BUFFER_HEADER_SIZE + (result.offset or 0)
                 note = Damage(f"compressed data: {result.reason}", where, result.field, result.value, lengths[i])
                 self.damage.add(note, skipped=[offset])
             else:
-                into[start[i] + 72 : start[i] + used[i]] = result
+                into[start[i] + BUFFER_HEADER_SIZE : start[i] + used[i]] = result
         return Window(raw, raw.view(np.uint64), start[good], buffers.take(good), header)

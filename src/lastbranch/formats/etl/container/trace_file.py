@@ -23,15 +23,17 @@ from ..layout import (
     BUFFER_FLAG,
     BUFFER_HEADER,
     BUFFER_HEADER_SIZE,
+    BUFFER_STATE,
     BUFFER_TYPE,
     LEAST_BUFFER,
     MAX_BUFFER,
     LogFileMode,
     offset_of,
 )
+from .buffer_header import BufferHeader
 from .compression import compress
 from .decompression import XPRESS
-from .header import LogHeader, encode_buffer_header, encode_log_header, read_header
+from .header import LogHeader, encode_log_header, read_header
 
 __all__ = ["TraceFile", "aligned", "encode_first_buffer"]
 
@@ -106,7 +108,6 @@ class _Ring:
         return begin - self._first
 
 
-_FLUSHED = 3  # State
 _SPARE = 512  # room in the small header buffer of a compressed file, and what its size is a multiple of
 _FLAGS_AT = offset_of(BUFFER_HEADER, "BufferFlag")
 _MOST_PROCESSORS = 1 << 16
@@ -286,7 +287,9 @@ class TraceFile:
             self.buffers_lost += 1
             return False
         own, sequence = self.header.logger_id, self._sequence + 1 if number is None else number
-        head = encode_buffer_header(whole, time, sequence, cpu, own, _FLUSHED, len(body), flags, BUFFER_TYPE.GENERIC)
+        head = BufferHeader(
+            size=whole, used=len(body), time=time, sequence=sequence, cpu=cpu, logger_id=own, flags=flags
+        ).encode()
         self._put(at, head, stored, b"\xff" * (whole - len(head) - len(stored)))
         self._sequence = max(self._sequence, sequence)
         self._written += 1
@@ -323,7 +326,7 @@ class TraceFile:
 def encode_first_buffer(header: LogHeader, events: Iterable[bytes] = (), path: str | None = None) -> bytes:
     """The first buffer of a file: the log file header, and ``events``, each padded to 8 bytes."""
     body = aligned(encode_log_header(header)) + b"".join(events)
-    least, size, state = BUFFER_HEADER_SIZE + len(body), header.buffer_size, _FLUSHED
+    least, size, state = BUFFER_HEADER_SIZE + len(body), header.buffer_size, BUFFER_STATE.FLUSH
     if header.compressed:
         size, state = (least + _SPARE) // _SPARE * _SPARE, XPRESS
     if least > size:
@@ -332,7 +335,9 @@ def encode_first_buffer(header: LogHeader, events: Iterable[bytes] = (), path: s
             hint="choose a larger buffer size",
         )  # fmt: skip
     flags = BUFFER_FLAG.FLUSH_MARKER | BUFFER_FLAG.PROC_INDEX
-    head = encode_buffer_header(size, 0, 0, 0, header.logger_id, state, len(body), flags, BUFFER_TYPE.HEADER)
+    head = BufferHeader(
+        size=size, used=len(body), logger_id=header.logger_id, state=state, flags=flags, kind=BUFFER_TYPE.HEADER
+    ).encode()
     return (head + body).ljust(size, b"\xff")
 
 
