@@ -91,7 +91,8 @@ def lastbranch(name: str, folder: Path, *words: str | Path, stdout: str | None =
 
 
 _BATCH = """
-import sys
+import gc, sys
+gc.set_threshold(50_000)  # as the command line does: what is in cycles would stay
 from lastbranch.fleet import Labels, capture_file, count_batch
 store, *paths = sys.argv[1:]
 count_batch(store, [capture_file(path, Labels()) for path in paths])

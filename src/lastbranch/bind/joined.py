@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import SelectionError
+from ..errors import Damage, SelectionError
 from ..lbr import call_stack_mode, no_call_stacks_because, no_ranges_because
 from ..model import (
     Array,
@@ -214,6 +214,12 @@ class Member:
     def moment(self, own: int | None) -> int | None:
         return None if own is None else self.tick(own)
 
+    def gather(self, damage: list[Damage]) -> None:
+        """Have ``damage`` of the joined profile list what could not be read here, as far as that is known by now."""
+        own = self.profile
+        damage += [replace(one, file=own.name) for one in own.damage[self.gathered :]]
+        self.gathered = len(own.damage)
+
     def own_batch(self, batch: SampleBatch) -> SampleBatch:
         """``batch`` of the joined profile with the times of the capture, for its binder."""
         return batch.replaced(time=self.own_time(batch.time))
@@ -247,8 +253,7 @@ class JoinedSpaces:
         self._mappings = _begins(len(binder.mapping_module) for binder in self._binders)
         self._processes = _begins(len(binder.processes) for binder in self._binders)
         self._threads = _begins(len(binder.threads) for binder in self._binders)
-        self.processes: Sequence[Process] = _concatenated(self._processes, self._process)
-        self.threads: Sequence[Thread] = _concatenated(self._threads, self._thread)
+        self.processes, self.threads = _tables(members, self._binders, self._processes, self._threads)
         every = [m.rows[b.mapping_module] for m, b in zip(members, self._binders, strict=True)]
         self.mapping_module: Array = np.concatenate(every)
         self.mapping_bias: Array = np.concatenate([binder.mapping_bias for binder in self._binders])
@@ -257,17 +262,6 @@ class JoinedSpaces:
         """The capture that has row ``process``, and its own row of it."""
         capture = bisect_right(self._processes, process) - 1
         return self._members[capture], process - self._processes[capture]
-
-    def _process(self, capture: int, row: int) -> Process:
-        member, process = self._members[capture], self._binders[capture].processes[row]
-        return replace(
-            process, start=member.moment(process.start), end=member.moment(process.end), capture=capture
-        )  # fmt: skip
-
-    def _thread(self, capture: int, row: int) -> Thread:
-        member, thread = self._members[capture], self._binders[capture].threads[row]
-        process = thread.process + self._processes[capture] if thread.process >= 0 else -1
-        return replace(thread, process=process, start=member.moment(thread.start), end=member.moment(thread.end))
 
     # -- samples
 
@@ -366,6 +360,24 @@ def _begins(sizes: Iterable[int]) -> list[int]:
     return [0, *accumulate(sizes)]
 
 
+def _tables(
+    members: Sequence[Member], binders: Sequence[Binder], processes: list[int], threads: list[int]
+) -> tuple[Sequence[Process], Sequence[Thread]]:
+    """The processes and threads of all captures, whose rows begin at those of the lists. They hold what they are made
+    of and not `JoinedSpaces`, which has them: Python frees a cycle late."""
+
+    def process(capture: int, row: int) -> Process:
+        member, found = members[capture], binders[capture].processes[row]
+        return replace(found, start=member.moment(found.start), end=member.moment(found.end), capture=capture)
+
+    def thread(capture: int, row: int) -> Thread:
+        member, found = members[capture], binders[capture].threads[row]
+        of = found.process + processes[capture] if found.process >= 0 else -1
+        return replace(found, process=of, start=member.moment(found.start), end=member.moment(found.end))
+
+    return _concatenated(processes, process), _concatenated(threads, thread)
+
+
 def _concatenated(begins: list[int], make: Callable[[int, int], _Row]) -> Rows[_Row]:
     """The rows of all captures; ``make`` gets a capture and a row of its own."""
 
@@ -409,12 +421,6 @@ class JoinedProfile(Profile):
         assert isinstance(self.binder, JoinedSpaces)
         member, row = self.binder.of_process(process)
         return member.profile, row
-
-    def gather(self, member: Member) -> None:
-        """Take over what of a capture could not be read, as far as that is known by now."""
-        own = member.profile
-        self.damage += [replace(damage, file=own.name) for damage in own.damage[member.gathered :]]
-        member.gathered = len(own.damage)
 
 
 class Opened(NamedTuple):
@@ -485,7 +491,7 @@ def rebind(profile: Profile) -> Profile:
         return bind(profile)
     for member in profile.members:
         bind(member.profile)
-        profile.gather(member)
+        member.gather(profile.damage)
     profile.binder = binder = JoinedSpaces(profile.members)
     profile.processes, profile.threads = binder.processes, binder.threads
     return profile
@@ -538,6 +544,7 @@ def _stream(
 ) -> SampleStream:  # fmt: skip
     """``stream`` of a capture with the rows and times of all."""
     same = bool((member.events == np.arange(len(member.events))).all())
+    damage = joined.damage  # not the profile, which has the stream: they would be a cycle
 
     def moved(batch: SampleBatch) -> SampleBatch:
         columns: dict[str, Array] = {
@@ -556,7 +563,7 @@ def _stream(
                 yield moved(batch), watermark if watermark == _LAST else member.tick(watermark)
         finally:
             member.rest()
-            joined.gather(member)
+            member.gather(damage)
 
     def drawn(places: int, wanted: frozenset[str] | None) -> Iterator[SampleBatch]:
         assert stream.drawer is not None

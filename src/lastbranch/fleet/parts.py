@@ -6,7 +6,6 @@ the same bytes under the same name, wherever and however often it runs. What is 
 
 from __future__ import annotations
 
-import gc
 import hashlib
 import json
 import os
@@ -259,7 +258,6 @@ def count_batch(store: str, captures: Sequence[CaptureFile]) -> list[Part]:
         for number, (day, rows) in enumerate(count_captures(ordered)):
             with temporary_folder("lastbranch-part") as folder, connect(folder.path) as database:
                 found += _write_rows(database, folder.path, objects, rows, day, _key(key, number))
-            gc.collect()  # profiles refer to themselves: without this they took 200 MB
         return found
 
     return _once(objects, key, make)

@@ -127,6 +127,7 @@ class _Sums:
             mine = offsets[at : at + len(place) + 1]
             callback(rows[mine[0] : mine[-1]], mine - mine[0])
             at += len(place)
+        self.callbacks.clear()  # each holds these sums: a cycle
 
     def add(self, event: Array, name: Array, **sums: Array) -> None:
         empty = np.zeros(len(event), np.int64)

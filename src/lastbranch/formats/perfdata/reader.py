@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator
+from copy import copy
 from dataclasses import dataclass, field
 from itertools import islice, pairwise
 
@@ -374,8 +375,15 @@ class Reader:
 
     # -- streams
 
+    def _of_samples(self) -> Reader:
+        """What streams read samples by: this reader without the profile, which has the streams. They would keep each
+        other in memory, with all that was counted, until Python looks for cycles."""
+        found = copy(self)
+        del found.profile, found.state, found.watcher
+        return found
+
     def _aux_stream(self, counts: Counts) -> SampleStream:
-        aux, later = self.state.aux, watermarks(counts.earliest)
+        aux, later, source = self.state.aux, watermarks(counts.earliest), self.source
         names = tuple(dict.fromkeys((*(c.name for c in REQUIRED), *COLUMNS)))
         return SampleStream(
             len(self.profile.streams),
@@ -384,22 +392,22 @@ class Reader:
             counts.samples,
             counts.entries,
             1 if counts.entries else 0,
-            lambda wanted: aux.batches(self.source, wanted, later),
+            lambda wanted: aux.batches(source, wanted, later),
         )
 
     def _stream(self, number: int, entry: Layout) -> SampleStream:
         # Watermark of a block: the earliest time of all later blocks.
         later = watermarks(entry.earliest)
-        index = self.layouts.index(entry)
+        index, reader = self.layouts.index(entry), self._of_samples()
 
         def batches(wanted: frozenset[str] | None) -> Iterator[tuple[SampleBatch, int]]:
-            return self._batches(index, wanted, later)
+            return reader._batches(index, wanted, later)
 
         def drawn(places: int, wanted: frozenset[str] | None) -> Iterator[SampleBatch]:
-            return self._drawn(index, places, wanted)
+            return reader._drawn(index, places, wanted)
 
         def again(numbers: Collection[int]) -> Iterator[tuple[int, SampleBatch]]:
-            return self._again(index, numbers)
+            return reader._again(index, numbers)
 
         layout, random_access = entry.layout, self.walked is None and not self.profile.records.keys() & _PACKED
         return SampleStream(

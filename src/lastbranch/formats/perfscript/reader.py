@@ -354,7 +354,7 @@ class Tables:
     """Gathers events, modules and the timeline of ``profile``."""
 
     def __init__(self, profile: Profile) -> None:
-        self._profile = profile
+        self.profile = profile
         profile.recorder = "perf script"
         profile.machine.os = "Linux"
         self.maps: list[tuple[Map, int, int | None]] = []
@@ -369,7 +369,7 @@ class Tables:
     @property
     def weight(self) -> int:
         """Bytes that this takes, about, with what is made of it in the end."""
-        return 900 * (len(self.maps) + len(self._tasks) + len(self._names)) + 100 * len(self._profile.records)
+        return 900 * (len(self.maps) + len(self._tasks) + len(self._names)) + 100 * len(self.profile.records)
 
     def event_of(self, name: str | None) -> int:
         """The row of the event of that name."""
@@ -377,7 +377,7 @@ class Tables:
 
     def see(self, found: BlockSamples) -> None:
         """Learn events and threads from samples."""
-        profile = self._profile
+        profile = self.profile
         headers = dict.fromkeys(found.headers.values())  # in the order of the text
         if len(found.headers) < len(found.ip):
             headers[NOTHING] = None
@@ -400,7 +400,7 @@ class Tables:
     def add(self, record: Map | Task | None, text: bytes, offset: int, header: Header) -> None:
         """A record other than a sample."""
         kind = text.split(b" ", 1)[0].split(b"(", 1)[0].rstrip(b":").decode("ascii", "replace")
-        records = self._profile.records
+        records = self.profile.records
         records[kind] = records.get(kind, 0) + 1
         if isinstance(record, Map):
             self.maps.append((record, offset, header.time))
@@ -422,7 +422,7 @@ class Tables:
         return -1 if self._pids else alone
 
     def _task(self, task: Task, time: int) -> None:
-        timeline = self._profile.timeline
+        timeline = self.profile.timeline
         if task.kind == "COMM":
             if task.parent:
                 timeline.add(Change.EXEC, time, task.pid, tid=task.tid)
@@ -435,14 +435,14 @@ class Tables:
         windows = "\\" in name
         row = self._modules.get((name, record.build_id))
         if row is None:
-            row = self._modules[name, record.build_id] = len(self._profile.modules)
-            self._profile.modules.append(Module(name, kind, record.build_id, size=record.size if windows else 0))
+            row = self._modules[name, record.build_id] = len(self.profile.modules)
+            self.profile.modules.append(Module(name, kind, record.build_id, size=record.size if windows else 0))
         # of a PE file the text has the start of its code; addresses count from the image's base
         offset = 0 if windows else record.offset
         if kernel and record.name.endswith("]_stext"):
             offset &= ~0xFFF
         end = min(record.start + record.size, _LAST)
-        self._profile.timeline.add(
+        self.profile.timeline.add(
             Change.MAP, time, pid, tid=record.tid, module=row, start=record.start, end=end, offset=offset
         )
 
@@ -471,7 +471,7 @@ class _Reader:
     def __init__(self, source: Source) -> None:
         self.source = source
         self.profile = Profile(source.name, "perf script")
-        self.tables = Tables(self.profile)
+        self.tables, self.damage = Tables(self.profile), self.profile.damage
         self.profile.memory = source.limits.memory_of(source.size)
         self.earliest: list[int] = []
         """Of each block that is read: blocks past them are not, where the tables have no room for more."""
@@ -517,6 +517,7 @@ class _Reader:
         profile.streams.append(
             SampleStream(0, columns, tuple(range(len(profile.events))), samples, entries, deepest, self._batches)
         )
+        del self.profile, tables.profile  # it has the stream, which reads by this: they would be a cycle
         return profile
 
     def _nothing(self) -> FormatError:
@@ -534,7 +535,7 @@ class _Reader:
         try:
             record = parse_record(text)
         except ValueError as error:
-            self.profile.damage.append(Damage(str(error), offset, "PERF_RECORD", text[:80]))
+            self.damage.append(Damage(str(error), offset, "PERF_RECORD", text[:80]))
             return
         self.tables.add(record, text, offset, header)
 
@@ -623,7 +624,7 @@ class _Reader:
             if offset not in self._known_damage and len(self._known_damage) < _MOST_NAMED:
                 self._known_damage.add(offset)
                 value = scanned.block.text[place : place + 40].tobytes().split(None, 1)[0]
-                self.profile.damage.append(Damage("branch entry that cannot be read", offset, "brstack", value))
+                self.damage.append(Damage("branch entry that cannot be read", offset, "brstack", value))
 
 
 def _without(number: int, dropped: list[tuple[int, int]]) -> NDArray[np.bool_] | None:

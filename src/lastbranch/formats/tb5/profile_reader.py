@@ -309,15 +309,16 @@ def _add_stream(
     if unknown:
         raise FormatError(f"stream {number}: no such column", file=file.name, field="columns", value=min(unknown))
     later = _later(file, number)
+    damage, described = profile.damage, profile.events  # not the profile, which has the stream: they would be a cycle
 
     def batches(wanted: frozenset[str] | None) -> Iterator[tuple[SampleBatch, int]]:
-        known = len(profile.events)
-        for first, batch, rest in reader.batches(wanted, columns, profile.damage):
+        known = len(described)
+        for first, batch, rest in reader.batches(wanted, columns, damage):
             later_times = min(rest, later(first + len(batch)))
             strange = (batch.event < 0) | (batch.event >= known)
             if strange.any():
                 reason = f"stream {number}: samples of events that the file does not describe"
-                note(profile.damage, Damage(reason, 0, "event", int(batch.event[strange][0])))
+                note(damage, Damage(reason, 0, "event", int(batch.event[strange][0])))
                 yield batch.select(~strange), later_times
             else:
                 yield batch, later_times

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from threading import Lock
 from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeVar
+from weakref import proxy
 from zlib import crc32
 
 import numpy as np
@@ -95,7 +96,8 @@ class Tb5File(Closing):
         """Every table: key -> record size, count and place."""
         self._indexes: dict[Table, Array] = {}
         self._checked: set[int] = set()
-        self._strings = StringTable(self.tables, self.read, self.name)
+        me = proxy(self)  # which has the strings: no cycle
+        self._strings = StringTable(self.tables, lambda *place: me.read(*place), self.name)
 
     def close(self) -> None:
         close = getattr(self.source, "close", None)
@@ -252,7 +254,7 @@ class Tb5File(Closing):
 
     def all_strings(self) -> Iterator[str]:
         """The strings of ids 1, 2, 3..."""
-        return self._strings.all()
+        yield from self._strings.all()  # which reads by this file: it stays as long as somebody asks
 
     # -- descriptors
 

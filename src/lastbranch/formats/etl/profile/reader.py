@@ -145,6 +145,7 @@ class _Reader:
         profile.streams = [self._stream()] if self.samples else []
         self._set_counts(profile, counts)
         self.supplement.describe(profile)
+        del self.system  # it has the profile, whose stream reads by this reader: they would be a cycle
         return profile
 
     def _memory(self, counts: Counter[EventType]) -> int:
