@@ -353,3 +353,55 @@ def test_a_batch_is_added_once(
     assert counts(run, store, "half") == counts(run, shipped, "half")
     Store(store).expire("2100-01-01")
     assert is_added(late=True)
+
+
+# -- a clock that is set
+
+
+@pytest.mark.parametrize("days", [-30, -1, 30])
+def test_a_clock_that_is_set_changes_no_turn(days: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each slot has its recording, as if nobody had set it; it is said once, and a restart of the agent changes
+    nothing."""
+
+    def began(name: str, by: float) -> World:
+        (tmp_path / name).mkdir()
+        world = World(tmp_path / name, {"a": SERVICES["a"]}, limit=1 << 20, stop_at=MONDAY + 3 * 24 * HOUR)
+        world.set = lambda time: by if time > MONDAY + 24 * HOUR else 0.0
+        with monkeypatch.context() as patch:
+            world.install(patch)
+            for stop in (MONDAY + 30 * HOUR, world.stop_at):
+                world.stop_at = stop
+                world.act(lambda agent: agent.run())
+        return world
+
+    undisturbed, world = began("right", 0.0), began("set", days * 24 * HOUR)
+    assert world.began == undisturbed.began
+    assert len(world.began) > 30
+    way, span = "forward" if days > 0 else "back", "24 hours" if abs(days) == 1 else "30 days"
+    assert [line for line in world.lines if "was set" in line] == [
+        f"the time of this host was set {way} by {span}: recording goes on as planned, and captures have the new time"
+    ]
+    assert not any("was set" in line for line in undisturbed.lines)
+
+
+def test_a_machine_that_starts_with_another_time_draws_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(tmp_path, {"a": SERVICES["a"]}, limit=1 << 20, set=lambda time: 30 * 24 * HOUR)
+    world.install(monkeypatch)
+    world.stop_at = MONDAY + HOUR
+    world.act(lambda agent: agent.run())
+    world.set, world.booted, world.stop_at = lambda time: 0.0, world.time, MONDAY + 24 * HOUR
+    world.act(lambda agent: agent.run())
+    assert len(world.began) == pytest.approx(24 * HOUR / SERVICES["a"].rate.slot, abs=2)
+
+
+def test_a_batch_of_the_future_is_compared_with_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody knows how long ago it was tried first, where the machine's time was set back between two starts."""
+    late: list[bool] = []
+    world = World(tmp_path, {"a": SERVICES["a"]}, limit=1 << 20, is_away=lambda time: True)
+    world.install(monkeypatch)
+    world.act(lambda agent: agent.once())
+    assert json.loads((world.spool / "batch.json").read_text())["since"] == MONDAY + SERVICES["a"].rate.length
+    world.set, world.booted = lambda time: -24 * HOUR, world.time
+    monkeypatch.setattr(world, "_ship", lambda store, folder, parts, is_late: bool(late.append(is_late)))
+    world.act(lambda agent: agent._ship_now())
+    assert late == [True]

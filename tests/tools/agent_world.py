@@ -46,6 +46,10 @@ class World:
     stop_at: float = MONDAY + 7 * 24 * 3600
     size: tuple[int, int] = (1500, 3000)
 
+    set: Callable[[float], float] = lambda time: 0.0
+    """Seconds by which the machine's time is wrong at a time."""
+    booted: float = MONDAY - 1000
+
     time: float = MONDAY
     steps: int = 0
     dead: bool = False
@@ -68,7 +72,13 @@ class World:
         return self.time >= self.stop_at
 
     def now(self) -> float:
-        return self.time
+        return self.time - self.booted
+
+    def wall(self) -> float:
+        return self.time + self.set(self.time)
+
+    def boot(self) -> str:
+        return f"started at {self.booted}"
 
     def sleep(self, seconds: float) -> None:
         self._pass(max(seconds, 0.001))

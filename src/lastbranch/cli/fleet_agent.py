@@ -221,16 +221,16 @@ def _units_in(within: str) -> list[str]:
 
 def _print_plan(services: Mapping[str, Service], spool: str) -> int:
     import random
-    import time
     from datetime import UTC, datetime
 
     from ..fleet.agent import plan
+    from ..fleet.host import Host
 
     rows: list[list[Cell]] = []
-    turns = plan(services, spool, time.time(), random.Random())
-    for service, turn in sorted(turns, key=lambda one: one[1].due):
+    turns = plan(services, spool, Host(), random.Random())
+    for service, due in sorted(turns, key=lambda one: one[1]):
         rate = service.rate
-        at = datetime.fromtimestamp(turn.due, UTC)
+        at = datetime.fromtimestamp(due, UTC)
         rows.append([
             service.name, service.unit, service.version or None, round(rate.seconds, 1), round(rate.length, 1),
             round(3600 / rate.slot, 1), round(rate.weight, 2), f"{at:%Y-%m-%d %H:%M:%S}",

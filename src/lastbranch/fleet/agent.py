@@ -74,6 +74,31 @@ class _Kept:
 
     turns: dict[str, Turn] = field(default_factory=dict)
     ship: float = 0.0
+    boot: str = ""
+    """The run of the machine in which ``ahead`` and ``wall`` hold: see `_Clock`."""
+    ahead: float = 0.0
+    wall: float = 0.0
+
+
+class _Clock:
+    """The time by which an agent goes: seconds since 1970 when it first ran after the machine was started, and from
+    there on the clock that only runs forward. Whoever sets the machine's time moves no turn."""
+
+    def __init__(self, host: Host, kept: _Kept) -> None:
+        self._host = host
+        if not kept.boot or kept.boot != host.boot():
+            kept.boot, kept.ahead, kept.wall = host.boot(), host.wall() - host.now(), 0.0
+        self._kept = kept
+
+    def now(self) -> float:
+        return self._host.now() + self._kept.ahead
+
+    def set_by(self) -> float:
+        """The seconds by which the machine's time was set since the last call, or by the last agent; 0 where its clock
+        just runs a bit fast or slow."""
+        wall = self._host.wall() - self.now()
+        by, self._kept.wall = wall - self._kept.wall, wall
+        return by if abs(by) > _SET else 0.0
 
 
 @dataclass(slots=True)
@@ -107,6 +132,8 @@ _LONGEST = 1.5
 """The longest time between two shipments, in parts of what is wanted; the shortest is half of it."""
 _FORGOTTEN = 3 * 24 * 3600.0
 """Age of a batch in seconds, from which on the store looks at captures: half of what its manifest remembers."""
+_SET = 10.0
+"""Seconds between a machine's time and its clock that come of setting it: NTP slews by a half second in 1000."""
 _STATE, _LOCK = "state.json", "lock"
 
 
@@ -132,6 +159,7 @@ class Agent:
         os.makedirs(settings.spool, exist_ok=True)
         self._lock = _locked(os.path.join(settings.spool, _LOCK))
         self._kept = _read(settings.spool)
+        self._clock = _Clock(self._host, self._kept)
 
     def close(self) -> None:
         """Let another agent have the spool."""
@@ -144,7 +172,7 @@ class Agent:
         self._resume()
         host = self._host
         while not host.stopping:
-            now = host.now()
+            now = self._now()
             services = self._take_on(now)
             turns = ((turn.due, name) for name, turn in self._kept.turns.items() if name in services)
             due, name = min(turns, default=(now + _LOOK, ""))
@@ -161,7 +189,7 @@ class Agent:
     def once(self) -> bool:
         """Record each service once, now, and ship. Whether all of that was done."""
         self._resume()
-        now = self._host.now()
+        now = self._now()
         services = self._take_on(now)
         done = True
         for name, service in services.items():
@@ -187,7 +215,7 @@ class Agent:
             done = self._apart(partial(self._recorded, service, turn))
         except UnavailableError as error:
             done = _Done(failed=str(error))
-        self._kept.turns[service.name] = turn.following(self._host.now(), self._draw)
+        self._kept.turns[service.name] = turn.following(self._now(), self._draw)
         self._save()
         kilobytes = max(1, done.waiting // 1000)
         if done.failed:
@@ -228,7 +256,7 @@ class Agent:
             done = self._apart(self._shipped)
         except UnavailableError as error:
             done = _Shipped(failed=str(error))
-        settings, now = self._settings, self._host.now()
+        settings, now = self._settings, self._now()
         if done.recordings:
             self._say(f"shipped {counted(done.recordings, 'recording')}, {max(1, done.bytes // 1000)} kB")
         self._tell_all(done.notes)
@@ -249,9 +277,9 @@ class Agent:
     def _shipped(self) -> _Shipped:
         spool, done = self._opened(), _Shipped()
         try:
-            while (batch := spool.seal(self._host.now())) is not None:
+            while (batch := spool.seal(self._clock.now())) is not None:
                 if spool.is_whole(batch):
-                    late = self._host.now() - batch.since > _FORGOTTEN
+                    late = not 0 <= self._clock.now() - batch.since <= _FORGOTTEN  # nor is it of the future
                     self._ship(self._settings.store, spool.folder, batch.parts, late)
                     done.recordings += len(batch.numbers)
                     done.bytes += sum(part.bytes for part in batch.parts)
@@ -267,6 +295,15 @@ class Agent:
 
     # -- what is kept
 
+    def _now(self) -> float:
+        """The time, on the clock of turns. Says so where the machine's was set."""
+        if by := self._clock.set_by():
+            self._say(
+                f"the time of this host was set {'forward' if by > 0 else 'back'} by {_span(abs(by))}: recording goes "
+                "on as planned, and captures have the new time"
+            )
+        return self._clock.now()
+
     def _apart(self, function: Callable[[], Any]) -> Any:
         return self._host.apart(function)
 
@@ -280,7 +317,7 @@ class Agent:
 
     def _resume(self) -> None:
         """Go on after the last agent that had this spool: a turn whose recording is in the spool was taken."""
-        now, turns = self._host.now(), self._kept.turns
+        now, turns = self._now(), self._kept.turns
         taken: dict[str, int] = self._apart(lambda: self._opened().slots()) if turns else {}
         for name, turn in turns.items():
             if taken.get(name) == turn.key:
@@ -307,13 +344,22 @@ class Agent:
 
 
 def plan(
-    services: Mapping[str, Service], spool: str, now: float, draw: random.Random
-) -> list[tuple[Service, Turn]]:  # fmt: skip
-    """What an agent would do that has this spool: each service, at the rate that it gets, and its next turn. Nothing is
-    written."""
-    fitted = _fitted(services)
-    turns = _turns_of(fitted, _read(spool).turns, now, draw)
-    return [(service, turns[name].resumed(service.rate, now, draw)) for name, service in fitted.items()]
+    services: Mapping[str, Service], spool: str, host: Host, draw: random.Random
+) -> list[tuple[Service, float]]:  # fmt: skip
+    """What an agent would do that has this spool: each service, at the rate that it gets, and when its next turn is, in
+    seconds since 1970. Nothing is written."""
+    fitted, kept = _fitted(services), _read(spool)
+    now = _Clock(host, kept).now()
+    turns = _turns_of(fitted, kept.turns, now, draw)
+    due = {name: turns[name].resumed(service.rate, now, draw).due for name, service in fitted.items()}
+    return [(service, host.wall() + due[name] - now) for name, service in fitted.items()]
+
+
+def _span(seconds: float) -> str:
+    for unit, length in (("day", 86400), ("hour", 3600), ("minute", 60), ("second", 1)):
+        if seconds >= 1.5 * length:
+            return f"{seconds / length:.3g} {unit}s"
+    return f"{seconds:.0f} seconds"
 
 
 def _fitted(services: Mapping[str, Service]) -> dict[str, Service]:
@@ -341,7 +387,8 @@ def _read(spool: str) -> _Kept:
             name: Turn(Rate(**one["rate"]), float(one["origin"]), int(one["slot"]), float(one["due"]))
             for name, one in found["turns"].items()
         }
-        return _Kept(turns, float(found["ship"]))
+        clock = str(found.get("boot", "")), float(found.get("ahead", 0)), float(found.get("wall", 0))
+        return _Kept(turns, float(found["ship"]), *clock)
     return _Kept()
 
 

@@ -36,8 +36,18 @@ class Host:
         os.set_blocking(self._wake, False)
 
     def now(self) -> float:
-        """Seconds since 1970."""
+        """Seconds on a clock that only runs forward, also while the machine sleeps; it begins anew with each `boot`."""
+        return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+    def wall(self) -> float:
+        """Seconds since 1970, as far as this machine knows: anybody can set that."""
         return time.time()
+
+    def boot(self) -> str:
+        """Which run of the machine this is."""
+        with suppress(OSError), open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return file.read().strip()
+        return ""
 
     def sleep(self, seconds: float) -> None:
         """Wait so long, or until the agent is to end."""

@@ -5,7 +5,9 @@ hour and 6 seconds a recording, 600 seconds. Each slot has one recording, which 
 every moment is recorded with the same probability, the rate is kept over any few slots, and nothing that happens on the
 hour, or each so many minutes, is seen always or never. Slots begin at a random time of their own on each host.
 
-Times are seconds since 1970, so that a schedule can be kept in a file. A clock that is set moves it by a slot or two.
+Times are seconds of the agent's clock, which only runs forward: setting the machine's time moves nothing. After a start
+of the machine it begins at the seconds since 1970, so that a schedule can be kept in a file; a turn that is then far in
+the future is drawn anew.
 """
 
 from __future__ import annotations
