@@ -111,11 +111,11 @@ def test_what_was_settled_counts_as_before(seed: int) -> None:
 
 
 def test_events_have_shares_of_their_own() -> None:
-    """The closed form of samples that are alone: the root of p (1 - p) / (n - 1)."""
+    """The closed form of samples that are alone: the root of p (1 - p) / (n - 1), and at least half a sample."""
     batch = batch_of([0, 1] * 50, list(range(100)), [1] * 100, [0, 1, 1, 1] * 25)
     found = noise(profile_of("cycles", "instructions"), batch)
     error = found.of(np.array([0, 0, 1]), np.array([0, 1, 1]), np.array([25, 25, 50]), lambda place: place).error
-    np.testing.assert_allclose(error, [np.sqrt(0.25 / 49)] * 2 + [0], atol=1e-9)
+    np.testing.assert_allclose(error, [np.sqrt(0.25 / 49)] * 2 + [1 / 102], atol=1e-9)
 
 
 def test_a_burst_is_records_of_one_thread_and_moment() -> None:

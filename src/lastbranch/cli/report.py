@@ -21,11 +21,15 @@ from .output import Cell, print_rows, share, titles_of
 from .symbols import brief, line_of, module_of, symbol_notes, symbol_options
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Literal
+
     from ..analysis import Key, NameTable, WeightTable
+    from ..analysis.counting.cpu_time import CpuTime
     from ..analysis.naming import View
     from ..analysis.sources import Sources
     from ..analysis.statistics.share_noise import Noise
-    from ..model import Array, Profile, SampleFilter
+    from ..model import Array, Profile, SampleBatch, SampleFilter
     from ..symbols import SymbolOptions
 
 VIEWS = ("function", "inline", "line")
@@ -70,6 +74,9 @@ def command(
     there, total those with it anywhere in their call stack, and instructions the instructions executed there, from the
     ranges of branch stacks: as often as they were observed, or executed (--estimate).
 
+    By process or thread: cpu ms is the CPU time that it spent, and cpu % its share of that, where the capture has it
+    and samples are not filtered; rows without samples are there, too. A note says what no sample stands for.
+
     noise is the standard error of samples %, in percentage points. A note says how much longer to record to halve it.
     bursts counts the bursts of a software recording that have samples there: those of one are no independent samples.
 
@@ -95,8 +102,9 @@ def command(
 
         symbolizer, estimate = Symbolizer(profile, symbols), counts.of(capture, profile, chosen)
         view, namer, sums = cast("View", by or "function"), Namer(profile, symbolizer), noise_of_addresses(profile)
+        spent = _CpuTimes(profile, chosen)
         with capture.reading(profile):
-            named = names(profile, view, namer, sample_filter=chosen, estimate=estimate, watch=sums.add)
+            named = names(profile, view, namer, sample_filter=chosen, estimate=estimate, watch=spent.beside(sums.add))
         noise = sums.of(named.event, named.name, named.samples, partial(innermost, namer, view))
         if by or any(label.function for label in named.labels):
             sources = Sources(profile, source_root)
@@ -105,21 +113,60 @@ def command(
             shown = {module_of(profile, named.labels[row]) for row in listed.tolist()}
             notes = [*capture.why_empty(profile, rows), *([] if by else [f"by function; {_OTHERS}"])]
             notes += [*(f"totals: {source}" for source in named.stacks), *named.notes, *sources.notes]
-            notes += [*counts.notes(estimate), *noise.notes]
+            notes += [*counts.notes(estimate), *spent.notes(), *noise.notes]
             lines = by not in (None, "function")
             return capture.finish(profile, notes + symbol_notes(profile, symbolizer, shown, lines=lines))
         by = "module"
         why = "by module, because no function has a name; " if len(named) else "by module; "
-        notes = [f"{why}{_OTHERS}", *brief(profile, symbolizer.notes)]
+        notes = [f"{why}{_OTHERS}", *spent.notes(), *brief(profile, symbolizer.notes)]
     from ..analysis import weights
     from ..analysis.statistics.share_noise import noise_of_rows
 
+    beside = None if notes else _CpuTimes(profile, chosen)
     with capture.reading(profile):
         sums = noise_of_rows(profile, cast("Key", by))
-        table = weights(profile, cast("Key", by), sample_filter=chosen, watch=sums.add)
+        watch = sums.add if beside is None else beside.beside(sums.add)
+        table = weights(profile, cast("Key", by), sample_filter=chosen, watch=watch)
+    times = None
+    if by != "module" and chosen is None:
+        from ..analysis.counting.cpu_time import cpu_time
+
+        times = cpu_time(profile, table, cast("Literal['process', 'thread']", by))
+    if times is not None:
+        table = times.every_row(table, profile)
+    if beside is not None:
+        notes += beside.notes()
     noise = sums.of(table.event, table.key, table.samples, lambda key: key)
-    rows = _print_weights(profile, table, noise, cast("Key", by), form, limit)
+    rows = _print_weights(profile, table, noise, cast("Key", by), form, limit, times)
     return capture.finish(profile, [*capture.why_empty(profile, rows), *notes, *noise.notes])
+
+
+class _CpuTimes:
+    """What no sample stands for, of a table of something else than processes; nothing where samples are filtered."""
+
+    def __init__(self, profile: Profile, chosen: SampleFilter | None) -> None:
+        from ..analysis.counting.count_tables import WeightCounter
+
+        known = chosen is None and any(process.cpu_ns is not None for process in profile.processes)
+        self._profile, self._counter = profile, WeightCounter(profile, ("process",)) if known else None
+
+    def beside(self, watch: Callable[[SampleBatch], None]) -> Callable[[SampleBatch], None]:
+        """A function that counts a batch, too, beside ``watch``."""
+        counter = self._counter
+        if counter is None:
+            return watch
+
+        def both(batch: SampleBatch) -> None:
+            watch(batch)
+            counter.add(batch)
+
+        return both
+
+    def notes(self) -> list[str]:
+        from ..analysis.counting.cpu_time import cpu_time
+
+        found = cpu_time(self._profile, self._counter.result()[0], "process") if self._counter is not None else None
+        return [f"{found.note}"] if found is not None and found.note else []
 
 
 def _print_mispredictions(
@@ -165,7 +212,7 @@ def _print_mispredictions(
 
 
 def _print_weights(
-    profile: Profile, table: WeightTable, noise: Noise, by: Key, form: str, limit: int
+    profile: Profile, table: WeightTable, noise: Noise, by: Key, form: str, limit: int, spent: CpuTime | None
 ) -> list[list[Cell]]:
     sums = (table.samples, table.period, table.entries)
     whole = [_by_event(table.event, column, profile) for column in sums]
@@ -178,11 +225,20 @@ def _print_weights(
         period = period if has_period else [None, None]
         name = profile.events[event].name
         noisy = [bursts[i], round(100 * error, 2)]
-        rows.append([name, *_key(profile, by, key), *samples, *noisy, *period, *entries])
-    names = ["event", *_KEYS[by], "samples", "samples %", "bursts", "noise", "period", "period %", "branch entries",
-             "entries %"]  # fmt: skip
+        rows.append([name, *_key(profile, by, key), *_time_of(spent, key), *samples, *noisy, *period, *entries])
+    times = ["cpu ms", "cpu %"] if spent is not None else []
+    names = ["event", *_KEYS[by], *times, "samples", "samples %", "bursts", "noise", "period", "period %",
+             "branch entries", "entries %"]  # fmt: skip
     print_rows(names, rows, form, names=("event", *_KEYS[by]), spare=_SPARE)
     return rows
+
+
+def _time_of(spent: CpuTime | None, key: int) -> list[Cell]:
+    """CPU time of a row of a table with such times, and its share of all that is known."""
+    if spent is None:
+        return []
+    ns = int(spent.spent[key]) if key >= 0 else -1
+    return [round(ns / 1e6, 3), share(ns, spent.total)] if ns >= 0 else [None, None]
 
 
 def _first_rows(event: Array, limit: int) -> list[int]:

@@ -211,6 +211,14 @@ FINDINGS = {
         "nothing, if what you compare differs by more; else let the program run longer (--duration), or burst more "
         "often: a larger --duty, a shorter --period",
     ),
+    "time without samples": Kind(
+        _W, "CPU time that no sample stands for: processes or threads that ended before they had one, or code that is "
+            "not sampled, as the kernel's",
+        "see how much each one took with `lastbranch report --by process`; sample more often (perf record -F), and "
+        "the kernel, too",
+        lastbranch="see how much each one took with `lastbranch report --by process`; record more runs and open them "
+        "together: which of many short ones are sampled is drawn by lot",
+    ),
     "no names": Kind(
         _W, "most samples have no function name",
         "give the binaries with --symfs DIR, debug files with --debug-dir DIR, or --debuginfod; do not strip binaries",

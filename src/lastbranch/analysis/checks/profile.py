@@ -13,6 +13,8 @@ from ...lbr import no_ranges_because
 from ...model import KERNEL, KERNEL_HALF, THROTTLES, Array, Change, Mode, ModuleKind, Profile, counted
 from ...symbols import Symbolizer, SymbolOptions
 from ..counting.availability import origin_of
+from ..counting.count_tables import WeightCounter
+from ..counting.cpu_time import cpu_time
 from ..executions.estimate import basis_of_event
 from ..naming import Namer
 from ..statistics.bursts import bursts_of, whole_bursts
@@ -107,6 +109,8 @@ class SampleHits:
     """Independent observations among all samples (`bursts.bursts_of`)."""
     stacks: int = 0
     """Those of events with branch stacks."""
+    unsampled: str = ""
+    """CPU time that no sample stands for; empty where it is little, or not known."""
     times: tuple[int, int] | None = None
     """The first and the last tick."""
     places: tuple[Array, ...] = ()
@@ -122,7 +126,10 @@ class SampleHits:
 def sample_hits(profile: Profile) -> SampleHits:
     binder, hits, places = profile.binder, SampleHits(), Sums([np.int64, np.int64, np.uint64], [np.int64])
     branching = np.array([event.branch_select is not None for event in profile.events] + [False], bool)
+    spent = WeightCounter(profile, ("process",)) if any(p.cpu_ns is not None for p in profile.processes) else None
     for batch in whole_bursts(profile, profile.batches(())):
+        if spent is not None:
+            spent.add(batch)
         if len(batch):
             first = np.diff(bursts_of(profile, batch), prepend=-1) > 0
             hits.bursts += int(np.count_nonzero(first))
@@ -144,6 +151,8 @@ def sample_hits(profile: Profile) -> SampleHits:
         process, once = binder.process_of(scope[inside]), np.ones(len(inside), np.int64)
         places.add(process, module[inside], address[inside], once)
     hits.places = tuple(places.result())
+    if spent is not None and (found := cpu_time(profile, spent.result()[0], "process")) is not None:
+        hits.unsampled = found.said
     return hits
 
 
@@ -181,7 +190,8 @@ def _about_identity(profile: Profile, hits: SampleHits) -> Iterator[Finding]:
 
 
 def about_few_samples(profile: Profile, hits: SampleHits) -> Iterator[Finding]:
-    """Entries of one branch stack, and stacks of one burst, are neighbours in one run: one observation."""
+    """Entries of one branch stack, and stacks of one burst, are neighbours in one run: one observation. And what has no
+    sample at all."""
     recorded = sum(s.samples for s in profile.streams if s.entries)
     if number := min(hits.stacks, recorded) or hits.bursts:
         what = "sample" if not recorded else "burst" if number < recorded else "branch stack"
@@ -190,6 +200,8 @@ def about_few_samples(profile: Profile, hits: SampleHits) -> Iterator[Finding]:
         if more := halving((last - first) / 1e9):
             seen += f", and {more}"
         yield finding("few samples" if number < ENOUGH else "sampling noise", seen, origin=origin_of(profile))
+    if hits.unsampled:
+        yield finding("time without samples", hits.unsampled, origin=origin_of(profile))
 
 
 def _error(share: float, observations: int) -> str:

@@ -130,7 +130,7 @@ class ShareNoise:
                 clusters.present = clusters.part.astype(np.int64)
             observed[asked] = clusters.present[key[asked] + 1]
             if clusters.weight:
-                error[asked] = np.sqrt(clusters.variance(clusters.share))[key[asked] + 1]
+                error[asked] = clusters.error[key[asked] + 1]
             bursts += clusters.samples
         seen = self._shared[np.isin(np.arange(len(self._shared)), event)]
         kinds = ("samples", not seen.all()), ("bursts", seen.any())
@@ -209,8 +209,7 @@ def noise_of_branches(
     burst = np.unique(burst, return_inverse=True)[1].reshape(-1)
     found, known = Clusters(rows), row >= 0
     found.add(np.bincount(burst, count), burst[known], row[known], count[known])
-    error = np.sqrt(found.variance(found.share))
-    return Noise(error, found.present, found.samples, span.seconds, "bursts", "share of time %")
+    return Noise(found.error, found.present, found.samples, span.seconds, "bursts", "share of time %")
 
 
 def rows_asked(asked: Sequence[Array], given: Sequence[Array]) -> NDArray[np.int64]:

@@ -129,6 +129,15 @@ class Clusters:
         """float64, a thing: its part of all weight."""
         return self.part / self.weight if self.weight else np.zeros(self.keys)
 
+    @property
+    def error(self) -> NDArray[np.float64]:
+        """float64, a thing: standard error of its share. It is at least that of half a sample more or less: where all
+        samples have a thing, nobody has seen how they differ, and three of them say less than a thousand (the score
+        interval of Wilson 1927, which for a share of 0 or 1 ends there)."""
+        if not self.samples:
+            return np.zeros(self.keys)
+        return np.maximum(np.sqrt(self.variance(self.share)), 1 / (2 * (self.samples + 1)))
+
     def variance(self, share: Array) -> NDArray[np.float64]:
         """float64, a thing: variance of its share over the samples if its true value is ``share`` (ratio estimator)."""
         if self.samples < 2:
