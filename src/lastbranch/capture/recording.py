@@ -23,6 +23,7 @@ from ..errors import LastbranchError
 from ..model.atomic_output import PartFile, PartFolder, keep_old, unused_name
 from .launch import Repeats, end_with_parent, held_signals, interruptible, received
 from .options import Options, Summary, SwitchOutput, Targets
+from .overflow import FULL, Overflow, copy_whole
 from .procfs import spare_processor
 from .switch_output import Parts, Switcher
 from .traceable import CollectorError, RunError
@@ -37,7 +38,6 @@ _EMPTY = 4096
 """Bytes, roughly, of records without any sample."""
 _COPIED = 1 << 20
 _NOT_RUN = (126, 127)
-_FULL = (errno.EFBIG, errno.ENOSPC, errno.EDQUOT)
 
 
 def record(
@@ -58,16 +58,28 @@ def record(
     with held_signals(), PartFile(output) as spill:
         if options.switch is not None:
             return _record_parts(target, options, options.switch, output, command, say, progress, spill)
-        with open(os.dup(spill.file.fileno()), "r+b") as file:
+        overflow = Overflow(spill)
+        with overflow.writer() as file:
             summary, failure = collect(
                 target, options, file, command, say, progress, running=lambda pid: growing(spill.file),
                 converts=not output.endswith(".data"),
             )  # fmt: skip
         if failure is None or os.fstat(spill.file.fileno()).st_size > _EMPTY:
-            save(spill, output, lambda profile: describe(profile, options, summary))
+            whole, note = _joined(overflow, output)
+            with whole:
+                if note:
+                    say(note)
+                save(whole, output, lambda profile: describe(profile, options, summary))
         if failure is not None:
             raise failure
         return summary
+
+
+def _joined(overflow: Overflow, output: str) -> tuple[PartFile, str]:
+    try:
+        return overflow.join()
+    except OSError as error:
+        raise CollectorError(f"{output} cannot be written: {error.strerror}") from error
 
 
 def _record_parts(
@@ -158,7 +170,7 @@ def _collect(run: Callable[[Summary], None], file: IO[bytes], pipe: int) -> NoRe
     except LastbranchError as error:
         summary.error, summary.hint, summary.status = str(error), error.hint or "", error.exit_code
     except BaseException as error:
-        if isinstance(error, OSError) and error.errno in _FULL:
+        if isinstance(error, OSError) and error.errno in FULL:
             summary.error = f"the recording cannot be written: {error.strerror}"
             summary.hint = "free some space, or write elsewhere with -o"
         else:
@@ -238,7 +250,7 @@ def save(
     try:
         if output.endswith(".data"):
             keep_old(output)
-            spill.move(output)
+            _put(spill, output)
             return
         with interruptible() if interrupts else nullcontext():
             _convert(f"/proc/self/fd/{spill.file.fileno()}", output, describe)
@@ -249,6 +261,20 @@ def save(
             raise CollectorError(f"{output} cannot be written: {why}", hint=hint) from error
         error.add_note(hint)
         raise
+
+
+def _put(spill: PartFile, output: str) -> None:
+    """Let the spill have the name ``output``, by a copy where that is on another disk."""
+    try:
+        spill.move(output)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        with PartFile(output) as copy:
+            spill.file.seek(0)
+            copy_whole(spill.file, copy.file)
+            copy.appear()
+        spill.discard()
 
 
 def _convert(spill: str, output: str, describe: Callable[[Profile], None]) -> None:
@@ -267,10 +293,14 @@ def _convert(spill: str, output: str, describe: Callable[[Profile], None]) -> No
 
 def _kept(spill: PartFile, output: str) -> str:
     """Keep the recording beside ``output`` or in the folder for temporary files; a sentence that says where."""
-    name = unused_name(output, "unsaved") + ".data"
-    try:
-        spill.move(name)
-    except OSError:  # the folder is gone, or may not be written to any more
+    names = [f"{unused_name(os.path.join(folder, os.path.basename(output)), 'unsaved')}.data" for folder in (
+        os.path.dirname(output), os.path.dirname(spill.path)
+    )]  # fmt: skip
+    for name in names:  # the second one is on the disk on which it is
+        with suppress(OSError):
+            spill.move(name)
+            break
+    else:  # the folder is gone, or may not be written to any more
         import tempfile
 
         fd, name = tempfile.mkstemp(".data", "lastbranch-unsaved-")
