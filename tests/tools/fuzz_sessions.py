@@ -7,7 +7,8 @@ sent to the daemon, and a hostile writer scribbles over all memory that it share
 is listed can be stopped, its name can be used again, nothing of it is left, what was flushed reads, no provider has
 ended that was not killed; and where the daemon lived, the events offered are those in the file and those counted as
 lost, but for the one that a killed provider may have been writing, and what a liar adds to that. Some rounds run 64
-sessions.
+sessions. Others record all that the system does while a program makes hostile system calls (`hostile_calls`): no
+source of the session ends, and nothing is lost because it could not be written.
 """
 
 from __future__ import annotations
@@ -31,15 +32,18 @@ from pathlib import Path
 
 import numpy as np
 
+import hostile_calls
 from lastbranch.analysis.checks import check
 from lastbranch.errors import FormatError
 from lastbranch.etw.flags import Control, EnableProvider, LogFileMode
 from lastbranch.etw.portable.pool import PAGE, Geometry
 from lastbranch.etw.portable.protocol import Kind, encode, pack
+from lastbranch.etw.portable.session.source_processes import SOURCE_TIMEOUT
 from lastbranch.etw.portable.session_registry import MAX_SESSIONS
 from lastbranch.etw.status import EtwError, Status
 from lastbranch.formats.etl import TraceLog
 from lastbranch.model import BytesSource
+from lastbranch.opening import open_profile
 from portable_sessions import Sessions, code_of, processes_of, sessions_in, until
 from provider_process import PROVIDER, Provider
 
@@ -296,6 +300,37 @@ def as_many_as_there_may_be(sessions: Sessions, chance: random.Random) -> None:
     assert sessions.names() == os.listdir(sessions.root / "sessions") == []
 
 
+_ALL = 0x3 | 0x4 | 0x8 | 0x10 | 0x20 | 0x40 | 0x80 | 0x100 | 0x200 | 0x400 | 0x4000 | 0x8000 | 0x10000 | 0x200000 \
+    | 0x2000000 | 0x4000000  # fmt: skip
+"""EnableFlags of everything that Linux has."""
+
+
+def hostile_programs(sessions: Sessions, chance: random.Random) -> bool:
+    """A session of all that the system does, beside hostile system calls; False where that may not be recorded."""
+    flags = chance.choice([_ALL, _ALL & chance.getrandbits(32) | 0x7]) | 0x100
+    mode = M.SYSTEM_LOGGER_MODE | M.FILE_MODE_SEQUENTIAL
+    try:
+        sessions.start("hostile", mode=mode, enable_flags=flags, buffer_size=64, maximum_buffers=512)
+    except EtwError as error:
+        if error.status in (Status.PRIVILEGE_NOT_HELD, Status.NOT_SUPPORTED):
+            return False
+        raise
+    sources = processes(sessions, "sources")
+    seconds, seed = chance.uniform(0.5, 4), chance.getrandbits(32)
+    command = [sys.executable, hostile_calls.__file__, "--seconds", str(seconds), "--seed", str(seed)]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    assert processes(sessions, "sources") == sources, (hex(flags), seed)
+    began = time.monotonic()
+    sessions.stop("hostile")
+    in_time = time.monotonic() - began < SOURCE_TIMEOUT  # else a source that writes on and on was killed
+    profile = open_profile(str(sessions.file()))
+    assert not profile.damage, (profile.damage[:3], hex(flags), seed)
+    assert "Windows Kernel/Process/DCStop" in profile.records or not in_time, (hex(flags), seed)
+    assert not [name for name in profile.lost if "written" in name], (profile.lost, hex(flags), seed)
+    check(str(sessions.file()))
+    return True
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description="Sessions that suffer.")
     parser.add_argument("--seconds", type=float, default=600)
@@ -311,6 +346,9 @@ def main() -> int:
             break
         chance, begin = random.Random(f"{arguments.seed}/{number}"), time.monotonic()
         with tempfile.TemporaryDirectory() as name, sessions_in(Path(name)) as sessions:
+            if number % 5 == 3:
+                counts["hostile programs"] += hostile_programs(sessions, chance)
+                continue
             if number % 50 == 25:
                 as_many_as_there_may_be(sessions, chance)
                 counts["64 sessions"] += 1

@@ -56,6 +56,7 @@ class Kept:
 
     def put(self, events: Events) -> None:
         assert len(events.words) == events.size.sum()
+        self.lost_events += events.unwritten.total()
         at = 0
         for cpu, size in zip(events.cpu.tolist(), events.size.tolist(), strict=True):
             self.events.setdefault(cpu, []).append(events.words[at : at + size].tobytes())
@@ -94,6 +95,7 @@ class Log:
         self.lost_events = 0
 
     def put(self, events: Events) -> None:
+        self.lost_events += events.unwritten.total()
         for cpu, data, sizes in events.by_processor():
             ends = np.cumsum(sizes)
             times = [time_of(data[end - size : end]) for size, end in zip(sizes.tolist(), ends.tolist(), strict=True)]

@@ -225,6 +225,52 @@ def test_names_that_take_long_are_not_waited_for(file: GrowingFile, symbols: Sym
             same(growing.loaded, whole, question)
 
 
+def test_a_look_that_fails_is_not_the_last(
+    file: GrowingFile, opened: Open, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Whatever a record is that came in between."""
+    refresh, looks = GrowingCapture.refresh, 0
+
+    def odd(self: GrowingCapture) -> bool:
+        nonlocal looks
+        looks += 1
+        if looks < 3:
+            raise KeyError("odd")
+        return refresh(self)
+
+    monkeypatch.setattr(GrowingCapture, "refresh", odd)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))  # for the report of the bug
+    monkeypatch.setattr("lastbranch.view.growing.PAUSE", 0.01)
+    monkeypatch.setattr("lastbranch.view.growing.FIRST_PAUSE", 0.01)
+    with opened(file.path) as growing, growing.watched(lambda: None):
+        growing.follow()
+        until(lambda: looks > 3)
+    assert capfd.readouterr().err.count("this is a bug in lastbranch: KeyError: 'odd'") == 1
+
+
+def test_a_module_that_fails_keeps_no_other_waiting(
+    file: GrowingFile, symbols: SymbolOptions, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))  # for the report of the bug
+    functions, failed = Symbolizer.functions, list[int]()
+
+    def odd(self: Symbolizer, module: int) -> FunctionTable:
+        if not failed:
+            failed.append(module)
+            raise KeyError("odd")
+        return functions(self, module)
+
+    with (
+        closing(FileSource(str(file.path))) as source,
+        patch.object(Symbolizer, "functions", odd),
+        GrowingCapture(source, "run.tb5", symbols, demo.symfs(), patience=600) as growing,
+    ):
+        shown = ask(growing.loaded, "hot", {}).columns["function"]
+    assert len(failed) == 1
+    assert len(shown) > 1
+    assert any(not name.startswith("[") for name in shown)
+
+
 # -- Server-sent events
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..crashes import crash_line
 from ..errors import LastbranchError
 from ..model import Profile
 from ..symbols import FunctionTable, Names, Symbolizer, SymbolOptions
@@ -61,8 +62,8 @@ class BackgroundSymbolizer(Symbolizer):
             try:
                 with self._worker_lock:
                     super().functions(module)
-            except (LastbranchError, OSError) as error:
-                self.notes.append(str(error))
+            except Exception as error:  # whatever one module is: the others are waited for
+                self.notes.append(str(error) if isinstance(error, LastbranchError | OSError) else crash_line(error))
                 self._tables[module] = FunctionTable.empty()
             with self._change:
                 del self._waiting[0]

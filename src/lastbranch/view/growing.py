@@ -7,6 +7,7 @@ as it comes (`function_counts`); other screens, and filters, have all samples re
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -15,6 +16,7 @@ from functools import partial
 
 from ..bind import bind
 from ..closing import Closing
+from ..crashes import crash_line
 from ..errors import LastbranchError
 from ..formats.perfdata.growing import GrowingIndex, IndexedSoFar
 from ..model import OpenFile, Profile
@@ -122,7 +124,7 @@ class GrowingCapture(Closing):
     def _follow(self, shown: Callable[[], None] | None) -> None:
         processors = len(os.sched_getaffinity(0))
         began, ran, last = -LONGEST_PAUSE, time.process_time(), 0.0
-        threads, held_up, had_samples = WaitingThreads(), False, False
+        threads, held_up, had_samples, failed = WaitingThreads(), False, False, False
         while not self._end.is_set():
             if not self.is_watched:
                 self._looks.clear()
@@ -142,7 +144,12 @@ class GrowingCapture(Closing):
             if shown is not None and had_samples:
                 shown()
                 shown = None
-            self.refresh()
+            try:
+                self.refresh()
+            except Exception as error:  # the next look is another one
+                if not failed:
+                    sys.stderr.write(f"{crash_line(error)}\n")
+                failed = True
             had_samples = self.loaded.profile.samples > 0
 
     def close(self) -> None:

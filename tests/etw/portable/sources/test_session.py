@@ -14,9 +14,11 @@ from uuid import UUID
 
 import pytest
 
+import hostile_calls
 from lastbranch.etw.flags import Control, Info, LogFileMode
 from lastbranch.etw.portable.kernel import PortableKernel
 from lastbranch.etw.portable.profile_sources import profile_sources
+from lastbranch.etw.portable.session.source_processes import SOURCE_TIMEOUT
 from lastbranch.etw.portable.sources import check
 from lastbranch.etw.properties import SessionRequest, SessionState
 from lastbranch.etw.status import EtwError, Status
@@ -24,7 +26,8 @@ from lastbranch.opening import open_profile
 from private_registry import private_kernel
 
 PERFINFO, THREAD = UUID("ce1dbfb4-137e-4da6-87b0-3f59aa102cbc"), UUID("3d6fa8d1-fe05-11d0-9dda-00c04fd7ba7c")
-LIVES, CSWITCH, REGISTRY, PROFILE = 7, 0x10, 0x20000, 0x1000000
+PROCESS, LIVES, CSWITCH, REGISTRY, PROFILE = 1, 7, 0x10, 0x20000, 0x1000000
+FILES_AND_SOCKETS = 0x2000000 | 0x4000000 | 0x10000
 
 
 def permitted() -> bool:
@@ -170,6 +173,27 @@ def test_a_killed_source_does_not_keep_a_session_from_stopping(kernel: PortableK
     os.kill(source, signal.SIGKILL)
     stop(kernel, state)
     assert records(path)["Process/DCStart"] >= 2  # the end is missing, what was before is there
+
+
+def test_no_call_of_any_program_ends_a_session(kernel: PortableKernel, tmp_path: Path) -> None:
+    """An offset of -4096 ended the source of a session, and so did a socket that became one of IPv4."""
+    path = tmp_path / "x.etl"
+    try:
+        state = kernel.start(request(path, PROCESS | FILES_AND_SOCKETS), ())
+    except EtwError as refused:
+        pytest.skip(str(refused))
+    (source,) = _sources(tmp_path)
+    done = subprocess.run([sys.executable, hostile_calls.__file__, "--seconds", "0"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert _sources(tmp_path) == [source]
+    began = time.monotonic()
+    stop(kernel, state)
+    if time.monotonic() - began > SOURCE_TIMEOUT:
+        pytest.skip("this machine is too busy: a source that takes so long is killed")
+    profile = open_profile(str(path))
+    assert not profile.damage
+    assert "Windows Kernel/Process/DCStop" in profile.records, "the source was there to list them"
+    assert not [name for name in profile.lost if "written" in name], profile.lost
 
 
 def test_a_source_does_not_outlive_its_daemon(kernel: PortableKernel, tmp_path: Path) -> None:

@@ -9,14 +9,16 @@ for the rest (`formats.etl.profile.supplement_events`).
 from __future__ import annotations
 
 import struct
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ....formats.etl.kernel import kernel_names
+from ....formats.etl.kernel import LBR_SAMPLE, kernel_names
 from ....formats.etl.profile.lifecycle_events import LifecycleEvents
 from ....formats.etl.profile.sample_events import PeriodEncoder, PeriodEncoding, Trigger
 from ....formats.etl.profile.session_events import SessionEvents
@@ -29,8 +31,8 @@ from ....opening import attach_binaries
 from ...flags import ClientContext
 from ..lbr_configuration import SOFTWARE_BRANCHES
 from ..profile_sources import TIMER
-from ..sources.event_words import Events, encoded, of_samples
-from ..sources.perf_records import FOREVER, Ticks, follow_records, record_bytes, records_in
+from ..sources.event_words import Events, encoded, made_or_counted, of_samples, shown_hook, unwritten_name
+from ..sources.perf_records import FOREVER, Ints, Ticks, follow_records, record_bytes, records_in
 
 __all__ = ["Conversion", "FINISHED_ROUND", "Scope"]
 
@@ -38,6 +40,7 @@ __all__ = ["Conversion", "FINISHED_ROUND", "Scope"]
 FINISHED_ROUND = RECORD["FINISHED_ROUND"]
 _HEADER = struct.Struct("<IHH")
 _SAMPLE, _LOST = RECORD["SAMPLE"], RECORD["LOST"]
+_LIVES, _BRANCHES = "Process, Thread and Image", shown_hook(LBR_SAMPLE)
 _SAMPLE_TIME, _TRAILER_TIME = 4, -3
 """Words from the start of a sample (after identifier, address, ids), and from the end of another record."""
 
@@ -74,6 +77,7 @@ class Conversion:
         """Records of system calls that nobody has taken yet, the ends of calls among them: samples without branches."""
         self.until = 0
         """ns: all records before this are in events, or in `calls`."""
+        self._unwritten: Counter[str] = Counter()
 
     @property
     def begun(self) -> bool:
@@ -145,13 +149,16 @@ class Conversion:
             self.until = until
             return Events.joined([])
         parts = [self._first(int(time[records].min()))] if self._lives is None else []
-        parts.append(self._life(block, records & ~is_sample))
+        lives = records & ~is_sample
+        parts.append(made_or_counted(_LIVES, int(lives.sum()), partial(self._life, block, lives)))
         for number, at, event in self._reader.by_layout(block, block.at[records & is_sample]):
-            parts += self._samples(self._reader.layouts[number].layout.decode(block, at, event, None))
+            parts.append(made_or_counted(_BRANCHES, len(at), partial(self._sampled, number, block, at, event)))
         self._keep(block, ~(of_perf | records))
         self.until = until
         self._floor = self._ticks.of(until)
-        return Events.joined(parts)
+        events = Events.joined(parts)
+        self._unwritten += events.unwritten
+        return events
 
     def _keep(self, block: Block, rows: NDArray[np.bool_]) -> None:
         """Keep only these records of ``block``, and what is not whole yet."""
@@ -186,11 +193,17 @@ class Conversion:
         follow_records(self._reader.state, block, at, types, self._ticks, self._floor)
         if not self._scope.whole:
             return Events.joined([])
-        attach_binaries(profile.modules[self._modules :], profile.machine.os_release)
+        new = profile.modules[self._modules :]
         self._modules = len(profile.modules)
+        attach_binaries(new, profile.machine.os_release)
         assert self._lives is not None
         self._lives.reload()
         return encoded(self._lives.until(FOREVER), 0)
+
+    def _sampled(self, layout: int, block: Block, at: Ints, event: NDArray[np.int32]) -> Events:
+        """The events of samples of one layout."""
+        assert self._reader is not None
+        return Events.joined([*self._samples(self._reader.layouts[layout].layout.decode(block, at, event, None))])
 
     def _samples(self, batch: SampleBatch) -> Iterator[Events]:
         """Interrupts and branch records; before them the threads that no record announced."""
@@ -234,6 +247,11 @@ class Conversion:
         last = self._measured.events(self._triggers, end)
         for hook in self._scope.call_hooks:
             last += self._called.events([Trigger(hook=hook)] * len(self._triggers), end)
+        for kind, number in (+self._unwritten).items():
+            if self._scope.whole:
+                self._profile.lost[unwritten_name(kind)] = number
+            else:
+                last.append(supplement_event("Lost", end, {"Name": unwritten_name(kind), "Count": number}))
         if self._scope.whole:
             describe(self._profile)
             intervals = self._session.interval_events(self._periods.now, begin=False, time=end)

@@ -60,8 +60,10 @@ def _loop(connection: Connection, recorder: Recorder, output: Output) -> None:
                     recorder.end()
                     return
                 if message.kind == Kind.BRANCHES:
-                    with suppress(FormatError):
+                    try:
                         recorder.call_branches.take(message.body, time.monotonic_ns())
+                    except FormatError:
+                        output.lost(1)
                     continue
                 _answer(connection, recorder, message)
         output.wait_for_room(_RUNNING)

@@ -5,19 +5,28 @@ Layouts: `formats.etl.layout` (headers), `formats.etl.kernel.layouts` (StackWalk
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from traceback import print_exception
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ....arrays import distinct, offsets_of, take_ranges
+from ....errors import FormatError
 from ....formats.etl.container.trace_file import aligned
+from ....formats.etl.kernel import guid_text, kernel_key, kernel_names
 from ....formats.etl.profile.sample_events import PeriodEncoding, Trigger, frames_of, sample_events
 from ....formats.etl.single_event import Event, encode_event
 from ....model import Array, SampleBatch
 
-__all__ = ["Events", "Ints", "Words", "encoded", "kernel_events", "of_samples", "with_values"]
+__all__ = [
+    "Events", "Ints", "Words", "count_unwritten", "encoded", "kernel_events", "made_or_counted", "of_samples",
+    "shown_hook", "unwritten_name", "with_values",
+]  # fmt: skip
 
 Words = NDArray[np.uint64]
 Ints = NDArray[np.int64]
@@ -38,6 +47,8 @@ class Events:
     size: Ints
     time: Ints
     cpu: NDArray[np.int32]
+    unwritten: Counter[str] = field(default_factory=Counter)
+    """By kind: events that could not be made of what happened."""
 
     def __len__(self) -> int:
         return len(self.size)
@@ -51,7 +62,8 @@ class Events:
         size, words = np.concatenate([p.size for p in parts]), np.concatenate([p.words for p in parts])
         order = np.lexsort((time, cpu))
         first = offsets_of(size)[:-1]
-        return cls(take_ranges(words, first[order], size[order]), size[order], time[order], cpu[order])
+        unwritten = sum((p.unwritten for p in parts), Counter[str]())
+        return cls(take_ranges(words, first[order], size[order]), size[order], time[order], cpu[order], unwritten)
 
     def by_processor(self) -> Iterator[tuple[int, bytes, Ints]]:
         """(processor, its events, bytes of each), for events in the order of their processors."""
@@ -62,13 +74,69 @@ class Events:
 
 
 def encoded(events: Iterable[Event], cpu: int) -> Events:
-    """``events`` in their form on disk, as those of one processor."""
-    made = list(events)
-    filled = [aligned(encode_event(event)) for event in made]
+    """``events`` in their form on disk, as those of one processor. An event that has no such form is counted."""
+    filled: list[bytes] = []
+    times: list[int] = []
+    unwritten: Counter[str] = Counter()
+    for event in events:
+        try:
+            filled.append(aligned(encode_event(event)))
+        except Exception as error:
+            count_unwritten(unwritten, _kind(event), error)
+        else:
+            times.append(event.time)
     size = np.array([len(event) >> 3 for event in filled], np.int64)
     words = np.frombuffer(b"".join(filled), np.uint64)
-    times = np.array([event.time for event in made], np.int64)
-    return Events(words, size, times, np.full(len(size), cpu, np.int32))
+    return Events(words, size, np.array(times, np.int64), np.full(len(size), cpu, np.int32), unwritten)
+
+
+# -- What cannot be written
+#
+# Any process of the machine decides what happens on it, and no oddity of one process may end the recording of all
+# others. So what fails is one event, or the events of a round that are made together: they are lost, by kind.
+
+
+_said: set[str] = set()
+"""Kinds whose first failure was reported."""
+
+
+def count_unwritten(into: Counter[str], kind: str, error: Exception, number: int = 1) -> None:
+    """Count ``number`` events of a ``kind`` that ``error`` keeps from being written. The first error of each kind goes
+    to standard error, which a session logs: a fault of ours with where it is."""
+    into[kind] += number
+    if kind in _said:
+        return
+    _said.add(kind)
+    with suppress(OSError):
+        if isinstance(error, FormatError):
+            print(f"{kind}: not written: {error}", file=sys.stderr, flush=True)
+        else:
+            print_exception(error)
+
+
+def made_or_counted(kind: str, number: int, make: Callable[[], Events]) -> Events:
+    """The events that ``make`` returns; where it fails, none, and ``number`` of a ``kind`` are counted."""
+    try:
+        return make()
+    except Exception as error:
+        none = encoded([], 0)
+        count_unwritten(none.unwritten, kind, error, number)
+        return none
+
+
+def shown_hook(hook: int) -> str:
+    """The name of a kernel event."""
+    return "/".join(kernel_names((hook >> 8, hook & 0xFF)))
+
+
+def unwritten_name(kind: str) -> str:
+    """Under which name the losses of a log have events of ``kind``."""
+    return f"{kind} events that could not be written"
+
+
+def _kind(event: Event) -> str:
+    key = kernel_key(event)
+    return guid_text(event.provider) if key is None else "/".join(kernel_names(key))
 
 
 def of_samples(
@@ -127,7 +195,7 @@ def with_values(events: Events, hook: int, values: Words) -> Events:
     words = np.insert(words, np.repeat(begin[own] + head, count), values.ravel())
     size = events.size.copy()
     size[own] += count
-    return Events(words, size, events.time, events.cpu)
+    return Events(words, size, events.time, events.cpu, events.unwritten)
 
 
 def _head(kind: int, hook: int | Array, size: int | Array) -> Array:

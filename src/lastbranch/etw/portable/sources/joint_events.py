@@ -7,6 +7,7 @@ between them, and logs events. It sees all rows of a round before the events of 
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any, ClassVar, NamedTuple
 
@@ -15,7 +16,7 @@ from ....formats.etl.kernel import STACK_WALK, kernel_event
 from ....formats.etl.profile.sample_events import frames_of
 from ....formats.etl.single_event import Event
 from ....model import SampleBatch
-from .event_words import Events, Ints, encoded
+from .event_words import Events, Ints, count_unwritten, encoded, shown_hook
 from .kinds import Raw
 
 __all__ = ["Feed", "Row", "TracepointFollower", "signed"]
@@ -64,6 +65,7 @@ class TracepointFollower:
         self.stack_hooks: Collection[int] = ()
         self.kernel = kernel
         self._events: list[Event] = []
+        self._unwritten: Counter[str] = Counter()
 
     @classmethod
     def filter(cls, kinds: frozenset[str], machine: str) -> str:
@@ -90,12 +92,22 @@ class TracepointFollower:
         return self._taken()
 
     def events(self, feeds: Sequence[Feed]) -> Events:
-        """The events of a round."""
+        """The events of a round. A row that cannot be taken is counted as one that could not be written."""
         rows = sorted((row for feed in feeds for row in self._rows(feed)), key=lambda row: row.time)
-        self.whole_round(rows)
+        about = type(self).__name__
+        try:
+            self.whole_round(rows)
+        except Exception as error:
+            count_unwritten(self._unwritten, about, error, 0)
         for row in rows:
-            self.row(row)
-        self.end_round()
+            try:
+                self.row(row)
+            except Exception as error:
+                count_unwritten(self._unwritten, row.tracepoint, error)
+        try:
+            self.end_round()
+        except Exception as error:
+            count_unwritten(self._unwritten, about, error)
         return self._taken()
 
     def _rows(self, feed: Feed) -> Iterator[Row]:
@@ -117,22 +129,34 @@ class TracepointFollower:
     ) -> None:  # fmt: skip
         """Log an event of the thread and processor of ``row``, at its time or at ``time``."""
         at = row.time if time is None else time
-        self._keep(kernel_event(key, at, _POINTER, fields, version=version), row)
+        self._add(key, at, version, fields, row)
         if row.frames and key[0] << 8 | key[1] in self.stack_hooks:
             stack = {"EventTimeStamp": at, "ProcessID": row.pid, "ThreadID": row.tid, "Addresses": row.frames}
-            self._keep(kernel_event((STACK_WALK, _STACK), at, _POINTER, stack, version=2), row)
-
-    def _keep(self, event: Event, row: Row) -> None:
-        event.pid, event.tid, event.cpu = signed(row.pid), signed(row.tid), row.cpu
-        self._events.append(event)
+            self._add((STACK_WALK, _STACK), at, 2, stack, row)
 
     def log_at(self, key: tuple[int, int], time: int, version: int, fields: dict[str, Any]) -> None:
         """Log an event that belongs to no thread."""
-        self._events.append(kernel_event(key, time, _POINTER, fields, version=version))
+        self._add(key, time, version, fields)
+
+    def _add(
+        self, key: tuple[int, int], time: int, version: int, fields: dict[str, Any], row: Row | None = None
+    ) -> None:  # fmt: skip
+        """Numbers come from any program: where a number does not fit, the event has its low bits."""
+        try:
+            event = kernel_event(key, time, _POINTER, fields, version=version, cut=True)
+        except Exception as error:
+            count_unwritten(self._unwritten, shown_hook(key[0] << 8 | key[1]), error)
+            return
+        if row is not None:
+            event.pid, event.tid, event.cpu = signed(row.pid), signed(row.tid), row.cpu
+        self._events.append(event)
 
     def _taken(self) -> Events:
         made, self._events = self._events, []
-        return Events.joined([encoded([e for e in made if e.cpu == cpu], cpu) for cpu in {e.cpu for e in made}])
+        found = Events.joined([encoded([e for e in made if e.cpu == cpu], cpu) for cpu in {e.cpu for e in made}])
+        found.unwritten += self._unwritten
+        self._unwritten = Counter()
+        return found
 
 
 def signed(number: int) -> int:

@@ -43,12 +43,20 @@ class Output:
             writer.patience = seconds
 
     def put(self, events: Events) -> None:
-        """Write ``events``, which are in the order of their processors and of time."""
+        """Write ``events``, which are in the order of their processors and of time. Events that could not be made count
+        as lost, and so do those of a processor that the session has no room for."""
+        lost = events.unwritten.total()
         for cpu, data, sizes in events.by_processor():
-            self._writer(cpu).write_many(data, sizes.astype("u4"))
+            try:
+                writer = self._writer(cpu)
+            except EtwError:
+                lost += len(sizes)
+            else:
+                writer.write_many(data, sizes.astype("u4"))
+        self.lost(lost)
 
     def lost(self, number: int) -> None:
-        """Count events that the kernel dropped."""
+        """Count events that the kernel dropped, or that could not be written."""
         if number:
             self._writer(next(iter(self._writers), 0)).count_lost(number)
 

@@ -96,7 +96,7 @@ class ProcessCounters:
         return encoded([self._event(_RUNDOWN, one, now) for _, one in sorted(self._known.items())], self._cpu)
 
     def _event(self, kind: int, counters: dict[str, int], time: int) -> Event:
-        return kernel_event((PROCESS, kind), time, 8, counters, version=2, pid=counters["ProcessID"])
+        return kernel_event((PROCESS, kind), time, 8, counters, version=2, pid=counters["ProcessID"], cut=True)
 
     def close(self) -> None:
         self.stream.close()

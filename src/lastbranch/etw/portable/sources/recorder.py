@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -16,6 +18,7 @@ from ....capture.procfs import memory_kb
 from ....closing import on_failure
 from ....formats.etl.kernel import PERF_INFO, SESSION, kernel_event
 from ....formats.etl.profile.session_events import SessionEvents
+from ....formats.etl.profile.supplement_events import supplement_event
 from ....formats.etl.single_event import Event
 from ....model import Clock, Machine, Profile, SampleBatch
 from ...status import EtwError
@@ -23,13 +26,13 @@ from ..clock import Clock as SessionClock
 from ..enable_map import WORDS, kinds_of
 from .call_branches import CSWITCH, CallBranches
 from .configuration import SourceConfiguration
-from .event_words import Events, Ints, encoded
+from .event_words import Events, Ints, encoded, made_or_counted, shown_hook, unwritten_name
 from .joint_events import Feed, TracepointFollower
 from .kinds import Raw
 from .perf_records import FOREVER, Ticks
 from .plan import COUNTERS, FOLLOWERS, TASKS, StreamPlan, names_of, plan_streams
 from .process_counters import ProcessCounters
-from .ring_stream import Counters, Stream
+from .ring_stream import Counters, Round, Stream
 from .tasks import Tasks
 
 __all__ = ["Recorder", "mask_event"]
@@ -97,7 +100,7 @@ class Output(Protocol):
     """Takes the events. Those of a processor come in the order of their times."""
 
     def put(self, events: Events) -> None:
-        """Write events, which are in the order of their processors."""
+        """Write events, which are in the order of their processors; count those that could not be made as lost."""
 
     def lost(self, number: int) -> None:
         """Count events that the kernel dropped."""
@@ -129,6 +132,7 @@ class Recorder:
         self._intervals: Mapping[int, int] = {}
         self._floor = self._newest = 0
         """Ticks: no event is written as earlier than the first; the second is the time of the newest event."""
+        self._unwritten: Counter[str] = Counter()
 
     def _moment(self) -> int:
         """Now, in ticks; no event is written as earlier than this any more."""
@@ -262,26 +266,29 @@ class Recorder:
         if self._tasks is not None:
             took = self._tasks.stream.round(until)
             lost += took.lost
-            parts.append(self._tasks.of(took, self._floor))
+            parts.append(self._made("Process, Thread and Image", took, self._tasks))
         if self._processes is not None:
             took = self._processes.stream.round(until)
             lost += took.lost
-            parts.append(self._processes.of(took, self._floor))
+            parts.append(self._made("Process/PerfCtr", took, self._processes))
         feeds: dict[type[TracepointFollower], list[Feed]] = {}
         for one in self._streams.values():
             took = one.stream.round(until)
             lost += took.lost
             if len(took.samples):
-                batch = took.samples
-                ns = batch.time
+                batch, ns = took.samples, took.samples.time
                 batch.columns["time"] = ticks = np.maximum(self._ticks(ns), self._floor)
                 if one.wanted.follower is None:
-                    triggered = self._triggered(one.wanted, batch, ns, ticks)
-                    parts += [one.wanted.convert(batch, ticks), triggered]
+                    shown, number = shown_hook(one.wanted.hook), len(batch)
+                    triggered = made_or_counted(shown, 0, partial(self._triggered, one.wanted, batch, ns, ticks))
+                    parts += [made_or_counted(shown, number, partial(one.wanted.convert, batch, ticks)), triggered]
                 else:
                     feed = Feed(one.wanted.tracepoint, batch, ticks, Raw(batch, one.wanted.fields))
                     feeds.setdefault(one.wanted.follower, []).append(feed)
-        parts += [self._followers[kind].events(feed) for kind, feed in feeds.items() if kind in self._followers]
+        for kind, mine in feeds.items():
+            if kind in self._followers:
+                rows = sum(len(feed.batch) for feed in mine)
+                parts.append(made_or_counted(kind.__name__, rows, partial(self._followers[kind].events, mine)))
         if until != FOREVER:
             self._floor = max(self._floor, self._ticks.of(until))
         events = Events.joined(parts)
@@ -289,6 +296,10 @@ class Recorder:
         if lost:
             self._output.lost(lost)
         return len(events)
+
+    def _made(self, kind: str, took: Round, of: Tasks | ProcessCounters) -> Events:
+        """The events that ``of`` makes of a round."""
+        return made_or_counted(kind, len(took.at), lambda: of.of(took, self._floor))
 
     def _triggered(self, stream: StreamPlan, batch: SampleBatch, ns: Ints, ticks: Ints) -> Events:
         """The branch records that samples of ``stream`` at ``ns`` trigger."""
@@ -309,15 +320,16 @@ class Recorder:
             self.round(FOREVER)
             self._output.lost(sum(stream.unreported_losses() for stream in streams))
             now = self._moment()
-            if self._tasks is not None:
-                self._write(self._tasks.end(now))
-            if self._processes is not None:
-                self._write(self._processes.end(now))
-            for follower in self._followers.values():
-                self._write(follower.end(now))
+            for listed in (self._tasks, self._processes, *self._followers.values()):
+                if listed is not None:
+                    self._write(made_or_counted(type(listed).__name__, 1, partial(listed.end, now)))
             self._write_events(interval_events(self._names, self._intervals, {}, now, end=True))
             self._write_counter_names(now)
             self._write_events([mask_event(self._configuration.masks, now, end=True)])
+            self._write_events(
+                supplement_event("Lost", now, {"Name": unwritten_name(kind), "Count": number})
+                for kind, number in (+self._unwritten).items()
+            )
         finally:
             self.close()
 
@@ -337,6 +349,8 @@ class Recorder:
         self._write(encoded(events, self._host.cpus[0]))
 
     def _write(self, events: Events) -> None:
+        self._unwritten += events.unwritten
         if len(events):
             self._newest = max(self._newest, int(events.time.max()))
+        if len(events) or events.unwritten:
             self._output.put(events)

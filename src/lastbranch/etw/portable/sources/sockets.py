@@ -99,10 +99,16 @@ class Sockets(TracepointFollower):
         self, group: int, kind: int, row: Row, family: int, key: int, known: _Socket | None, pid: int, size: int
     ) -> None:  # fmt: skip
         wide = family == _INET6
-        address = IPv6Address if wide else IPv4Address
-        none = bytes(16 if wide else 4)
-        one = known or _Socket(none, none, 0, 0, pid)
+        one = known or _Socket(b"", b"", 0, 0, pid)
         self.log((group, kind + _V6_BEGINS * wide), row, 1 if wide else 2, {
-            "ProcessID": pid, "size": size, "daddr": str(address(one.remote)), "saddr": str(address(one.local)),
+            "ProcessID": pid, "size": size, "daddr": _address(one.remote, wide), "saddr": _address(one.local, wide),
             "dport": one.remote_port, "sport": one.local_port, "connid": key & (1 << 64) - 1,
         })  # fmt: skip
+
+
+def _address(raw: bytes, wide: bool) -> str:
+    """An address of the family that an event is of. A socket may change from IPv6 to IPv4 (IPV6_ADDRFORM): the address
+    is in the last bytes then. An address that is not known is 0."""
+    if wide:
+        return str(IPv6Address(raw if len(raw) == 16 else bytes(16)))
+    return str(IPv4Address(raw[-4:] if len(raw) >= 4 else bytes(4)))

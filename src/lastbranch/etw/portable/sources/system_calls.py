@@ -56,6 +56,9 @@ _STATUSES = {
 _UNSUCCESSFUL = 0xC0000001
 _LONGEST = 4096
 _MOST_FILES = 1 << 16
+_MOST_KEYS = 1 << 18
+"""Paths, views, files, ends of heaps, and calls that have not returned. With more of a kind all are forgotten, and
+known again when they are used next."""
 
 _PATHS = {"open": (-1, 0, 1), "creat": (-1, 0, -1), "openat": (0, 1, 2), "openat2": (0, 1, -1),
           "unlink": (-1, 0, -1), "unlinkat": (0, 1, -1), "rename": (-1, 0, -1), "renameat": (0, 1, -1),
@@ -131,7 +134,7 @@ class SystemCalls(TracepointFollower):
         self._views: dict[tuple[int, int], tuple[int, int, int]] = {}
         """(process, address) -> bytes, FileKey and offset of a view of a file."""
         self._breaks: dict[int, int] = {}
-        self._number = 0
+        self._number = self._paths = 0
         self._found: dict[tuple[int, int], str] = {}
         """(thread, time) of a row of this round -> the path that it is about."""
         self._last_use: dict[tuple[str, int, int], int] = {}
@@ -195,6 +198,13 @@ class SystemCalls(TracepointFollower):
         for call in self._calls.values():
             if call.name in _OPENS and call.file is None:
                 self._opening(call, self._found.get((call.row.tid, call.row.time), ""))
+        self._forget()
+
+    def _forget(self) -> None:
+        """Programs decide how many there are; nothing of it may grow without end."""
+        for table in (self._keys, self._views, self._breaks, self._calls, self._files):
+            if len(table) > _MOST_KEYS:
+                table.clear()
 
     # -- files
 
@@ -318,7 +328,8 @@ class SystemCalls(TracepointFollower):
         if not path:
             return 0
         if path not in self._keys:
-            self._keys[path] = 0xFFFE << 48 | (len(self._keys) + 1) << 4
+            self._paths += 1
+            self._keys[path] = 0xFFFE << 48 | self._paths << 4
             if "file name" in self.kinds:
                 self.log((FILE_IO, _FILE_CREATE), row, 2, {"FileKey": self._keys[path], "FileName": path})
         return self._keys[path]

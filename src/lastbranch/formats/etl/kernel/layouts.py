@@ -609,20 +609,29 @@ def kernel_layout(key: Key, version: int) -> Layout | None:
     return None if versions is None else newest(versions, version)
 
 
-def kernel_event(key: Key, time: int, pointer: int, fields: dict[str, Any], *, version: int, pid: int = 0) -> Event:
+def kernel_event(
+    key: Key, time: int, pointer: int, fields: dict[str, Any], *, version: int, pid: int = 0, cut: bool = False
+) -> Event:
     """The event of a kernel group, or of a classic GUID, with its payload from ``fields``; missing ones are 0.
 
     ``pointer``: 4 or 8. The event becomes a 64-bit event if a value needs 64 bits, like an address of a 64-bit process
-    in a 32-bit session. FormatError for a value that its field cannot hold.
+    in a 32-bit session. FormatError for a value that its field cannot hold; with ``cut`` integers have the low bits
+    that fit.
     """
     declared = kernel_layout(key, version)
     assert declared is not None, key
     group, type_ = key
+    whole = dict.fromkeys(declared.names, 0) | fields
     try:
-        payload = declared.encode(dict.fromkeys(declared.names, 0) | fields, pointer)
+        try:
+            payload = declared.encode(whole, pointer)
+        except ValueError:
+            if pointer == 4:
+                return kernel_event(key, time, 8, fields, version=version, pid=pid, cut=cut)
+            if not cut:
+                raise
+            payload = declared.encode(whole, pointer, cut=True)
     except ValueError as error:
-        if pointer == 4:
-            return kernel_event(key, time, 8, fields, version=version, pid=pid)
         raise FormatError(f"a field cannot be written: {error}", field=str(key)) from error
     wide = pointer == 8
     if isinstance(group, int):

@@ -92,14 +92,18 @@ class Layout:
             found[REST] = bytes(data[at:end])
         return found
 
-    def encode(self, values: Mapping[str, Any], pointer: int) -> bytes:
-        """The payload of ``values``; fields that are missing are left out. ValueError for a value out of range."""
+    def encode(self, values: Mapping[str, Any], pointer: int, *, cut: bool = False) -> bytes:
+        """The payload of ``values``; fields that are missing are left out. ValueError for a value out of range, but
+        with ``cut`` integers have the low bits that fit."""
         made = []
         for field in self.fields:
             if any(name in values for name in field.names):
                 try:
                     value = tuple(values[name] for name in field.names) if field.type.parts else values[field.name]
-                    made.append(field.type.encode(value, pointer))
+                    if cut and isinstance(value, int) and type(field.type) is Scalar:
+                        made.append(field.type.low_bits(value, pointer))
+                    else:
+                        made.append(field.type.encode(value, pointer))
                 except struct.error as error:
                     raise ValueError(f"{field.name}: {values.get(field.name)!r} does not fit") from error
                 except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:

@@ -161,6 +161,11 @@ class Scalar(FieldType):
     def encode(self, value: Any, pointer: int) -> bytes:
         return pack_number(_struct(self.order + self.code_for(pointer)), value)
 
+    def low_bits(self, value: int, pointer: int) -> bytes:
+        """The low bits of an integer that does not fit, as C stores them."""
+        size = struct.calcsize(self.order + self.code_for(pointer))
+        return (value & (1 << 8 * size) - 1).to_bytes(size, "little" if self.order == "<" else "big")
+
 
 class _Float(Scalar):
     """A NaN keeps its bits: converting between the widths would make a signalling one quiet."""
