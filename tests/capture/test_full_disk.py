@@ -12,7 +12,9 @@ import pytest
 
 from capture_tools import needs_ptrace
 from command_line import Ran
+from lastbranch.capture import Request, Target, hardware
 from lastbranch.capture.overflow import Overflow
+from lastbranch.capture.traceable import CollectorError
 from lastbranch.model.atomic_output import PartFile
 
 Run = Callable[..., Ran]
@@ -88,3 +90,16 @@ def test_a_recording_on_a_full_disk_is_whole(name: str, run: Run, small: Path, e
     info = run("info", place)
     assert (info.code, "cut off" in info.out + info.err) == (0, False)
     assert run("verify", place).code == 0
+
+
+def test_what_the_hardware_recorder_has_written_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(target: object, wanted: object, path: str, **_: object) -> None:
+        Path(path).write_bytes(b"records")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(hardware, "collect_hardware", full)
+    with pytest.raises(CollectorError, match="No space left on device; it ended there") as error:
+        hardware.record_hardware(["true"], Request(Target(0)), str(tmp_path / "a.data"))
+    (kept,) = tmp_path.iterdir()
+    assert kept.read_bytes() == b"records"
+    assert str(kept) in str(error.value.hint)

@@ -23,6 +23,7 @@ from ..model.atomic_output import PartFile
 from ..opening import FileSource
 from .foreign_binaries import ForeignBinaries
 from .launch import Interruptions, Launched, held_signals, launch
+from .overflow import FULL
 from .perf_events.event_set import (
     PAGES,
     EventRefused,
@@ -42,8 +43,8 @@ from .perf_events.refusals import Attempt, EventUnavailable
 from .perf_events.synthesis import features_of, kernel_records, late_build_ids, process_records, tasks_of
 from .perf_events.syscall import CLOCK
 from .process_groups import ProcessGroup
-from .recording import save
-from .traceable import describe_exec
+from .recording import keep, save
+from .traceable import CollectorError, describe_exec
 
 __all__ = [
     "HardwareSummary", "Recording", "Request", "Target", "collect_hardware", "describe_hardware", "negotiated",
@@ -278,9 +279,15 @@ def record_hardware(
     or a selection that makes no sense, `RunError` where the command cannot be executed.
     """
     with held_signals(), PartFile(output) as spill:
-        summary = collect_hardware(
-            target, wanted, spill.path, duration=duration, kernel=kernel, began=lambda pid: growing(spill.file)
-        )
+        try:
+            summary = collect_hardware(
+                target, wanted, spill.path, duration=duration, kernel=kernel, began=lambda pid: growing(spill.file)
+            )
+        except OSError as error:
+            if error.errno not in FULL:
+                raise
+            said = f"the recording cannot be written: {error.strerror}; it ended there"
+            raise CollectorError(said, hint=keep(spill, output)) from error
         save(spill, output, lambda profile: describe_hardware(profile, summary))
         return summary
 

@@ -31,7 +31,7 @@ from .traceable import CollectorError, RunError
 if TYPE_CHECKING:
     from ..model import Profile
 
-__all__ = ["collect", "describe", "notes_of", "record", "save"]
+__all__ = ["collect", "describe", "keep", "notes_of", "record", "save"]
 
 Say = Callable[[str], None]
 _EMPTY = 4096
@@ -255,7 +255,7 @@ def save(
         with interruptible() if interrupts else nullcontext():
             _convert(f"/proc/self/fd/{spill.file.fileno()}", output, describe)
     except BaseException as error:
-        hint = _kept(spill, output)
+        hint = keep(spill, output)
         if isinstance(error, LastbranchError | OSError | KeyboardInterrupt):
             why = (error.strerror if isinstance(error, OSError) else str(error)) or "interrupted"
             raise CollectorError(f"{output} cannot be written: {why}", hint=hint) from error
@@ -291,7 +291,7 @@ def _convert(spill: str, output: str, describe: Callable[[Profile], None]) -> No
         part.give(name)
 
 
-def _kept(spill: PartFile, output: str) -> str:
+def keep(spill: PartFile, output: str) -> str:
     """Keep the recording beside ``output`` or in the folder for temporary files; a sentence that says where."""
     names = [f"{unused_name(os.path.join(folder, os.path.basename(output)), 'unsaved')}.data" for folder in (
         os.path.dirname(output), os.path.dirname(spill.path)
