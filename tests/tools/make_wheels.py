@@ -146,7 +146,7 @@ def results_of_kernels(wheel: Path, tag: str, zig: list[str], folder: Path) -> s
 
 def installed(archive: Path, python: Path, compiled: bool, *options: str) -> list[str]:
     """Install a wheel or source distribution; what the demo's capture counts. Ends the program for another form."""
-    run(python, "-m", "pip", "install", "--quiet", *options, archive)
+    run(python, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", *options, archive)
     form = run(python, "-m", "lastbranch", "--version", "-v", cwd=python.parent).splitlines()[-1]
     if ("ABI" in form) != compiled:
         sys.exit(f"{archive.name} uses another form: {form}")
@@ -202,8 +202,10 @@ def main() -> None:
     if here and "manylinux_2_17_x86_64" in wheels:
         venv.create(work / "venv", with_pip=True)
         python = work / "venv" / "bin" / "python"
+        needed = ROOT / "requirements" / "package.txt"
+        run(python, "-m", "pip", "install", "--quiet", "--require-hashes", "--requirement", needed)
         counted = installed(wheels["manylinux_2_17_x86_64"], python, True)
-        if installed(sdist, python, bool(build.compiler()), "--force-reinstall", "--no-deps") != counted:
+        if installed(sdist, python, bool(build.compiler()), "--force-reinstall", "--no-build-isolation") != counted:
             sys.exit(f"{sdist.name} counts otherwise than the wheel")
         print(f"{sdist.name} and the wheel for this machine: installed, and the demo's capture counted")
     shutil.rmtree(work)

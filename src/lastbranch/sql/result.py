@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 import weakref
 from collections.abc import Iterator
 from functools import partial
@@ -123,7 +124,9 @@ class Result:
     def arrow(self) -> Any:
         """The rows that are left as a pyarrow ``Table``. Raises `UnavailableError` where pyarrow is not installed."""
         frame_library("pyarrow")
-        with self._database.failures():
+        with self._database.failures(), warnings.catch_warnings():
+            # DuckDB 2 would rather run the query anew, without a copy of its rows: some may have been read already.
+            warnings.filterwarnings("ignore", "Arrow output on a DB-API result", UserWarning)
             connection: Any = self._connection
             named = hasattr(connection, "to_arrow_table")  # since DuckDB 2.0
             return connection.to_arrow_table() if named else connection.fetch_arrow_table()
