@@ -23,12 +23,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capture_tools import FREESTANDING, build, needs_ptrace, needs_walk, record
+from capture_tools import FREESTANDING, build, children, needs_ptrace, needs_walk, record
 from command_line import run_cli
 from lastbranch import native
 from lastbranch.capture import ptrace
 from lastbranch.capture.options import Summary
-from lastbranch.capture.procfs import Rights
+from lastbranch.capture.procfs import Rights, program_of, rights_of
 from lastbranch.capture.ptrace import ticking
 from lastbranch.capture.software import burst_runner, engine_choice
 from lastbranch.capture.software.burst_runner import BurstRunner, NoBurst, SharedProcessor
@@ -38,6 +38,7 @@ from lastbranch.capture.software.run_ahead import Comparison, Foreseen, RunAhead
 from lastbranch.capture.software.tree import Thread
 from lastbranch.lbr import KIND
 from traced_program import halt, in_main_loop
+from waiting import until
 
 pytestmark = [needs_ptrace, needs_walk]
 SOFTWARE = ("--engine", "software", "--duty", "50", "--period", "1000000")
@@ -406,14 +407,64 @@ def test_where_our_rights_are_not_known_no_code_is_executed_here(
 
 @pytest.mark.parametrize(
     "less",
-    [{"uids": b"1\t1\t1\t1"}, {"uids": b"0\t1\t0\t0"}, {"capabilities": 1}, {"capabilities": 0xE}, {"filtered": True}],
+    [
+        {"ids": (b"1\t1\t1\t1", b"0\t0\t0\t0")},
+        {"ids": (b"0\t1\t0\t0", b"0\t0\t0\t0")},
+        {"ids": (b"0\t0\t0\t0", b"0\t0\t0\t1")},
+        {"groups": frozenset((4,))},
+        *({"capabilities": tuple(0xF ^ (n == part) for n in range(5))} for part in range(5)),
+        {"capabilities": (0x1E,) * 5},
+        {"gains_none": True},
+        {"filters": (2, 1)},
+        {"user_namespace": "user:[2]"},
+        {"files": ("mnt:[2]", "/")},
+        {"files": ("mnt:[1]", "/jail")},
+        {"label": b"docker-default (enforce)"},
+    ],
 )
 def test_a_thread_has_as_many_rights_only_if_it_has_all(less: dict[str, Any]) -> None:
-    ours = Rights(b"0\t0\t0\t0", 0xF, False)
+    ours = Rights(
+        (b"0\t0\t0\t0", b"0\t0\t0\t0"), frozenset((0, 4)), (0xF,) * 5, False, (0, 0), "user:[1]", ("mnt:[1]", "/"),
+        b"unconfined",
+    )  # fmt: skip
     assert ours.within(ours)
-    assert ours.within(ours._replace(capabilities=0x1F))
+    assert ours.within(ours._replace(capabilities=(0x1F,) * 5, groups=frozenset((0, 4, 7))))
+    assert ours._replace(gains_none=True, filters=(2, 1)).within(ours)
+    capable = ours._replace(capabilities=((1 << 41) - 1,) * 5)
+    assert ours.within(capable._replace(groups=frozenset(), files=("mnt:[2]", "/jail"))), "it may go there"
     assert not ours.within(ours._replace(**less))
     assert not ours.within(None)
+
+
+@pytest.mark.parametrize(
+    ("command", "as_many"),
+    [
+        pytest.param("", True, id="nothing"),
+        pytest.param("setpriv --no-new-privs", False, id="no new privileges, as in a service of systemd"),
+        pytest.param("setpriv --bounding-set=-net_raw --inh-caps=-all", False, id="a bounding set"),
+        pytest.param("setpriv --regid=65534 --clear-groups", False, id="another group"),
+        pytest.param("setpriv --reuid=65534", False, id="another user"),
+        pytest.param("unshare -Ur", False, id="a user namespace"),
+        pytest.param("bwrap --die-with-parent --dev-bind / /", False, id="bwrap"),
+    ],
+)  # fmt: skip
+def test_what_restricts_a_process_is_seen(command: str, as_many: bool) -> None:
+    words = command.split()
+    if words and (shutil.which(words[0]) is None or subprocess.run([*words, "true"], capture_output=True).returncode):
+        pytest.skip(f"{command}: not possible here")
+    with subprocess.Popen([*words, "sleep", "1000"]) as process:
+        try:
+            at = process.pid
+            until(lambda: "sleep" in map(program_name, (at, *children(at))))
+            ours, (its, *_) = rights_of("self"), [pid for pid in (at, *children(at)) if program_name(pid) == "sleep"]
+            assert ours is not None
+            assert ours.within(rights_of(its)) == as_many
+        finally:
+            process.kill()
+
+
+def program_name(pid: int) -> str:
+    return Path(program_of(pid)).name
 
 
 def test_without_breakpoints_an_attached_process_has_what_can_be_foreseen(

@@ -6,6 +6,7 @@ with a process or thread id read the file themselves.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from array import array
@@ -107,32 +108,77 @@ def status_of(pid: int | str, name: str) -> str:
 
 
 class Rights(NamedTuple):
-    """What a thread may do: its user ids, its effective capabilities, and whether its system calls are filtered."""
+    """What a thread may do, as far as /proc tells: restrictions by Landlock it does not."""
 
-    uids: bytes
-    capabilities: int
-    filtered: bool
+    ids: tuple[bytes, bytes]
+    """User and group ids: real, effective, saved, of the file system."""
+    groups: frozenset[int]
+    """Of which it is a member."""
+    capabilities: tuple[int, ...]
+    """Inheritable, permitted, effective, bounding and ambient ones."""
+    gains_none: bool
+    """No program that it executes has more rights (PR_SET_NO_NEW_PRIVS). A sandbox that needs no rights begins so."""
+    filters: tuple[int, int]
+    """Of its system calls (seccomp): the mode, and how many."""
+    user_namespace: str
+    """In which its capabilities hold."""
+    files: tuple[str, str]
+    """Its mount namespace and root."""
+    label: bytes
+    """Of the security module (SELinux, AppArmor, Smack); empty without one."""
 
     def within(self, other: Rights | None) -> bool:
         """Whether the ``other`` may do all that this one may."""
         return (
             other is not None
-            and other.uids == self.uids
-            and not self.capabilities & ~other.capabilities
-            and self.filtered >= other.filtered
+            and other.ids == self.ids
+            and (other.groups >= self.groups or other.is_capable_of(_SETGID))
+            and not any(mine & ~theirs for mine, theirs in zip(self.capabilities, other.capabilities, strict=True))
+            and self.gains_none >= other.gains_none
+            and other.filters in (self.filters, (0, 0))
+            and other.user_namespace == self.user_namespace
+            and (other.files == self.files or other.is_capable_of(_SYS_ADMIN))
+            and other.label == self.label
         )
 
+    def is_capable_of(self, what: int) -> bool:
+        """Whether it has the capability of that number, in its user namespace."""
+        return bool(self.capabilities[_EFFECTIVE] >> what & 1)
 
-_RIGHTS = re.compile(rb"^(Uid|CapEff|Seccomp):\s*(.*)", re.M)
+
+_CAPABILITIES = (b"CapInh", b"CapPrm", b"CapEff", b"CapBnd", b"CapAmb")
+_EFFECTIVE, _EFFECTIVE_ID = 2, 1
+_SETGID, _SYS_ADMIN = 6, 21
+"""With CAP_SETGID a thread may join any group, with CAP_SYS_ADMIN any mount namespace of its user namespace."""
+_RIGHTS = re.compile(rb"^(Uid|Gid|Groups|NoNewPrivs|Seccomp|Seccomp_filters|Cap\w\w\w):[ \t]*(.*)", re.M)
 
 
 def rights_of(tid: int | str) -> Rights | None:
     """Those of a thread; ``None`` where they cannot be read."""
     try:
         found = dict(_RIGHTS.findall(read_once(f"/proc/{tid}/status")))
-        return Rights(found[b"Uid"], int(found[b"CapEff"], 16), found.get(b"Seccomp", b"0") != b"0")
+        return Rights(
+            (found[b"Uid"], found[b"Gid"]),
+            frozenset(map(int, (*found[b"Groups"].split(), found[b"Gid"].split()[_EFFECTIVE_ID]))),
+            tuple(int(found[name], 16) for name in _CAPABILITIES),
+            found.get(b"NoNewPrivs", b"0") != b"0",
+            (int(found.get(b"Seccomp", b"0")), int(found.get(b"Seccomp_filters", b"0"))),
+            os.readlink(f"/proc/{tid}/ns/user"),
+            (os.readlink(f"/proc/{tid}/ns/mnt"), os.readlink(f"/proc/{tid}/root")),
+            _label_of(tid),
+        )
     except (OSError, KeyError, ValueError):
         return None
+
+
+def _label_of(tid: int | str) -> bytes:
+    """Of the security module that says one. Raises `OSError`."""
+    try:
+        return read_once(f"/proc/{tid}/attr/current").rstrip(b"\0\n")
+    except OSError as error:
+        if error.errno in (errno.EINVAL, errno.ENOENT):  # none of them has labels
+            return b""
+        raise
 
 
 def process_of(tid: int) -> int:

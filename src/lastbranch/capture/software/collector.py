@@ -64,8 +64,9 @@ _MOST_STOPS = 0.02
 _ALWAYS_FOLLOWED = 100
 """The first so many new threads, on busy machines, too, where each costs more."""
 _FEWER_RIGHTS = (
-    "no bursts are foreseen of threads that may do less than the recorder (another user, fewer capabilities, filtered "
-    "system calls); --run-ahead always foresees them, too"
+    "no bursts are foreseen of threads that may do less than the recorder (another user, group, user namespace or "
+    "security label, fewer capabilities, no new privileges, filtered system calls); --run-ahead always foresees them, "
+    "too"
 )
 _TOO_FAST = "threads began faster than the duty limit allows to follow: of those that soon ended not all had bursts"
 _ATTACHING = 0.05
