@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import random
 import re
@@ -34,6 +35,7 @@ from lastbranch.capture.software import burst_runner, engine_choice
 from lastbranch.capture.software.burst_runner import BurstRunner, NoBurst, SharedProcessor
 from lastbranch.capture.software.bursts import Burst, BurstLimits
 from lastbranch.capture.software.engines import BlockStep, DebugRegisters, Engine, SingleStep
+from lastbranch.capture.software.kept_file import MemoryFiles
 from lastbranch.capture.software.run_ahead import Comparison, Foreseen, RunAhead
 from lastbranch.capture.software.tree import Thread
 from lastbranch.lbr import KIND
@@ -465,6 +467,19 @@ def test_what_restricts_a_process_is_seen(command: str, as_many: bool) -> None:
 
 def program_name(pid: int) -> str:
     return Path(program_of(pid)).name
+
+
+def test_a_process_whose_files_cannot_be_opened_is_followed(running: Thread, monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(pid: int, mem: int) -> MemoryFiles:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(MemoryFiles, "of", none)
+    runner = BurstRunner(
+        BlockStep(DebugRegisters()), BurstLimits(50, seconds=10), SharedProcessor(), ahead=ahead()
+    )  # fmt: skip
+    burst, _ = runner.run(running, lambda status: False)
+    assert len(burst) >= 50
+    assert not isinstance(burst, Foreseen)
 
 
 def test_without_breakpoints_an_attached_process_has_what_can_be_foreseen(

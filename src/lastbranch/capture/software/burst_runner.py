@@ -275,8 +275,12 @@ class BurstRunner:
             return None
         if not self._may_execute(thread):
             return None
+        try:
+            files = process.files
+        except OSError:  # too many are open, or it has just ended
+            return None
         found = ahead.burst(
-            thread.tid, process.files, limits, alone=process.alone, space=process.space_number
+            thread.tid, files, limits, alone=process.alone, space=process.space_number
         )  # fmt: skip
         self.compared.foreseen += found is not None
         if ahead.met_fault:
