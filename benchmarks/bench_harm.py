@@ -9,6 +9,13 @@ processes of which the CPU time is known the third.
 
 ``pauses``: the longest time in ms in which a thread makes no step, alone, recorded, and how much longer the second is;
 the share of time in pauses in % that the recording states, and the one that was watched (--rounds 5).
+
+``signals``: what a signal costs a program that takes many, in microseconds: alone; under a tracer in C that only passes
+it on (`empty_tracer.c`), which the scheduler places, and on the program's processor; and recorded. The last number is
+the recorded one over that of the cheaper tracer.
+
+``short-processes``: bursts for each second of CPU time of a script of 3,600 processes, and of one long process, with
+default options; the first over the second; and how long the recorded script takes over the script alone.
 """
 
 from __future__ import annotations
@@ -110,7 +117,70 @@ def _stated(folder: Path, command: list[str]) -> list[float]:
     return [sum(known) / used, sampled / used, len(known) / len(mine)]
 
 
-ROWS: dict[str, Callable[[Path, int], dict[str, list[float]]]] = {"cpu-time": cpu_time, "pauses": pauses}
+def signals(folder: Path, rounds: int) -> dict[str, list[float]]:
+    """By kind of signal: microseconds a signal alone, traced apart and together, recorded, and the last quotient."""
+    takes, tracer = _built(folder, _PROGRAMS / "takes.c"), _built(folder, _TRACER)
+    found: dict[str, list[list[float]]] = {kind: [] for kind in ("trap", "barrier", "divide")}
+    for _ in range(rounds):
+        for kind, rows in found.items():
+            command = [str(takes), kind, str(_SIGNALS)]
+            ways = [_wall(folder, [], [str(tracer), way], command) for way in ("alone", "apart", "together")]
+            ways.append(_wall(folder, [*_RECORD, str(folder / "x.data"), "--"], [str(tracer), "alone"], command))
+            each = [seconds * 1e6 / _SIGNALS for seconds in ways]
+            rows.append([each[0], *(more - each[0] for more in each[1:])])
+    medians = {kind: [median(column) for column in zip(*rows, strict=True)] for kind, rows in found.items()}
+    return {kind: [*row, row[3] / min(row[1], row[2])] for kind, row in medians.items()}
+
+
+def _built(folder: Path, source: Path) -> Path:
+    program = folder / source.stem
+    subprocess.run(["cc", "-O1", "-o", program, source], check=True)
+    return program
+
+
+def _wall(folder: Path, before: list[str], tracer: list[str], command: list[str]) -> float:
+    """Seconds that ``command`` takes."""
+    out = folder / "took"
+    quiet = subprocess.DEVNULL
+    subprocess.run([*before, *tracer, str(out), *command], check=True, stdout=quiet, stderr=quiet)
+    return int(out.read_text().split()[0]) / 1e9
+
+
+def short_processes(folder: Path, rounds: int) -> dict[str, list[float]]:
+    """Bursts a second of CPU time of the script and of the long process, their quotient, and the script's slowdown."""
+    tracer = _built(folder, _TRACER)
+    (folder / "harm.c").write_text(SOURCE)
+    subprocess.run(["cc", "-O1", "-pthread", "-o", folder / "harm", folder / "harm.c"], check=True)
+    script, long = ["sh", "-c", _MANY], [str(folder / "harm"), "threads", "1", "1", "3600000000"]
+    found = []
+    for _ in range(rounds):
+        alone = _wall(folder, [], [str(tracer), "alone"], script)
+        record = [*_RECORD, str(folder / "x.data"), "--"]
+        recorded = _wall(folder, record, [str(tracer), "alone"], script)
+        rates = [_burst_rate(folder, command) for command in (script, long)]
+        found.append([*rates, rates[0] / rates[1], recorded / alone])
+    return {"3,600 processes, one long one": [median(column) for column in zip(*found, strict=True)]}
+
+
+def _burst_rate(folder: Path, command: list[str]) -> float:
+    """Bursts for each second of CPU time."""
+    capture, used = folder / "x.data", folder / "used"
+    usage = [str(folder / "harm"), "usage", str(used), *command]
+    quiet = subprocess.DEVNULL
+    subprocess.run([*_RECORD, str(capture), "--", *usage], check=True, stdout=quiet, stderr=quiet)
+    bursts = {(int(tid), int(when)) for stream in lastbranch.open(capture).streams if "branch_from" in stream.columns
+              for batch in stream.batches() for tid, when in zip(batch.tid, batch.time, strict=True)}  # fmt: skip
+    return len(bursts) / (int(used.read_text()) / 1e6)
+
+
+_PROGRAMS, _TRACER = Path(__file__).parents[1] / "tests" / "programs", Path(__file__).parent / "empty_tracer.c"
+_RECORD = [sys.executable, "-m", "lastbranch", "record", "--engine", "software", "-o"]
+_SIGNALS = 60_000
+_MANY = "i=0; while [ $i -lt 1800 ]; do x=`expr $i + 1`; /bin/true; i=$((i+1)); done"
+
+ROWS: dict[str, Callable[[Path, int], dict[str, list[float]]]] = {
+    "cpu-time": cpu_time, "pauses": pauses, "signals": signals, "short-processes": short_processes,
+}  # fmt: skip
 
 
 def main() -> None:

@@ -49,6 +49,9 @@ _NOTHING = EVENT_STOP << 16 | signal.SIGTRAP << 8 | 0x7F
 """The status of a stop without a signal."""
 _SOONER = 4
 """The smallest part of a period between two draws."""
+_NEW_CODE = 16
+"""Most branches of a drawn burst that has to be followed through code that none was followed through: each takes as
+long as ten of known code, and there are as many bursts as their cost allows."""
 _KEPT = 64
 """Processes of which is known, between drawn bursts, what they have mapped."""
 _ENDED, _REFUSED = "the thread ended first", "the duty limit"
@@ -624,6 +627,8 @@ class Collector:
             weight, thread.first_weight = thread.first_weight or cpu, 0
             cpu = weight if drawn else cpu
             length, followed = self.lengths.next(self.summary.in_bursts)
+            if drawn and thread.process.successors is None:
+                followed = min(followed, _NEW_CODE)
             most = 0 if self.options.calls else length
             self.sideband.drain(self.out)  # the program may just have mapped code
             self.chains.begin(thread)
