@@ -7,12 +7,14 @@ import re
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from capture_tools import Recorded, build, needs_ptrace, record
+from capture_tools import Recorded, build, needs_ptrace, needs_walk, record
 from command_line import run_cli
+from lastbranch.capture import ptrace
 from lastbranch.capture.software.draws import Draws
 from waiting import until
 
@@ -50,6 +52,15 @@ def test_a_program_that_takes_signals_is_not_stopped_at_each(kind: str, folder: 
     done = record(tmp_path / "it.tb5", *SOFTWARE, "--", build(folder, "takes"), kind, "60000")
     assert (done.code, done.out) == (0, b"60000\n"), done.err
     assert other_stops(done.path) < 60000 / 4
+
+
+@pytest.mark.parametrize("kind", ["trap", "barrier", "divide"])
+def test_a_program_that_is_traced_all_the_time_takes_its_signals(kind: str, folder: Path, tmp_path: Path) -> None:
+    """With --no-follow it cannot be let go."""
+    words = ("--no-follow", "none", "--frequency", "100", "--", build(folder, "takes"), kind, "5000", "50000")
+    done = record(tmp_path / "it.tb5", *SOFTWARE, *words)
+    assert (done.code, done.out) == (0, b"5000\n"), done.err
+    assert other_stops(done.path) >= 5000
 
 
 @pytest.mark.parametrize("kind", ["trap", "barrier", "divide", "timer"])
@@ -157,3 +168,23 @@ def test_a_draw_finds_what_runs_and_what_that_creates() -> None:
         until(lambda: not draws.any_left())
     assert draws.running() == []
     draws.close()
+
+
+@needs_walk
+def test_signals_at_whose_stops_there_is_nothing_to_do_are_passed_on_without_python() -> None:
+    sends = (
+        "import os, signal; signal.signal(10, lambda *_: None); input()\nfor _ in range(700): os.kill(os.getpid(), 10)"
+    )
+    waiting, passes, seen = ptrace.PassingSignals(), 1 << signal.SIGUSR1 - 1, []
+    with subprocess.Popen([sys.executable, "-c", sends], stdin=subprocess.PIPE) as child:
+        ptrace.seize(child.pid, 0)
+        assert child.stdin is not None
+        child.stdin.write(b"\n")
+        child.stdin.close()
+        while not seen or ptrace.stopped(seen[-1][1]):
+            with suppress(ptrace.Interrupted):
+                seen.append(waiting.wait(passes))
+        child.returncode = 0
+    assert seen == [(child.pid, 0)]
+    assert waiting.passed() == 700
+    assert waiting.passed() == 0

@@ -23,6 +23,7 @@ NOT_FUZZED = {
     "lb_ahead_free": "as lb_run_ahead",
     "lb_ahead_memory": "as lb_run_ahead, for tests",
     "lb_ahead_vectors": "as lb_run_ahead, for tests",
+    "lb_wait_passing": "waits for threads of a program (tests/capture/test_draws.py has many signals)",
     "lb_burst_records": "reads arrays of our own, of what a run found",
     "lb_watch_tracer": "waits for such a word, and sets the priority of a thread of ours",
     "lb_unwind_stack": "reads the memory of a traced thread, on one system (test_unwind_stack.py has any memory)",

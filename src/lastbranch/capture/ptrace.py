@@ -21,7 +21,7 @@ from .architectures import HERE
 __all__ = [
     "SyscallBatch", "CS", "DEBUG_REGISTER", "EFLAGS", "EVENT_CLONE", "EVENT_EXEC", "EVENT_FORK", "EVENT_STOP",
     "EVENT_VFORK", "EXITKILL", "FLAGS", "FOLLOW", "GENERAL", "Gone", "HW_BREAK", "Interrupted", "NEW_TASK", "ORIG_RAX",
-    "PC",
+    "PC", "PassingSignals",
     "Resumer", "Poke", "RESUME_FLAG", "RIP", "Registers", "STACK", "THREADS", "TICK", "TRACE_CALLS", "WORDS", "at_call",
     "compiled", "cont", "cont_to_call", "detach", "event_message", "event_of", "go_on_at", "interrupt", "is_64_bit",
     "is_fault", "listen", "next_stop", "poke_user", "refusal", "register_set", "registers", "reports", "restarts",
@@ -250,6 +250,33 @@ def wait(tid: int = -1) -> tuple[int, int]:
             raise Interrupted
         raise Gone(tid)
     return found, _status.value
+
+
+class PassingSignals:
+    """Waits as `wait` does for any task, and passes signals on at whose stops there is nothing to do: in the compiled
+    library, where there is one."""
+
+    def __init__(self) -> None:
+        self._library = native.library()
+        self._stops = ctypes.c_uint64()
+        self._stops_at = ctypes.c_void_p(ctypes.addressof(self._stops))
+        self._status_at = ctypes.c_void_p(ctypes.addressof(_status))
+
+    def wait(self, passes: int) -> tuple[int, int]:
+        """``passes``: those signals, bit n - 1 for signal n. `Interrupted` also after hundreds of them."""
+        if self._library is None or not passes:
+            return wait()
+        found: int = self._library.lb_wait_passing(self._status_at, passes, self._stops_at)
+        if found == -errno.EINTR:
+            raise Interrupted
+        if found < 0:
+            raise Gone(-1)
+        return found, _status.value
+
+    def passed(self) -> int:
+        """How many were passed on since this was last asked."""
+        stops, self._stops.value = self._stops.value, 0
+        return stops
 
 
 def reports(tid: int) -> bool:

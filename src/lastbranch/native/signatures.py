@@ -23,6 +23,8 @@ SIGNATURES: dict[str, str] = {
     "lb_branch_walk": "int pointer",
     "lb_watch_tracer": "nothing pointer u32 int i64",
     "lb_set_watch": "int pointer u32",
+    # pass_signals.c
+    "lb_wait_passing": "i64 pointer u64 pointer",
     # count_bound.c
     "lb_bound_count": f"i64 pointer i64 {'pointer ' * 4} i64 {'pointer i64 i64 ' * 3} pointer",
     "lb_bound_pages": f"i64 pointer i64 {'pointer ' * 3} i64 {'pointer i64 i64 ' * 2} pointer",

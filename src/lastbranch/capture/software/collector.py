@@ -103,12 +103,17 @@ class Collector:
         the program's signals."""
         self._draws: Draws | None = None
         """Since the program has been let go between bursts."""
-        self._may_draw = trigger.signals and not options.calls and not options.no_follow and not sideband.needs_stops
+        self._may_draw = (
+            bool(trigger.signals) and not options.calls and not options.no_follow and not sideband.needs_stops
+        )
         self._may_draw &= watched is None or not watched.searches
         self._next_draw, self._drawn_cpu, self._owed = 0.0, 0, 0
         """When the next draw is due, the CPU time at the last one, and ns of CPU time that no burst stands for yet."""
         self._let = set[int]()
         """Processes that were let go, and all that descend from them."""
+        self._waiting, self._lapsed = ptrace.PassingSignals(), set[int]()
+        """The second: threads whose burst has missed its deadline, the next stops of which may be ours."""
+        self._own_signals = sum(1 << n - 1 for n in signal.valid_signals() - trigger.signals - _STOPPING)
         self._creating = set[int]()
         """Threads that may have created a task before they were covered by `_draws`."""
         self._traced = ptrace.FOLLOW | (ptrace.EXITKILL if kills else 0) | (ptrace.TRACE_CALLS if options.calls else 0)
@@ -166,8 +171,9 @@ class Collector:
                     break
             if self._draws is not None and time.monotonic() >= self._next_draw:
                 self._draw(self._draws)
+            asked = time.process_time(), time.perf_counter()
             try:
-                tid, status = ptrace.wait()
+                tid, status = self._waiting.wait(self._passes)
             except ptrace.Interrupted:
                 if self._draws is None:
                     self._next_tick = 0.0
@@ -177,6 +183,8 @@ class Collector:
                     break
                 time.sleep(TICK / 4)  # there is nothing to wait for until `_tick` or `_draw` finds it
                 continue
+            finally:
+                self._passed(*asked)
             self._stopped_at, self._worked = time.perf_counter(), time.process_time()
             self._handle(tid, status)
         self._own_schedstat.close()
@@ -190,6 +198,22 @@ class Collector:
         self.summary.notes += self.chains.notes() + self.foreign.keep()
         self._note_processes()
         self._note_unseen()
+
+    @property
+    def _passes(self) -> int:
+        """The program's signals at whose stops there is nothing to do now."""
+        return 0 if self._draws is not None or self._lapsed or self.options.calls else self._own_signals
+
+    def _passed(self, worked: float, since: float) -> None:
+        """Account for the signals that were passed on while we waited, ``since`` then. Our CPU time was ``worked``."""
+        if stops := self._waiting.passed():
+            took = time.process_time() - worked + stops * self._report_time
+            took = min(took, time.perf_counter() - since)
+            self._stops.spend(took)
+            self.summary.in_stops += took
+            self.summary.stops += stops
+            if self._stops.left() <= 0 and self._draws is None:
+                self._begin_draws()
 
     def _tick(self, begun: float) -> None:
         self._next_tick = time.monotonic() + TICK
@@ -295,6 +319,7 @@ class Collector:
     def _recover(self, thread: Thread, status: int) -> None:
         """The first stop after a burst's deadline."""
         self.bursts.clean(thread)
+        self._lapsed.discard(thread.tid)
         if thread.leaves:
             self._let_go(thread, status)
             return
@@ -479,6 +504,7 @@ class Collector:
 
     def _gone(self, tid: int, status: int) -> None:
         thread = self.tree.remove(tid)
+        self._lapsed.discard(tid)
         if thread is not None and thread.drawn:
             self.trigger.disarm(thread)
             if thread.first_weight:
@@ -643,6 +669,8 @@ class Collector:
             if len(burst) and not burst.dropped:
                 self.sideband.reached(self.out, thread, when)
             self.chains.end(thread, burst)
+            if thread.timed_out:
+                self._lapsed.add(thread.tid)
             if drawn:
                 thread.leaves = True
                 if not burst.dropped and burst.status is None:

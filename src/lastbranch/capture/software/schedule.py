@@ -38,8 +38,8 @@ class Trigger(ABC):
     """Decides when threads get their bursts. This base has the parts that need no kernel event."""
 
     name: str
-    signals = False
-    """Whether a kernel event stops threads, and not a look at their CPU times."""
+    signals: frozenset[int] = frozenset()
+    """By which signals a kernel event may stop threads; none where their CPU times are looked at."""
 
     @abstractmethod
     def arm(self, thread: Thread, period: int) -> None:
@@ -111,7 +111,7 @@ class ClockTrigger(PollTrigger):
     signals. A thread that blocks all of these is interrupted, and so is one for which no file may be opened."""
 
     name = "cpu-clock"
-    signals = True
+    signals = frozenset((INTERNAL, signal.SIGURG, signal.SIGWINCH, signal.SIGIO))
 
     def __init__(self, *, ends_with_us: bool) -> None:
         """``ends_with_us``: the program is killed if we are."""
