@@ -86,6 +86,6 @@ def test_several_files_of_one_recording_state_each_time_once(tmp_path: Path) -> 
     done = record(tmp_path / "x.data", *OPTIONS, *words)
     files, charged = sorted(tmp_path.glob("x*.data*")), int(done.out) / 1e6
     each = [stated(open_profile(path)) for path in files]
-    assert len(each) > 1
+    assert len(each) > 1, done.err
     assert LEAST * charged < sum(each) < MOST * charged + 0.01
-    assert min(each[:-1]) > 0
+    assert sum(one > 0 for one in each) > 1

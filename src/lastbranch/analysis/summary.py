@@ -34,6 +34,7 @@ def summary(profile: Profile) -> dict[str, Any]:
         "streams": [_stream(stream) for stream in profile.streams],
         "processes": len(profile.processes),
         "threads": len(profile.threads),
+        "cpu_ns": _cpu_time(profile),
         "records": dict(profile.records),
         "lost": dict(profile.lost),
         "undecoded_bytes": {name: len(raw) for name, raw in profile.raw_features.items()},
@@ -41,6 +42,12 @@ def summary(profile: Profile) -> dict[str, Any]:
         "modules": _modules(profile),
         "damage": [_damage(damage) for damage in profile.damage],
     }
+
+
+def _cpu_time(profile: Profile) -> int | None:
+    """Of all processes that have one."""
+    known = [process.cpu_ns for process in profile.processes if process.cpu_ns is not None]
+    return sum(known) if known else None
 
 
 _CAPTURE = "file=name format host samples branch_entries=entries weight"

@@ -91,6 +91,7 @@ def _rows(t: dict[str, Any], limit: int) -> Iterator[tuple[str, str | int]]:
         yield f"stream {s['number']}", ", ".join(s["columns"])
     yield "processes", t["processes"]
     yield "threads", t["threads"]
+    yield "cpu time", f"{t['cpu_ns'] / 1e9:.3f} s" if t["cpu_ns"] is not None else ""
     from ..model import THROTTLES, counted
 
     frequent = sorted(t["records"].items(), key=lambda item: -item[1])

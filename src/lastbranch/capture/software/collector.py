@@ -144,6 +144,11 @@ class Collector:
         self._stopping = True
 
     @property
+    def processes(self) -> set[int]:
+        """Those that are recorded, whether they are traced at this moment or let go."""
+        return self._let | set(self.tree.processes)
+
+    @property
     def stopping(self) -> bool:
         return self._stopping
 

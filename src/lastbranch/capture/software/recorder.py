@@ -17,7 +17,7 @@ from ..perf_events.syscall import read_count
 from ..ptrace import ticking
 from ..switch_output import Switcher
 from ..traceable import check_machine, warnings_of
-from .attaching import warning_of_handlers
+from .attaching import threads_of, warning_of_handlers
 from .burst_choice import limits_of
 from .burst_runner import BurstRunner, SharedProcessor, ThreadsProcessor
 from .collector import Collector
@@ -82,7 +82,7 @@ def record_software(
             if switcher is not None and switcher.due(out.size) and not collector.stopping:
                 moment = now()
                 sideband.drain(out)
-                out.ran(times.running(traced.tasks()))
+                out.ran(times.running(_tasks(collector)))
                 out.flush()
                 out.switch(switcher.next_file(summary), moment)
 
@@ -102,13 +102,19 @@ def record_software(
         try:
             traced.run(collector, out, say)
             out.ran(times.ended())
-            out.ran(times.running(traced.tasks()))
+            out.ran(times.running(_tasks(collector)))
         finally:
             times.close()
             bursts.processor.close()
             sideband.close()
             out.flush()
         traced.check_end(collector.root_status, signals.last, summary)
+
+
+def _tasks(collector: Collector) -> Iterator[tuple[int, int]]:
+    """(pid, tid) of the threads that run."""
+    for pid in collector.processes:
+        yield from ((pid, tid) for tid in threads_of(pid))
 
 
 def _count_of(thread: Thread) -> Iterator[Ran]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
 from ..launch import Launched, exit_code, launch
@@ -11,7 +11,7 @@ from ..options import Summary, Targets
 from ..perf_events.cpu_times import CpuTimes
 from ..perf_events.syscall import more_files
 from ..traceable import check_program, describe_exec, describe_launch
-from .attaching import attach, describe_running, threads_of, warning_of_handlers
+from .attaching import attach, describe_running, warning_of_handlers
 from .collector import Collector
 from .group_sideband import open_group_sideband
 from .record_writer import RecordWriter, Sideband, now, open_sideband
@@ -44,11 +44,6 @@ class Traced:
             self.child = _launch(target, unblocked, self.tree)
             self.root = self.child.pid
             times.launched(self.root)
-
-    def tasks(self) -> Iterator[tuple[int, int]]:
-        """(pid, tid) of the threads that run."""
-        for pid in self.tree.processes:
-            yield from ((pid, tid) for tid in threads_of(pid))
 
     def sideband(self, time_period: int, graph: str, summary: Summary) -> Sideband:
         """The perf events of its threads; ``summary`` says which there are."""
