@@ -22,6 +22,8 @@ import lastbranch
 from document_reference import document_reference
 from etw_reference import etw_reference
 from lastbranch import analysis, etw, fleet, model
+from lastbranch.answers.catalogue import TABLE_KINDS
+from lastbranch.answers.columns import To
 from lastbranch.cli import VERBS, cli
 from lastbranch.fleet import schema as store
 from lastbranch.formats.etl import kernel_names
@@ -73,6 +75,25 @@ def columns() -> str:
         "csv and json: [observed counts and executions](../concepts/executions.md#where).",
     ]  # fmt: skip
     return "\n".join([*lines, ""])
+
+
+def answers() -> str:
+    lines = [
+        "# Columns of tables", "",
+        "Made from the declarations in `lastbranch.answers`. A table in a terminal has the titles, csv and json have",
+        "the keys. A dash: the terminal lacks the column. A table leaves out columns that are empty in all rows.",
+        "What follows time or executions has another title and key, where that is known: `share of time %`,",
+        "`share_of_time_percent` ([observed counts and executions](../concepts/executions.md#where)).", "",
+    ]  # fmt: skip
+    for kind in TABLE_KINDS:
+        lines += [f"## {kind.name[:1].upper()}{kind.name[1:]}", "", f"A row is {kind.row}.", ""]
+        lines += ["| title | key | unit | meaning |", "|---|---|---|---|"]
+        for c in kind.columns:
+            if c.to & To.VERBS:
+                title = f"`{c.title}`" if c.to & To.PEOPLE else "-"
+                lines.append(f"| {title} | `{c.key}` | {c.unit} | {_cell(c.meaning)} |")
+        lines.append("")
+    return "\n".join(lines)
 
 
 def api() -> str:
@@ -256,7 +277,7 @@ def fleet_store() -> str:
 
 
 PAGES = {
-    "cli.md": command_line, "columns.md": columns, "api.md": api, "etl-events.md": etl_events,
+    "cli.md": command_line, "columns.md": columns, "answers.md": answers, "api.md": api, "etl-events.md": etl_events,
     "../../src/lastbranch/tbrw/__init__.pyi": stub,
     "../../src/lastbranch/tbrw/c/tbrw.h": tbrw_h, "../../src/lastbranch/tbrw/c/tbrw_types.h": tbrw_types_h,
     "../../src/lastbranch/tbrw/c/samprec_shared.h": samprec_shared_h, "../../src/lastbranch/tbrw/c/exports.h": exports,

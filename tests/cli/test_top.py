@@ -26,7 +26,8 @@ from command_line import run_cli
 from growing_files import GrowingFile
 from lastbranch import demo
 from lastbranch.cli import top_tables
-from lastbranch.cli.top_tables import FUNCTIONS, ORDERS, Session, View, chosen_functions, function_rows, header
+from lastbranch.cli.output import objects
+from lastbranch.cli.top_tables import ORDERS, Session, View, chosen_functions, function_table, header
 from lastbranch.live import LiveCapture, RecorderState
 from lastbranch.opening import FileSource
 from lastbranch.symbols import SymbolOptions
@@ -96,14 +97,14 @@ def test_once_is_what_report_and_branches_say_of_the_file_it_writes(file: Growin
 
 
 def test_functions_are_sorted_by_each_order() -> None:
-    columns = ("samples", "now %", "change", "branches", "mispredicted %", "cycles")
+    columns = ("samples", "now_percent", "change", "branches", "mispredicted_percent", "cycles")
     with LiveCapture(FileSource(demo.capture()), SymbolOptions(), symfs=demo.symfs()) as live:
         session = Session(live, None)
         session.read()
         view = session.look()
         for order, name in zip(ORDERS, columns, strict=True):
-            found = function_rows(session, view, chosen_functions(session, view, event=0, order=order))
-            values = [row[FUNCTIONS.index(name)] or 0 for row in found]
+            found = function_table(session, view, chosen_functions(session, view, event=0, order=order))
+            values = [row[name] or 0 for row in objects(found)]
             assert len({*values}) > 1 or name == "change", "before the first interval there was nothing"
             assert values == sorted(values, reverse=True), order
 

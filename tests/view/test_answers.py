@@ -23,9 +23,9 @@ from lastbranch.model import SampleFilter
 from lastbranch.symbols import SymbolOptions
 from lastbranch.view import wire
 from lastbranch.view.answer import Answer
-from lastbranch.view.answers import QUESTIONS, ask
-from lastbranch.view.answers.hot import PARTS
 from lastbranch.view.loaded import Loaded, Parameters, parameters_of
+from lastbranch.view.questions import QUESTIONS, ask
+from lastbranch.view.questions.hot import PARTS
 from small_captures import build
 from viewer import loaded
 

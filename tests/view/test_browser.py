@@ -18,8 +18,8 @@ import perfdata_writer as pw
 from command_line import Ran
 from lastbranch import demo
 from lastbranch.symbols import Function, FunctionTable, Symbolizer, SymbolOptions
-from lastbranch.view.answers import ask
 from lastbranch.view.loaded import Loaded
+from lastbranch.view.questions import ask
 from lastbranch.view.server import open_browser
 from perfdata_writer import Builder
 from small_captures import build

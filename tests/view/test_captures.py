@@ -18,8 +18,8 @@ from lastbranch.bind import JoinedProfile
 from lastbranch.demo import symfs
 from lastbranch.errors import SelectionError, UnavailableError
 from lastbranch.symbols import SymbolOptions
-from lastbranch.view.answers import ask
 from lastbranch.view.loaded import Loaded
+from lastbranch.view.questions import ask
 from small_captures import build
 from viewer import looking_at, serving
 

@@ -14,7 +14,7 @@ from command_line import Ran
 from lastbranch import demo
 from lastbranch.analysis.executions import markov_chain as estimator
 from lastbranch.errors import SelectionError
-from lastbranch.view.answers import ask
+from lastbranch.view.questions import ask
 from viewer import cells, loaded, looking_at, serving
 
 if TYPE_CHECKING:

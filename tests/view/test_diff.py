@@ -22,8 +22,8 @@ from lastbranch.cli.options import Capture
 from lastbranch.errors import UnavailableError
 from lastbranch.symbols import SymbolOptions
 from lastbranch.view.anonymous import Anonymous
-from lastbranch.view.answers import ask
 from lastbranch.view.loaded import Loaded
+from lastbranch.view.questions import ask
 from lastbranch.view.single_file import single_file
 from viewer import cells, loaded, looking_at, node_modules, serving, settled
 

@@ -119,7 +119,7 @@ def test_what_is_too_large_is_refused_with_its_reason(browser: Browser, monkeypa
         graph = block_graph(flow)
         return BlockGraph(graph.edges.take(np.arange(1201) % len(graph.edges)), graph.came, graph.went)
 
-    monkeypatch.setattr(import_module("lastbranch.view.answers.function"), "block_graph", many)
+    monkeypatch.setattr(import_module("lastbranch.view.questions.function"), "block_graph", many)
     with serving(loaded(demo.capture(), demo.symfs())) as at, looking_at(browser, at + GRAPH) as page:
         refused = page.locator(".refused", has_text="1,201 edges between them: more than")
         refused.wait_for()

@@ -32,9 +32,9 @@ from lastbranch.analysis.statistics import bursts
 from lastbranch.opening import FileSource
 from lastbranch.symbols import FunctionTable, Symbolizer, SymbolOptions
 from lastbranch.view import function_counts, wire
-from lastbranch.view.answers import ask
 from lastbranch.view.growing import GrowingCapture
 from lastbranch.view.loaded import Loaded
+from lastbranch.view.questions import ask
 from viewer import cells, loaded, looking_at, serving, settled
 from waiting import until
 

@@ -14,8 +14,8 @@ from command_line import Ran
 from lastbranch import demo
 from lastbranch.symbols.cache import Cache
 from lastbranch.view import kept, partial, wire
-from lastbranch.view.answers import ask
 from lastbranch.view.kept import KIND, KeptAnswers, kept_answers
+from lastbranch.view.questions import ask
 from small_captures import build
 from viewer import frames, loaded, serving
 

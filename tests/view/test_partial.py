@@ -21,9 +21,9 @@ from lastbranch.model import SampleBatch, SampleStream
 from lastbranch.opening import FileSource
 from lastbranch.view import partial, server, wire
 from lastbranch.view.answer import Answer
-from lastbranch.view.answers import ask
 from lastbranch.view.loaded import Loaded
 from lastbranch.view.partial import FirstLook
+from lastbranch.view.questions import ask
 from small_captures import build
 from viewer import cells, frames, loaded, looking_at, serving
 
@@ -142,7 +142,7 @@ def test_who_leaves_ends_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
         finally:
             ended.set()
 
-    monkeypatch.setattr("lastbranch.view.answers.hot.hot", endless)
+    monkeypatch.setattr("lastbranch.view.questions.hot.hot", endless)
     with serving(loaded(demo.capture(), demo.symfs())) as at:
         connection = http.client.HTTPConnection("127.0.0.1", urlsplit(at).port, timeout=60)
         connection.request("GET", urlsplit(at).path + "watch/hot")
@@ -182,7 +182,7 @@ def test_leaving_a_screen_ends_its_question(monkeypatch: pytest.MonkeyPatch, bro
             for _ in shown.profile.batches(()):
                 began.set()
 
-    monkeypatch.setattr("lastbranch.view.answers.flame.flame", endless)
+    monkeypatch.setattr("lastbranch.view.questions.flame.flame", endless)
     with serving(loaded(demo.capture(), demo.symfs())) as at, looking_at(browser, f"{at}#/flame") as page:
         assert began.wait(30)
         page.keyboard.press("1")

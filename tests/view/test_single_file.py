@@ -22,8 +22,8 @@ from lastbranch.analysis import summary
 from lastbranch.model import ModuleKind
 from lastbranch.view import single_file, wire
 from lastbranch.view.answer import Answer
-from lastbranch.view.answers import ask
 from lastbranch.view.loaded import Loaded
+from lastbranch.view.questions import ask
 from small_captures import build
 from viewer import loaded
 

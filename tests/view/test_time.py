@@ -20,8 +20,8 @@ from lastbranch.capture.recording import describe
 from lastbranch.formats.etl.events.reader import TraceLog
 from lastbranch.opening import FileSource
 from lastbranch.symbols import SymbolOptions
-from lastbranch.view.answers import ask
 from lastbranch.view.loaded import MOMENTS, Loaded
+from lastbranch.view.questions import ask
 from perfdata_writer import Builder
 from small_captures import build
 from viewer import cells, loaded, looking_at, serving, settled

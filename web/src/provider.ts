@@ -19,7 +19,7 @@ export interface Provider {
   readonly fixed: Parameters;
   /** What a page that has its answers in it holds, and what it leaves out. */
   readonly notes: readonly string[];
-  /** The answer to a question of src/lastbranch/view/answers/. Rejects with a `Refusal` where there is none. */
+  /** The answer to a question of src/lastbranch/view/questions/. Rejects with a `Refusal` where there is none. */
   ask(question: string, parameters: Parameters, waiting?: Waiting): Promise<Answer>;
 }
 

@@ -17,7 +17,7 @@ from .options import (
     source_root_option,
 )
 from .output import terminal_options
-from .symbols import chosen_function, module_of, symbol_notes, symbol_options
+from .symbols import chosen_function, symbol_options
 
 if TYPE_CHECKING:
     from ..symbols import SymbolOptions
@@ -61,34 +61,22 @@ def command(
     With --mispredictions, cycles lost is how much longer the code after mispredictions of a branch took than the same
     code after predicted branches, where the processor times branches.
     """
-    from ..analysis.counting.mispredictions import cost_note, mispredictions
-    from ..analysis.function.annotation import annotate
-    from ..analysis.naming import Namer
+    from ..answers.function_code import count_function
+    from ..answers.names import Names
     from ..errors import NotRecordedError
-    from ..symbols import Symbolizer
-    from .annotated import Annotated
     from .annotation_listing import print_annotated
 
     profile = capture.open()
     chosen = make_filter(profile)
-    symbolizer = Symbolizer(profile, symbols)
-    namer = Namer(profile, symbolizer)
-    place = chosen_function(profile, namer, function, chosen)
+    names = Names(profile, symbols)
+    place = chosen_function(names, function, chosen)
     estimate = counts.of(capture, profile, chosen)
     with capture.reading(profile):
-        found = annotate(profile, place, sample_filter=chosen, estimate=estimate)
-        costs = mispredictions(profile, sample_filter=chosen)[0] if cost else None
-    shown = Annotated(profile, namer, found, source, source_root, costs)
-    print_annotated(shown, form, limit, every, estimate)
-    code = capture.finish(
-        profile,
-        found.notes
-        + (found.noise.notes if found.noise is not None else [])
-        + counts.notes(estimate)
-        + ([cost_note(costs)] if costs is not None else [])
-        + shown.notes
-        + symbol_notes(profile, symbolizer, [module_of(profile, place.label)], lines=source),
-    )
-    if found.missing:
-        raise NotRecordedError(f"only samples are shown, without executions: {found.missing}", hint=found.hint)
+        shown = count_function(names, place, chosen, estimate, costs=cost, source_roots=source_root if source else None)
+    print_annotated(shown, form, limit, every)
+    code = capture.finish(profile, shown.notes)
+    if shown.found.missing:
+        raise NotRecordedError(
+            f"only samples are shown, without executions: {shown.found.missing}", hint=shown.found.hint
+        )
     return code

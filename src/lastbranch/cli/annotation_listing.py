@@ -5,65 +5,56 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 from typing import TYPE_CHECKING
 
-from .annotated import ARCS, BLOCKS, COSTLY, COSTS, EDGES, LINES, LOOPS, TARGETS, Annotated
-from .output import WHOLE, Cell, key, print_json, print_lines, print_rows, row_lines, shorten, terminal_width, titles_of
+from ..answers.columns import GUESS, Cell
+from .output import objects, print_json, print_lines, print_table, shorten, table_lines, terminal_width
 from .paint import FAINT, can_print, colours, emphasis, heat, painted, terminal
 
 if TYPE_CHECKING:
-    from ..analysis.executions.estimate import Estimate
     from ..analysis.function.flow import Flow
     from ..analysis.statistics.distributions import Distribution
+    from ..answers.function_code import FunctionCode
 
 __all__ = ["print_annotated"]
 
-_COLUMNS = ("samples", "count", "bursts", "noise %", "taken %", "taken noise", "mispredicted %", *COSTS, "cycles",
-            "ipc", "loop", "address")  # fmt: skip
+_COLUMNS = ("samples", "count", "bursts", "noise", "taken", "taken_noise", "mispredicted", "mispredictions",
+            "cycles_lost", "cycles", "ipc", "loop", "address")  # fmt: skip
 """Of the listing, before the instruction."""
-_RATES = ("noise %", "taken %", "taken noise", "mispredicted %", "cycles", "ipc")
+_RATES = ("noise", "taken", "taken_noise", "mispredicted", "cycles", "ipc")
 """Those that are faint where few bursts or executions say them."""
-_SPARE = ("taken noise", "noise %", "bursts")
+_SPARE = ("taken_noise", "noise", "bursts")
 """Left out first where the terminal is too narrow for the instructions."""
 _INSTRUCTION = 40
 """Columns that instructions have before anything is left out."""
-_ITERATIONS = LOOPS.index("iterations")
 _ARROWS = 8
 """Columns for jumps beside the code, at most."""
 _LEAST = 24
 """Letters of the name of the function that are always printed."""
-_WITHIN = ("arcs", "indirect_targets")
-"""Their shares are of the branch that they are ways out of."""
-_SPARE_BELOW = ("depth", "blocks", "longest", "trips p90", "trips p50", "bursts", "noise")
-"""Of the tables below the listing: left out before places are shortened."""
-_BLOCK = ("count", "bursts", "noise %", "cycles", "ipc", "loop")
+_BLOCK = ("count", "bursts", "noise", "cycles", "ipc", "loop")
 """What is printed only at the first instruction of a block."""
 
 
-def print_annotated(shown: Annotated, form: str, limit: int, every: bool, estimate: Estimate) -> None:
-    """Print all of it; ``limit`` is for edges and targets, ``every`` includes what was not seen to run. ``estimate`` is
-    what the counts were made with."""
+def print_annotated(shown: FunctionCode, form: str, limit: int, every: bool) -> None:
+    """Print all of it; ``limit`` is for edges and targets, ``every`` includes what was not seen to run."""
     if form == "csv":
-        print_rows(shown.columns, shown.instructions(), "csv", titles=titles_of(estimate))
+        print_table(shown.instructions(), "csv")
     elif form == "json":
-        print_json(_object(shown, limit, estimate))
+        print_json(_object(shown, limit))
     else:
-        print_lines(_text(shown, limit, every, estimate))
+        print_lines(_text(shown, limit, every))
 
 
-def _object(shown: Annotated, limit: int, estimate: Estimate) -> dict[str, object]:
+def _object(shown: FunctionCode, limit: int) -> dict[str, object]:
     found = shown.found
-    parts = {
-        "instructions": (shown.columns, shown.instructions()), "blocks": (BLOCKS, shown.blocks()),
-        "loops": (LOOPS, shown.loops()), "edges": (EDGES, shown.edges(limit)), "arcs": (ARCS, shown.arcs()),
-        "indirect_targets": (TARGETS, shown.targets(limit)),
-        "source_lines": (LINES, shown.source_lines() if shown.has_lines else ()),
-        **({"costly": (COSTLY, shown.costly(limit))} if shown.costs is not None else {}),
-    }  # fmt: skip
     tables: dict[str, list[dict[str, object]]] = {
-        name: [dict(zip(keys, row, strict=True)) for row in rows]
-        for name, (columns, rows) in parts.items()
-        for titles in [titles_of(estimate, within=name in _WITHIN)]
-        for keys in [[key(titles.get(c, c)) for c in columns]]
-    }
+        name: [{**row} for row in objects(table)]
+        for name, table in (
+            ("instructions", shown.instructions()), ("blocks", shown.blocks()), ("loops", shown.loops()),
+            ("edges", shown.edges(limit)), ("arcs", shown.arcs()), ("indirect_targets", shown.targets(limit)),
+            ("source_lines", shown.source_lines()),
+        )
+    }  # fmt: skip
+    if shown.costs is not None:
+        tables["costly"] = [{**row} for row in objects(shown.costly(limit))]
     for row, spent in zip(tables["blocks"], found.cycles, strict=True):
         row["cycles_histogram"] = _histogram(spent)
     for row, trips in zip(tables["loops"], found.trips, strict=True):
@@ -74,7 +65,7 @@ def _object(shown: Annotated, limit: int, estimate: Estimate) -> dict[str, objec
     facts = {
         "distributions_percent": round(100 * found.part, 4),
         "no_cycles": found.no_cycles,
-        "counts_follow": estimate.basis,
+        "counts_follow": shown.estimate.basis,
     }
     return {**shown.summary(), **facts, **tables}
 
@@ -85,39 +76,38 @@ def _histogram(found: Distribution) -> list[dict[str, object]]:
     return [dict(zip(("from", "below", "count", "cut"), row, strict=True)) for row in zip(*columns, strict=True)]
 
 
-def _text(shown: Annotated, limit: int, every: bool, estimate: Estimate) -> Iterator[str]:
+def _text(shown: FunctionCode, limit: int, every: bool) -> Iterator[str]:
     from ..model import counted, visible
 
-    facts, titles = shown.summary(), titles_of(estimate)
+    facts = shown.summary()
     where = f"  {facts['module']} {facts['start']}..{facts['end']}, {facts['samples']} samples"
     if facts["instructions_executed"] is not None:
         where += f", {counted(int(facts['instructions_executed']), 'instruction')} "
-        where += "executed" if estimate.replaced else "seen"
+        where += "executed" if shown.estimate.replaced else "seen"
     where = visible(where + (f", {facts['ipc']:.2f} IPC" if facts["ipc"] is not None else ""))
     room = terminal_width()
     yield shorten(visible(str(facts["function"])), None if room is None else max(_LEAST, room - len(where))) + where
     yield ""
-    yield from _listing(shown, every, titles)
-    of_branch = titles_of(estimate, within=True)
-    for title, columns, rows, names, its_titles in (
-        ("Loops", LOOPS, [row for row in shown.loops() if row[_ITERATIONS] or every], (), titles),
-        ("Hottest edges", EDGES, shown.edges(limit), ("kind", "from", "to"), titles),
-        ("Indirect targets", TARGETS, shown.targets(limit), ("branch", "to"), of_branch),
-        ("Costliest mispredictions", COSTLY, shown.costly(limit), ("branch", "kind"), {}),
-    ):
-        if rows:
+    yield from _listing(shown, every)
+    for title, table in (
+        ("Loops", shown.loops(every)), ("Hottest edges", shown.edges(limit)),
+        ("Indirect targets", shown.targets(limit)), ("Costliest mispredictions", shown.costly(limit)),
+    ):  # fmt: skip
+        if len(table):
             yield ""
             yield title
-            yield from row_lines(columns, rows, names=names, spare=_SPARE_BELOW, titles=its_titles)
+            yield from table_lines(table)
 
 
-def _listing(shown: Annotated, every: bool, titles: dict[str, str]) -> Iterator[str]:
+def _listing(shown: FunctionCode, every: bool) -> Iterator[str]:
     """Instructions, each block's values at its beginning; what was not seen to run is one line unless ``every``.
 
     Branch records are samples: code that is not in them may have run."""
     from ..model import counted, visible
 
-    rows = [dict(zip(shown.columns, row, strict=True)) for row in shown.instructions()]
+    table = shown.instructions()
+    titles = {column.name: column.title for column in table.columns}
+    rows = [dict(zip(titles, row, strict=True)) for row in table.cells()]
     firsts = set(shown.flow.blocks.first.tolist())
     cold = [row["count"] == 0 and not row["samples"] and not every for row in rows]
     used = [c for c in _COLUMNS if c == "address" or any(row.get(c) for row in rows)]
@@ -126,7 +116,7 @@ def _listing(shown: Annotated, every: bool, titles: dict[str, str]) -> Iterator[
     room = terminal_width()
     while True:
         texts = [[_cell(row[c]) if i in firsts or c not in _BLOCK else "" for c in used] for i, row in enumerate(rows)]
-        width = [max([len(titles.get(c, c)), *(len(t[n]) for t in texts)]) for n, c in enumerate(used)]
+        width = [max([len(titles[c]), *(len(t[n]) for t in texts)]) for n, c in enumerate(used)]
         indent = sum(width) + 2 * len(width)
         spared = next((c for c in _SPARE if c in used), None)
         if spared is None or room is None or room - indent >= _INSTRUCTION:
@@ -143,7 +133,7 @@ def _listing(shown: Annotated, every: bool, titles: dict[str, str]) -> Iterator[
         at, before_it = arrows.at, arrows.before
         room = None if room is None else max(0, room - arrows.width)
     parts, few = _parts(shown), _few(shown)
-    heading = [*(titles.get(c, c).rjust(w) for c, w in zip(used, width, strict=True)), at(-1) + "instruction"]
+    heading = [*(titles[c].rjust(w) for c, w in zip(used, width, strict=True)), at(-1) + "instruction"]
     yield emphasis("  ".join(heading))
     skipped, before = 0, None
     for i, row in enumerate(rows):
@@ -172,7 +162,7 @@ def _nothing(_row: int) -> str:
     return ""
 
 
-def _parts(shown: Annotated) -> dict[str, list[float]]:
+def _parts(shown: FunctionCode) -> dict[str, list[float]]:
     """How hot each cell of a column is, by instruction: its share of all samples, of the cycles of all blocks, and of
     the count of the block that ran most often; how near mispredictions are to a guess. Nothing without colours."""
     import numpy as np
@@ -184,13 +174,13 @@ def _parts(shown: Annotated) -> dict[str, list[float]]:
     by_block = {
         "count": blocks.count / max(1, blocks.count.max(initial=0)),
         "cycles": blocks.cycles / (blocks.cycles.sum() or 1),
-        "mispredicted %": 100 * blocks.mispredicted / known / WHOLE["mispredicted %"],
+        "mispredicted": 100 * blocks.mispredicted / known / GUESS,
     }
     parts = {name: column[shown.block_of].tolist() for name, column in by_block.items()}
     return parts | {"samples": (samples / max(1, samples.sum())).tolist()}
 
 
-def _few(shown: Annotated) -> list[bool]:
+def _few(shown: FunctionCode) -> list[bool]:
     """By instruction: whether its block was seen so seldom that the rates of it are mostly chance."""
     from ..analysis.statistics.significance import ENOUGH
 

@@ -73,7 +73,7 @@ def command(action: str, form: str, limit: int) -> int:
             for one in caches.values():
                 rows += _listed(one)
             rows.sort(key=lambda row: str(row[0]), reverse=True)
-            print_rows(["last used", "bytes", "kept", "of"], rows[: limit or None], form, names=("of",))
+            print_rows(["last used", "bytes", "kept", "of"], rows[: limit or None], form, last=("of",))
             if not rows:
                 print_notes(["nothing is kept"])
     return 0

@@ -19,7 +19,7 @@ from .options import (
     weight_option,
 )  # fmt: skip
 from .sides import SecondSide, side_options
-from .symbols import symbol_notes, symbol_options
+from .symbols import symbol_options
 
 if TYPE_CHECKING:
     from ..analysis.comparison import Thing
@@ -60,6 +60,7 @@ def command(
     """
     from ..analysis.comparison import compare
     from ..analysis.naming import Namer
+    from ..answers.names import symbol_notes
     from ..symbols import Symbolizer
 
     captures = second.sides(Capture(words, symfs, not no_progress, log=log, weights=weights))

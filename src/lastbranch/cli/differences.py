@@ -62,7 +62,7 @@ def print_difference(
         said = [*verdict(found, rate), *_grown(found, rate, fail_over)]
         print_lines([*(f"**{_plain(sentence)}.**" for sentence in said), "", *_markdown(columns, rows, names)])
     else:
-        print_rows(columns, rows, form, names=names, spare=_SPARE)
+        print_rows(columns, rows, form, last=names, spare=_SPARE)
 
 
 def verdict(found: Difference, rate: float) -> list[str]:

@@ -35,7 +35,7 @@ from .options import (
     stacked,
 )
 from .output import EXCEEDED, Cell, print_notes, print_rows, share
-from .symbols import brief, symbol_options
+from .symbols import symbol_options
 
 if TYPE_CHECKING:
     from ..export.sample_tree import SampleTree
@@ -147,6 +147,8 @@ def command(
     with capture.reading(profile, printing=output is None):
         done = write(profile, name, output, options, symbol_order)
     notes = [estimate.note] if name in COUNTED and done.unit != "samples" else counts.notes(estimate)
+    from ..answers.names import brief
+
     code = capture.finish(profile, brief(profile, [*notes, *done.all_notes]))
     return NotRecordedError.exit_code if fail_empty and done.partial else code
 

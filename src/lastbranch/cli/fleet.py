@@ -26,10 +26,10 @@ from .options import (
     symfs_option,
     table_options,
 )
-from .output import Cell, print_notes, print_rows, share
+from .output import Cell, print_notes, print_rows, print_table
 from .progress import stages
 from .query import print_result
-from .symbols import brief, module_of, symbol_notes, symbol_options
+from .symbols import symbol_options
 
 if TYPE_CHECKING:
     from ..analysis.comparison import Thing
@@ -235,7 +235,7 @@ def list_(store: str, selection: Selection, by: str, form: str, limit: int) -> i
     shown = [[value or None if value is False else value for value in row] for row in rows[: limit or None]]
     spare = ("digest", "lost", "damaged places", "time", "host")
     names = ("notes", "digest") if by == "capture" else ("name", "identity") if by == "module" else ()
-    print_rows(columns, shown, form, names=names, spare=spare)
+    print_rows(columns, shown, form, last=names, spare=spare)
     if len(shown) < len(rows):
         print_notes([f"{len(rows) - len(shown)} more rows; --limit 0 prints all"])
     return 0
@@ -280,6 +280,7 @@ def export(
 
     Formats that show samples one by one, or call stacks, need the captures: a store has counts alone.
     """
+    from ..answers.names import brief
     from ..export import ExportOptions
     from ..fleet import Store
 
@@ -335,41 +336,13 @@ def report(
         counts = reading.counts_by_event()
         notes = [*counts.find_binaries(symfs, symbols), *counts.scale_notes()]
         counted = {event.name: counts.counted(event=event.name) for event in counts.profile.events}
-    from ..analysis.naming import Namer
-    from ..analysis.stacks.functions import counts_by_function
-    from ..symbols import Symbolizer
+    from ..answers.names import Names
+    from ..answers.stored_counts import stored_functions
 
-    profile = counts.profile
-    symbolizer = None if by == "module" else Symbolizer(profile, symbols)
-    namer = Namer(profile, symbolizer)
-    tables = {event: counts_by_function(of_event, namer) for event, of_event in counted.items()}
-    named = any(label.function for label in namer.labels)
-    if by is None and not named:
-        namer = Namer(profile, None)
-        tables = {event: counts_by_function(of_event, namer) for event, of_event in counted.items()}
-        notes.append("by module, because no function has a name")
-    functions = named and by != "module"
-    rows: list[list[Cell]] = []
-    for event, table in tables.items():
-        samples, branches = int(table.samples.sum()), int(table.branches.sum())
-        cut = (column[: limit or None].tolist() for column in table.arrays().values())
-        for name, *values in zip(*cut, strict=True):
-            label, (sampled, taken, mispredicted, predicted, ranges) = namer.labels[name], values
-            rows.append([
-                event, *([label.shown(profile)] if functions else []), module_of(profile, label) or "[unknown]",
-                sampled, share(sampled, samples), taken, share(taken, branches),
-                share(mispredicted, mispredicted + predicted), ranges,
-            ])  # fmt: skip
-    names = ["event", "function", "module"] if functions else ["event", "module"]
-    columns = [*names, "samples", "samples %", "branches", "branches %", "mispredicted %", "ranges"]
-    print_rows(columns, rows, form, names=names, spare=("ranges", "samples", "branches"))
-    if symbolizer is not None:
-        notes += symbol_notes(
-            profile,
-            symbolizer,
-            {module_of(profile, namer.labels[row]) for table in tables.values() for row in table.name.tolist()},
-        )
-    print_notes(notes)
+    names = Names(counts.profile, None if by == "module" else symbols)
+    table = stored_functions(names, counted, by, limit)
+    print_table(table, form)
+    print_notes([*notes, *table.notes])
     return 0
 
 
@@ -390,7 +363,7 @@ def _print_saturation(reading: Reading, form: str, limit: int) -> None:
         *(f"{part} %" for part in parts),
         "identity",
     ]
-    print_rows(columns, rows, form, names=("service", "module", "identity"), spare=("identity", *parts, "distinct"))
+    print_rows(columns, rows, form, last=("service", "module", "identity"), spare=("identity", *parts, "distinct"))
 
 
 def _side(ctx: click.Context, param: click.Parameter, value: str) -> dict[str, str]:
@@ -446,6 +419,7 @@ def diff(
     """
     from ..analysis.comparison import compare_sums
     from ..analysis.naming import Namer
+    from ..answers.names import symbol_notes
     from ..fleet import Store
     from ..symbols import Symbolizer
 

@@ -237,7 +237,7 @@ def _print_plan(services: Mapping[str, Service], spool: str) -> int:
         ])  # fmt: skip
     columns = ["service", "unit", "version", "seconds an hour", "seconds each", "recordings an hour",
                "weight", "next (UTC)"]  # fmt: skip
-    print_rows(columns, rows, "table", names=("service", "unit"))
+    print_rows(columns, rows, "table", last=("service", "unit"))
     wanted = sum(one.rate.seconds for one in services.values())
     got = sum(service.rate.seconds for service, _ in turns)
     if got < wanted * 0.999:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from inspect import signature
@@ -21,17 +21,42 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
     from ..analysis.counting.count_stacks import EarlyCounts
-    from ..analysis.executions.estimate import Estimate
+    from ..answers.estimates import Estimate
     from ..formats.etl.decode import Reading
     from ..model import Profile, SampleFilter, StackWatcher
 
 __all__ = [
-    "Capture", "capture_options", "captures_and", "captures_options", "check_new", "complete_file",
-    "complete_folder", "Count", "DEFAULT_FILE", "estimate_option", "EstimateChoice",
-    "file_argument", "filter_options", "FilterMaker", "force_option",
-    "format_option", "format_options", "grouped", "limit_options", "log_options", "LogOptions",
-    "no_progress_option", "pid_option", "rows_options", "source_root_option", "stacked", "symfs_option",
-    "table_options", "time_option", "TimeRange", "weight_option",
+    "DEFAULT_FILE",
+    "Capture",
+    "Count",
+    "EstimateChoice",
+    "FilterMaker",
+    "LogOptions",
+    "TimeRange",
+    "capture_options",
+    "captures_and",
+    "captures_options",
+    "check_new",
+    "complete_file",
+    "complete_folder",
+    "estimate_option",
+    "file_argument",
+    "filter_options",
+    "force_option",
+    "format_option",
+    "format_options",
+    "grouped",
+    "limit_options",
+    "log_options",
+    "no_progress_option",
+    "pid_option",
+    "rows_options",
+    "source_root_option",
+    "stacked",
+    "symfs_option",
+    "table_options",
+    "time_option",
+    "weight_option",
 ]  # fmt: skip
 
 
@@ -201,7 +226,7 @@ class Capture:
             yield
 
     @staticmethod
-    def why_empty(profile: Profile, rows: Sequence[object]) -> list[str]:
+    def why_empty(profile: Profile, rows: Sized) -> list[str]:
         """A note where there is nothing to print."""
         if rows:
             return []
@@ -447,14 +472,10 @@ class EstimateChoice:
 
     def of(self, capture: Capture, profile: Profile, chosen: SampleFilter | None) -> Estimate:
         """For the samples that ``chosen`` keeps. Reads the capture if executions are asked for."""
-        if not self.executions:
-            from ..analysis import Estimate
-
-            return Estimate.observed(profile, chosen)
-        from ..analysis import estimate_executions
+        from ..answers.estimates import estimate_of
 
         with capture.reading(profile):
-            return estimate_executions(profile, sample_filter=chosen)
+            return estimate_of(profile, chosen, executions=self.executions)
 
     def notes(self, estimate: Estimate) -> list[str]:
         """What a reader who asked for executions should know of them."""

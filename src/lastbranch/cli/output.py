@@ -10,17 +10,19 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from ..answers.columns import Cell, Column, Spare, To, key, plain, share
 from .pager import page, wanted
-from .paint import FAINT, GUESS, Style, bar, can_print, colours, emphasis, heat, painted, terminal
+from .paint import FAINT, Style, bar, can_print, colours, emphasis, heat, painted, terminal
 
 if TYPE_CHECKING:
-    from ..analysis.executions.estimate import Estimate
+    from ..answers.table import Table
     from ..errors import Damage
     from ..model import Profile
 
 __all__ = [
-    "EXCEEDED", "Cell", "key", "print_damage", "print_json", "print_lines", "print_notes", "print_refused",
-    "print_rows", "share", "shorten", "row_lines", "terminal_options", "terminal_width", "titles_of", "wrapped",
+    "EXCEEDED", "Cell", "key", "objects", "print_damage", "print_json", "print_lines", "print_notes", "print_refused",
+    "print_rows", "print_table", "row_lines", "share", "shorten", "table_lines", "terminal_options", "terminal_width",
+    "wrapped",
 ]  # fmt: skip
 
 EXCEEDED = 6
@@ -34,27 +36,6 @@ EXCEEDED = 6
 
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
-Cell = str | int | float | bool | None
-Spare = str | Mapping[str, str]
-"""A column that can be left out; or columns that are left out together, each with the one whose empty cells it fills.
-"""
-
-WHOLE = {
-    "samples %": 100.0, "period %": 100.0, "total %": 100.0, "instructions %": 100.0, "entries %": 100.0,
-    "share %": 100.0, "calls %": 100.0, "mispredicted %": GUESS,
-}  # fmt: skip
-"""Columns with heat, each with the value that is all of it. It is the same in every table."""
-_RESTS_ON = {
-    "samples %": ("bursts", "samples"), "period %": ("bursts", "samples"), "noise": ("bursts", "samples", "count"),
-    "entries %": ("bursts", "samples"), "total %": ("total",), "calls %": ("calls",), "share %": ("bursts", "count"),
-    "mispredicted %": ("bursts", "count"), "cycles": ("bursts", "count"), "most often %": ("bursts", "count"),
-    "trips": ("bursts",), "trips p50": ("bursts",), "trips p90": ("bursts",),
-}  # fmt: skip
-"""Columns that are faint where the number in another column of the row is small, the first one that the table has: they
-are mostly chance there."""
-_BARS = ("calls %", "samples %", "share %")
-"""Of a table's columns, the first of these has bars beside it, where there is room. The longest is the largest share.
-"""
 _BAR = range(8, 21)
 """Columns of a terminal that a bar can take."""
 _NARROWEST = 40
@@ -97,21 +78,20 @@ def terminal_width() -> int | None:
     return max(_NARROWEST, get_terminal_size().columns)
 
 
-def table_lines(
-    columns: Sequence[str], rows: Sequence[Sequence[Cell]], *, names: Sequence[str], spare: Sequence[Spare],
-    wrap: bool, titles: Mapping[str, str], width: Callable[[], int | None], plain: bool = False,
+def _laid_out(
+    columns: Sequence[Column], rows: Sequence[Sequence[Cell]], *, last: Sequence[str], spare: Sequence[Spare],
+    wrap: bool, width: Callable[[], int | None], styled: bool = True,
 ) -> Iterator[str]:  # fmt: skip
-    """The lines of a table in ``width`` columns, ``plain`` without styles. ``titles`` are other names of columns, which
-    people see. ``names`` are columns that come last, in that order, and may be shortened; without any, the order stays,
-    and every column of text may be. ``spare`` are those that are left out first, in that order. ``wrap``: text
-    continues in the next line instead."""
-    where = {name: i for i, name in enumerate(columns)}
-    last = [where[name] for name in names if name in where]
-    shown = [i for i in range(len(columns)) if i not in last] + last
+    """The lines of a table in ``width`` columns. ``last`` are columns that come last, in that
+    order, and may be shortened; without any, the order stays, and every column of text may be. ``spare`` are those that
+    are left out first, in that order. ``wrap``: text continues in the next line instead."""
+    where = {column.name: i for i, column in enumerate(columns)}
+    ends = [where[name] for name in last if name in where]
+    shown = [i for i in range(len(columns)) if i not in ends] + ends
     right = [any(isinstance(row[i], int | float) for row in rows) for i in range(len(columns))]
-    flexible = {i for i in last or shown if not right[i]}
+    flexible = {i for i in ends or shown if not right[i]}
     texts = [[_shown(cell) for cell in row] for row in rows]
-    heads = [titles.get(name, name) for name in columns]
+    heads = [column.title for column in columns]
     widths = [_width(i, heads, texts) for i in range(len(columns))]
     room = width()
     if room is not None:
@@ -136,7 +116,7 @@ def table_lines(
         if left_out or (cut and not wrap):
             _say(left_out)
         size = min(room - _total([widths[i] for i in shown]) - _GAP, _BAR[-1])
-        share = next((where[name] for name in _BARS if name in where), None)
+        share = next((i for i, column in enumerate(columns) if column.bar), None)
         if share in shown and size in _BAR and terminal():
             shown.insert(shown.index(share) + 1, len(columns))
             heads, widths, right = [*heads, ""], [*widths, size], [*right, False]
@@ -145,21 +125,19 @@ def table_lines(
             bars = [bar(part / most, size) for part in shares]
             texts = [[*text, drawn] for text, drawn in zip(texts, bars, strict=True)]
     head = _row(heads, shown, widths, right)
-    yield from head if plain else map(emphasis, head)
-    styles = _styles(columns) if not plain and colours() else None
+    yield from map(emphasis, head) if styled else head
+    styles = _styles(columns) if styled and colours() else None
     for text, row in zip(texts, rows, strict=True):
         yield from _row(text, shown, widths, right, styles(row) if styles else None)
 
 
-def _styles(columns: Sequence[str]) -> Callable[[Sequence[Cell]], dict[int, Style]]:
+def _styles(columns: Sequence[Column]) -> Callable[[Sequence[Cell]], dict[int, Style]]:
     """A function from a row to the styles of its cells."""
     from ..analysis.statistics.significance import ENOUGH
 
-    where = {name: i for i, name in enumerate(columns)}
-    whole = {where[name]: all_of_it for name, all_of_it in WHOLE.items() if name in where}
-    rests_on = {
-        where[name]: [where[one] for one in of if one in where] for name, of in _RESTS_ON.items() if name in where
-    }
+    where = {column.name: i for i, column in enumerate(columns)}
+    whole = {i: column.heat for i, column in enumerate(columns) if column.heat is not None}
+    rests_on = {i: [where[one] for one in c.rests_on if one in where] for i, c in enumerate(columns) if c.rests_on}
 
     def styles(row: Sequence[Cell]) -> dict[int, Style]:
         made = {i: heat(_part(row[i], all_of_it)) for i, all_of_it in whole.items()}
@@ -311,19 +289,52 @@ def _shown(cell: Cell) -> str:
 _DAMAGE_SHOWN = 5
 
 
+def print_table(table: Table, form: str) -> None:
+    """Print an answer as ``table``, ``csv`` (header line first) or ``json`` (a list of objects)."""
+    print_rows(table.shown, table.cells(), form, last=table.kind.last, spare=table.kind.spare)
+
+
+def table_lines(
+    table: Table,
+    *,
+    spare: Sequence[Spare] | None = None,
+    width: Callable[[], int | None] | None = None,
+    styled: bool = True,
+    unknown: str = "",
+) -> Iterator[str]:
+    """The lines of the table that `print_table` prints for people. ``spare`` replaces
+    that of its kind. ``unknown`` is written where a value of `Column.may_lack` is not known."""
+    cells = table.cells()
+    if unknown:
+        places = {i for i, column in enumerate(table.shown) if column.may_lack}
+        cells = [[unknown if cell is None and i in places else cell for i, cell in enumerate(row)] for row in cells]
+    return row_lines(
+        table.shown,
+        cells,
+        last=table.kind.last,
+        spare=table.kind.spare if spare is None else spare,
+        width=width or terminal_width,
+        styled=styled,
+    )
+
+
+def objects(table: Table) -> list[dict[str, Cell]]:
+    """The rows as `print_table` writes them in JSON."""
+    keys = [column.key for column in table.shown]
+    return [dict(zip(keys, row, strict=True)) for row in table.cells()]
+
+
 def print_rows(
-    columns: Sequence[str], rows: Iterable[Sequence[Cell]], form: str, *, machine_only: Collection[str] = (),
-    names: Sequence[str] = (), spare: Sequence[Spare] = (), wrap: bool = False,
-    titles: Mapping[str, str] | None = None,
+    columns: Sequence[str | Column], rows: Iterable[Sequence[Cell]], form: str, *, last: Sequence[str] = (),
+    spare: Sequence[Spare] = (), wrap: bool = False,
 ) -> None:  # fmt: skip
-    """Print ``rows`` as ``table``, ``csv`` (header line first) or ``json`` (a list of objects).
+    """Print ``rows`` as ``table``, ``csv`` or ``json``; a column that is not declared is its title.
 
     ``None`` is an empty cell (``null`` in JSON). Text out of files is made visible here. Programs get each column by
-    its `key`; people do not get those of ``machine_only``, nor those without a value in any row. The rest is
-    how `table_lines` lays out a table.
+    its `Column.key`; people do not get those of `To.PROGRAMS` alone, nor those without a value in any row. The rest is
+    how `_laid_out` lays out a table.
     """
-    titles = titles or {}
-    keys = [key(titles.get(name, name)) for name in columns]
+    keys = [column.key for column in map(_declared, columns)]
     if form == "json":
         print_json([dict(zip(keys, row, strict=True)) for row in rows])
         return
@@ -334,25 +345,28 @@ def print_rows(
         writer.writerow(keys)
         writer.writerows(_safe(rows))  # as they come
     else:
-        lines = row_lines(columns, rows, machine_only=machine_only, names=names, spare=spare, wrap=wrap, titles=titles)
-        print_lines(lines)
+        print_lines(row_lines(columns, rows, last=last, spare=spare, wrap=wrap))
 
 
 def row_lines(
-    columns: Sequence[str], rows: Iterable[Sequence[Cell]], *, machine_only: Collection[str] = (),
-    names: Sequence[str] = (), spare: Sequence[Spare] = (), wrap: bool = False,
-    titles: Mapping[str, str] | None = None, width: Callable[[], int | None] = terminal_width, plain: bool = False,
+    columns: Sequence[str | Column], rows: Iterable[Sequence[Cell]], *, last: Sequence[str] = (),
+    spare: Sequence[Spare] = (), wrap: bool = False, width: Callable[[], int | None] | None = None,
+    styled: bool = True,
 ) -> Iterator[str]:  # fmt: skip
-    """The lines of the table that `print_rows` prints, in as many columns as ``width`` says, ``None`` for any;
-    ``plain`` without styles."""
-    safe = list(_safe(rows))
+    """The lines of the table that `print_rows` prints, in as many columns as ``width`` says (by default those of the
+    terminal), ``None`` for any."""
+    safe, declared = list(_safe(rows)), [*map(_declared, columns)]
     shown = [
-        i for i, name in enumerate(columns)
-        if name not in machine_only and (not safe or any(row[i] is not None for row in safe))
+        i for i, column in enumerate(declared)
+        if column.to & To.PEOPLE and (not safe or any(row[i] is not None for row in safe))
     ]  # fmt: skip
     cells = [[row[i] for i in shown] for row in safe]
-    left = [columns[i] for i in shown]
-    return table_lines(left, cells, names=names, spare=spare, wrap=wrap, titles=titles or {}, width=width, plain=plain)
+    left = [declared[i] for i in shown]
+    return _laid_out(left, cells, last=last, spare=spare, wrap=wrap, width=width or terminal_width, styled=styled)
+
+
+def _declared(column: str | Column) -> Column:
+    return plain(column) if isinstance(column, str) else column
 
 
 def _safe(rows: Iterable[Sequence[Cell]]) -> Iterator[list[Cell]]:
@@ -429,23 +443,3 @@ def print_refused(profile: Profile) -> None:
     if profile.refused:
         click.echo(f"warning: {len(profile.refused)} of {len(profile.refused) + len(profile.captures)} captures were "
                    "left out", err=True)  # fmt: skip
-
-
-def titles_of(estimate: Estimate, *, within: bool = False) -> dict[str, str]:
-    """What columns of counts are called that follow what ``estimate`` says: ``share %`` is ``share of time %``, and
-    what was counted is ``executions`` where these replace it. ``within``: shares are of one branch, not of all."""
-    replaced = {"count": "executions"} if estimate.replaced else {}
-    if estimate.basis == "entries" or within:
-        return replaced
-    titles = {"share %": f"share of {estimate.basis} %", "instructions %": f"instructions % by {estimate.basis}"}
-    return titles | replaced
-
-
-def key(name: str) -> str:
-    """What programs call the column that people see as ``name``: ``share %`` is ``share_percent``."""
-    return name.replace("%", "percent").replace(" ", "_")
-
-
-def share(part: int, whole: int) -> float | None:
-    """Percent with two decimals, ``None`` of nothing."""
-    return round(100 * part / whole, 2) if whole else None

@@ -1,7 +1,7 @@
 """Colours and bars of what is printed: only where standard output is a terminal that has them.
 
 Heat is for shares of a whole; those that rest on few counts are faint instead. A share of mispredictions is hot at half
-of `GUESS`: there, nobody can predict a branch.
+of `answers.columns.GUESS`: there, nobody can predict a branch.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-__all__ = ["FAINT", "GUESS", "Style", "bar", "can_print", "colours", "emphasis", "heat", "painted", "terminal"]
+__all__ = ["FAINT", "Style", "bar", "can_print", "colours", "emphasis", "heat", "painted", "terminal"]
 
 Style = dict[str, Any]
 """What `click.style` takes."""
@@ -22,8 +22,6 @@ _HEAT: tuple[tuple[float, Style], ...] = (
 """From which part of the whole on, and how it looks. In between are colours that any palette can show."""
 FAINT: Style = {"dim": True}
 """Of what rests on fewer than `analysis.statistics.significance.ENOUGH` counts."""
-GUESS = 50.0
-"""Percent mispredicted of a conditional branch whose directions come at random."""
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 

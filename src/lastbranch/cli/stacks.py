@@ -9,7 +9,7 @@ import click
 
 from .options import Capture, Count, EstimateChoice, captures_options, estimate_option, filter_options, format_option
 from .output import Cell, print_rows, terminal_options
-from .symbols import symbol_notes, symbol_options
+from .symbols import symbol_options
 
 if TYPE_CHECKING:
     from ..analysis.naming import View
@@ -45,6 +45,7 @@ def command(
 
     from ..analysis.naming import Namer
     from ..analysis.stacks.call_stacks import call_stacks
+    from ..answers.names import symbol_notes
     from ..export.folded import folded_line, folded_stacks, stack_notes
     from ..symbols import Symbolizer
 
@@ -63,7 +64,7 @@ def command(
         sys.stdout.writelines(map(folded_line, lines))
     else:
         rows: list[list[Cell]] = [[weight, len(names) - 1, names[0], ";".join(names[1:])] for names, weight in lines]
-        print_rows([count, "depth", "process", "stack"], rows, form, names=("process", "stack"))
+        print_rows([count, "depth", "process", "stack"], rows, form, last=("process", "stack"))
     seen = {profile.modules[row].short for row in set(stacks.module.tolist()) if row >= 0}
     notes = [
         *capture.why_empty(profile, lines),

@@ -181,30 +181,17 @@ def _print(session: Session, interval: float, end: float | None, once: bool, for
 
 
 def _print_lines(session: Session, view: View, limit: int) -> None:
-    from .output import row_lines
-    from .top_tables import (
-        BRANCHES,
-        FUNCTIONS,
-        MACHINE_ONLY,
-        branch_table,
-        chosen_functions,
-        function_rows,
-        header,
-        with_dashes,
-    )  # fmt: skip
+    from .output import table_lines
+    from .top_tables import branch_table, chosen_functions, function_table, header
 
     for line in header(view):
         click.echo(line)
-    for columns, rows, names in (
-        (FUNCTIONS, function_rows(session, view, chosen_functions(session, view, limit)), ("function", "module")),
-        (BRANCHES, branch_table(session, view, limit), ("from", "to", "from function", "to function")),
-    ):
-        if rows:
+    functions = function_table(session, view, chosen_functions(session, view, limit))
+    for table in (functions, branch_table(session, view, limit)):
+        if len(table):
             click.echo()
-            spare = ("module", "in_tx", "aborts", {"from": "from function", "to": "to function"}, "type")
-            for line in row_lines(
-                columns, with_dashes(columns, rows), machine_only=MACHINE_ONLY, names=names, spare=spare
-            ):
+            spare = ("module", "in_tx", "aborts", {"from": "from_function", "to": "to_function"}, "type")
+            for line in table_lines(table, spare=spare, unknown="-"):
                 click.echo(line)
     click.echo()
     sys.stdout.flush()
@@ -214,12 +201,8 @@ def _print_once(session: Session, view: View, form: str, limit: int) -> None:
     if form == "table":
         _print_lines(session, view, limit)
         return
-    from .output import key, print_json
-    from .top_tables import BRANCHES, FUNCTIONS, branch_table, chosen_functions, facts, function_rows
+    from .output import objects, print_json
+    from .top_tables import branch_table, chosen_functions, facts, function_table
 
-    def objects(columns: tuple[str, ...], rows: list[Any]) -> list[dict[str, Any]]:
-        return [dict(zip(map(key, columns), row, strict=True)) for row in rows]
-
-    functions = objects(FUNCTIONS, function_rows(session, view, chosen_functions(session, view, limit)))
-    branches = objects(BRANCHES, branch_table(session, view, limit))
-    print_json(facts(view) | {"functions": functions, "hottest_branches": branches})
+    functions = objects(function_table(session, view, chosen_functions(session, view, limit)))
+    print_json(facts(view) | {"functions": functions, "hottest_branches": objects(branch_table(session, view, limit))})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from textwrap import wrap
 from typing import ClassVar, NamedTuple, overload
 
@@ -19,29 +20,22 @@ from textual.strip import Strip
 from textual.widgets import Input, Static
 
 from ..analysis.naming import Label, Place, place_of
+from ..answers.columns import Cell, Spare
+from ..answers.function_code import INSTRUCTIONS, FunctionCode
+from ..answers.table import Table, table_of_cells
 from ..errors import LastbranchError
 from ..model import visible
-from .annotated import INSTRUCTIONS, Annotated
-from .output import Cell, row_lines, shorten
-from .top_tables import (
-    BRANCHES,
-    FUNCTIONS,
-    MACHINE_ONLY,
-    ORDERS,
-    Session,
-    View,
-    branch_table,
-    chosen_functions,
-    function_rows,
-    header,
-    with_dashes,
-)
+from .output import shorten, table_lines
+from .top_tables import ORDERS, Session, View, branch_table, chosen_functions, function_table, header
 
 __all__ = ["TopScreen"]
 
 _MOST = 200
 """Rows of a table: those below are too cold to look for without a filter."""
-_CODE = ("samples", "count", "taken %", "mispredicted %", "loop", "address", "instruction")
+_CODE = replace(
+    INSTRUCTIONS.only("samples", "count", "taken", "mispredicted", "loop", "address", "instruction"),
+    last=("instruction",),
+)
 _KEYS = "q quit  enter code  esc back  b branches  e event  < > sort  / filter  p pause  w write"
 
 
@@ -208,20 +202,20 @@ class TopScreen(App[None]):
         if self.place is not None:
             return Drawn([*facts, self._status(state)], *self._code(self.place))
         if self.on_branches:
-            rows = branch_table(self.session, self.view, _MOST)
+            table = branch_table(self.session, self.view, _MOST)
             facts.append(self._status(["hottest branches", *state]))
-            return Drawn(facts, *self._table(BRANCHES, rows, _BRANCH_NAMES))
+            return Drawn(facts, *self._table(table))
         event, profile = self._event(), self.session.live.profile
         found = chosen_functions(
             self.session, self.view, _MOST, event=event, order=self.order, wanted=self.wanted
         )  # fmt: skip
-        rows = function_rows(self.session, self.view, found)
+        table = function_table(self.session, self.view, found).without("event_name")
         called = profile.events[event].name if profile is not None and event is not None else "none"
         by = [f"event {called}", f"by {self.order}", *([f"filter {self.wanted!r}"] if self.wanted else [])]
         labels = [] if self.view.snapshot is None else self.view.snapshot.labels
         places = [labels[name] for name in found.name.tolist()]
         facts.append(self._status([*by, *state]))
-        return Drawn(facts, *self._table(FUNCTIONS, rows, ("function", "module")), places)
+        return Drawn(facts, *self._table(table), places)
 
     def _status(self, parts: list[str]) -> str:
         return ", ".join([*parts, self.said] if self.said else parts)
@@ -237,20 +231,18 @@ class TopScreen(App[None]):
     def _code(self, place: Place) -> tuple[str, Sequence[str]]:
         profile = self.session.live.profile
         assert profile is not None
-        found = Annotated(profile, self.session.live.namer, self.session.live.annotate(place), False, ())
-        where = [INSTRUCTIONS.index(name) for name in _CODE]
-        rows: list[list[Cell]] = [[row[i] or None for i in where] for row in found.instructions()]
-        return self._table(_CODE, rows, ("instruction",))
+        code = FunctionCode(profile, self.session.live.namer, self.session.live.annotate(place)).instructions()
+        where = [[column.name for column in code.columns].index(column.name) for column in _CODE.columns]
+        rows: list[list[Cell]] = [[row[i] or None for i in where] for row in code.cells()]
+        return self._table(table_of_cells(_CODE, rows))
 
-    def _table(self, columns: Sequence[str], rows: list[list[Cell]], names: Sequence[str]) -> tuple[str, Sequence[str]]:
+    def _table(self, table: Table) -> tuple[str, Sequence[str]]:
         """The heading and the lines of a table as wide as the screen is beside the scroll bar."""
-        width = max(_NARROWEST, self.size.width - 1)
-        unknown = [name for i, name in enumerate(columns) if rows and all(row[i] is None for row in rows)]
-        lines = row_lines(
-            columns, with_dashes(columns, rows), machine_only=(*MACHINE_ONLY, "event"), names=names,
-            spare=(*unknown, *(one for one in _SPARE if one not in unknown)), width=lambda: width, plain=True,
-        )  # fmt: skip
-        return next(lines), LazyLines(lines, len(rows))
+        width, cells = max(_NARROWEST, self.size.width - 1), table.cells()
+        empty = [c.name for i, c in enumerate(table.shown) if cells and all(row[i] is None for row in cells)]
+        spare: list[Spare] = [*empty, *(one for one in _SPARE if one not in empty)]
+        lines = table_lines(table, spare=spare, width=lambda: width, styled=False, unknown="-")
+        return next(lines), LazyLines(lines, len(table))
 
     def _show(self, drawn: Drawn) -> None:
         self._places = drawn.places
@@ -367,9 +359,10 @@ class TopScreen(App[None]):
         self.run_worker(write, thread=True)
 
 
-_BRANCH_NAMES = ("from", "to", "from function", "to function")
-_SPARE = ("in_tx", "aborts", "branches", {"from": "from function", "to": "to function"}, "module", "type", "change",
-          "loop", "cycles", "mispredicted %", "taken %", "samples")  # fmt: skip
+_SPARE: tuple[Spare, ...] = (
+    "in_tx", "aborts", "branches", {"from": "from_function", "to": "to_function"}, "module", "type", "change",
+    "loop", "cycles", "mispredicted", "taken", "samples",
+)  # fmt: skip
 _NARROWEST = 20
 _LOW = 24
 """Lines of a screen; on a lower one what the engine is takes one of them."""

@@ -3,28 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-
-from .branches import COLUMNS, branch_rows
-from .output import Cell, share
-from .symbols import module_of
 
 if TYPE_CHECKING:
     from ..analysis.naming import Label
     from ..analysis.running.snapshot import LiveFunctions, Order, Snapshot
+    from ..answers.table import Table
     from ..live import LiveCapture, LiveRecorder, RecorderState, StreamCopy
     from ..model import Array
 
-__all__ = ["BRANCHES", "FUNCTIONS", "MACHINE_ONLY", "ORDERS", "Session", "View", "branch_table", "chosen_functions",
-           "facts", "function_rows", "header", "with_dashes"]  # fmt: skip
+__all__ = ["ORDERS", "Session", "View", "branch_table", "chosen_functions", "facts", "function_table", "header"]
 
-FUNCTIONS = ("event", "samples", "samples %", "now %", "change", "branches", "mispredicted %", "cycles", "function",
-             "module", "linkage name", "file", "line number")  # fmt: skip
-BRANCHES = tuple(name for name in COLUMNS if name not in ("bursts", "noise"))
 ORDERS: tuple[Order, ...] = ("samples", "now", "change", "branches", "mispredicted", "cycles")
-MACHINE_ONLY = ("linkage name", "file", "line number", "from_module", "from_address", "to_module", "to_address")
 
 
 @dataclass(slots=True)
@@ -132,6 +123,8 @@ class Session:
         """bool: which of the ``labels``, a list that grows, have this part in their name or that of their module."""
         import numpy as np
 
+        from ..answers.names import module_of
+
         profile, text = self.live.profile, part.casefold()
         assert profile is not None
         if self._wanted[0] != text:
@@ -183,29 +176,6 @@ def header(view: View) -> list[str]:
     return [*lines, f"{view.seconds:.0f} s: {rates}; lost: {lost or 'nothing'}; cost: {cost}"]
 
 
-def function_rows(session: Session, view: View, found: LiveFunctions) -> list[list[Cell]]:
-    """Rows of `FUNCTIONS` of some of the functions of ``view``."""
-    profile, seen = session.live.profile, view.snapshot
-    if profile is None or seen is None:
-        return []
-    rows: list[list[Cell]] = []
-    whole, recent, before = (one.tolist() for one in (seen.samples, seen.recent, seen.before))
-    for row, name, samples, now, then, branches, wrong, right, cycles, timed in zip(
-        *(column.tolist() for column in found.arrays().values()), strict=True
-    ):
-        label = seen.labels[name]
-        part, last = share(now, recent[row]), share(then, before[row])
-        rows.append(
-            [
-                profile.events[row].name, samples, share(samples, whole[row]), part,
-                None if part is None or last is None else round(part - last, 2), branches or None,
-                share(wrong, wrong + right), round(cycles / timed, 2) if timed else None, label.shown(profile),
-                module_of(profile, label), label.name or None, label.file or None, label.line or None,
-            ]
-        )  # fmt: skip
-    return rows
-
-
 def chosen_functions(
     session: Session,
     view: View,
@@ -228,18 +198,20 @@ def chosen_functions(
     return view.snapshot.hottest_functions(limit, order, event=event, names=names)
 
 
-def branch_table(session: Session, view: View, limit: int) -> list[list[Cell]]:
-    """Rows of `BRANCHES`, hottest first, as they are now."""
+def function_table(session: Session, view: View, found: LiveFunctions) -> Table:
+    """Some of the functions of ``view``."""
+    from ..answers.live_functions import live_functions
+
+    return live_functions(session.live.profile, view.snapshot, found)
+
+
+def branch_table(session: Session, view: View, limit: int) -> Table:
+    """The branches, hottest first, as they are now."""
+    from ..answers.branches import BRANCHES, BranchRows
+    from ..answers.branches import branch_table as table_of
+    from ..answers.table import table_of_cells
+
     if view.snapshot is None:
-        return []
+        return table_of_cells(BRANCHES, [])
     shown, total = session.live.hottest_branches(limit)
-    return branch_rows(session.live.namer, shown, total)
-
-
-_UNKNOWN = ("now %", "change", "mispredicted %", "cycles")
-
-
-def with_dashes(columns: Sequence[str], rows: list[list[Cell]]) -> list[list[Cell]]:
-    """``rows`` for people: what the engine does not know is a dash."""
-    places = {i for i, name in enumerate(columns) if name in _UNKNOWN}
-    return [["-" if cell is None and i in places else cell for i, cell in enumerate(row)] for row in rows]
+    return table_of(BranchRows(session.live.namer, shown, total)).without("bursts", "noise")

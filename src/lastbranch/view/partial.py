@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import cached_property
 
 from ..model import Profile, SampleBatch, SampleStream
-from . import answers
+from . import questions
 from .answer import Answer
 from .loaded import Loaded, Parameters
 
@@ -52,7 +52,7 @@ class FirstLook:
     def ask(self, question: str, parameters: Parameters) -> Answer:
         """The answer about the part. Its header has ``part``: ``samples`` that were looked at, ``of`` how many."""
         limit = {"limit": _SHORT[question]} if question in _SHORT else {}
-        answer = answers.ask(self._loaded, question, {**limit, **parameters})
+        answer = questions.ask(self._loaded, question, {**limit, **parameters})
         answer.header["part"] = {"samples": sum(self._seen.values()), "of": self._whole.profile.samples}
         return answer
 

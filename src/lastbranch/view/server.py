@@ -31,11 +31,11 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from ..errors import LastbranchError, UnavailableError
 from ..model import visible
 from . import page, wire
-from .answers import ask
 from .growing import LIVE, GrowingCapture
 from .kept import KeptAnswers
 from .loaded import Loaded, Parameters
 from .partial import FirstLook
+from .questions import ask
 from .security import Guard, new_token
 
 __all__ = ["application", "listen", "open_browser", "serve", "settings"]

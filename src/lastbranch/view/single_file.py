@@ -18,8 +18,8 @@ from ..model import Progress, counted, visible
 from . import page, wire
 from .anonymous import Anonymous
 from .answer import Answer
-from .answers import ask
 from .loaded import Loaded, Parameters
+from .questions import ask
 from .security import WASM, content_security_policy
 
 __all__ = ["FUNCTIONS", "LARGEST", "single_file"]

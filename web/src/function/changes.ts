@@ -1,4 +1,4 @@
-// How the shares of a function's blocks changed, where its capture is compared with another (view/answers/diff.py).
+// How the shares of a function's blocks changed, where its capture is compared with another (view/questions/diff.py).
 
 import { percent } from "../format.ts";
 import type { Answer } from "../wire.ts";

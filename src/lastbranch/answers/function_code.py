@@ -2,37 +2,145 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from .output import Cell, share
-from .symbols import module_of
+from ..analysis import Estimate
+from .columns import GUESS, Cell, Column, TableKind, share
+from .estimates import estimate_notes
+from .names import Names, module_of
+from .table import Table, table_of_cells
 
 if TYPE_CHECKING:
     from ..analysis.counting.mispredictions import Mispredictions
     from ..analysis.function.annotation import Annotation
     from ..analysis.function.flow import Flow
-    from ..analysis.naming import Label, Namer
+    from ..analysis.naming import Label, Namer, Place
     from ..analysis.statistics.distributions import Distribution
-    from ..model import Array, Profile
+    from ..model import Array, Profile, SampleFilter
 
-__all__ = ["ARCS", "BLOCKS", "COSTLY", "COSTS", "EDGES", "INSTRUCTIONS", "LINES", "LOOPS", "TARGETS", "Annotated"]
+__all__ = [
+    "ARCS", "BLOCKS", "COSTLY", "COSTS", "EDGES", "INSTRUCTIONS", "LINES", "LOOPS", "TARGETS", "FunctionCode",
+    "count_function",
+]  # fmt: skip
 
-INSTRUCTIONS = ("address", "instruction", "samples", "block", "count", "bursts", "noise %", "taken %",
-                "taken noise", "mispredicted %", "cycles", "ipc", "loop", "file", "line", "source")  # fmt: skip
-EDGES = ("from", "to", "kind", "count", "share %", "bursts", "noise", "mispredicted %")
-TARGETS = ("branch", "to", "count", "share %", "bursts", "noise", "mispredicted %")
-LOOPS = ("loop", "from", "to", "depth", "blocks", "iterations", "bursts", "trips", "trips p50", "trips p90", "longest",
-         "cycles")  # fmt: skip
-BLOCKS = ("block", "from", "to", "count", "bursts", "noise %", "came", "went", "cycles", "cycles p50",
-          "cycles p90", "ipc")  # fmt: skip
-ARCS = ("from", "to", "count", "share %", "mispredicted %")
-LINES = ("file", "line", "samples", "count")
-COSTS = ("mispredictions", "cycles lost")
+
+def _column(name: str, title: str, meaning: str, unit: str = "", **more: Any) -> Column:
+    return Column(name=name, title=title, meaning=meaning, unit=unit, **more)
+
+
+_COUNT = _column("count", "count", "how often it ran, or was taken", "executions", if_replaced="executions")
+_BURSTS = _column("bursts", "bursts", "bursts of a recording by software that saw it", "bursts")
+_FEW = ("bursts", "count")
+_MISPREDICTED = _column("mispredicted", "mispredicted %", "of the entries with a known outcome", "%", form="percent",
+                        heat=GUESS, rests_on=_FEW, may_lack=True)  # fmt: skip
+_CYCLES = _column("cycles", "cycles", "on average, each time", "cycles", form="decimal", rests_on=_FEW)
+_IPC = _column("ipc", "ipc", "instructions per cycle", form="decimal")
+_PART_OF_BRANCH = _column("share", "share %", "of the ways out of its branch", "%", form="percent", heat=100.0,
+                          rests_on=_FEW, bar=True)  # fmt: skip
+_NOISE = _column("noise", "noise", "standard error of the share before it", "points", form="percent",
+                 rests_on=("bursts", "samples", "count"))  # fmt: skip
+_COUNT_NOISE = _column("noise", "noise %", "standard error of the count, in percent of it", "%", form="percent")
+_FROM, _TO = _column("from", "from", "where it begins"), _column("to", "to", "where it goes")
+_FIRST = _column("from", "from", "address of its first instruction")
+_LAST = _column("to", "to", "address of its last instruction")
+_KIND = _column("kind", "kind", "type of the branch")
+_BRANCH = _column("branch", "branch", "where the branch is")
+
+INSTRUCTIONS = TableKind(
+    name="instructions of a function", row="an instruction",
+    columns=(
+        _column("address", "address", "as linked, hexadecimal"),
+        _column("instruction", "instruction", "its text"),
+        _column("samples", "samples", "samples at its address", "samples"),
+        _column("block", "block", "number of its block"),
+        _COUNT, _BURSTS, _COUNT_NOISE,
+        _column("taken", "taken %", "of the executions of a conditional branch", "%", form="percent"),
+        _column("taken_noise", "taken noise", "standard error of taken %", "points", form="percent"),
+        _MISPREDICTED, _CYCLES, _IPC,
+        _column("loop", "loop", "number of the innermost loop"),
+        _column("file", "file", "source file"), _column("line", "line", "line in it"),
+        _column("source", "source", "text of the line"),
+    ),
+)  # fmt: skip
+"""`annotate`. The values of a block are in each of its rows, those of its branch in the last."""
+COSTS = (
+    _column("mispredictions", "mispredictions", "entries that were mispredicted", "entries"),
+    _column("cycles_lost", "cycles lost", "how much longer the code after them took", "cycles"),
+)
 """Columns of instructions, where they are asked for."""
-COSTLY = ("branch", "kind", "count", "mispredictions", "mispredicted %", "cycles lost")
+_COSTLY_INSTRUCTIONS = replace(INSTRUCTIONS, columns=(*INSTRUCTIONS.columns, *COSTS))
+
+_BELOW = ("depth", "blocks", "longest", "trips_p90", "trips_p50", "bursts", "noise")
+"""Of the tables below the listing: left out before places are shortened."""
+_TRIPS = tuple(
+    _column(name, title, meaning, rests_on=("bursts",))
+    for name, title, meaning in (
+        ("trips", "trips", "times round for each time it was entered, on average"),
+        ("trips_p50", "trips p50", "half of the visits have at most so many"),
+        ("trips_p90", "trips p90", "nine tenths of the visits have at most so many"),
+    )
+)
+EDGES = TableKind(
+    name="edges of a function", row="a taken branch, or a way past a conditional one",
+    columns=(
+        _FROM, _TO, _KIND, _COUNT,
+        _column("share", "share %", "of all edges", "%", form="percent", heat=100.0, rests_on=_FEW, bar=True,
+                by_basis="share of {} %"),
+        _BURSTS, _NOISE, _MISPREDICTED,
+    ),
+    last=("kind", "from", "to"), spare=_BELOW,
+)  # fmt: skip
+TARGETS = TableKind(
+    name="indirect targets of a function", row="an indirect branch and one of its targets",
+    columns=(_BRANCH, _TO, _COUNT, _PART_OF_BRANCH, _BURSTS, _NOISE, _MISPREDICTED),
+    last=("branch", "to"), spare=_BELOW,
+)  # fmt: skip
+LOOPS = TableKind(
+    name="loops of a function", row="a loop",
+    columns=(
+        _column("loop", "loop", "its number"), _FIRST, _LAST,
+        _column("depth", "depth", "1 for a loop in no other one"),
+        _column("blocks", "blocks", "how many it has"),
+        _column("iterations", "iterations", "how often its first block ran", "executions"),
+        _BURSTS, *_TRIPS, _column("longest", "longest", "most times round that were seen"), _CYCLES,
+    ),
+    spare=_BELOW,
+)  # fmt: skip
+BLOCKS = TableKind(
+    name="blocks of a function", row="a block",
+    columns=(
+        _column("block", "block", "its number"), _FIRST, _LAST, _COUNT, _BURSTS, _COUNT_NOISE,
+        _column("came", "came", "of its executions, those that edges explain"),
+        _column("went", "went", "of its executions, those that edges go on from"),
+        _CYCLES,
+        _column("cycles_p50", "cycles p50", "half of its executions take at most so many", "cycles"),
+        _column("cycles_p90", "cycles p90", "nine tenths of its executions take at most so many", "cycles"),
+        _IPC,
+    ),
+)  # fmt: skip
+ARCS = TableKind(
+    name="jumps within a function", row="a jump within the function, seen or not",
+    columns=(_FROM, _TO, _COUNT, _PART_OF_BRANCH, _MISPREDICTED),
+)  # fmt: skip
+LINES = TableKind(
+    name="source lines of a function", row="a source line",
+    columns=(
+        _column("file", "file", "source file"), _column("line", "line", "line in it"),
+        _column("samples", "samples", "samples in its code", "samples"), _COUNT,
+    ),
+)  # fmt: skip
+COSTLY = TableKind(
+    name="costliest mispredictions of a function", row="a branch that was mispredicted",
+    columns=(
+        _BRANCH, _KIND, _column("count", "count", "entries with a known outcome", "entries"), COSTS[0], _MISPREDICTED,
+        COSTS[1],
+    ),
+    last=("branch", "kind"), spare=_BELOW,
+)  # fmt: skip
 
 _QUANTILES = (0.5, 0.9)
 
@@ -46,22 +154,22 @@ class Line(NamedTuple):
     text: str | None
 
 
-class Annotated:
-    """``found`` with names from ``namer``, source lines below ``roots`` if ``source`` asks for them, and what
-    mispredictions of its branches cost, if that is given."""
+class FunctionCode:
+    """``found`` with names from ``namer``, source lines below ``source_roots`` if it is not ``None``, and what
+    mispredictions of its branches cost, if that is given. ``estimate`` is what counts were made with: titles say it."""
 
     def __init__(
-        self, profile: Profile, namer: Namer, found: Annotation, source: bool, roots: tuple[str, ...],
-        costs: Mispredictions | None = None,
+        self, profile: Profile, namer: Namer, found: Annotation, source_roots: Sequence[str] | None = None,
+        costs: Mispredictions | None = None, estimate: Estimate | None = None,
     ) -> None:  # fmt: skip
         from ..lbr import KIND
 
         self.profile, self.namer, self.found, self.flow = profile, namer, found, found.flow
-        self.notes: list[str] = []
+        self.estimate, self.notes = estimate or Estimate.observed(profile), list[str]()
         """Notes for the user about the source text."""
         self.kinds = {KIND[name]: name for name in _NEAR}
-        self.has_lines = source
-        self.lines = self._lines(roots) if source else [None] * len(self.flow)
+        self.has_lines = source_roots is not None
+        self.lines = [None] * len(self.flow) if source_roots is None else self._lines(source_roots)
         blocks = self.flow.blocks
         self.block_of = np.repeat(np.arange(len(blocks)), blocks.last - blocks.first + 1)
         self.costs = costs if costs is None else _of_function(costs, self.flow)
@@ -75,7 +183,7 @@ class Annotated:
         """The function as people see it."""
         return self.found.place.label.shown(self.profile)
 
-    def _lines(self, roots: tuple[str, ...]) -> list[Line | None]:
+    def _lines(self, roots: Sequence[str]) -> list[Line | None]:
         from ..analysis.sources import Sources
 
         flow, sources = self.flow, Sources(self.profile, roots)
@@ -91,13 +199,14 @@ class Annotated:
         named = zip(self.namer.places(module, address), module.tolist(), address.tolist(), strict=True)
         return [name or self.profile.place(row, at) for name, row, at in named]
 
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """Those of `instructions`: `INSTRUCTIONS`, and `COSTS` if these are known."""
-        return INSTRUCTIONS if self.costs is None else (*INSTRUCTIONS, *COSTS)
+    def instructions(self) -> Table:
+        """Rows of `INSTRUCTIONS`, with `COSTS` if these are known. The values of a block are in each of its rows, those
+        of its branch in the last."""
+        return table_of_cells(
+            INSTRUCTIONS if self.costs is None else _COSTLY_INSTRUCTIONS, self._instructions(), self.estimate
+        )
 
-    def instructions(self) -> list[list[Cell]]:
-        """Rows of `columns`; the values of a block are in each of its rows, those of its branch in the last."""
+    def _instructions(self) -> list[list[Cell]]:
         flow, blocks, counted = self.flow, self.flow.blocks, self.found.missing is None
         calls, noise = self._call_names(), self.found.noise
         costs = [] if self.costs is None else _cost_cells(self.costs)
@@ -132,8 +241,11 @@ class Annotated:
         noise = self.found.noise
         return (None, None) if noise is None else (int(noise.blocks[block]), _percent(noise.count[block]))
 
-    def costly(self, limit: int) -> list[list[Cell]]:
+    def costly(self, limit: int) -> Table:
         """Rows of `COSTLY`: its branches that were mispredicted, those that cost most first."""
+        return table_of_cells(COSTLY, self._costly(limit), self.estimate)
+
+    def _costly(self, limit: int) -> list[list[Cell]]:
         if self.costs is None:
             return []
         costs = self.costs.take(slice(limit or None))
@@ -152,8 +264,11 @@ class Annotated:
         names = self.places(np.full(len(away), flow.module), flow.target[away])
         return {row: f" <{name}>" for row, name in zip(away.tolist(), names, strict=True)}
 
-    def edges(self, limit: int) -> list[list[Cell]]:
+    def edges(self, limit: int) -> Table:
         """Rows of `EDGES`: taken branches that begin or end in the function, and ways past conditional ones."""
+        return table_of_cells(EDGES, self._edges(limit), self.estimate)
+
+    def _edges(self, limit: int) -> list[list[Cell]]:
         from ..analysis.counting.branch_kinds import CodeOf
         from ..lbr import KIND
 
@@ -180,8 +295,11 @@ class Annotated:
                 rows.append([source, target, "fall through", count, share(count, total), *bursts, None])
         return rows
 
-    def targets(self, limit: int) -> list[list[Cell]]:
+    def targets(self, limit: int) -> Table:
         """Rows of `TARGETS`: for each indirect jump and call, hottest first, where it went, most often first."""
+        return table_of_cells(TARGETS, self._targets(limit), self.estimate)
+
+    def _targets(self, limit: int) -> list[list[Cell]]:
         from ..analysis.function.annotation import indirect_targets
 
         found, noise = indirect_targets(self.flow), self.found.noise
@@ -204,8 +322,13 @@ class Annotated:
         wrong, right = int(edges.mispredicted[i]), int(edges.predicted[i])
         return source, target, share(wrong, wrong + right)
 
-    def loops(self) -> Iterator[list[Cell]]:
+    def loops(self, every: bool = True) -> Table:
         """Rows of `LOOPS`; ``from`` and ``to`` are the header and the last instruction, cycles are of an iteration."""
+        rows = self._loops()
+        at = [column.name for column in LOOPS.columns].index("iterations")
+        return table_of_cells(LOOPS, (row for row in rows if row[at] or every), self.estimate)
+
+    def _loops(self) -> Iterator[list[Cell]]:
         flow, blocks = self.flow, self.flow.blocks
         for number, (loop, trips) in enumerate(zip(self.found.loops, self.found.trips, strict=True), 1):
             last = int(blocks.last[loop.blocks[-1]])
@@ -216,8 +339,11 @@ class Annotated:
                 *_quantiles(trips.of_visit), trips.longest or None, _rounded(loop.cycles),
             ]  # fmt: skip
 
-    def blocks(self) -> Iterator[list[Cell]]:
+    def blocks(self) -> Table:
         """Rows of `BLOCKS`; what came and went are the edges into and out of it that were seen."""
+        return table_of_cells(BLOCKS, self._blocks(), self.estimate)
+
+    def _blocks(self) -> Iterator[list[Cell]]:
         from ..analysis.function.block_graph import block_graph
 
         flow, blocks, graph = self.flow, self.flow.blocks, block_graph(self.flow)
@@ -232,8 +358,11 @@ class Annotated:
                 *_quantiles(spent), _rounded((last - first + 1) * timed / cycles if cycles else None),
             ]  # fmt: skip
 
-    def arcs(self) -> Iterator[list[Cell]]:
+    def arcs(self) -> Table:
         """Rows of `ARCS`: jumps within the function, also those that were not seen to be taken, hottest first."""
+        return table_of_cells(ARCS, self._arcs(), self.estimate)
+
+    def _arcs(self) -> Iterator[list[Cell]]:
         from ..analysis.function.arcs import arcs_of
 
         arcs, address, counted = arcs_of(self.flow), self.flow.address.tolist(), self.found.missing is None
@@ -245,10 +374,15 @@ class Annotated:
                 round(100 * part, 2) if known else None, share(wrong, wrong + right),
             ]  # fmt: skip
 
-    def source_lines(self) -> Iterator[list[Cell]]:
+    def source_lines(self) -> Table:
         """Rows of `LINES`: source lines that the function has code of; ``count`` as in `analysis.SourceLines`."""
+        return table_of_cells(LINES, self._source_lines(), self.estimate)
+
+    def _source_lines(self) -> Iterator[list[Cell]]:
         from ..analysis.function.annotation import source_lines
 
+        if not self.has_lines:
+            return
         found = source_lines(self.namer, self.found)
         for file, line, samples, count in zip(*(column.tolist() for column in found.arrays().values()), strict=True):
             yield [found.files[file], line, samples, count if self.found.missing is None else None]
@@ -263,6 +397,25 @@ class Annotated:
             "instructions_executed": flow.executed if self.found.missing is None else None,
             "ipc": _rounded(flow.ipc),
         }  # fmt: skip
+
+
+def count_function(
+    names: Names, place: Place, sample_filter: SampleFilter | None, estimate: Estimate, *, costs: bool,
+    source_roots: Sequence[str] | None,
+) -> FunctionCode:  # fmt: skip
+    """Count the function at ``place``; with ``costs`` also what its mispredictions cost, in a pass of its own."""
+    from ..analysis.counting.mispredictions import cost_note, mispredictions
+    from ..analysis.function.annotation import annotate
+
+    profile = names.profile
+    found = annotate(profile, place, sample_filter=sample_filter, estimate=estimate)
+    lost = mispredictions(profile, sample_filter=sample_filter)[0] if costs else None
+    code = FunctionCode(profile, names.namer, found, source_roots, lost, estimate)
+    notes = [*found.notes, *(found.noise.notes if found.noise is not None else []), *estimate_notes(estimate)]
+    notes += [] if lost is None else [cost_note(lost)]
+    modules = [module_of(profile, place.label)]
+    code.notes = [*notes, *code.notes, *names.notes(modules, lines=source_roots is not None)]
+    return code
 
 
 def _of_function(costs: Mispredictions, flow: Flow) -> Mispredictions:

@@ -1,0 +1,89 @@
+"""The hottest functions of a recording that still runs: of all of it, and of the time since the last look."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ..analysis.running.snapshot import LiveFunctions, Snapshot
+from ..model import Array, Profile
+from .columns import GUESS, Column, TableKind
+from .names import EVENT, FILE, FUNCTION, LINE_NUMBER, LINKAGE_NAME, MODULE
+from .table import Known, Ratio, Table, make_table
+
+if TYPE_CHECKING:
+    from ..analysis.naming import Label
+
+__all__ = ["LIVE_FUNCTIONS", "live_functions"]
+
+
+@dataclass(slots=True)
+class _Rows:
+    profile: Profile
+    seen: Snapshot
+    found: LiveFunctions
+
+    @property
+    def event(self) -> Array:
+        return self.found.event
+
+    @property
+    def labels(self) -> list[Label]:
+        return [self.seen.labels[row] for row in self.found.name.tolist()]
+
+    @property
+    def now(self) -> Ratio:
+        return Ratio(self.found.recent, self.seen.recent[self.event])
+
+    @property
+    def then(self) -> Ratio:
+        return Ratio(self.found.before, self.seen.before[self.event])
+
+
+def _change(rows: _Rows) -> list[float | None]:
+    """The difference of the shares that are shown."""
+    shares = ([round(100 * a / b, 2) if b else None for a, b in zip(part.tolist(), whole.tolist(), strict=True)]
+              for part, whole in (rows.now, rows.then))  # fmt: skip
+    return [None if a is None or b is None else round(a - b, 2) for a, b in zip(*shares, strict=True)]
+
+
+LIVE_FUNCTIONS = TableKind(
+    name="functions of a recording", row="an event and a function",
+    columns=(
+        EVENT,
+        Column(name="samples", title="samples", meaning="samples whose own address is there", unit="samples",
+               value=lambda rows: rows.found.samples),
+        Column(
+            name="samples_share", title="samples %", meaning="of all samples of the event", unit="%", form="percent",
+            heat=100.0, rests_on=("bursts", "samples"), bar=True,
+            value=lambda rows: Ratio(rows.found.samples, rows.seen.samples[rows.event]),
+        ),
+        Column(name="now_share", title="now %", meaning="of the samples since the last look", unit="%", form="percent",
+               may_lack=True, value=lambda rows: rows.now),
+        Column(name="change", title="change", meaning="of now %, since the time before", unit="points",
+               form="decimal", may_lack=True, value=_change),
+        Column(name="branches", title="branches", meaning="taken branches that begin there", unit="entries",
+               value=lambda rows: Known(rows.found.branches, rows.found.branches != 0)),
+        Column(
+            name="mispredicted", title="mispredicted %", meaning="of the entries with a known outcome", unit="%",
+            form="percent", heat=GUESS, rests_on=("bursts", "count"), may_lack=True,
+            value=lambda rows: Ratio(rows.found.mispredicted, rows.found.mispredicted + rows.found.predicted),
+        ),
+        Column(
+            name="cycles", title="cycles", meaning="from one taken branch to the next, on average", unit="cycles",
+            form="decimal", rests_on=("bursts", "count"), may_lack=True,
+            value=lambda rows: Ratio(rows.found.cycles, rows.found.timed),
+        ),
+        FUNCTION, MODULE, LINKAGE_NAME, FILE, LINE_NUMBER,
+    ),
+    last=("function", "module"),
+    spare=("branches", "cycles", "mispredicted", "change", "event_name", "samples"),
+)  # fmt: skip
+"""`top`."""
+
+
+def live_functions(profile: Profile | None, seen: Snapshot | None, found: LiveFunctions) -> Table:
+    """Some of the functions of a snapshot."""
+    if profile is None or seen is None:
+        return Table(LIVE_FUNCTIONS, LIVE_FUNCTIONS.columns, dict.fromkeys(c.name for c in LIVE_FUNCTIONS.columns), 0)
+    return make_table(LIVE_FUNCTIONS, _Rows(profile, seen, found), len(found))

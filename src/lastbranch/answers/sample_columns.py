@@ -1,0 +1,71 @@
+"""Columns that all tables of samples have: samples of each row, their share of the event, noise and periods.
+
+Rows have ``event``, ``samples``, ``period`` and ``has_period``; ``observed`` and ``error`` of the noise; ``shared``
+(bool: samples of the event come in bursts); and the sums of the event, ``all_samples`` and ``all_period``.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+
+from ..model import Array
+from .columns import Column, To
+from .table import Known, Ratio
+
+__all__ = [
+    "BURSTS", "NOISE", "PERIOD", "PERIOD_SHARE", "SAMPLES", "SAMPLES_SHARE", "event_sums", "first_rows",
+]  # fmt: skip
+
+SAMPLES = Column(
+    name="samples", title="samples", meaning="samples whose own address is there", unit="samples", to=To.ALL,
+    value=lambda rows: rows.samples,
+)  # fmt: skip
+SAMPLES_SHARE = Column(
+    name="samples_share", title="samples %", meaning="of all samples of the event", unit="%", form="percent",
+    heat=100.0, rests_on=("bursts", "samples"), bar=True,
+    value=lambda rows: Ratio(rows.samples, rows.all_samples),
+)  # fmt: skip
+BURSTS = Column(
+    name="bursts", title="bursts", unit="bursts", to=To.ALL,
+    meaning="bursts of a recording by software that have samples there: those of one are no independent samples",
+    value=lambda rows: Known(rows.observed, rows.shared),
+)  # fmt: skip
+NOISE = Column(
+    name="noise", title="noise", meaning="standard error of samples %", unit="points", form="percent", to=To.ALL,
+    rests_on=("bursts", "samples"), value=lambda rows: rows.error,
+)  # fmt: skip
+PERIOD = Column(
+    name="period", title="period", meaning="sum of the periods of the samples", unit="events",
+    value=lambda rows: Known(rows.period, rows.has_period),
+)  # fmt: skip
+PERIOD_SHARE = Column(
+    name="period_share", title="period %", meaning="of the periods of all samples of the event", unit="%",
+    form="percent", heat=100.0, rests_on=("bursts", "samples"),
+    value=lambda rows: Ratio(rows.period, np.where(rows.has_period, rows.all_period, 0)),
+)  # fmt: skip
+
+
+def event_sums(event: Array, column: Array | None) -> Array:
+    """The sum of a column over all rows of the event of each row, as integers of any size; 0 without a column."""
+    if column is None:
+        return np.zeros(len(event), np.int64)
+    whole = Counter[int]()
+    for row, value in zip(event.tolist(), column.tolist(), strict=True):
+        whole[row] += value
+    sums = [whole[row] for row in event.tolist()]
+    return np.array(sums, np.int64 if max(sums, default=0) < 1 << 63 else object)
+
+
+def first_rows(event: Array, limit: int) -> list[int]:
+    """The first ``limit`` rows of each event, 0: all. Events differ in how many samples they have: of two, the rows of
+    one would leave no room for the other, which may be the only one with branches."""
+    if not limit:
+        return list(range(len(event)))
+    seen, rows = Counter[int](), list[int]()
+    for row, one in enumerate(event.tolist()):
+        seen[one] += 1
+        if seen[one] <= limit:
+            rows.append(row)
+    return rows

@@ -1,0 +1,147 @@
+"""Rows of declared columns: arrays, which terminal, csv, json, viewer and notebooks get from the same `Table`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..model import Array, visible
+from .columns import Cell, Column, TableKind, To
+
+if TYPE_CHECKING:
+    from ..analysis import Estimate
+
+__all__ = ["Known", "Ratio", "Table", "Values", "make_table", "numbers", "ratio", "table_of_cells"]
+
+
+class Ratio(NamedTuple):
+    """Numbers, and what they are divided by, row by row: not known where that is 0."""
+
+    part: Array
+    whole: Array
+
+
+class Known(NamedTuple):
+    """Numbers, and in which rows (bool) they are known."""
+
+    values: Array
+    known: Array
+
+
+Values = Array | Ratio | Known | Sequence[Cell]
+"""The values of a column. A float NaN and ``None`` are not known."""
+
+
+@dataclass(slots=True)
+class Table:
+    """An answer: rows of ``columns``, and ``notes`` about them for the user, in sentences without their ends."""
+
+    kind: TableKind
+    columns: tuple[Column, ...]
+    """Those of the kind, with the titles that they have here."""
+    values: dict[str, Values | None]
+    """By the name of the column; ``None``: not known in any row."""
+    size: int
+    """How many rows it has."""
+    notes: list[str] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return self.size
+
+    def cells(self) -> list[list[Cell]]:
+        """The rows, for those who see or read the columns of `To.VERBS` (`shown`)."""
+        columns = [_cells(column, self.values[column.name], self.size) for column in self.shown]
+        return [list(row) for row in zip(*columns, strict=True)]
+
+    @property
+    def shown(self) -> tuple[Column, ...]:
+        """The columns that people or programs get."""
+        return tuple(column for column in self.columns if column.to & To.VERBS)
+
+    def without(self, *names: str) -> Table:
+        """The table without some of its columns."""
+        return replace(self, columns=tuple(column for column in self.columns if column.name not in names))
+
+    def arrays(self) -> dict[str, Array | list[str]]:
+        """The columns of the viewer by name: numbers of which NaN is not known, texts that are safe to show and empty
+        where they are not known. Shares are parts of 1."""
+        found: dict[str, Array | list[str]] = {}
+        for column in self.columns:
+            if column.to & To.VIEWER:
+                values = self.values[column.name]
+                is_text = column.form == "text" and values is not None
+                found[column.name] = _texts(values) if is_text else numbers(values, self.size)
+        return found
+
+
+def make_table(
+    kind: TableKind, rows: Any, size: int, estimate: Estimate | None = None, *, notes: Sequence[str] = ()
+) -> Table:
+    """The table of ``kind`` of ``rows``, from which the columns take their values. ``estimate`` is what counts were
+    made with, which titles say."""
+    columns = _titled(kind, estimate)
+    return Table(kind, columns, {column.name: column.value(rows) for column in columns}, size, list(notes))
+
+
+def table_of_cells(kind: TableKind, rows: Iterable[Sequence[Cell]], estimate: Estimate | None = None) -> Table:
+    """The table of ``kind`` of rows that are made already, cell by cell."""
+    columns, cells = _titled(kind, estimate), list(rows)
+    values = zip(*cells, strict=True) if cells else [() for _ in columns]
+    return Table(kind, columns, {c.name: list(v) for c, v in zip(columns, values, strict=True)}, len(cells))
+
+
+def _titled(kind: TableKind, estimate: Estimate | None) -> tuple[Column, ...]:
+    if estimate is None:
+        return kind.columns
+    return tuple(column.titled(estimate.basis, estimate.replaced) for column in kind.columns)
+
+
+def ratio(part: Array, whole: Array) -> NDArray[np.float64]:
+    """float64: ``part / whole``, NaN (not known) where there is nothing to divide by."""
+    out = np.full(len(whole), np.nan)
+    np.divide(part, whole, out=out, where=whole != 0)
+    return out
+
+
+def _cells(column: Column, values: Values | None, size: int) -> list[Cell]:
+    if values is None:
+        return [None] * size
+    scale = 100 if column.form == "percent" else 1
+    match values:
+        case Ratio(part, whole):
+            return [
+                round(scale * one / of, 2) if of else None
+                for one, of in zip(part.tolist(), whole.tolist(), strict=True)
+            ]
+        case Known(numbers, known):
+            cells = _cells(column, numbers, size)
+            return [cell if is_known else None for cell, is_known in zip(cells, known.tolist(), strict=True)]
+        case np.ndarray() if values.dtype.kind == "f":
+            return [None if one != one else _rounded(column, one * scale) for one in values.tolist()]
+        case np.ndarray():
+            return list(values.tolist())
+    return list(values)
+
+
+def _rounded(column: Column, value: float) -> float | int:
+    return round(value) if column.form == "count" else round(value, 2)
+
+
+def _texts(values: Any) -> list[str]:
+    return [visible(text or "") for text in values]
+
+
+def numbers(values: Values | None, size: int) -> Array:
+    """The numbers of a column: NaN is not known, shares are parts of 1."""
+    match values:
+        case None:
+            return np.full(size, np.nan)
+        case Ratio(part, whole):
+            return ratio(part, whole)
+        case Known(known_numbers, known):
+            return np.where(known, known_numbers, np.nan)
+    return np.asarray(values)
