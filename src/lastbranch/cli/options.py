@@ -6,7 +6,7 @@ import functools
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence, Sized
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from inspect import signature
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -26,37 +26,12 @@ if TYPE_CHECKING:
     from ..model import Profile, SampleFilter, StackWatcher
 
 __all__ = [
-    "DEFAULT_FILE",
-    "Capture",
-    "Count",
-    "EstimateChoice",
-    "FilterMaker",
-    "LogOptions",
-    "TimeRange",
-    "capture_options",
-    "captures_and",
-    "captures_options",
-    "check_new",
-    "complete_file",
-    "complete_folder",
-    "estimate_option",
-    "file_argument",
-    "filter_options",
-    "force_option",
-    "format_option",
-    "format_options",
-    "grouped",
-    "limit_options",
-    "log_options",
-    "no_progress_option",
-    "pid_option",
-    "rows_options",
-    "source_root_option",
-    "stacked",
-    "symfs_option",
-    "table_options",
-    "time_option",
-    "weight_option",
+    "Capture", "capture_options", "captures_and", "captures_options", "check_new", "complete_file",
+    "complete_folder", "Count", "DEFAULT_FILE", "estimate_option", "EstimateChoice",
+    "file_argument", "filter_options", "FilterMaker", "force_option",
+    "format_option", "format_options", "grouped", "limit_options", "log_options", "LogOptions",
+    "no_progress_option", "pid_option", "rows_options", "source_root_option", "stacked", "symfs_option",
+    "table_options", "time_option", "TimeRange", "weight_option",
 ]  # fmt: skip
 
 
@@ -474,7 +449,7 @@ class EstimateChoice:
         """For the samples that ``chosen`` keeps. Reads the capture if executions are asked for."""
         from ..answers.estimates import estimate_of
 
-        with capture.reading(profile):
+        with capture.reading(profile) if self.executions else nullcontext():
             return estimate_of(profile, chosen, executions=self.executions)
 
     def notes(self, estimate: Estimate) -> list[str]:
