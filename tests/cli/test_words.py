@@ -233,7 +233,7 @@ def test_the_script_is_one_that_the_shell_can_read(shell: str, run: Run) -> None
 @pytest.fixture(scope="module")
 def manual(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("man")
-    subprocess.run([sys.executable, ROOT / "docs" / "manual.py", folder], check=True)
+    subprocess.run([sys.executable, ROOT / "tools" / "manual.py", folder], check=True)
     return folder / "man1"
 
 
