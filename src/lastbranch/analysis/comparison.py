@@ -37,8 +37,9 @@ class CodeLocation:
     """A place in code: its ``function`` (empty where none is known) and the ``module``, as people know them, and
     ``where`` in it: an offset (``+0x12``), an address (``0x401136``), a source line, or nothing for all of it.
 
-    ``file`` and ``line`` are where the source has it (of the second recording, where both know it): the line of a place
-    if lines were asked for, else that of the function's declaration. Empty and 0 where they are not known.
+    ``file`` and ``line`` are its place in the source (in the second recording's, if both know the source): the line of
+    the place itself if lines were asked for, else the line of the function's declaration. Empty and 0 where they are
+    not known.
     """
 
     module: str
@@ -85,7 +86,7 @@ class CodeLocations:
         return (np.where(self._own[module], process, -1) + 1) * (len(self.profile.modules) + 1) + module + 1
 
     def _code(self, owner: Array, address: Array) -> NDArray[np.uint64]:
-        """Owner and address in one number, in this order: addresses have 48 bits that matter, one stays free."""
+        """Owner and address in one number, in this order: 48 bits of an address matter, and one bit stays free."""
         rank = np.searchsorted(self._owners, owner).astype(np.uint64)
         return (rank << np.uint64(48)) | (address & np.uint64((1 << 48) - 1))
 
@@ -183,7 +184,7 @@ class Matching:
             if not line.line:
                 continue
             file = line.file.replace("\\", "/").rpartition("/")[2]
-            # Lines of the function itself count from its first one, which lines above it do not move.
+            # Lines of the function count from its own first line: changes above the function do not move them.
             inside = line.name == declared.name and 0 < declared.line <= line.line
             out[i] = ((file, line.line - declared.line if inside else line.line, inside), f" {file}:{line.line}")
         return out
@@ -195,8 +196,8 @@ def _identity(module: Module) -> Hashable | None:
     return (module.pdb_guid, module.pdb_age) if module.pdb_guid else None
 
 
-# -- What occurs in the samples of a profile, for comparison: functions, edges, blocks. Two passes each: what there is,
-# so that it can be named and matched, and then how much of it is in each sample.
+# -- What occurs in the samples of a profile, for comparison: functions, edges, blocks. Each takes two passes: the first
+# finds all things, to name and match them; the second adds up each thing's part of each sample.
 
 
 Named = list[tuple[Hashable, tuple[CodeLocation, ...]]]
@@ -213,7 +214,7 @@ class Counter(ABC):
     spots: CodeLocations
 
     def points(self, matching: Matching, side: int) -> Points:
-        """What this side has seen and the other one must look for, too."""
+        """The points that this side has seen and the other side must look for, too."""
         return set()
 
     def adopt(self, matching: Matching, side: int, points: Points) -> None:
@@ -284,7 +285,7 @@ class _Edges(Counter):
         self._pairs = distinct(self._pair(found.process, found.a_module, found.a, found.b_module, found.b))
 
     def _pair(self, process: Array, a_module: Array, a: Array, b_module: Array, b: Array) -> NDArray[np.int64]:
-        """One number for both ends, -1 where one is not known."""
+        """One number for both ends, -1 if either end is not known."""
         source, target = self.spots.rows(process, a_module, a), self.spots.rows(process, b_module, b)
         return np.where((source >= 0) & (target >= 0), source * len(self.spots) + target, -1)
 
@@ -327,9 +328,9 @@ class _Blocks(_Edges):
     """By the ranges between branch entries; a sample weighs the ranges that it has.
 
     A block begins where a branch went to, or after a branch that was taken: no code is needed to see these. A range
-    runs the block that it begins with and those after the branches that it runs past. What one recording has seen
-    begin, the other one may have run through, so both look for the blocks of both; that takes functions whose code is
-    the same on both sides.
+    runs its first block and each block after a branch that the range runs past. A block that begins in one recording
+    may lie inside a range of the other, so each side looks for the blocks of both. This comparison needs functions
+    whose code is the same on both sides.
     """
 
     ranges = True
@@ -339,7 +340,7 @@ class _Blocks(_Edges):
         self._found = found
         first = self.spots.rows(found.process, found.a_module, found.a)
         last = self.spots.rows(found.process, found.b_module, found.b)
-        # Even numbers are spots that are begun at, odd ones what follows them.
+        # Even numbers are spots where a block begins; odd numbers are the instructions that follow a spot.
         self._points = distinct(np.concatenate([first * 2, last * 2 + 1]))
 
     def points(self, matching: Matching, side: int) -> Points:
@@ -387,7 +388,7 @@ class _Blocks(_Edges):
             source, target = batch["branch_from"], batch["branch_to"]
             empty = (source == 0) | (target == 0)
             inner = np.flatnonzero((each[1:] == each[:-1]) & ~empty[1:] & ~empty[:-1])
-            # Entry i + 1 is the older one: from where it went to, to the next branch.
+            # Entry i + 1 is older: the range goes from its target to the source of the next branch.
             pair = self._pair(*self._bound(batch, each[inner], target[1:][inner], source[:-1][inner]))
             learned, _ = self._known(np.arange(len(pair)), pair, np.arange(len(self._pairs)))
             first, last = np.divmod(pair[learned], max(len(self.spots), 1))
@@ -466,9 +467,9 @@ class Difference:
     ``event`` is the name of the event of each; ``spots`` what it is: a function, both ends of an edge, or where a block
     begins. ``share`` float64 [2, n]: its part of all samples by their periods (functions), of all branch entries
     (edges), or of all ranges (blocks), from 0 to 1. ``samples`` int64 [2, n]: samples that have it. ``probability``
-    float64 that chance alone makes a difference as large, not a number where too few samples have it; ``rate`` float64
-    the false discovery rate at which it is significant, over all things of an event; ``noise`` float64 the standard
-    error of the change of its share; ``notes`` what cannot be compared.
+    float64 that chance alone makes a difference as large, not a number if too few samples have the thing; ``rate``
+    float64 the false discovery rate at which it is significant, over all things of an event; ``noise`` float64 the
+    standard error of the change of its share; ``notes`` what cannot be compared.
     """
 
     event: list[str]

@@ -27,7 +27,7 @@ _MANY = 8
 
 
 class Label(NamedTuple):
-    """A name in a module, as it is in symbol files (`lastbranch.model.visible` makes it safe to print)."""
+    """A name in a module, as symbol files spell the name (`lastbranch.model.visible` makes names safe to print)."""
 
     module: int
     """Row of the modules table, -1 where nothing was mapped."""
@@ -49,7 +49,7 @@ class Label(NamedTuple):
 
 
 def unnamed(module: str) -> str:
-    """What code of ``module`` without a function is called; an empty ``module``: none is known either."""
+    """The name of code of ``module`` without a function; ``module`` is empty if not even the module is known."""
     return f"[{(module or 'unknown').strip('[]')}]"
 
 
@@ -105,7 +105,7 @@ class Namer:
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """(rows int64[m], offsets int64[n + 1]): the names of each address, innermost first and at least one.
 
-        ``function`` gives one name an address. Where no name is known, it is a label of the module without a function.
+        ``function`` gives one name an address. The name of unknown code is a label of the module without a function.
         """
         owner = np.where(self.is_own(module), process, -1)
         scopes, which = distinct_rows(module, owner)
@@ -165,7 +165,7 @@ class Namer:
             self._known[module][-1] = unknown
         known = self._known[module]
         new = distinct(found[known[found] < 0]).tolist()
-        # Many are made from the table's bytes in a tenth of the time of one by one.
+        # Making many names at once from the table's bytes takes a tenth of the time.
         functions = table.functions[:] if len(new) * _MANY > len(table) else table.functions
         for i in new:
             known[i] = self.row(_declared(module, functions[i], "function"))
@@ -193,7 +193,7 @@ def _declared(module: int, function: Function, view: View) -> Label:
 
 
 def _spread(rows: Array, sizes: Array, back: Array) -> tuple[Array, Array]:
-    """Ragged ``rows`` of distinct addresses for every address: ``back`` says which of the distinct ones it is."""
+    """Ragged ``rows`` of distinct addresses for every address: ``back`` has the row among the distinct addresses."""
     values, offsets = take_rows(rows, offsets_of(sizes), back)
     return values, np.diff(offsets)
 
@@ -216,9 +216,9 @@ class Place(NamedTuple):
 def find_functions(profile: Profile, namer: Namer, wanted: str, modules: Collection[int] = ()) -> list[Place]:
     """The functions that ``wanted`` means, in the order of modules and addresses; empty where there are none.
 
-    ``wanted`` is a name (linkage name, demangled name, that without its arguments, or where no module has such a one
-    the end of it, as ``Bin::eval`` of ``ast::Bin<int>::eval(int)``), a pattern with ``*``, or a place
-    ``module+0xaddress``, whose function is meant. ``modules`` are the rows to search; empty means all.
+    ``wanted`` is a name (linkage name, demangled name, demangled name without its arguments, or, if no module has such
+    a name, the end of a name, as ``Bin::eval`` of ``ast::Bin<int>::eval(int)``), a pattern with ``*``, or a place
+    ``module+0xaddress`` in the function. ``modules`` are the rows to search; empty means all.
     """
     rows = sorted(modules) if modules else range(len(profile.modules))
     if (at := _AT.fullmatch(wanted)) is not None:

@@ -36,8 +36,8 @@ def wanted_events(profile: Profile, sample_filter: SampleFilter | None) -> dict[
 
 
 def check_events(profile: Profile, sample_filter: SampleFilter | None, counts: Callable[[Event], bool]) -> None:
-    """Raise `SelectionError` where captures that were opened together have events that ``counts`` in different ones of
-    them, and the filter names none: what is counted over all events would add up what does not compare."""
+    """Raise `SelectionError` if captures opened together have different events that ``counts`` accepts, and the filter
+    names no event: a sum over all events would add up different units."""
     if sample_filter is not None and sample_filter.events:
         return
     of_capture: dict[int, set[str]] = {}
@@ -72,6 +72,6 @@ def any_end_in(sample_filter: SampleFilter | None, *modules: Array) -> Array:
 
 
 def period_of(profile: Profile, batch: SampleBatch) -> Array:
-    """uint64: recorded periods, or the fixed one of events that do not record them."""
+    """uint64: recorded periods, or the fixed period of events that do not record periods."""
     fixed = np.array([0 if e.has_period else e.period for e in profile.events], np.uint64)
     return batch.period + fixed[batch.event] if fixed.any() else batch.period

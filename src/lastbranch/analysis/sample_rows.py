@@ -1,4 +1,4 @@
-"""Samples, branch entries and frames as rows of tables: their recorded columns, and those that binding adds."""
+"""Samples, branch entries and frames as rows of tables: their recorded columns, and the columns that binding adds."""
 
 from __future__ import annotations
 

@@ -46,7 +46,8 @@ def check(
     """All findings about the capture at ``path`` (``-``: standard input), the worst first.
 
     ``symfs`` and ``folders`` say where binaries are, as for `open`, ``symbols`` where names come from, ``reading`` how
-    a trace log is read. Raises `FormatError` where nothing can be read of it, `OSError` where it cannot be opened.
+    a trace log is read. Raises `FormatError` if no part of the file is readable, `OSError` if the file cannot be
+    opened.
     """
     source = open_source(os.fspath(path))
     profile = read_profile(source, reading=reading, symfs=symfs, folders=folders)
@@ -68,7 +69,7 @@ def keep_findings(profile: Profile, source: Source, reading: Reading | None = No
 
 
 def _kept(profile: Profile) -> list[Finding] | None:
-    """What `keep_findings` had ``profile`` keep; ``None`` where nothing says so."""
+    """The findings that `keep_findings` left in ``profile``; ``None`` if the profile holds none."""
     if profile.findings is None:
         return None
     severities = {severity.value: severity for severity in Severity}

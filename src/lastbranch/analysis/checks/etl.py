@@ -43,9 +43,9 @@ __all__ = ["check_events", "check_log"]
 
 # -- Whether the payloads of a trace's events are what their layouts say, and if not, whether another pointer size is
 #
-# Headers say the pointer size of their events, and some writers put payloads of the other one after them. What then
-# comes out is nonsense without a trace of damage. It shows in bytes that are left over or missing, in process and
-# thread ids that no system gives, in addresses that no processor has, and in names that begin with a control character.
+# Headers say the pointer size of their events, and some writers put payloads of the other pointer size after them. The
+# decoded fields are then nonsense without a trace of damage. The signs are bytes left over or missing, process and
+# thread ids that no system gives, addresses that no processor has, and names that begin with a control character.
 
 
 _LOG_HEADER = 0x0000
@@ -91,7 +91,7 @@ class Payloads:
                 mine += events_of(block.take(rows[: _LOOKED_AT - len(mine)]))
 
     def findings(self, decoder: Decoder) -> Iterator[Finding]:
-        """What is said of the events gathered, as ``decoder`` reads them."""
+        """The findings about the gathered events, as ``decoder`` reads them."""
         looked: Counter[int] = Counter()
         fitting: dict[int, list[str]] = {4: [], 8: []}
         odd: list[str] = []
@@ -121,8 +121,8 @@ class Payloads:
 
 
 def _wrong(known: Known, fields: Mapping[str, Any], pointer: int) -> tuple[list[str], list[str]]:
-    """What says that ``fields`` are not those of the event, and what only makes it likely where another reading has
-    none of that."""
+    """Signs that ``fields`` were not read as the event's layout: certain ones, and likely ones, which count only if
+    another reading has none."""
     ids = [(name, fields.get(name)) for name in _IDS]
     certain = [f"{name} {int(v)}" for name, v in ids if isinstance(v, int) and _FIRST_NO_ID <= v != _NO_ID]
     certain += [_LEFT_OVER] * (REST in fields)
@@ -288,7 +288,7 @@ def _after(states: list[_State], flags: list[bool]) -> _State | None:
 
 
 def _states(masks: list[_Masks]) -> tuple[list[_State], list[tuple[int, int]]]:
-    """What was on when, in time order, and (from, to) of the times between in which nothing was.
+    """The groups that were on, in time order, and (from, to) of the times between in which no group was on.
 
     Zeros before the first groups were on are left out, and so are those that the end of a session sets.
     """
@@ -315,12 +315,12 @@ def _states(masks: list[_Masks]) -> tuple[list[_State], list[tuple[int, int]]]:
 
 
 def _held(known: list[_Masks]) -> tuple[list[tuple[int, ...]], set[int], set[int]]:
-    """Of each event of ``known`` the groups that are on from it to the next one; which events are the ends of masks
-    that were begun; and which cut off masks that have no such end.
+    """For each event of ``known``, the groups that are on until the next event; which events end masks that were begun;
+    and which events cut off masks that have no such end.
 
-    A session that changes its masks logs those that have held until then, and those that hold from then on. A log may
-    be merged of several sessions that each log their own: masks with a begin and an end are on all the time between,
-    whatever the others say meanwhile. Masks without an end hold until the next ones that are not such an end.
+    A session that changes its masks logs the old masks and the new ones. A log may be merged of several sessions that
+    each log their own: masks with a begin and an end are on all the time between, whatever the others say meanwhile.
+    Masks without an end hold until the next event that is not such an end.
     """
     until = list(range(1, len(known) + 1))
     begun: dict[tuple[int, ...], list[int]] = {}

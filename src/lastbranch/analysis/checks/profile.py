@@ -96,25 +96,25 @@ def _about_stacks(profile: Profile) -> Iterator[Finding]:
 
 @dataclass(slots=True)
 class SampleHits:
-    """Where the samples fell that have an address."""
+    """How many samples with an address fell into images, and how many outside."""
 
     samples: int = 0
     outside: int = 0
-    """Those whose address no image owned at their time."""
+    """Samples whose address no image owned at their time."""
     kernel: int = 0
-    """Those of them that are in the kernel of the host."""
+    """Samples outside of images and in the kernel of the host."""
     guest: int = 0
-    """Those of them that are inside of a guest."""
+    """Samples outside of images and inside of a guest."""
     bursts: int = 0
     """Independent observations among all samples (`bursts.bursts_of`)."""
     stacks: int = 0
-    """Those of events with branch stacks."""
+    """Independent observations among samples of events with branch stacks."""
     unsampled: str = ""
-    """CPU time that no sample stands for; empty where it is little, or not known."""
+    """CPU time that no sample stands for; empty if the time is small, or not known."""
     times: tuple[int, int] | None = None
     """The first and the last tick."""
     places: tuple[Array, ...] = ()
-    """(process, module row, module address) of those that an image owned, and how many samples there are of each."""
+    """(process, module row, module address, number) of samples that an image owned."""
 
     @property
     def modules(self) -> list[int]:
@@ -218,13 +218,13 @@ def _of_samples(number: int, samples: int, hits: SampleHits) -> str:
 
 
 def about_call_stacks(profile: Profile) -> Iterator[Finding]:
-    """What a recording by software says of its call stacks."""
+    """Findings about the call stacks of a recording by software, as its header says."""
     if _SPLIT in (said := profile.header.get("call stacks", "")):
         yield finding("split stacks", said)
 
 
 def about_names(profile: Profile, hits: SampleHits, symbols: SymbolOptions | None) -> Iterator[Finding]:
-    """What keeps samples from having names."""
+    """Findings about samples without names, and their causes."""
     yield from _about_deleted(profile, hits)
     yield from _about_nameless(profile, hits, symbols)
 

@@ -12,7 +12,7 @@ __all__ = ["Origin", "how_to_record", "origin_of", "why_no_ranges", "why_no_stac
 
 
 class Origin(StrEnum):
-    """What made a capture: remedies are in its words."""
+    """The tool that made a capture: remedies use the tool's words."""
 
     PERF = "perf"
     WINDOWS = "windows"
@@ -31,7 +31,7 @@ def why_no_stacks(profile: Profile, sample_filter: SampleFilter | None = None) -
 
 
 def origin_of(profile: Profile) -> Origin:
-    """What made the capture, whatever file it is in now."""
+    """The tool that made the capture, whatever format the file has now."""
     if profile.recorder.startswith("lastbranch") or profile.header.get("command line", "").startswith("lastbranch "):
         return Origin.LASTBRANCH
     return Origin.WINDOWS if profile.machine.os.startswith("Windows") else Origin.PERF

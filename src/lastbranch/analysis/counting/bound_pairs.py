@@ -62,8 +62,8 @@ NO_PAIRS = Bound(_NONE, _NONE, _NOWHERE, _NONE, _NOWHERE, _NONE, _NONE, _NONE)
 
 
 class PairTable:
-    """Collects raw pairs, binds many of them at once and keeps one row for each bound pair: for each of every process,
-    or else, not ``by_process``, for all processes together. Of a thousand captures these are a thousand times fewer."""
+    """Collects raw pairs, binds many pairs at once and keeps one row for each bound pair: a row a process, or, without
+    ``by_process``, a row for all processes together. A thousand captures then have a thousandth of the rows."""
 
     def __init__(self, binder: Spaces, names: tuple[str, ...] = (), *, by_process: bool = True) -> None:
         self._binder, self._names, self._by_process = binder, names, by_process
@@ -141,8 +141,8 @@ class PairTable:
         self._keys, self._values = [keys], [sums]
 
     def take(self) -> Iterator[tuple[Array, Array, Array, list[Array]]]:
-        """What was added, as it is for `add_sums`: of a binder whose processes are scopes, and that binds addresses to
-        themselves."""
+        """The added pairs, as `add_sums` takes them; for a binder whose processes are scopes and whose addresses are
+        bound to themselves."""
         self._sum_each()
         yield from self._waiting
         for (process, _, a, _, b), sums in zip(self._keys, self._values, strict=True):

@@ -39,7 +39,7 @@ LONGEST_CALL = 8
 
 
 def kinds_table(*names: str) -> NDArray[np.bool_]:
-    """bool[256]: whether a branch type is one of those with these names."""
+    """bool[256]: whether a branch type has one of these names."""
     table = np.zeros(256, bool)
     table[[KIND[name] for name in names]] = True
     return table
@@ -102,8 +102,8 @@ class CodeOf:
 
 
 class NativeSites:
-    """What is known of the branches at each source address of a scope: 1 + type, 255 where it depends on the target.
-    The compiled library (``native/branch_kinds.c``) does it; `BranchKinds` without it is its oracle."""
+    """Branch types by scope and source address: 1 + type, 255 where the type depends on the target. The compiled
+    library (``native/branch_kinds.c``) does it; `BranchKinds` without it is its oracle."""
 
     def __init__(self, library: CDLL) -> None:
         self._library = library
@@ -152,9 +152,9 @@ class NativeSites:
 class BranchKinds:
     """Types of branch entries by scope and address; each distinct branch is decoded once.
 
-    A branch whose code is not available (a library without its binary) is judged by where it goes: after a call it is a
-    return, elsewhere in known code a call back into it. Between unknown places it stays ``unknown``, which keeps
-    stacks whole: calls and returns within such code do not matter outside it.
+    A branch whose code is not available (a library without its binary) is judged by its target: right after a call the
+    branch is a return, elsewhere in known code a call back. A branch between unknown places stays ``unknown``, which
+    keeps stacks whole: calls and returns inside unknown code do not matter to known code.
     """
 
     def __init__(self, profile: Profile) -> None:
@@ -166,7 +166,7 @@ class BranchKinds:
         self._compactor = Compactor()
         self._by_site = np.zeros(0, np.uint8)  # what each compacted source is; 0: it was not looked at yet
         slots = 1 << _SLOT_BITS
-        # Where that does not do: the last branch seen in each slot, looked up for every entry, filled once for each.
+        # For sources that cannot be compacted, and branches whose target decides: the last branch of each slot.
         self._keys = [sparse_zeros(slots, kind) for kind in (np.int64, np.uint64, np.uint64)]
         self._kind = sparse_zeros(slots, np.uint8)
 

@@ -1,4 +1,4 @@
-"""Compacted addresses, so that a pair of them and a tag of two bits fit one 64-bit key.
+"""Compacted addresses: a pair of compacted addresses and a tag of two bits fit one 64-bit key.
 
 A compacted address is the number of a region (16 MiB of one scope's addresses, numbered at first sight) and the 24 low
 bits. The numbers last for a few processes, which most captures are of.
@@ -34,8 +34,9 @@ _LOW_HALF = 0 if sys.byteorder == "little" else 1  # which half of a 64-bit word
 class Compactor:
     """30 bits an address: 62 regions of 8 scopes.
 
-    One look-up and one 32-bit addition compact an address: the table has, for each region, what leads from the low half
-    of its addresses to their compacted ones, modulo 2**32. That is never 0 because compacted addresses count from 1.
+    One look-up and one 32-bit addition compact an address: the table has, for each region, the difference between a
+    compacted address and the low half of its address, modulo 2**32. The sum is never 0 because compacted addresses
+    count from 1.
     """
 
     REGIONS = 63  # so that no pair has a key of all ones
@@ -69,7 +70,7 @@ class Compactor:
         return None if self._full else compacted
 
     def _compact(self, address: NDArray[np.uint64], shift: Array) -> NDArray[np.uint32]:
-        """One column. ``shift``: that of all entries, or one a sample or an entry."""
+        """Compact one column. ``shift``: a single value for all entries, or one value a sample or an entry."""
         index = address >> _SHIFT
         if int(address.max()) >> 47:  # kernel addresses
             index &= _LOW
@@ -94,13 +95,13 @@ class Compactor:
         self._next += len(index)
         self._scope_of[numbers] = np.array(list(self._scopes), np.int64)[index >> self.SCOPE_SHIFT]
         region = index & ((1 << self.SCOPE_SHIFT) - 1)
-        # Where bit 47 is set all bits above are set too.
+        # If bit 47 is set, all bits above are set too.
         above = np.where(region >= 1 << 23, np.uint64(0xFFFF << 48), np.uint64(0))
         base = self._base_of[numbers] = (region.astype(np.uint64) << _SHIFT) | above
         self._table[index] = (numbers.astype(np.uint64) << _SHIFT) + np.uint64(1) - base  # modulo 2**32
 
     def keys(self, a: Array, b: Array, flags: Array | None, leave_out: Array | None, out: Array) -> None:
-        """Keys of pairs of compacted addresses, into ``out`` (uint64), `INVALID` for those that ``leave_out`` names.
+        """Write keys of pairs of compacted addresses to ``out`` (uint64), `INVALID` for the pairs in ``leave_out``.
 
         The two low bits of ``flags`` are the tag.
         """
@@ -133,7 +134,8 @@ def _canonical(address: NDArray[np.uint64]) -> bool:
 
 
 def _for_entries(values: Array, where: Array, depth: Array) -> Array:
-    """``values`` of scopes for entries: one for all, one a sample where all stacks are equally deep, else one an entry.
+    """Spread ``values`` of scopes over entries: a single value, a value a sample if stacks are equally deep, or a value
+    an entry.
 
     ``where`` is the index of each sample's scope in ``values``.
     """
@@ -146,7 +148,7 @@ def _for_entries(values: Array, where: Array, depth: Array) -> Array:
 def sparse_zeros(count: int, dtype: Any) -> NDArray[Any]:
     """Zeros; only the pages that are written take memory.
 
-    Those of `np.zeros` are huge pages on Linux: a number in each of 63 regions took 105 MB.
+    Memory of `np.zeros` has huge pages on Linux: a number in each of 63 regions took 105 MB.
     """
     kind = np.dtype(dtype)
     memory = mmap.mmap(-1, max(count, 1) * kind.itemsize)

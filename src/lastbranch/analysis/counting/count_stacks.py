@@ -26,7 +26,7 @@ __all__ = ["Counted", "EarlyCounts", "EntryCounter", "Replacing", "Sampled", "co
 
 
 class Replacing(Protocol):
-    """What replaces counts: `executions.estimate.Estimate`."""
+    """An estimate that replaces counts: `executions.estimate.Estimate`."""
 
     @property
     def replaced(self) -> bool: ...
@@ -54,8 +54,8 @@ class Sampled(Table):
 
 @dataclass(slots=True)
 class Counted:
-    """What `count_stacks` found. ``broken`` ranges by reason; ``ranges`` is ``None`` if none were requested.
-    ``sampled`` is empty if it was not requested."""
+    """The counts that `count_stacks` returns. ``broken`` ranges by reason; ``ranges`` is ``None`` if none were
+    requested. ``sampled`` is empty if it was not requested."""
 
     branches: Bound
     ranges: Bound | None
@@ -74,10 +74,11 @@ def count_stacks(
     """Count the branches, and the ranges between them, of every sample that ``sample_filter`` keeps.
 
     ``estimate`` (`estimate_executions` of the same samples) gives executions instead of entries. ``details`` adds
-    `BRANCH_VALUES` (slower), ``sampled`` the addresses of the samples. Not ``by_process``, equal branches of several
-    processes may be one row, whose process is -1; that takes less memory. What an `EarlyCounts` saw when the capture
-    was opened is not read again. Raises `NotRecordedError` where there are no branch stacks, or no ranges if ``ranges``
-    requests them, and `SelectionError` where the captures of a joined profile have them of different events.
+    `BRANCH_VALUES` (slower), ``sampled`` the addresses of the samples. Without ``by_process``, equal branches of
+    several processes may be one row with process -1, which takes less memory. Blocks that an `EarlyCounts` saw when the
+    capture was opened are not read again. Raises `NotRecordedError` if there are no branch stacks, or no ranges
+    although ``ranges`` requests them, and `SelectionError` if the captures of a joined profile have branch stacks of
+    different events.
     """
     reason = why_no_stacks(profile, sample_filter)
     if reason:
@@ -88,7 +89,7 @@ def count_stacks(
     if estimate is not None and estimate.replaced:  # it counts memory without a file by process
         by_process = True
     counter = EntryCounter(profile.binder, ranges=ranges, details=details, sampled=sampled, by_process=by_process)
-    early, profile.watcher = profile.watcher, None  # it is for one count: its tables take memory
+    early, profile.watcher = profile.watcher, None  # serves one count: its tables take memory
     if isinstance(early, EarlyCounts) and early.serves(counter, sample_filter) and early.pour(profile, [counter]):
         return counter.result(sample_filter, estimate)  # not of single branches: their readers end the watch
     for stream in profile.streams:
@@ -106,8 +107,8 @@ def add_runs_of_code(profile: Profile, found: Counted) -> None:
     """Records of single branches (Arm SPE before v1.2) do not say where the branch before went: add the ranges that are
     certain by the code.
 
-    After a branch, taken or not, the code runs up to the next one. So each stretch between two branches counts as often
-    as branches that lead to it were sampled. AutoFDO counts such records in the same way.
+    After a branch, taken or not, the code runs up to the next branch. So each stretch between two branches counts as
+    often as the branches that lead to the stretch were sampled. AutoFDO counts such records in the same way.
     """
     from .executed import next_branches  # it loads a decoder
 
@@ -128,8 +129,8 @@ def runs_of(batch: SampleBatch) -> tuple[Array, Array, Array]:
     """(row, start, end) of the straight lines of records of one branch each: from where the branch before went
     (``previous_target``) to the branch.
 
-    Only of branches that were taken: a line ends with one of them, so that each line counts as often as its end was
-    sampled. Operations inside it, and branches that it ran past, would count it once more each.
+    Only for taken branches: a line ends with a taken branch, so that each line counts as often as its end was sampled.
+    Other operations inside the line, and branches not taken, would each count the line once more.
     """
     ends, first = np.flatnonzero(batch.depth == 1), batch.offsets[BRANCH][:-1]
     if len(ends):
@@ -147,7 +148,7 @@ def without_entries(batch: SampleBatch, left_out: Array) -> SampleBatch:
 
 
 class EntryCounter:
-    """Counts the branches, or the ranges between them, or both, of the batches that it is given."""
+    """Counts the branches of batches, or the ranges between branches, or both."""
 
     def __init__(
         self, binder: Spaces, *, branches: bool = True, ranges: bool = True, details: bool = False,
@@ -169,8 +170,8 @@ class EntryCounter:
         self._kernel = NativeStackCounter.available(counted, between, details)
 
     def add(self, batch: SampleBatch, *, again: bool = False) -> None:
-        """Count a batch, whose stream has branch entries in its columns; ``again``: it is in the totals that `pour`
-        adds."""
+        """Count a batch whose stream has branch entries in its columns; ``again``: the totals that `pour` adds hold the
+        batch already."""
         before = self._broken_now if again else 0
         self._add(batch)
         if again:
@@ -214,7 +215,7 @@ class EntryCounter:
             self._branches.add_as_is(np.repeat(scope, depth), source, target, tag, values)
         if self._ranges is None:
             return
-        # Between neighbours of one stack; entry i + 1 is the older one. None leads into the next stack.
+        # A range lies between neighbours of one stack; entry i + 1 is older. No range leads into the next stack.
         firsts = offsets[1:-1]
         leave_out: Array = firsts[(firsts > 0) & (firsts < len(source))] - 1
         if not source.min() or not target.min():
@@ -286,8 +287,8 @@ class EntryCounter:
         return list(self._branch_table.take_bound()), ranges
 
     def pour(self, other: EntryCounter, scope: NDArray[np.int64]) -> None:
-        """Have ``other`` hold what this one counted, too, under ``scope`` (int64) of each scope here. Where that is -1,
-        it has counted the samples again."""
+        """Add this counter's counts to ``other``, under ``scope`` (int64) of each scope here; -1: ``other`` has counted
+        the samples of this scope again."""
         self._finish()
         other._finish()
         for mine, table in zip(self._tables, other._tables, strict=True):
@@ -307,8 +308,8 @@ class EntryCounter:
     def result(
         self, sample_filter: SampleFilter | None, estimate: Replacing | None = None, *, goes_on: bool = False
     ) -> Counted:
-        """What was counted; of the filter's modules, what has an end in one of them. ``estimate`` as in
-        `count_stacks`. ``goes_on``: more is counted after that."""
+        """The counts; with a filter of modules, only branches and ranges with an end in such a module. ``estimate`` as
+        in `count_stacks`. ``goes_on``: the counter counts more afterwards."""
         if goes_on:
             self._flush()
         else:

@@ -92,9 +92,9 @@ class RangeTable(Tabular):
 class WeightTable(Tabular):
     """One row for each event and key, heaviest first.
 
-    ``event`` int64 row of the events table; ``key`` int64 row of the requested table, -1 where the sample has
-    no such row (no index: it would be the last one); ``samples``, ``entries`` int64; ``period`` uint64 sum, meaningless
-    where ``has_period`` (bool, a row) is false: the event has a frequency and samples no period.
+    ``event`` int64 row of the events table; ``key`` int64 row of the requested table, -1 if the sample has no such row
+    (never use -1 as an index: NumPy takes the last row); ``samples``, ``entries`` int64; ``period`` uint64 sum,
+    meaningless where ``has_period`` (bool, a row) is false: the event has a frequency and samples no period.
     """
 
     event: Array

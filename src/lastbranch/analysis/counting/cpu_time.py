@@ -29,8 +29,9 @@ def counts_time(event: Event) -> bool:
 
 @dataclass(slots=True)
 class CpuTime:
-    """Of each row of the table of processes or threads, int64 ns, a capture's weight included: ``spent``, -1 where it
-    is not known, and ``sampled``, that which the samples of a clock stand for: of the event that has most of it."""
+    """CPU time of each process or thread (int64 ns by row of its table, a capture's weight included): ``spent``, -1 if
+    not known, and ``sampled``, the time that the samples of a clock stand for; of several clocks, the one with the most
+    time."""
 
     spent: NDArray[np.int64]
     sampled: NDArray[np.int64]
@@ -51,8 +52,8 @@ class CpuTime:
         return f"no sample stands for {self.said}" if self.said else ""
 
     def every_row(self, table: WeightTable, profile: Profile) -> WeightTable:
-        """``table`` with a row for everything that spent CPU time, under each clock that it has; those of clocks by
-        what was spent, most first."""
+        """``table`` with a row for everything that spent CPU time, under each clock of the table; rows of clocks are
+        sorted by time spent, most first."""
         clocks = np.array([counts_time(event) for event in profile.events], bool)
         known, events = np.flatnonzero(self.spent >= 0), np.unique(table.event)
         for event in events[clocks[events]].tolist() or np.flatnonzero(clocks)[:1].tolist():
@@ -68,7 +69,8 @@ class CpuTime:
 
     @property
     def said(self) -> str:
-        """What no sample stands for, with the names that have most of it; empty where that is little."""
+        """A sentence about CPU time without samples and the names with most of this time; empty if the time is
+        small."""
         rest, total = int(self.without_samples.sum()), self.total
         if rest * _WORTH_SAYING <= total:
             return ""

@@ -19,7 +19,7 @@ __all__ = ["Counter", "EarlyPass", "Spaces"]
 
 
 class Spaces(Protocol):
-    """What counters take of `AddressSpaces`."""
+    """The part of `AddressSpaces` that counters use."""
 
     def scopes(self, batch: SampleBatch) -> NDArray[np.int64]: ...
 
@@ -34,15 +34,15 @@ class Counter(Protocol):
     """Counts batches by scope."""
 
     def add(self, batch: SampleBatch, *, again: bool = False) -> None:
-        """Count a batch; ``again``: it is in the totals that `pour` adds."""
+        """Count a batch; ``again``: the totals that `pour` adds hold the batch already."""
 
     @property
     def bound(self) -> int:
         """Rows that it has in memory, about."""
 
     def pour(self, other: Self, scope: NDArray[np.int64]) -> None:
-        """Have ``other`` hold what this one counted, too, under ``scope`` (int64) of each scope here. Where that is -1,
-        it has counted the samples again."""
+        """Add this counter's counts to ``other``, under ``scope`` (int64) of each scope here; -1: ``other`` has counted
+        the samples of this scope again."""
 
 
 _MOST_EARLY = 1 << 20
@@ -56,13 +56,13 @@ C = TypeVar("C", bound=Counter)
 
 
 class EarlyPass(Generic[C]):
-    """Counts the branch stacks of a capture while it is indexed, by counters that ``make`` makes: a
-    `model.StackWatcher`. ``by_event``: by one for each event, else by one.
+    """Counts the branch stacks of a capture while the capture is indexed, with counters from ``make``: a
+    `model.StackWatcher`. ``by_event``: a counter for each event, else a single counter.
 
-    Scopes are not known yet. So a stack is counted under a number for its process and processor mode, from one block
-    in which changes of the process's mappings were read to the next. When the index is complete, the binder's scopes at
-    the earliest and the latest time of a number say whether all of its samples have one scope: mostly they do. Those of
-    other numbers are read again, and those of blocks in which such changes were read, which are not counted early.
+    Scopes are not known yet. So a stack is counted under a number for its process and processor mode, from one block in
+    which changes of the process's mappings were read to the next. When the index is complete, the binder's scopes at
+    the earliest and the latest time of a number say whether all of its samples have one scope: mostly they do. Samples
+    of other numbers are read again. So are samples of blocks with such changes: they are not counted early.
     """
 
     def __init__(self, make: Callable[[Spaces], C], *, by_event: bool = False) -> None:
@@ -134,8 +134,8 @@ class EarlyPass(Generic[C]):
             yield event, slice(None) if len(found) == 1 else np.flatnonzero(batch.event == event)
 
     def _owners(self, batch: SampleBatch) -> NDArray[np.int64]:
-        """int64: process and mode of each sample. Where the address says which half it belongs to, the modes of the
-        host are one, as in the binder's scopes."""
+        """int64: process and mode of each sample. If an address alone tells kernel from user, the modes of the host
+        count as one mode, as in the binder's scopes."""
         mode = batch.mode.astype(np.int64)
         if self._one_half:
             mode[mode <= Mode.USER] = Mode.UNKNOWN
@@ -211,7 +211,8 @@ _LATEST = (1 << 63) - 1
 
 
 def _touched(changes: Iterable[tuple[int, ...]]) -> set[int] | None:
-    """The processes whose mappings differ after ``changes``: every one where it is those of the kernel."""
+    """The processes whose mappings differ after ``changes``; ``None``: every process, because the kernel's mappings
+    differ."""
     touched = set[int]()
     for kind, _, pid, _, parent, _, start, *_ in changes:
         if kind in (Change.NAME, Change.EXIT, Change.RAN) or (kind == Change.FORK and pid == parent):

@@ -39,8 +39,8 @@ def row_of(instructions: Array, address: Array) -> NDArray[np.int64]:
 def stops(address: Array, length: Array, kind: Array, target: Array) -> NDArray[np.bool_]:
     """Instructions that no straight line runs through: unconditional branches, unless they go to the next instruction.
 
-    An indirect jump may do that (the first case of a jump table), and a record that was made by comparing addresses
-    does not see it as taken.
+    An indirect jump may go to the next instruction (the first case of a jump table), and a record made by comparing
+    addresses does not see such a jump as taken.
     """
     found: NDArray[np.bool_] = _LEAVES[kind] & (kind != KIND["ind"]) & (target != address + length)
     return found
@@ -70,10 +70,10 @@ def leaves(kind: int) -> bool:
 
 @dataclass(slots=True)
 class Executed:
-    """Equal-length arrays, one element for each instruction that ran, in no order that matters.
+    """Equal-length arrays, one element for each instruction that ran, in any order.
 
     ``process``, ``module`` int64 rows; ``address`` uint64; ``count`` int64 executions. ``hidden`` is how many ranges
-    lie in code that is not available (that of the rows ``hidden_modules``), ``left_out`` how many are no straight line,
+    lie in code that is not available (in the modules ``hidden_modules``), ``left_out`` how many are no straight line,
     by reason (`straight`).
     """
 
@@ -116,7 +116,7 @@ def executed(profile: Profile, ranges: Bound, code_of: CodeOf) -> Executed:
 def decoded(code: Code, decoder: Decoder, start: Array, end: Array) -> tuple[Array, Array]:
     """(address uint64, bool: see `stops`) of the instructions from the starts to the ends, each once, ascending.
 
-    Ranges that touch make one stretch, decoded from its first instruction on.
+    Adjacent ranges make one stretch, decoded from its first instruction on.
     """
     order = np.argsort(start, kind="stable")
     starts, reach = start[order], np.maximum.accumulate(end[order])

@@ -1,8 +1,8 @@
 """Mispredicted branches: where they are, how often they were seen, and the cycles that they cost.
 
 A branch record says of each taken branch whether it was mispredicted. Processors that time branches also say how many
-cycles passed from the branch before it. The code that runs from a branch's target to the next branch is the same
-whether the first of them was predicted or not, so it takes longer after mispredictions by what they cost.
+cycles passed since the branch before. The same code runs from a branch's target to the next branch, whether the first
+branch was predicted or not; the extra cycles of this code after a misprediction are the cost of the misprediction.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ and others of AMD, BR_MIS_PRED of Arm."""
 
 
 def misprediction_events(profile: Profile, sample_filter: SampleFilter | None = None) -> dict[int, Event]:
-    """The events of the samples that ``sample_filter`` keeps which count mispredicted branches, by their row: the
-    addresses of their samples are those of such branches, whether they were taken or not."""
+    """Events that count mispredicted branches, by their row, among the samples that ``sample_filter`` keeps: the
+    addresses of these samples are mispredicted branches, taken or not."""
     wanted = wanted_events(profile, sample_filter)
     return {row: event for row, event in wanted.items() if _EVENTS.fullmatch(event.name)}
 
@@ -126,7 +126,7 @@ class _Stacks:
         source, target, flags = (batch[name] for name in ENTRY)
         scope, cycles = np.repeat(self._binder.scopes(batch), batch.depth), flag(flags, "cycles").view(np.int64)
         known = (flags & np.uint64(3)) != 0
-        # Entries are newest first: that before an entry in the columns is the branch that followed it.
+        # Entries are newest first: the entry before another in the columns is the branch that followed.
         following = np.append(np.uint64(0), source[:-1])
         spent = np.append(np.int64(0), cycles[:-1])
         newest = batch.offsets[BRANCH][:-1][batch.depth > 0]
@@ -181,7 +181,7 @@ def cost_order(lost: Array, timed: Array, mispredicted: Array) -> Ints:
 
 
 def cost_note(table: Mispredictions) -> str:
-    """What the cycles lost are made of, as a note for the user."""
+    """A note for the user: from which branches the lost cycles are estimated."""
     number, timed = int(table.mispredicted.sum()), int(table.timed.sum())
     if not timed:
         return "cycles lost are not known: no branch after a mispredicted one was timed"

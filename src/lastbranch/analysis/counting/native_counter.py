@@ -31,7 +31,7 @@ Sink = Callable[[Array, Array, Array, list[Array]], None]
 
 
 class NativeStackCounter:
-    """Counts branches and the ranges between them, each where there is a sink for it."""
+    """Counts branches, and the ranges between branches; either only if it has a sink."""
 
     def __init__(self, library: CDLL, branches: Sink | None, ranges: Sink | None, details: bool) -> None:
         self._library, self._sinks = library, (branches, ranges)
@@ -91,8 +91,8 @@ class NativeStackCounter:
 
 
 def entry_places(batch: SampleBatch) -> tuple[NDArray[np.int64], list[int]]:
-    """How kernels get the branch stacks of a batch: (where each one begins; for each column of entries its address, the
-    bytes of one of these places, and those of an entry)."""
+    """How kernels get the branch stacks of a batch: (the place where each stack begins; for each column of entries its
+    address, the bytes of a place, and the bytes of an entry)."""
     if batch.in_place is not None:
         base = native.address(batch.in_place.words)
         each = (word for n in range(len(ENTRY)) for word in (base + n * _WORD, _WORD, len(ENTRY) * _WORD))

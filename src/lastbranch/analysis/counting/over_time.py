@@ -189,7 +189,7 @@ def rates_over_time(
 ) -> Rates | None:
     """Samples and branches by ``process`` or ``thread``, over ``parts`` of the time that the filter leaves.
 
-    Of the filter's modules, samples have their own address in one, and branches either end, as everywhere. ``None``
+    With a filter of modules, a sample counts by its own address, and a branch by either end, as everywhere. ``None``
     where the source has no time stamps or no samples.
     """
     time = time_span(profile, sample_filter)

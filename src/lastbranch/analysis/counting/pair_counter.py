@@ -1,8 +1,8 @@
 """Counting pairs of addresses: the hot loop of branch counts and ranges.
 
 A pair of compacted addresses (`compact`) and a tag make one 64-bit key; keys are sorted a million at a time, on another
-thread, and runs of equal keys become counts. What cannot be compacted (addresses beyond 48 bits, many processes) is
-gathered and merged as it is, which takes up to half as long again.
+thread, and runs of equal keys become counts. Pairs that cannot be compacted (addresses beyond 48 bits, many processes)
+are gathered and merged uncompacted, which takes up to half as long again.
 
 `native_counter` is the compiled form of this.
 """
@@ -66,7 +66,7 @@ class PairCounter:
         values: Sequence[Array] = (),
         leave_out: Array | None = None,
     ) -> None:
-        """Count compacted pairs (at most `MAX_ENTRIES`) but those that ``leave_out``, a mask or indices, names.
+        """Count compacted pairs (at most `MAX_ENTRIES`) except the pairs in ``leave_out``, a mask or indices.
 
         The two low bits of ``flags`` are the tag.
         """

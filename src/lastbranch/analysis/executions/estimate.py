@@ -1,7 +1,8 @@
 """Executions instead of what was counted: what counts follow, and an estimate that replaces them.
 
 A recorded branch stack begins at a moment of CPU time, so slow code has more stacks than its executions deserve.
-`from_stacks.estimate_executions` makes the `Estimate` of a capture. What counts branches, ranges or stacks takes it.
+`from_stacks.estimate_executions` makes the `Estimate` of a capture. All counts of branches, ranges and stacks accept
+such an estimate.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ _FOLLOW: dict[Basis, str] = {
 
 
 def basis_of(profile: Profile, sample_filter: SampleFilter | None = None) -> Basis:
-    """What counts of branches follow in the samples that ``sample_filter`` keeps."""
+    """The basis of branch counts (time, executions or entries) in the samples that ``sample_filter`` keeps."""
     return _basis(event for event in wanted_events(profile, sample_filter).values() if event.branch_select is not None)
 
 
@@ -59,7 +60,7 @@ def _basis(events: Iterable[Event]) -> Basis:
 
 
 def basis_of_event(event: Event) -> Basis:
-    """What counts of branches follow in the samples of one event."""
+    """The basis of branch counts (time, executions or entries) in the samples of one event."""
     name = _MODIFIERS.sub("", event.name).lower()
     if _BRANCH_EVENTS.fullmatch(name):
         return "executions"
@@ -73,8 +74,8 @@ def basis_of_event(event: Event) -> Basis:
 class Places:
     """Numbers of addresses: the rows of ``owner`` and ``address``, which ascend.
 
-    What owns an address is its module; in memory without a file (``nameless`` bool by row of a module, the last one for
-    -1) the process, too, of which there are so many.
+    The owner of an address is its module; in memory without a file (``nameless`` bool by row of a module, the last
+    element for -1) the owner is the module and the process.
     """
 
     nameless: Array
@@ -105,7 +106,7 @@ class Factors:
     factor: Array
 
     def of(self, process: Array, first: tuple[Array, Array], second: tuple[Array, Array]) -> NDArray[np.float64]:
-        """float64: that of each pair of (module, address) in a process, 1 of those that are not known."""
+        """float64: the factor of each pair of (module, address) in a process, 1 for unknown pairs."""
         one, other = (self.places.of(process, *end) for end in (first, second))
         at = np.minimum(insertion_points(self.first, self.second, one, other), len(self.first) - 1)
         known = (self.first[at] == one) & (self.second[at] == other) & (one >= 0)
@@ -168,7 +169,7 @@ class Estimate:
 
     @property
     def note(self) -> str:
-        """What the counts are, as a sentence without its end."""
+        """A sentence about the counts (estimated, or as observed), without its end."""
         more = halving(self.seconds) if self.noise is not None else ""
         more = f"; {more}" if more else ""
         if self.refused is not None:

@@ -28,7 +28,7 @@ _RETURNS = kinds_table("ret")
 
 
 def estimate_executions(profile: Profile, *, sample_filter: SampleFilter | None = None) -> Estimate:
-    """How often the branches of the samples that ``sample_filter`` keeps were executed, whatever modules it keeps.
+    """Estimate executions of the branches in the samples that ``sample_filter`` keeps, ignoring its filter of modules.
 
     Reads the capture. The same samples always give the same estimate. Raises `SelectionError` where the captures of a
     joined profile have branch stacks of different events.
@@ -82,7 +82,7 @@ def _why_not(profile: Profile, sample_filter: SampleFilter | None) -> str | None
 
 
 def _add(sample: StackSample, profile: Profile, batch: SampleBatch) -> None:
-    """Keep the stacks of a batch. Those of one burst are pieces of one run."""
+    """Keep the stacks of a batch. Stacks of one burst are pieces of one run."""
     depth, number = batch.depth, bursts_of(profile, batch)
     row = np.arange(batch.entries) + np.repeat(np.arange(len(batch)), depth)  # no entry follows one of another stack
     scope, columns = np.repeat(profile.binder.scopes(batch), depth), (batch[name].copy() for name in ENTRY)
@@ -93,9 +93,9 @@ def _add(sample: StackSample, profile: Profile, batch: SampleBatch) -> None:
 class _Walks:
     """Branch stacks as walks from place to place: the target of a branch, where the next one begins, its target...
 
-    By entry of ``kept``: its places ``source`` and ``target``, whether it is ``known``, and its ``weight``. By step,
-    which is an entry that follows another one: its ``entry``, its number in ``runs`` (stacks with steps), and the
-    places where it ``came`` from, ``left`` and went ``to``.
+    By entry of ``kept``: its places ``source`` and ``target``, whether it is ``known``, and its ``weight``. A step is
+    an entry that follows another entry. By step: its ``entry``, its number in ``runs`` (stacks with steps), and its
+    places: ``came`` (from), ``left`` and ``to``.
     """
 
     kept: KeptStacks
@@ -148,8 +148,8 @@ class _Walks:
         return BranchKinds(profile).of(self.kept.scope[entries], np.arange(len(entries) + 1), *columns)
 
     def _after_calls(self, left: Array, states: Array, returned: Array) -> NDArray[np.int64]:
-        """int64: the state right after the calls at places ``left``, -1 for none: of those that were ``returned`` to
-        the next one, not farther than a call is long."""
+        """int64: the state right after the calls at places ``left``, -1 for none: the next state that returns went to
+        (``returned``), at most the length of a call away."""
         if not len(returned):
             return np.full(len(left), -1)
         owner, address, place = self.places.owner, self.places.address, states[returned]
@@ -159,8 +159,8 @@ class _Walks:
         return np.where((at < len(place)) & near, returned[np.minimum(at, len(place) - 1)], -1)
 
     def factors(self, executions: Array) -> tuple[Factors, Factors]:
-        """Of branches, and of ranges, for the shares of ``executions`` of the steps of `chain`. Both are in proportion
-        to all entries: counts of branches have the sum that they had."""
+        """Factors of branches, and of ranges, for the shares of ``executions`` of the steps of `chain`. Both are in
+        proportion to all entries: the sum of all branch counts stays the same."""
         came, left, to = self.came, self.left, self.to
         edges, branch = distinct_rows(left, to)
         steps, _ = distinct_rows(came, branch)

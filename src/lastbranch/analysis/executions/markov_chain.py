@@ -1,4 +1,4 @@
-"""How often each branch was executed, estimated from short runs of them that begin at random moments.
+"""Executions of each branch, estimated from short runs of branches that begin at random moments.
 
 A run (the entries of a branch stack) begins more often where time is spent, and so what it holds is counted by time.
 Which branch follows which is not affected: executions are the stationary distribution of a Markov chain whose states
@@ -42,8 +42,9 @@ those that differed less were worse than what was observed more often than they 
 class Steps(Table):
     """The distinct steps of a chain; equal-length int64 arrays.
 
-    ``state`` that it leaves, ``branch`` that it takes, and the state ``to`` which that leads. ``returns``: the state
-    itself where the branch is a return, else -1; ``calls``: the state that the call returns to, -1 where there is none.
+    ``state``: the state that the step leaves; ``branch``: the branch taken; ``to``: the state that the branch leads to.
+    ``returns``: the state itself where the branch is a return, else -1; ``calls``: the state that the call returns to,
+    -1 where there is none.
     """
 
     state: Array
@@ -54,8 +55,8 @@ class Steps(Table):
 
 
 class Outcome(NamedTuple):
-    """``executions`` float64: the share of each step. ``moved``: the part of all branches (0 to 1) that is elsewhere
-    than it was observed; ``noise``: the part that was elsewhere, on average, in estimates of resampled runs."""
+    """``executions`` float64: the share of each step. ``moved``: the part of all branches (0 to 1) whose place differs
+    from the observed one; ``noise``: the part that was elsewhere, on average, in estimates of resampled runs."""
 
     executions: Array
     moved: float
@@ -147,8 +148,8 @@ class Runs:
         return found
 
     def _clusters(self, count: Array) -> NDArray[np.int64]:
-        """int64: which states lead to each other. Those are joined between which there are `_SURE` transitions each
-        way round, then what was joined so, until nothing is left to be joined."""
+        """int64: which states lead to each other. States with `_SURE` transitions in both directions are joined, then
+        groups with as many transitions between them, until no two can be joined."""
         flow = np.bincount(self._transition, count[self._apart], len(self._source))
         label, number = np.arange(self._states), self._states
         while True:
@@ -171,9 +172,9 @@ class Elimination:
     """How to eliminate the states of a chain with transitions from ``source`` to ``target`` (int64, each pair once,
     none to itself); ``last``, which every state must lead to and be reached from, is left.
 
-    States are eliminated one after the other (Grassmann, Taksar and Heyman 1985). That subtracts nothing, so that no
-    digits are lost however rare a transition is. Which states have neighbours when they are eliminated depends on where
-    there are transitions alone: it is found out once, for all chains with the same transitions.
+    States are eliminated one after the other (Grassmann, Taksar and Heyman 1985). The method subtracts nothing, so that
+    no digits are lost however rare a transition is. Which states have neighbours when they are eliminated depends on
+    where there are transitions alone: it is found out once, for all chains with the same transitions.
 
     Raises `OverflowError` where that would take too long: the transitions fill up as states are eliminated.
     """
@@ -193,8 +194,8 @@ class Elimination:
             self._plan, self._cells = _planned(states, source.tolist(), target.tolist(), last)
 
     def stationary(self, weight: NDArray[np.float64]) -> NDArray[np.float64]:
-        """float64, a state: its probability. ``weight`` float64: the probability of each transition; what those out of
-        a state lack to 1 stays in it. States that nothing leads to have 0."""
+        """float64, a state: its probability. ``weight`` float64: the probability of each transition; if the transitions
+        out of a state sum to less than 1, the rest stays in the state. States that nothing leads to have 0."""
         if self._native is not None:
             library, plan = self._native
             given, found = np.ascontiguousarray(weight, np.float64), np.empty(self._states)

@@ -42,7 +42,7 @@ __all__ = [
 ]
 
 
-# -- What branch stacks say about one function: only entries near it are bound and counted, so that a pass is quick
+# -- One function in branch stacks: only entries near the function are bound and counted, so that a pass is quick
 
 
 _FEW = 8
@@ -57,7 +57,8 @@ class Nearby:
     """Counts branches with an end, and ranges with a part, in pieces of ``code``, and the samples whose instruction is
     there. A piece is a row of the modules table and the module addresses from which and up to which it lies.
 
-    Ranges have the values ``cycles`` and ``timed``: those of an entry were spent between its branch and the older one.
+    Ranges have the values ``cycles`` and ``timed``: cycles of an entry were spent between its branch and the older
+    branch.
     """
 
     def __init__(self, profile: Profile, code: Sequence[tuple[int, int, int]]) -> None:
@@ -70,7 +71,7 @@ class Nearby:
         self._bursts = BurstSums(profile) if share_bursts(profile).any() else None
 
     def add(self, batch: SampleBatch) -> None:
-        """Count a batch; without branch stacks its samples. Where samples share bursts, it is one of `whole_bursts`."""
+        """Count a batch; without branch stacks its samples. If samples share bursts, pass batches of `whole_bursts`."""
         scope = self._binder.scopes(batch)
         rows = np.flatnonzero(self._passed(batch.ip) & 1)
         once = np.full(len(rows), self._profile.weight_of(batch))
@@ -106,7 +107,8 @@ class Nearby:
         return without_entries(batch, passed)
 
     def _near(self, offsets: Array, source: Array, target: Array) -> tuple[Array, Array, Array, Array]:
-        """(entries with an end in the code and their stacks, entries that end a range with a part in it and theirs)."""
+        """(entries with an end in the code; their stacks; entries that end a range with a part in the code; their
+        stacks)."""
         library = native.library()
         if library is None:
             left, arrived = self._passed(source), self._passed(target)
@@ -134,7 +136,7 @@ class Nearby:
         return out
 
     def result(self, estimate: Replacing | None) -> NearbyCounts:
-        """What was counted; branches and ranges by executions with an ``estimate``."""
+        """The counts; with an ``estimate``, branches and ranges count by executions."""
         ranges = self._ranges.result()
         within = (ranges.a_module == ranges.b_module) & (ranges.a <= ranges.b)
         (scope,), ip, _, (samples,) = self._samples.take()
@@ -153,7 +155,7 @@ class Nearby:
 
 
 class NearbyCounts(NamedTuple):
-    """What `Nearby` has found; ``not_taken`` as in `Counted`. ``samples`` int64 by ``module`` (int64 row) and
+    """Counts that `Nearby` has made; ``not_taken`` as in `Counted`. ``samples`` int64 by ``module`` (int64 row) and
     ``address`` (uint64 module address). At addresses of the code that other modules had at other times, there is some
     of these modules, too."""
 
@@ -169,8 +171,8 @@ class NearbyCounts(NamedTuple):
 
 
 def _bounds(binder: AddressSpaces, code: Iterable[tuple[int, int, int]]) -> NDArray[np.uint64]:
-    """Where the pieces of ``code`` began and ended wherever they were mapped at any time, by anybody: ascending, with
-    nothing between two that touch."""
+    """The first and last bounds of the pieces of ``code`` in all mappings of all processes, ascending; pieces that
+    touch have no bound between them."""
     parts = []
     for module, start, end in code:
         first = binder.mapping_bias[binder.mapping_module == module] + np.uint64(start)
@@ -187,7 +189,7 @@ _TOP = (1 << 64) - 1
 
 
 def _range_rows(offsets: Array, source: Array, target: Array, left: Array, arrived: Array) -> Array:
-    # Between neighbours of one stack, as in `counting`: entry i + 1 is the older one.
+    # A range lies between neighbours of one stack, as in `counting`: entry i + 1 is older.
     found = ((arrived[1:] & 1) > 0) | (arrived[1:] < left[:-1])
     firsts = offsets[1:-1]
     found[firsts[(firsts > 0) & (firsts < len(source))] - 1] = False
@@ -205,13 +207,13 @@ _COLUMNS = ("branch_from", "branch_to", "branch_flags")
 
 @dataclass(slots=True)
 class Annotation:
-    """What is known of the code of ``place``.
+    """The annotated code of ``place``.
 
     ``samples`` int64: samples with the address of each instruction. ``trips`` of each loop and ``cycles`` of each block
     are made of ``part`` (0 to 1) of the branch stacks: of all of them unless there are very many. ``missing`` says why
     there are no execution counts, ``no_cycles`` why there are no cycles, else ``None``; ``hint`` what to do about it;
-    ``notes`` what else a reader should know. ``noise`` is that of a recording in bursts, else ``None``; it has no
-    errors where counts are estimated.
+    ``notes`` what else a reader should know. ``noise`` is the noise of a recording in bursts, else ``None``; estimated
+    counts have no errors in ``noise``.
     """
 
     place: Place
@@ -250,7 +252,7 @@ def annotate_each(
     profile: Profile, places: Sequence[Place], *, sample_filter: SampleFilter | None = None,
     estimate: Replacing | None = None,
 ) -> Callable[[Place], Annotation]:  # fmt: skip
-    """What `annotate` says of each of ``places``, counted in one pass: a function that gives it, and that raises what
+    """Count for all ``places`` in one pass; return a function that gives the annotation of a place, and raises what
     `annotate` raises."""
     check_events(profile, sample_filter, lambda event: event.branch_select is not None)
     code_of = CodeOf(profile)
@@ -375,8 +377,8 @@ class SourceLines(Table):
     """Source lines that a function has code of, by file and line; equal-length arrays.
 
     ``file`` int64: row of ``files``, in which that with the most instructions is the first. ``line`` int64, from 1.
-    ``samples`` int64: of its instructions. ``count`` int64: executions of the instruction of it that ran most often.
-    ``of`` int64: the row of each instruction of the function, by the innermost of its inlined functions; -1 where debug
+    ``samples`` int64: of its instructions. ``count`` int64: executions of the line's most executed instruction. ``of``
+    int64: the row of each instruction of the function, by the innermost of its inlined functions; -1 where debug
     information has none.
     """
 
@@ -428,7 +430,7 @@ class IndirectTargets(Table):
 
     ``edge`` int64: row of the edges of the function, which has the ends, ``count`` and predictions. ``site`` int64: row
     of the branch among the instructions. ``share`` float64: of the entries of the branch. ``column`` int64: number of
-    the target, from 0 for the one that all branches together went to most often.
+    the target; 0 is the most frequent target of all branches together.
     """
 
     edge: Array

@@ -21,8 +21,8 @@ class Arcs(Table):
 
     ``source``, ``target`` int64: rows of instructions (a ``target`` at or above its ``source`` closes a loop).
     ``count``, ``mispredicted``, ``predicted`` int64: branch entries, 0 for a jump of the code that was not seen.
-    ``share`` float64: of the executions of ``source``, those that went to ``target``; NaN where none was seen.
-    ``lane`` int64: how far from the code the arc lies, from 0; -1 where all lanes are taken.
+    ``share`` float64: the share of the executions of ``source`` that went to ``target``; NaN if none was seen. ``lane``
+    int64: how far from the code the arc lies, from 0; -1 where all lanes are taken.
     """
 
     source: Array
@@ -67,7 +67,7 @@ def arcs_of(flow: Flow, most: int = 16) -> Arcs:
 def lanes(source: Array, target: Array, most: int) -> NDArray[np.int64]:
     """int64: a lane for each arc, so that no two in a lane share a row; -1 where ``most`` lanes are taken there.
 
-    Short arcs are nearest to the code. Where lanes run out the earlier arc has precedence.
+    Short arcs are nearest to the code. If lanes run out, the earlier arc has precedence.
     """
     low, high = np.minimum(source, target).tolist(), np.maximum(source, target).tolist()
     masks = [((1 << (b - a + 1)) - 1) << a for a, b in zip(low, high, strict=True)]

@@ -1,4 +1,4 @@
-"""The graph of a function's blocks: the edges between them that were seen, and how probable each of them is."""
+"""The graph of a function's blocks: the edges that were seen, and the probability of each edge."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ class BlockEdges(Table):
 class BlockGraph:
     """``came`` and ``went``, int64, are what was seen to reach and to leave each block.
 
-    They are equal where all was recorded. What differs are the ends of branch stacks (the newest branch arrives and
-    is not seen to leave) and lost or contradictory records.
+    The two are equal in a complete record. They differ by the ends of branch stacks (the newest branch arrives, and its
+    block's exit is not recorded) and by lost or contradictory records.
     """
 
     edges: BlockEdges
@@ -66,7 +66,7 @@ class BlockGraph:
 
 
 def block_graph(flow: Flow) -> BlockGraph:
-    """The edges between the blocks of ``flow``, summed over the branches that make them."""
+    """The edges between the blocks of ``flow``, summed over their branches."""
     edges = _edges(flow)
     came, went = (_sums(rows, edges.count, len(flow.blocks)) for rows in (edges.target, edges.source))
     return BlockGraph(edges, came, went)

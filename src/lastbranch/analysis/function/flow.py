@@ -22,11 +22,12 @@ __all__ = ["Blocks", "Edges", "Flow", "Stretches", "flow_of", "stretches"]
 class Blocks(Table):
     """Straight-line pieces, by address; equal-length arrays. Within a block every instruction ran equally often.
 
-    ``first``, ``last`` int64: rows of its first and last instruction. ``count`` int64: ranges that cover it; ``ended``
-    of them end with it (its branch was taken), ``through`` went on into the next block; where branches that were not
-    taken are recorded, these are what was recorded of its branch. ``mispredicted``, ``predicted`` int64: entries of the
-    branch at its end that record it, whether it was taken or not. ``cycles`` float64: its share of the cycles of the
-    ranges that cover it, by instructions; ``timed`` int64 of these ranges have recorded cycles.
+    ``first``, ``last`` int64: rows of its first and last instruction. ``count`` int64: ranges that cover the block;
+    ``ended`` of these ranges end with the block (its branch was taken), ``through`` went on into the next block; if the
+    capture records branches not taken, ``ended`` and ``through`` count records of the branch. ``mispredicted``,
+    ``predicted`` int64: entries of the branch at the block's end that say so, taken or not. ``cycles`` float64: the
+    block's share of the cycles of the ranges that cover the block, by instructions; ``timed`` int64 of these ranges
+    have recorded cycles.
     """
 
     first: Array
@@ -62,11 +63,11 @@ class Edges(Table):
 
 @dataclass(slots=True)
 class Flow:
-    """Code at ``start`` up to ``end`` (link addresses, exclusive) of a row of the modules table, and what ran of it.
+    """Code at ``start`` up to ``end`` (link addresses, exclusive) of a row of the modules table, and its counts.
 
     Columns have one value an instruction: ``address`` uint64, ``length`` uint8, ``kind`` uint8 (perf's branch type, 0
     no branch, 255 no instruction), ``target`` uint64 (of a direct branch, else 0), ``text``, and ``arrivals`` int64:
-    ranges that begin with it. ``left_out`` counts ranges that are not straight-line code, by reason.
+    ranges that begin with the instruction. ``left_out`` counts ranges that are not straight-line code, by reason.
     """
 
     module: int
@@ -109,9 +110,9 @@ def flow_of(
     branches: Bound, ranges: Bound, decoder: Decoder, code: bytes, module: int, start: int, *, patched: bool = False,
     not_taken: Bound | None = None,
 ) -> Flow:  # fmt: skip
-    """What ``branches`` and ``ranges`` say about ``code``, which lies at link address ``start`` of row ``module``.
+    """The control flow of ``code`` (at link address ``start`` of row ``module``) by its ``branches`` and ``ranges``.
 
-    Ranges may reach beyond it: the part inside counts, though not its cycles. Those that are not `straight` are left
+    Ranges may reach beyond it: the part inside counts, though not its cycles. Ranges that are not `straight` are left
     out. ``patched``: other branches may have run than are in the file (kernels patch themselves), so none is held
     against it. ``not_taken`` are branches that were not taken, where these are recorded (`Counted`).
     """
@@ -171,7 +172,8 @@ def _fill(flow: Flow, ranges: Bound, patched: bool, not_taken: Bound | None) -> 
 
 class Stretches(NamedTuple):
     """The parts of ranges that are in a function: ``first`` and ``last`` int64 rows of instructions, of the ranges
-    ``rows``, which began ``before`` it or end ``after`` it (bool). ``left_out`` as in `Flow`."""
+    ``rows``; ``before``, ``after`` (bool): the range begins before the function, or ends after the function.
+    ``left_out`` as in `Flow`."""
 
     rows: Array
     first: Array
@@ -182,8 +184,8 @@ class Stretches(NamedTuple):
 
 
 def stretches(flow: Flow, module: Array, start: Array, end: Array, count: Array, *, patched: bool) -> Stretches:
-    """Those of ranges from ``start`` to ``end`` (addresses of their ``module``) that are straight-line code of
-    ``flow``."""
+    """The parts in ``flow`` of ranges from ``start`` to ``end`` (addresses of their ``module``) that are straight-line
+    code."""
     n, lo, hi = len(flow), np.uint64(flow.start), np.uint64(flow.end)
     rows = np.flatnonzero((module == flow.module) & (end >= lo) & (start < hi))
     before, after = start[rows] < lo, end[rows] >= hi
@@ -238,7 +240,7 @@ def _blocks(flow: Flow, leaders: Array, ended: Array, past: Array, cycles: Array
 
 
 def _count_not_taken(flow: Flow, not_taken: Bound) -> None:
-    """Of conditional branches, what was recorded replaces what ranges say of them: these may end at each branch."""
+    """Replace counts of conditional branches from ranges by the recorded ones: ranges may end at each branch."""
     blocks, row = flow.blocks, np.where(not_taken.a_module == flow.module, flow.row_of(not_taken.a), -1)
     mine = not_taken.take(row >= 0)
     columns = mine.count, mine.mispredicted, mine.predicted

@@ -20,9 +20,9 @@ _CALLS = (KIND["call"], KIND["ind_call"])
 class Loop(NamedTuple):
     """A natural loop: ``header`` (a row of the blocks) dominates all ``blocks``, which lead back to it.
 
-    ``iterations`` is how often the header ran, ``trips`` that for each time the loop was entered (``None``: it was
-    never seen to be), ``depth`` 1 for a loop in no other one. ``cycles`` (a float) are those of its blocks for each
-    iteration, ``None`` where none are known.
+    ``iterations`` is how often the header ran, ``trips`` is the number of iterations for each entry into the loop
+    (``None``: no entry was seen), ``depth`` is 1 for an outermost loop. ``cycles`` (a float) are those of its blocks
+    for each iteration, ``None`` where none are known.
     """
 
     header: int
@@ -34,11 +34,11 @@ class Loop(NamedTuple):
 
 
 def loops(flow: Flow) -> list[Loop]:
-    """The loops of ``flow``, outer ones before inner ones, else by address.
+    """The loops of ``flow``: outer before inner loops, else by address.
 
-    Edges are those of the code and those that were seen, so that a jump table leads where it went. What two entries
-    make a cycle of (irreducible flow) has no header and is not found. Code that nothing leads to and that was not seen
-    to run (padding before a loop, targets of a jump table) enters no loop.
+    Edges come from the code and from recorded branches, so that a jump table has the targets that ran. A cycle with two
+    entries (irreducible flow) has no header and is not found. Code that nothing leads to and that was not seen to run
+    (padding before a loop, targets of a jump table) enters no loop.
     """
     follows = _successors(flow)
     live = _reached(follows, [0, *np.flatnonzero(flow.blocks.count).tolist()])
@@ -58,7 +58,7 @@ def loops(flow: Flow) -> list[Loop]:
 
 
 def _successors(flow: Flow) -> list[list[int]]:
-    """For each block, those that can follow it within the function: calls come back."""
+    """For each block, the blocks that can follow within the function: calls come back."""
     blocks, edges = flow.blocks, flow.edges
     block_of = np.repeat(np.arange(len(blocks)), blocks.last - blocks.first + 1)
     follows: list[set[int]] = [set() for _ in range(len(blocks))]
@@ -142,7 +142,7 @@ def _dominates(parents: dict[int, int], order: dict[int, int], header: int, bloc
 
 
 def _body(leads: list[list[int]], order: dict[int, int], header: int, block: int) -> set[int]:
-    """What reaches ``block`` without going through ``header``."""
+    """The blocks that reach ``block`` without going through ``header``."""
     body, todo = {header}, [block]
     while todo:
         one = todo.pop()
@@ -171,8 +171,8 @@ def _loop(flow: Flow, header: int, body: set[int], bodies: dict[int, set[int]]) 
 def _went_round(flow: Flow, header: int, body: set[int]) -> float:
     """How many executions of the header came from within the loop.
 
-    Of the ranges that begin there, the share whose branch came from within (a call's return comes from its call); and
-    those that ran into it from the block before.
+    Two parts: the share of ranges beginning at the header whose branch came from within (a call's return comes from its
+    call), and the ranges that ran into the header from the block before.
     """
     blocks, edges, row = flow.blocks, flow.edges, int(flow.blocks.first[header])
     members = np.zeros(len(flow), bool)

@@ -24,10 +24,10 @@ class FunctionNoise:
     """Bursts and standard errors of the blocks and edges of a `Flow`.
 
     int64, the bursts that have them: ``blocks`` of each block, ``edges`` of each edge, ``through`` of each block that
-    went on into the next one. float64, NaN where fewer than two bursts say it: ``count`` of the count of each block, as
-    a part of it; from 0 to 1, ``taken`` of the share of its executions in which a block's branch was taken, ``share``
-    of an edge's share of all edges and ``share_through`` of that of the ways past conditional branches, ``target`` of
-    an edge's share of its branch. ``bursts`` there are in all, in ``seconds`` (0: no time is known).
+    ran on into the next block. float64, NaN with fewer than two bursts: ``count`` of the count of each block, as a part
+    of it; from 0 to 1, ``taken`` of the share of its executions in which a block's branch was taken, ``share`` of an
+    edge's share of all edges and ``share_through`` of that of the ways past conditional branches, ``target`` of an
+    edge's share of its branch. ``bursts`` there are in all, in ``seconds`` (0: no time is known).
     """
 
     blocks: NDArray[np.int64]
@@ -43,7 +43,7 @@ class FunctionNoise:
 
     @property
     def notes(self) -> list[str]:
-        """What the errors are, and how long to record for half of them. Nothing where none is known."""
+        """Notes about the errors, and how long to record to halve them. Empty if no error is known."""
         if np.isnan(self.count).all():
             return []
         noise = (
@@ -54,7 +54,7 @@ class FunctionNoise:
         return [f"{noise}; {more}" if more else noise]
 
     def without_errors(self) -> FunctionNoise:
-        """The bursts alone: the errors are those of observed counts, which estimated ones do not have."""
+        """The bursts alone: the errors hold for observed counts, not for estimated counts."""
         block, edge = np.full(len(self.blocks), np.nan), np.full(len(self.edges), np.nan)
         return replace(self, count=block, taken=block, share=edge, share_through=block, target=edge)
 
@@ -73,8 +73,8 @@ class BurstSums:
         self._span = TimeSpan(profile)
 
     def add(self, batch: SampleBatch, branches: tuple[Array, ...], ends: tuple[Array, ...]) -> None:
-        """Add a batch. Of its ``branches``, and of the ranges with these ``ends``: their sample, the addresses where
-        they begin, and where they end."""
+        """Add a batch. ``branches``, and ``ends`` of ranges, are (sample, addresses of beginnings, addresses of
+        ends)."""
         burst, times = bursts_of(self._profile, batch), self._profile.weight_of(batch)
         scope = self._binder.scopes(batch)
         for sums, (sample, start, end) in ((self._branches, branches), (self._ranges, ends)):
@@ -92,7 +92,7 @@ class BurstSums:
         self._span.add(batch)
 
     def of(self, flow: Flow, *, patched: bool = False) -> FunctionNoise:
-        """What they say of ``flow``; ``patched`` as in `flow_of`."""
+        """The noise of ``flow`` from the added batches; ``patched`` as in `flow_of`."""
         weight, blocks, edges = np.concatenate(self._weight), flow.blocks, flow.edges
         burst, block, passed, ended = self._by_block(flow, patched)
         counted = Clusters(len(blocks))

@@ -1,5 +1,4 @@
-"""What branch stacks say about a function in order: how often its loops go round, and how long its blocks take, each
-time.
+"""A function's branch stacks, followed in order: how often its loops go round, and how long its blocks take, each time.
 
 Counts of branches and ranges are sums, and give means. For distributions the entries of a stack are followed from the
 oldest to the newest, block by block.
@@ -65,7 +64,7 @@ class StackSample:
         return np.flatnonzero(spread < np.uint64(1 << (64 - self._halvings)))
 
     def result(self) -> KeptStacks:
-        """What was kept, the oldest entry of each stack first."""
+        """The kept stacks, the oldest entry of each stack first."""
         stack, row, *columns = (np.concatenate(column)[::-1] for column in zip(*self._parts, strict=True))
         return KeptStacks(0.5**self._halvings, stack, -row, *columns)
 
@@ -236,7 +235,7 @@ def path_of(
     timed = cycles[at] > 0
     first, last = older_target[at][timed], source[at][timed]
 
-    # What stands between the source of an entry and its target: nothing, or how the one ended and the other began.
+    # The cut between an entry's source and its target, if any: how the run before ended, and how the next run began.
     kind, older_kind = kinds[source.clip(0)], kinds[older_source.clip(0)]
     departed = behind & (older_source >= 0) & (older_target == _OUTSIDE)
     arrives = (source < 0) & (target >= 0) & ~(departed & _comes_back(flow, older_source, target))
@@ -263,8 +262,8 @@ def path_of(
 
 
 def _comes_back(flow: Flow, source: Array, arrived: Array) -> NDArray[np.bool_]:
-    """Whether an arrival from outside goes on where the function was left from ``source``: a call returns behind it, an
-    interrupt to where it was, a jump out comes back by a jump (code split off as cold)."""
+    """bool: an arrival from outside continues the path that left the function at ``source``: a call returns behind
+    itself, an interrupt to the interrupted instruction, a jump out comes back by a jump (code split off as cold)."""
     kind = flow.kind[source.clip(0)]
     calls, jumps = CALLS[kind], JUMPS[kind]
     after_call = CALLS[flow.kind[(arrived - 1).clip(0)]]

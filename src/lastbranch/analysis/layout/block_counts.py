@@ -44,10 +44,9 @@ def block_counts(
     """The counts of the ``blocks`` of a binary with this ``code``.
 
     ``ranges`` (start, end, times) and ``branches`` (source, target, taken) have link addresses of instructions (uint64)
-    and int64 counts. A block runs on into the next one where a range leads through both, and where a return arrives at
-    the beginning of the next one (the call was the last of its instructions). Ranges that lead out of a function, or on
-    from a block that cannot run on, are left out with a note. Raises `UnavailableError` where instructions cannot be
-    decoded.
+    and int64 counts. A block runs on into the next block if a range leads through both, or if a return arrives at the
+    beginning of the next block (a call was the last instruction). Ranges that lead out of a function, or on from a
+    block that cannot run on, are left out with a note. Raises `UnavailableError` where instructions cannot be decoded.
     """
     n = len(blocks)
     runs_on = _runs_on(blocks)

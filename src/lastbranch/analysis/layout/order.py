@@ -35,7 +35,7 @@ _Pieces = tuple[list[int], ...]
 
 
 def score(order: Sequence[int], sizes: Sequence[int], edges: Edges) -> float:
-    """What the ``edges`` are worth with the blocks in this ``order``; those of other blocks are worth nothing.
+    """The score of the ``edges`` with the blocks in this ``order``; edges of other blocks score nothing.
 
     ``sizes`` are bytes of each block.
     """
@@ -51,7 +51,7 @@ def _score(order: Iterable[int], sizes: Sequence[int], edges: Iterable[tuple[int
 
 
 def _worth(distance: int) -> float:
-    """What one jump over that many bytes is worth."""
+    """The score of one jump over ``distance`` bytes."""
     if distance == 0:
         return 1.0
     if 0 < distance < _FORWARD:
@@ -90,7 +90,7 @@ class _Chains:
         """Bytes before each block in its chain, and of each chain."""
 
     def merge_forced(self) -> None:
-        """Merge pairs of blocks that are left and reached by no other edge than that between them."""
+        """Merge pairs of blocks whose only edge out, and only edge in, is the edge between the two."""
         edges = {(a, b): n for near in self.between.values() for found in near.values() for a, b, n in found}
         after, before = dict[int, list[int]](), dict[int, list[int]]()
         for a, b in sorted(edges):
@@ -141,7 +141,7 @@ class _Chains:
         return [block for name in sorted(self.blocks, key=rank) for block in self.blocks[name]]
 
     def _merge(self, one: int, other: int, order: list[int]) -> int:
-        """Make ``order`` of the blocks of two chains the one chain of them, and say which it is."""
+        """Replace two chains by one chain of their blocks in this ``order``; return the number of the merged chain."""
         kept, gone = min(one, other), max(one, other)
         self.inside[kept] += self.inside.pop(gone) + self.between[kept].pop(gone, [])
         self.between[gone].pop(kept, None)
@@ -159,7 +159,7 @@ class _Chains:
         return kept
 
     def _gain(self, one: int, other: int) -> tuple[float, _Pieces]:
-        """What the best way to merge two chains gains, and the pieces of them in their new order."""
+        """The gain of the best way to merge two chains, and the pieces of both in their new order."""
         x, y, edges = self.blocks[one], self.blocks[other], self.between[one][other]
         best, found = 0.0, _Pieces()
         for first, second in ((one, other), (other, one)):
@@ -179,7 +179,8 @@ class _Chains:
         return best, found
 
     def _may_begin(self, block: int, one: int, other: int) -> bool:
-        """Whether ``block`` may be the first of these chains together: only block 0 may where it is in them."""
+        """Whether the merged chain may begin with ``block``: if block 0 is in either chain, only block 0 may be
+        first."""
         return block == 0 or self.of[0] not in (one, other)
 
     def _distance(self, a: int, b: int, first: int, second: int) -> int:
@@ -199,7 +200,7 @@ def _ways(x: list[int], y: list[int], edges: list[tuple[int, int, int]]) -> Iter
 
 
 def _cuts(whole: list[int], part: list[int], edges: list[tuple[int, int, int]]) -> list[int]:
-    """Where to try to cut the chain ``whole`` to put ``part`` into it."""
+    """The places at which to try to cut the chain ``whole`` and insert ``part``."""
     if len(whole) <= _SPLIT_ANYWHERE:
         return list(range(1, len(whole)))
     if len(whole) > _SPLIT:
@@ -224,8 +225,8 @@ _THINNER = 8
 def function_order(sizes: Sequence[int], weights: Sequence[int], calls: Mapping[tuple[int, int], int]) -> list[int]:
     """An order of the functions ``0..n-1``.
 
-    ``sizes`` are bytes, ``weights`` bytes executed of each; ``calls`` counts calls, by (caller, callee). Of equal
-    functions the first comes first.
+    ``sizes`` are bytes, ``weights`` bytes executed of each; ``calls`` counts calls, by (caller, callee). Equal
+    functions keep their order.
     """
     clusters = {f: [f] for f in range(len(sizes))}
     of, size, weight = list(clusters), list(sizes), list(weights)  # of a cluster, which its first function names

@@ -67,9 +67,9 @@ class PagedSpaces(Spaces, Protocol):
 
 @dataclass(slots=True)
 class Tables:
-    """What was counted until a moment: views, or copies. Rows of ``froms``, ``pairs`` and ``lines`` are those of
-    count_bound.c; ``module`` int64 and ``base`` uint64 are of pages by their numbers. ``name`` int64 are the rows of
-    labels of the first rows of ``froms``, ``gone`` int64[`SUMS`, labels] the sums of branches that were let go."""
+    """Counts up to a moment: views, or copies. Rows of ``froms``, ``pairs`` and ``lines`` are those of count_bound.c;
+    ``module`` int64 and ``base`` uint64 are of pages by their numbers. ``name`` int64 are the rows of labels of the
+    first rows of ``froms``, ``gone`` int64[`SUMS`, labels] the sums of branches that were let go."""
 
     froms: Array
     pairs: Array
@@ -145,14 +145,15 @@ class Tables:
         return keys, np.concatenate([mine["lines"], others["count"]])
 
     def _pages(self, module: int, start: int, end: int) -> NDArray[np.bool_]:
-        """bool by number: pages of a module with addresses from ``start`` on and before ``end``. That of no page is
-        false."""
+        """bool by number: pages of a module with addresses from ``start`` on and before ``end``. The element of no page
+        is false."""
         found = (self.module == module) & (self.base >= np.uint64(start) & ~_LOW) & (self.base < np.uint64(end))
         found[0] = False
         return np.asarray(found)
 
     def by_name(self, labels: Ints) -> Ints:
-        """int64[`SUMS`, labels]: of the branches that begin in functions with these labels, each of them once."""
+        """int64[`SUMS`, labels]: sums of the branches that begin in functions with these labels; each branch counts
+        once."""
         place = np.full(max(int(labels.max(initial=0)), int(self.name.max(initial=0))) + 1, -1, np.int64)
         place[labels] = np.arange(len(labels))
         mine = place[self.name]
@@ -167,7 +168,7 @@ class Tables:
 
 
 class BoundCounter:
-    """Counts the stacks of batches, with at most ``most`` rows a table: beyond it the rarer half of them is let go.
+    """Counts the stacks of batches, with at most ``most`` rows a table: a full table drops the rarer half of its rows.
 
     ``name_of(module, address)`` (int64, uint64) are rows of labels, by which `Tables.by_name` adds up.
     """
@@ -365,7 +366,7 @@ class BoundCounter:
             self._name = np.append(self._name, self._name_of(*self._live().bound(froms["from"])))
 
     def hold(self) -> None:
-        """What was counted until now is what `tables` gives, until `turn`."""
+        """Keep the counts of this moment as the answer of `tables`, until `turn`."""
         if self._held is None:
             self._held = self._live().copy()
 

@@ -1,6 +1,6 @@
-"""Counts of a recording that still runs: of all that was seen, and of the time since they were last asked for.
+"""Counts of a recording that still runs: since its start, and since the last snapshot.
 
-Samples are counted and let go. What is kept are sums by address, of at most `MOST_ROWS` addresses or pairs of them.
+Samples are counted and let go. Only sums by address are kept, for at most `MOST_ROWS` addresses or pairs of addresses.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ _PAIR, _BRANCH_SUMS = 4, 3 + sum(op is _ADDED for op in BRANCH_VALUES.values())
 
 
 class _Totals:
-    """Rows with equal keys, added up part after part. Of the last of the ``values``, which are ``lows`` and ``highs``,
-    the lowest or the highest is kept."""
+    """Rows with equal keys, added up part after part. The last ``values`` are ``lows`` and ``highs``: their lowest or
+    highest value is kept."""
 
     def __init__(self, keys: int, values: int, lows: int = 0, highs: int = 0) -> None:
         self._sums = StackSums(keys, values, lows, highs)
@@ -103,8 +103,8 @@ class _StableSpaces:
 
 
 class _MadeCode:
-    """Names of code that was made at run time. A JIT writes them to files that come and grow while it runs: what was
-    counted before there was a name is kept by address, and `renamed` once there is one."""
+    """Names of code that was made at run time. A JIT writes names to files that appear and grow while the program runs:
+    counts without a name yet are kept by address, and `renamed` once the name is there."""
 
     def __init__(self, namer: Namer) -> None:
         self._namer = namer
@@ -220,8 +220,8 @@ class RunningCounts:
         return name
 
     def hold(self) -> None:
-        """What comes until the next `turn` is counted, and not seen before that: by snapshots, `hottest_branches` and
-        `annotate`."""
+        """Hide samples added from here on until the next `turn` from snapshots, `hottest_branches` and `annotate`; the
+        samples count."""
         if self._bound is not None:
             self._bound.hold()
 
@@ -257,7 +257,7 @@ class RunningCounts:
                 self._ranges.add(pair, [count])
 
     def turn(self) -> Snapshot:
-        """What was counted until now; what comes next is recent."""
+        """A snapshot of the counts until now; samples from here on are recent."""
         self._settle()
         if self._bound is not None:
             self._bound.turn()
@@ -359,7 +359,7 @@ class RunningCounts:
         if self._bound is not None:
             tables = self._bound.tables()
             total += tables.total()
-            # Of branches that are in both, neither count says how hot they are.
+            # If both tables have a branch, only the sum of both counts says how hot the branch is.
             found = self._bound_branches(tables, tables.hottest(limit) if limit and not len(count) else None, rest)
         else:
             found = self._bound_branches(None, None, rest)

@@ -1,4 +1,4 @@
-"""What was counted of a recording that still runs, until a moment: its hottest functions, and what is new."""
+"""The counts of a recording that still runs, up to a moment: its hottest functions, and their recent changes."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class LiveFunctions(Table):
     """One row for each event and function. Equal-length arrays.
 
     ``event`` int64 row of the events table; ``name`` int64 row of the namer's labels; ``samples`` int64 by the sample's
-    own address, ``recent`` int64 of them since the snapshot before, ``before`` int64 in the time before that.
-    ``branches`` int64 that begin in the function, of all events, of which ``mispredicted`` and ``predicted``, both 0
-    where that is not known; ``cycles`` int64 sum over the ``timed`` ones.
+    own address, ``recent`` int64 samples since the previous snapshot, ``before`` int64 samples between the two
+    snapshots before. ``branches`` int64 that begin in the function, of all events, of which ``mispredicted`` and
+    ``predicted``, both 0 where that is not known; ``cycles`` int64 sum over the ``timed`` ones.
     """
 
     event: Array
@@ -44,8 +44,8 @@ class LiveFunctions(Table):
 
 @dataclass(slots=True)
 class Snapshot:
-    """What was counted until a moment. ``recent`` and ``before`` are samples of each event since the snapshot before,
-    and in the time before that; ``left_out`` are branches whose addresses there was no room for.
+    """Counts up to a moment. ``recent`` and ``before`` are samples of each event since the previous snapshot, and
+    between the two snapshots before; ``left_out`` are branches whose addresses found no room.
 
     Sums of branches are looked up when they are asked for: ask before more is counted (`RunningCounts.hold`)."""
 

@@ -142,8 +142,8 @@ def call_stacks(
     """The distinct call stacks of the samples that ``sample_filter`` keeps, heaviest first; with their executions where
     there is an ``estimate`` (`estimate_executions`).
 
-    Samples of events without any call stacks are left out. Raises `NotRecordedError` where no event has them, and
-    `SelectionError` where the captures of a joined profile have them of different events.
+    Samples of events without any call stacks are left out. Raises `NotRecordedError` if no event has call stacks, and
+    `SelectionError` if the captures of a joined profile have call stacks of different events.
     """
     reason = why_no_call_stacks(profile, sample_filter)
     if reason:
@@ -259,7 +259,7 @@ class StackCounter:
             self._bursts.add(part if len(some) == len(part) else without_lists(part).select(some))
 
     def result(self) -> CallStacks:
-        """What was counted. Raises `NotRecordedError` where no branch is known to be a call."""
+        """The call stacks. Raises `NotRecordedError` if no branch is known to be a call."""
         if self._maker.unknown_calls:
             raise NotRecordedError(
                 "the capture has no call stacks: the branches have no types, and none of their binaries is available "
@@ -285,7 +285,7 @@ def _chains(frame: Array, offsets: Array) -> Frames:
 
 
 def _kernel_part(batch: SampleBatch) -> Frames:
-    """Of the call chains, what comes before the user's part, which the branch stack has."""
+    """The kernel's part of call chains; the branch stack has the user's part."""
     frame, offsets = batch["frame"], batch.offsets[FRAME]
     seen = offsets_of(frame == _USER_MARKER)
     before = seen[1:] == np.repeat(seen[offsets[:-1]], np.diff(offsets))

@@ -33,10 +33,10 @@ _INDIRECT = KIND["ind_call"]
 class CallTable(Table):
     """One row for each function at the other end, hottest first. Equal-length arrays.
 
-    ``function`` int64 row of ``labels``. ``calls`` int64: entries of call branches, ``indirect`` of them through a
-    pointer, ``mispredicted`` and ``predicted`` of those that record it; ``jumps`` int64: jumps to the first instruction
-    of another function (tail calls). ``None`` where there are no branch stacks. ``samples`` int64: samples that have
-    the call in their stack, of ``in_stacks`` that have the function; ``None`` where there are no call stacks.
+    ``function`` int64 row of ``labels``. ``calls`` int64: entries of call branches; ``indirect`` int64: calls through a
+    pointer; ``mispredicted`` and ``predicted`` int64: calls that are recorded so; ``jumps`` int64: jumps to the first
+    instruction of another function (tail calls). ``None`` where there are no branch stacks. ``samples`` int64: samples
+    that have the call in their stack, of ``in_stacks`` that have the function; ``None`` where there are no call stacks.
     ``stacks`` says what these were made from; ``notes`` what is missing.
     """
 
@@ -65,7 +65,7 @@ def callers(profile: Profile, namer: Namer, function: int, *, sample_filter: Sam
 
 
 def callees(profile: Profile, namer: Namer, function: int, *, sample_filter: SampleFilter | None = None) -> CallTable:
-    """What ``function`` calls; see `callers`."""
+    """The functions that ``function`` calls; see `callers`."""
     return _calls(profile, namer, function, "callees", sample_filter)
 
 
@@ -113,7 +113,7 @@ def _counted(
     """(calls, indirect, jumps, mispredicted and predicted by row of the other function; entries without a type;
     what stubs were seen to jump to).
 
-    Of a branch whose type is not known, one that begins a function is taken for a call.
+    A branch of unknown type to the beginning of a function counts as a call.
     """
     source = namer.rows(branches.process, branches.a_module, branches.a)
     target = namer.rows(branches.process, branches.b_module, branches.b)
@@ -157,7 +157,7 @@ def _jumped(namer: Namer, source: Array, target: Array, count: Array) -> dict[in
 
 def _through(namer: Namer, function: int, jumped: dict[int, int], called: Array) -> NDArray[np.int64]:
     """int64[labels]: the row that calls of each are calls of: that of the function for a stub, but not for ``function``
-    itself. Where no jump of a stub was recorded its name decides, if only one function is called so; ``called`` are the
+    itself. For a stub without a recorded jump its name decides, if only one function has this name; ``called`` are the
     rows for which to search."""
     through = np.arange(len(namer.labels))
     names = _names_of(namer, namer.labels[function])

@@ -61,10 +61,10 @@ class NameTable(Table):
 
 
 class NonSymbolMatches(NamedTuple):
-    """Where code was seen that a name means and that is no function of a symbol table."""
+    """Places at which code with a wanted name was seen that is no function of a symbol table."""
 
     inlined: list[Label]
-    """Functions that it was inlined in, the one with most samples and branches first."""
+    """Functions that contain the inlined code, the function with most samples and branches first."""
     processes: list[int]
     """Rows of the processes that made it at run time."""
 
@@ -72,7 +72,7 @@ class NonSymbolMatches(NamedTuple):
 def find_inlined_or_jit(
     profile: Profile, namer: Namer, wanted: str, sample_filter: SampleFilter | None = None
 ) -> NonSymbolMatches:
-    """Where functions that ``wanted`` means were seen, inlined or made at run time, at the addresses of samples and of
+    """Find functions that ``wanted`` means and that are inlined or made at run time, at the addresses of samples and of
     the branches of their stacks. Reads the capture."""
     from ...symbols import Function, FunctionTable
 
@@ -141,15 +141,15 @@ def names(
 ) -> NameTable:  # fmt: skip
     """Samples, periods and executed instructions by ``view``: ``function``, ``inline`` or ``line``.
 
-    A `Namer` as ``symbols`` shares its ``labels`` with the table, for what is named by it beside that.
+    A `Namer` as ``symbols`` shares its ``labels`` with the table, for callers that name more with the same `Namer`.
 
     Without ``totals`` no call stacks are made, which can be half of the work, and names that are only callers have no
     row. ``branches``: the pass counts them, too (`NameTable.branches`). ``watch`` gets each batch of samples that
     have a row, for what else is to be made of the pass. With an ``estimate`` (`estimate_executions`) instructions and
     branches are counted by executions; samples are time.
 
-    The self columns of ``inline`` and ``line`` are those of the innermost inlined frame. What the capture does not have
-    is ``None`` in the table, with a note; nothing is raised for it. Modules without names have one row each.
+    The self columns of ``inline`` and ``line`` are those of the innermost inlined frame. Columns that the capture
+    cannot fill are ``None`` in the table, with a note; they raise no error. Modules without names have one row each.
     """
     counter = NameCounter(profile, sample_filter, totals=totals, branches=branches)
     counter.add(profile, watch)
@@ -157,7 +157,7 @@ def names(
 
 
 class NameCounter:
-    """Counts for `names`, whose arguments these are, the samples of one profile, or of parts of it, one by one."""
+    """Counts for `names` (same arguments): the samples of one profile, or of its parts, one part after the other."""
 
     def __init__(
         self, profile: Profile, sample_filter: SampleFilter | None = None, *, totals: bool = True,
@@ -351,10 +351,10 @@ def branches_by_function(table: BranchTable, namer: Namer) -> BranchSums:
 
 @dataclass(slots=True)
 class NamedCounts(Table):
-    """What was counted, by the function that it is in; equal-length int64 arrays, most samples first.
+    """Counts by function; equal-length int64 arrays, most samples first.
 
-    ``name`` row of the `Namer`'s labels; ``samples`` whose address is in it, ``branches`` that begin in it and were
-    taken, of which ``mispredicted`` and ``predicted``; ``ranges`` that begin in it.
+    ``name`` row of the `Namer`'s labels; ``samples`` with their address in the function, taken ``branches`` that begin
+    in the function, of which ``mispredicted`` and ``predicted``; ``ranges`` that begin in the function.
     """
 
     name: Array
@@ -366,7 +366,7 @@ class NamedCounts(Table):
 
 
 def counts_by_function(counted: Counted, namer: Namer) -> NamedCounts:
-    """What was counted by function: `NamedCounts`. A `Namer` without symbols knows modules alone."""
+    """Sum up ``counted`` by function. A `Namer` without symbols knows modules alone."""
     sums, taken, sampled = Sums([np.int64], [np.int64] * 5), counted.branches, counted.sampled
 
     def add(module: Array, address: Array, **columns: Array) -> None:
@@ -382,7 +382,7 @@ def counts_by_function(counted: Counted, namer: Namer) -> NamedCounts:
     return found.take(np.lexsort((-found.branches, -found.samples)))
 
 
-# -- Call stacks by name: equal ones are one, with their weight
+# -- Call stacks by name: equal stacks are merged, and their weights added
 
 
 Folded = dict[tuple[int, tuple[int, ...]], int]

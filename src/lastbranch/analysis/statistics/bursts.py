@@ -19,8 +19,8 @@ processors follow each other in a file."""
 
 
 def share_bursts(profile: Profile) -> NDArray[np.bool_]:
-    """bool, an event: several of its samples may be of one burst. Those of other events are one each, and all are where
-    times are not known."""
+    """bool, an event: several of its samples may be of one burst. Samples of other events are a burst each; without
+    known times, all samples are."""
     return np.array([profile.clock.has_time and event.name == _IN_RECORDS for event in profile.events], bool)
 
 
@@ -34,16 +34,16 @@ def bursts_of(profile: Profile, batch: SampleBatch) -> NDArray[np.int64]:
 
 
 def _same(event: Array, tid: Array, time: Array, tick: int) -> NDArray[np.bool_]:
-    """bool: each sample but the first is of one burst with the one before. In a trace log they are a tick apart: call
-    stacks are found by thread and time there, and no two may share both."""
+    """bool: each sample but the first is of the same burst as the sample before. In a trace log they are a tick apart:
+    call stacks are found by thread and time there, and no two may share both."""
     apart = time[1:] - time[:-1]
     near = (apart >= 0) & (apart <= tick)
     return np.asarray(near & (event[1:] == event[:-1]) & (tid[1:] == tid[:-1]))
 
 
 def whole_bursts(profile: Profile, batches: Iterator[SampleBatch]) -> Iterator[SampleBatch]:
-    """The samples of ``batches``, those of each burst in one batch and next to each other: in a file others may be
-    between them, and a batch may end there."""
+    """The samples of ``batches``, the samples of each burst in one batch and next to each other: in a file, other
+    samples and the end of a batch may lie between samples of a burst."""
     whole = WholeBursts(profile)
     for batch in batches:
         yield from whole.add(batch)
@@ -51,7 +51,7 @@ def whole_bursts(profile: Profile, batches: Iterator[SampleBatch]) -> Iterator[S
 
 
 class WholeBursts:
-    """`whole_bursts` of batches that come one by one."""
+    """`whole_bursts` for batches that arrive singly."""
 
     def __init__(self, profile: Profile) -> None:
         self._several, self._tick = np.append(share_bursts(profile), False), profile.tick
@@ -60,7 +60,7 @@ class WholeBursts:
         logs have a buffer of one processor after the other."""
 
     def add(self, batch: SampleBatch) -> list[SampleBatch]:
-        """The batches that one more gives."""
+        """Add a batch; return the batches that are complete now."""
         if not self._several[batch.event].any():
             return [batch]
         out, kept = list[SampleBatch](), self._kept
@@ -72,7 +72,7 @@ class WholeBursts:
             else:
                 out.append(kept)
         rows = np.flatnonzero(self._several[batch.event])
-        # of one thread on one processor in their order, which is that of their time
+        # samples of one thread on one processor are in the order of their times
         rows = rows[np.lexsort((batch.cpu[rows], batch.tid[rows], batch.event[rows]))]
         event, tid, cpu = batch.event[rows], batch.tid[rows], batch.cpu[rows]
         stays = (event[1:] == event[:-1]) & (tid[1:] == tid[:-1]) & (cpu[1:] == cpu[:-1])
@@ -98,11 +98,11 @@ class WholeBursts:
         return out
 
     def open(self) -> list[SampleBatch]:
-        """What would be left if there were no more."""
+        """The batches that are still open, as `rest` would return them."""
         return [] if self._kept is None else [self._kept]
 
     def rest(self) -> list[SampleBatch]:
-        """What is left when there are no more."""
+        """The batches still open after the last batch."""
         kept, self._kept = self.open(), None
         return kept
 
@@ -113,7 +113,7 @@ def without_lists(batch: SampleBatch) -> SampleBatch:
 
 
 class BurstCount:
-    """Counts the bursts that samples are of; those of events whose samples are alone count one each."""
+    """Counts the bursts of samples; for events whose samples share no bursts, each sample counts as a burst."""
 
     def __init__(self, profile: Profile) -> None:
         self._profile, self._whole = profile, WholeBursts(profile)

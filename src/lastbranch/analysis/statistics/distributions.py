@@ -23,7 +23,7 @@ _ROUNDING = 1e-9
 
 @dataclass(slots=True)
 class Bins(Table):
-    """Bins of equal width, ascending, without gaps; the first one may begin later, the last one is as wide as need be.
+    """Bins of equal width, ascending, without gaps; the first bin may begin later, the last bin is as wide as need be.
 
     ``low``, ``below`` float64: a number is in it from ``low`` on, and below ``below``. ``count``, ``cut`` int64 as in
     `Distribution`.
@@ -50,8 +50,8 @@ class Distribution(Table):
     def quantile(self, part: float) -> float | None:
         """The least number that ``part`` of the observations do not exceed; ``None`` where too many were cut to know.
 
-        Cut observations count as far as they were seen (Kaplan and Meier, J. Am. Stat. Assoc. 53, 1958). That is right
-        where what cuts them does not depend on what they would have come to.
+        Cut observations count as far as they were seen (Kaplan and Meier, J. Am. Stat. Assoc. 53, 1958). The estimate
+        is right if the cause of a cut does not depend on the full value of the observation.
         """
         from_here = np.cumsum((self.count + self.cut)[::-1])[::-1]
         over = np.cumprod(1 - self.count / np.maximum(from_here - self.cut, 1))

@@ -35,7 +35,7 @@ class SummedBranches(Table):
 
     ``a_module``/``b_module`` int64 rows of the modules table or -1, ``a``/``b`` uint64 module addresses, as in
     `bound_pairs.Bound`; all others int64: ``count`` entries, of which ``mispredicted`` and ``predicted``; ``cycles``
-    over the ``timed`` ones; ``samples`` that have it, and over these the sums of the square of its entries
+    over the ``timed`` ones; ``samples`` with the thing, and over these samples the sums of the square of its entries
     (``squares``) and of its entries times all entries of the sample (``crossed``).
     """
 
@@ -74,8 +74,8 @@ class SummedThings(Table):
 
 @dataclass(slots=True)
 class SampleSums:
-    """All that is kept of the samples of an event: what `comparison.compare_sums` needs. Of branches those of samples
-    with branch entries are the ``stacks``."""
+    """All that is kept of the samples of an event: what `comparison.compare_sums` needs. For branches, ``stacks`` are
+    the totals of samples with branch entries."""
 
     branches: SummedThings
     stacks: Totals
@@ -88,7 +88,7 @@ _VALUES = len(fields(SummedBranches)) - _KEYS
 
 
 class BranchSums:
-    """Sums the branches of the batches that it is given, whose samples are all of one event."""
+    """Sums the branches of batches whose samples are all of one event."""
 
     def __init__(self, binder: Spaces) -> None:
         self._binder = binder

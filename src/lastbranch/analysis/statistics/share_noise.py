@@ -49,7 +49,7 @@ class Noise:
 class ShareNoise:
     """Sums over the bursts of batches by place. ``place_of`` gives integer columns for the samples of a batch.
 
-    Only events whose samples share bursts need them: where samples are independent, their counts say it all.
+    Only events whose samples share bursts need these sums: for independent samples, counts are enough.
     """
 
     def __init__(self, profile: Profile, place_of: Callable[[SampleBatch], tuple[Array, ...]], columns: int) -> None:
@@ -90,9 +90,9 @@ class ShareNoise:
         return weights, [event, own, whole, *place, np.full(len(batch), times)]
 
     def settle(self, keys_of: Callable[..., Array], is_last: Callable[..., Array]) -> None:
-        """Sum up over the bursts by key, as ``keys_of`` gives it, so that not all of them are kept. Places whose key
-        may change are left: those that ``is_last``, which gets the same columns, is not true of. It is true of all
-        places of a key, or of none."""
+        """Sum up over the bursts by key, as ``keys_of`` gives the key, so that not all bursts are kept. ``is_last``
+        gets the same columns; places for which ``is_last`` is false keep their bursts, because their key may change.
+        ``is_last`` is true for all places of a key, or for none."""
         rows = self._sums.result()
         done = np.asarray(is_last(*rows[3:-1]), bool)
         self._sums.reset(*(column[~done] for column in rows))
@@ -141,8 +141,8 @@ _BY_KEY = 4
 
 
 def _by_key(rows: list[Array], keys_of: Callable[..., Array]) -> list[Array]:
-    """[event, key, a row that has it, sums] of rows of `ShareNoise`: samples, and over the bursts the squares of them,
-    these times all samples of the burst, and how many bursts have any."""
+    """[event, key, a row with this key, sums] of rows of `ShareNoise`: samples; over the bursts, the sums of squared
+    samples and of samples times all samples of the burst; and how many bursts have any."""
     event, burst, whole, *place, samples = rows
     keys, values = [event, burst, keys_of(*place).astype(np.int64)], [samples, whole, np.arange(len(event))]
     (event, burst, key), (samples, whole, row) = group(keys, values, [np.add, np.maximum, np.minimum])

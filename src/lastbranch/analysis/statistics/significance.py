@@ -54,10 +54,10 @@ class Clusters:
     """Sums over the samples of a recording, for ``keys`` things that occur in them.
 
     A sample has a weight, and of each thing a part of that weight: of its period, of its branch entries, or of its
-    ranges. One that stands for several has so many times that. ``samples`` counts them; ``weight`` float64 and
-    ``weight_squared`` sum their weights. By thing: ``present`` int64 samples that have it, ``present_for`` float64 how
-    many these stand for, ``part``, ``part_squared`` and ``part_weight`` float64 sums of its part, of the part squared,
-    and of the part times the weight.
+    ranges. A sample that stands for several counts its weight and its parts as many times. ``samples`` counts them;
+    ``weight`` float64 and ``weight_squared`` sum their weights. By thing: ``present`` int64 samples that have it,
+    ``present_for`` float64 how many these stand for, ``part``, ``part_squared`` and ``part_weight`` float64 sums of its
+    part, of the part squared, and of the part times the weight.
     """
 
     keys: int
@@ -78,8 +78,7 @@ class Clusters:
 
     def add(self, weight: Array, sample: Array, key: Array, part: Array | None = None, times: int = 1) -> None:
         """Add samples of these weights. Each element of ``sample`` (row of ``weight``) and ``key`` is one occurrence,
-        of ``part`` (1 where that is ``None``); each sample stands for ``times`` samples, and those of no weight are
-        none."""
+        of ``part`` (``None``: 1); each sample stands for ``times`` samples, and a sample of weight 0 does not count."""
         weight = weight.astype(np.float64) * times
         number = int(np.count_nonzero(weight))
         self.samples, self.stand_for = self.samples + number, self.stand_for + number * times
@@ -102,9 +101,9 @@ class Clusters:
         self, totals: Totals, key: Array, present: Array, present_for: Array, part: Array, part_squared: Array,
         part_weight: Array,
     ) -> None:  # fmt: skip
-        """Add what was summed over samples before; each element of ``key`` and the arrays is a thing with its sums.
-        Where several have one key, what their samples have in common is not known: the variance is then what it is at
-        most (Cauchy and Schwarz), and ``present`` what it is at least."""
+        """Add what was summed over samples before; each element of ``key`` and the arrays is a thing with its sums. If
+        several elements have one key, the samples that they share are not known: the variance is then its upper bound
+        (Cauchy and Schwarz), and ``present`` its lower bound."""
         for name, value in totals._asdict().items():
             setattr(self, name, getattr(self, name) + value)
         np.maximum.at(self.present, key, present)
@@ -131,8 +130,8 @@ class Clusters:
 
     @property
     def error(self) -> NDArray[np.float64]:
-        """float64, a thing: standard error of its share. It is at least that of half a sample more or less: where all
-        samples have a thing, nobody has seen how they differ, and three of them say less than a thousand (the score
+        """float64, a thing: standard error of its share. The error is at least the error of half a sample more or less:
+        if all samples have a thing, their spread is unknown, and three samples say less than a thousand (the score
         interval of Wilson 1927, which for a share of 0 or 1 ends there)."""
         if not self.samples:
             return np.zeros(self.keys)
@@ -160,10 +159,10 @@ def ratio_variance(
 def probabilities(a: Clusters, b: Clusters) -> NDArray[np.float64]:
     """float64, a thing: probability of a difference as large as that between ``a`` and ``b`` where there is none.
 
-    Two tests, the better one counting twice (Bonferroni): do more samples have it (Fisher's exact test), and do they
-    have more of it (difference of the shares by its variance over samples)? Not a number where fewer than `FEWEST`
-    samples have it. Samples that stand for different numbers count as fewer (`Clusters.effective`): otherwise a change
-    of these numbers alone would look like one of what runs.
+    Two tests; the smaller probability is doubled (Bonferroni): do more samples have the thing (Fisher's exact test),
+    and do samples have more of the thing (difference of the shares by its variance over samples)? Not a number where
+    fewer than `FEWEST` samples have it. Samples that stand for different numbers count as fewer (`Clusters.effective`):
+    otherwise a change of these numbers alone would look like a change of the program.
     """
     both = a.present + b.present
     (of_a, in_a), (of_b, in_b) = a.effective, b.effective
@@ -195,8 +194,8 @@ def adjusted(probability: Array) -> NDArray[np.float64]:
 def _student(t: float, freedom: float) -> float:
     """Two-sided probability of Student's t by Wallace's normal approximation (Ann. Math. Statist. 30, 1959).
 
-    With as many degrees of freedom as the smaller side has samples: few of them have skewed sums, and its heavy
-    tails make up for that.
+    The degrees of freedom are the samples of the smaller side: few samples have skewed sums, and the heavy tails of
+    this distribution make up for the skew.
     """
     freedom = max(freedom, 1.0)
     normal = sqrt(freedom * np.log1p(t * t / freedom)) * (8 * freedom + 1) / (8 * freedom + 3)
