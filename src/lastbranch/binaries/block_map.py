@@ -5,7 +5,7 @@ BBAddrMap.cpp): version, features (a byte, two from version 5 on), the number of
 and for each range its address, the number of blocks and the blocks. A block is LEB128 numbers: its id (from version 2
 on; else its place), its distance from the end of the block before it, its size, and its metadata. From version 3 on the
 ends of its calls can come before the size, which then counts from the last of them, and from version 4 on a hash of
-eight bytes can follow. What the compiler's own profile adds (counts, probabilities) is read over.
+eight bytes can follow. The reader skips the fields of the compiler's own profile (counts, probabilities).
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class BlockMap:
         """int64: the block that each address (uint64) lies in, -1 where there is none."""
         if not len(self):
             return np.full(len(address), -1, np.int64)
-        # Of blocks that begin at one address the last one has the bytes.
+        # If several blocks begin at one address, the last block has the bytes.
         row = np.searchsorted(self.start, address, side="right").astype(np.int64) - 1
         return np.where((row >= 0) & (address < self.end[np.maximum(row, 0)]), row, -1)
 
@@ -100,7 +100,7 @@ def read_block_map(source: Source) -> BlockMap | None:
     """The map of the ELF file in ``source``; ``None`` where it has none.
 
     An entry of another version ends the map, since its length is not known; a note says where. Functions outside the
-    code of the file, and those that overlap another one, are left out with a note. Raises `FormatError` where the file
+    code of the file, and functions that overlap another, are left out with a note. Raises `FormatError` where the file
     or an entry is damaged.
     """
     binary = Binary(source)
@@ -113,7 +113,7 @@ def read_block_map(source: Source) -> BlockMap | None:
 
 
 class _Walk:
-    """The entries of a section, in its order. What they say of blocks is decoded afterwards, for all entries."""
+    """The entries of a section, in its order. Their blocks are decoded afterwards, for all entries at once."""
 
     def __init__(self, space: Space, offset: int, word: int, little: bool) -> None:
         self.space, self.offset, self.word = space, offset, word
@@ -218,7 +218,7 @@ class _Walk:
             self.skip(blocks * frequencies, "frequencies")
 
     def varied_blocks(self, count: int, features: Features) -> None:
-        """Blocks of different lengths, one by one."""
+        """Blocks of different lengths, singly."""
         for _ in range(count):
             number = self.number("id")  # after a hash, of which any byte can look like the end of a number
             distance = int(self.rank[self.at - 1])

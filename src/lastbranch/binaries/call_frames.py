@@ -64,8 +64,8 @@ class Row(NamedTuple):
 
 
 class Cie(NamedTuple):
-    """What FDEs have in common. ``encoding`` is that of their addresses (DW_EH_PE_*), ``lsda`` that of the pointer to
-    their language-specific data, ``program`` where in the section its byte code begins and ends."""
+    """The common part of FDEs. ``encoding`` (DW_EH_PE_*) is the encoding of their addresses, ``lsda`` the encoding of
+    the pointer to their language-specific data, ``program`` where in the section the byte code begins and ends."""
 
     offset: int
     version: int
@@ -368,7 +368,7 @@ class _Machine:
     """Runs the byte code of a CIE or FDE (DWARF 5, 6.4.2)."""
 
     def __init__(self, cie: Cie, address: int, start: _Machine | None = None) -> None:
-        """``start``: the one that ran the CIE."""
+        """``start``: the machine that ran the CIE."""
         self.cie, self._address = cie, address
         self.cfa: tuple[int, int, bytes] = start.cfa if start else (0, 0, b"")
         self._initial: dict[int, Rule] = start.rules if start else {}
@@ -548,7 +548,7 @@ _INSTRUCTIONS: dict[int, _Instruction] = {
 
 
 class CallFrames:
-    """The call frame information of one ELF file, by link address. What is damaged covers no code."""
+    """The call frame information of one ELF file, by link address. Damaged entries cover no code."""
 
     def __init__(self, source: Source) -> None:
         """Reads headers only. Raises `FormatError` where ``source`` is no sound ELF file."""
@@ -585,7 +585,7 @@ class CallFrames:
         damaged in their compression."""
         if self._sections is not None:
             return self._sections
-        self._sections = []  # should reading them raise, it is not tried again
+        self._sections = []  # if reading the sections raises, reading is not tried again
         self._sections = frame_sections(self._source, self.image)
         header = next((s for s in self.image.sections if s.name == ".eh_frame_hdr" and s.file_size), None)
         if header is not None and self._sections and self._sections[0].is_eh:
@@ -655,7 +655,7 @@ def frame_sections(source: Source, image: Image) -> list[FrameSection]:
 
 def landing_pads(source: Source, image: Image) -> list[int]:
     """Link addresses where exceptions continue, of all functions: from ``.gcc_except_table``, where ``.eh_frame``
-    points (Itanium C++ ABI, "Exception Handling Tables"). What is damaged is passed."""
+    points (Itanium C++ ABI, "Exception Handling Tables"). Damaged entries are skipped."""
     table = next((s for s in image.sections if s.name == ".gcc_except_table" and s.file_size), None)
     frames = [s for s in frame_sections(source, image) if s.is_eh]
     if table is None or not frames:

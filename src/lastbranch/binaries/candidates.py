@@ -1,5 +1,5 @@
-"""Candidate paths for the binary of a module. The name in a capture is a hint: it is joined to folders that the user
-trusts, and the file at that path of this host counts only if it has the recorded identity."""
+"""Candidate paths for the binary of a module. The name in a capture is a hint: the name is joined to folders that the
+user trusts, and the file at the joined path counts only if the file has the recorded identity."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Candidates:
             yield kept_binary(module.build_id), False
 
     def _kernel_module(self, name: str) -> list[str]:
-        """Where a module of the kernel may be: compressed or not, and where ``modules.dep`` has one of that name."""
+        """Possible paths of a kernel module: compressed or not; a bare name is looked up in ``modules.dep``."""
         if "/" not in name:
             found = self._modules().get(module_name(name))
             name = f"/lib/modules/{self._release}/{found}" if found else ""

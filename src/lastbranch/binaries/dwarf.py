@@ -1,7 +1,8 @@
 # ruff: noqa: N801 - the specification's names
 """Numbers of DWARF by their names: ``DW_AT_low_pc`` is `DW_AT.low_pc` (DWARF 5, chapter 7).
 
-Those that are read here, and GNU's extensions of DWARF 4. Names that are words of Python end with an underscore.
+Only numbers that lastbranch reads, and GNU's extensions of DWARF 4. Names that are words of Python end with an
+underscore.
 """
 
 from __future__ import annotations
@@ -195,7 +196,7 @@ class DW_LNE:
 
 
 class DW_LNCT:
-    """What a table of folders or files has of each (7.22)."""
+    """The kinds of content in a table of folders or files (7.22)."""
 
     path = 0x1
     directory_index = 0x2

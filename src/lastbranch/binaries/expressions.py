@@ -33,7 +33,7 @@ def evaluate(
 
 
 class _Run:
-    """The evaluation of one expression: how far it is in its ``code``, and the values on its ``stack``."""
+    """The evaluation of one expression: its position in the ``code``, and the values on its ``stack``."""
 
     def __init__(
         self, expression: bytes, registers: Sequence[int], read: Callable[[int, int], bytes], first: Sequence[int]

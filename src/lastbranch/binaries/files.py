@@ -1,7 +1,7 @@
 """Files that captures and symbol files name: how to follow such a path, open the file, and view its bytes as arrays.
 
-Such a name is a hint: it is joined to a folder that the user trusts, must stay below it when all links are resolved,
-and is opened only if it is a regular file.
+Such a name is a hint: the name is joined to a folder that the user trusts; with all links resolved, the path must stay
+below the folder; and only a regular file is opened.
 """
 
 from __future__ import annotations
@@ -84,8 +84,9 @@ def is_unchanged(path: str, inode: Sequence[int], until: int) -> bool:
     (ns since 1970).
 
     An inode's number is given to other files later. Its generation is not, but few file systems tell it (ext4, XFS,
-    btrfs: ioctl_iflags(2)); of the others the number decides. The time of the last change of the inode would be harder
-    to set back than that of the last writing, but `perf record` itself changes it: it makes a link in its cache.
+    btrfs: ioctl_iflags(2)); of the others the number decides. The time of the inode's last change would be harder to
+    set back than the time of the last writing, but `perf record` itself changes the inode: perf makes a link in its
+    cache.
     """
     if len(inode) != 4 or not hasattr(os, "major"):
         return False
@@ -140,8 +141,8 @@ _Answer = TypeVar("_Answer")
 
 
 def read_regular(path: str, read: Callable[[Source], _Answer], rejected: list[str]) -> _Answer | None:
-    """What ``read`` makes of the regular file at ``path``; ``None`` where there is none, or where ``read`` raises a
-    `LastbranchError`, whose message is added to ``rejected``."""
+    """The result of ``read`` for the regular file at ``path``; ``None`` if there is no regular file, or if ``read``
+    raises a `LastbranchError`, whose message is added to ``rejected``."""
     try:
         source = File(path)
     except (OSError, LastbranchError):

@@ -169,8 +169,8 @@ class Code:
     def read_many(
         self, address: NDArray[np.uint64], size: NDArray[np.int64]
     ) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-        """What `read` gives for each address and size, one after the other: uint8 bytes, and int64 offsets of each
-        range in them, one more than ranges."""
+        """The results of `read` for each address and size, concatenated: uint8 bytes, and int64 offsets of the ranges
+        in these bytes (ranges + 1)."""
         import numpy as np  # not at the top: recordings start without it
 
         from ..arrays import in_groups, offsets_of

@@ -1,4 +1,4 @@
-"""The memory of a running kernel, as ``/proc/kcore`` and copies of it have it: the code that really ran.
+"""The memory of a running kernel, from ``/proc/kcore`` or a copy of this file: the code that really ran.
 
 A kernel patches its code: at boot for the processor that it finds (alternatives, retpolines), and later for what is
 switched on (static branches, tracing). A file has the code as it was linked. ``kcore`` is an ELF core file (proc(5));
@@ -32,8 +32,8 @@ _LISTS = 64 << 20
 
 
 def copies_at(path: str, build_id: bytes) -> Iterator[str]:
-    """The memory files that ``path`` means: the file itself, ``kcore`` of a folder, those of a kernel in perf's cache
-    (``[kernel.kcore]/BUILDID/TIME/kcore``), the newest first."""
+    """The memory files that ``path`` means: the file itself, ``kcore`` of a folder, or the copies of a kernel in perf's
+    cache (``[kernel.kcore]/BUILDID/TIME/kcore``), the newest first."""
     if not os.path.isdir(path):
         yield path
         return
@@ -52,8 +52,8 @@ def fits(path: str, start: int, module: str) -> bool | None:
 
 
 def _start_in(path: str, module: str) -> int:
-    """The address of the kernel, or of ``module``, by the lists that lie beside the memory file at ``path``; 0 where
-    they do not say it."""
+    """The address of the kernel, or of ``module``, by the lists beside the memory file at ``path``; 0 if the lists lack
+    the address."""
     folder = os.path.dirname(path) or "."
     if not module:
         found = re.search(rb"^([0-9a-f]+) \w _text$", _list(os.path.join(folder, "kallsyms")), re.M)
@@ -114,7 +114,7 @@ def text_of(
     """The code that ran at ``start:end``, as a binary whose link addresses are ``bias`` less: ``file``, of which
     ``image`` are the headers, with other code; or without a file a binary that has nothing else.
 
-    Raises `FormatError` where the memory is no core file, lacks that code, or most of it is not the file's.
+    Raises `FormatError` if the memory is no core file, lacks that code, or differs from the file in most bytes.
     """
     core = read_image(memory)
     if core.format != "elf" or core.kind != "core":
@@ -158,7 +158,7 @@ _PROBE, _PROBES = 256, 64
 
 
 def _alike(file: Source, memory: Source, pieces: list[tuple[int, int, int]]) -> float:
-    """The share of bytes of the ``pieces`` that are the same in both, by a sample of them."""
+    """The share of bytes of the ``pieces`` that are the same in both, by a sample of the bytes."""
     same = looked = 0
     whole = sum(size for _, size, _ in pieces)
     for at, size, there in pieces:

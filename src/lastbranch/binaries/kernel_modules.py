@@ -2,8 +2,8 @@
 
 A module is a relocatable object: every section begins at address 0, and its code and debugging information lack the
 addresses that relocations put in. Here it becomes a file with segments whose addresses count from where its code is
-loaded, which is what the kernel reports as the address of a module. `as_loaded` makes it, and all else reads it as it
-reads a library.
+loaded, which is what the kernel reports as the address of a module. `as_loaded` makes this file, and all other code
+reads the file as a library.
 
 The layout is the kernel's (``layout_sections``, kernel/module/main.c): executable sections come first, in the order of
 their headers and at their alignments; those whose names begin with ``.init`` are elsewhere. Relocations to symbols of
@@ -58,8 +58,8 @@ _BRANCHES = {183: (282, 283)}
 
 
 def as_loaded(source: Source) -> Source:
-    """``source`` itself, or what the kernel makes of it if it is a kernel module: one in an .xz, .zst or .gz file, or a
-    relocatable ELF file of 64 bits.
+    """``source`` itself, or, for a kernel module (a relocatable ELF file of 64 bits, or an .xz, .zst or .gz file), the
+    module as the kernel loads it.
 
     Raises `FormatError` where it cannot be unpacked or its tables contradict its size.
     """
@@ -89,7 +89,7 @@ def _unpacked(source: Source, unpack: Callable[[bytes, int], bytes]) -> bytes:
 
 
 class _Decompressor(Protocol):
-    """What lzma's and zlib's decompressors have in common."""
+    """The common interface of lzma's and zlib's decompressors."""
 
     @property
     def eof(self) -> bool: ...
@@ -153,7 +153,7 @@ _SUFFIXES = (".debug", ".zst", ".xz", ".gz", ".ko")
 
 
 def module_name(name: str) -> str:
-    """What the kernel calls a module: ``/lib/modules/R/kernel/net/nf-tables.ko.xz`` or ``[nf_tables]`` ->
+    """The kernel's name of a module: ``/lib/modules/R/kernel/net/nf-tables.ko.xz`` or ``[nf_tables]`` ->
     ``nf_tables``."""
     stem = name.replace("\\", "/").rpartition("/")[2].strip("[]")
     for end in _SUFFIXES:

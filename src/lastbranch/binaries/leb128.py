@@ -1,5 +1,5 @@
-"""LEB128 numbers (DWARF 5, 7.6), one by one; `files.Space` reads many at once. Recordings start without NumPy, so this
-does, too."""
+"""Single LEB128 numbers (DWARF 5, 7.6); `files.Space` reads many at once. Recordings start without NumPy, so this
+module does, too."""
 
 from __future__ import annotations
 

@@ -107,8 +107,8 @@ _DBI = Struct("<8xI")  # VersionSignature and VersionHeader; Age
 
 
 class PdbIdentity(NamedTuple):
-    """``ages`` has the age of the PDB stream and that of the DBI stream: linkers write the second one into programs,
-    tools that change a PDB afterwards raise the first one."""
+    """``ages`` has the ages of the PDB stream and of the DBI stream: linkers write the second age into programs, and
+    tools that change a PDB afterwards raise the first age."""
 
     guid: UUID
     ages: tuple[int, ...]

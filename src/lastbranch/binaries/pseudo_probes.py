@@ -1,7 +1,8 @@
 """Pseudo probes: what ``clang -fpseudo-probe-for-profiling`` writes into a binary beside its code.
 
-A probe is a basic block or a call of a function as the compiler first saw it, with the address where it is now, and the
-calls through which it was inlined there. Two sections hold them (llvm/include/llvm/MC/MCPseudoProbe.h):
+A probe is a basic block or a call of a function as the compiler first saw the function, with the final address of the
+probe, and the calls through which the probe was inlined there. Two sections hold them
+(llvm/include/llvm/MC/MCPseudoProbe.h):
 
 - ``.pseudo_probe_desc``: for each function 8 bytes GUID, 8 bytes hash of its control flow graph, ULEB128 length, name.
 - ``.pseudo_probe``: for each function whose code is here a tree of what is inlined in it: 8 bytes GUID, ULEB128 number
@@ -51,7 +52,7 @@ class Attribute:
 
 
 class Descriptor(NamedTuple):
-    """What describes a function: the ``name`` that it was compiled under, and the ``hash`` of its control flow."""
+    """The descriptor of a function: the ``name`` at compilation, and the ``hash`` of the control flow."""
 
     hash: int
     name: str
@@ -96,7 +97,7 @@ class Probes(Table):
 
     @property
     def notes(self) -> list[str]:
-        """What is missing, for the user."""
+        """Notes about missing probes, for the user."""
         found = [f"pseudo probes: {what}" for what in self.damage]
         for left, why in ((self.unplaced, "their functions are not in the symbol table"),
                           (self.undescribed, "their functions have no descriptor")):  # fmt: skip
@@ -282,7 +283,7 @@ class _Walk:
         return last, known
 
     def probes(self, descriptors: dict[int, Descriptor], damage: list[str]) -> Probes:
-        """What was read so far."""
+        """The probes that were read so far."""
         kinds = (np.uint64, np.uint32, np.uint8, np.uint8, np.uint32)
         columns = zip(*self._rows, strict=True) if self._rows else ((),) * len(kinds)
         address, index, kind, attributes, discriminator = (

@@ -1,6 +1,6 @@
 """Sources of kernel events: a process of the session that turns Linux perf events into the events its masks enable.
 
-The session uses this module before it starts that process, so it imports little; `recorder` does the work.
+The session imports this module before it starts that process, so the module imports little; `recorder` does the work.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The source process of a session: ``python -m lastbranch.etw.portable.sources SOCKET``, started by its daemon.
 
-It gets its configuration, records, and answers READY or FAILED; it ends when the daemon stops it or hangs up.
+The process gets its configuration, records, and answers READY or FAILED; the process ends when the daemon stops it or
+hangs up.
 """
 
 from __future__ import annotations

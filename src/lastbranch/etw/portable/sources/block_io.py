@@ -1,4 +1,4 @@
-"""Disks: DiskIo events from requests that the block layer issues and completes, SplitIo from those it splits."""
+"""Disks: DiskIo events from requests that the block layer issues and completes, SplitIo events from split requests."""
 
 from __future__ import annotations
 

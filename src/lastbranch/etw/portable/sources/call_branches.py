@@ -1,10 +1,10 @@
-"""Branch records that the software LBR made before system calls: sent to the process that records the kernel's events,
-and joined there to the events that trigger them.
+"""Branch records that the software LBR made before system calls. The process that records the kernel's events joins
+each record to the event that triggers the record.
 
 A burst that ended at a system call has the newest branches before it. Once the thread enters the call, its record is
 sent on its way, with that time. The first SysCallEnter (0x0F33) of the thread from then on is the event of that call.
-The first CSwitch (0x0524) at which the thread waits, before it leaves the call, is that of a wait in it. The record is
-written behind the event, as a record of its own with the time of the event.
+The first CSwitch (0x0524) at which the thread waits, before it leaves the call, is the event of a wait in the call. The
+record is written behind the event, as a record of its own with the time of the event.
 
 The events are ready before the records are. So they are held back until the recording has said that no older record
 follows, at most for `PATIENCE`.

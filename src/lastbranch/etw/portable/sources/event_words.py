@@ -74,7 +74,7 @@ class Events:
 
 
 def encoded(events: Iterable[Event], cpu: int) -> Events:
-    """``events`` in their form on disk, as those of one processor. An event that has no such form is counted."""
+    """``events`` of one processor in their form on disk. An event that has no such form is counted."""
     filled: list[bytes] = []
     times: list[int] = []
     unwritten: Counter[str] = Counter()
@@ -91,9 +91,8 @@ def encoded(events: Iterable[Event], cpu: int) -> Events:
 
 
 # -- What cannot be written
-#
-# Any process of the machine decides what happens on it, and no oddity of one process may end the recording of all
-# others. So what fails is one event, or the events of a round that are made together: they are lost, by kind.
+# Every process of the machine causes events, and no oddity of one process may end the recording of the others. So only
+# one event fails, or the events of a round that are made together: they are lost, by kind.
 
 
 _said: set[str] = set()
@@ -115,7 +114,8 @@ def count_unwritten(into: Counter[str], kind: str, error: Exception, number: int
 
 
 def made_or_counted(kind: str, number: int, make: Callable[[], Events]) -> Events:
-    """The events that ``make`` returns; where it fails, none, and ``number`` of a ``kind`` are counted."""
+    """The events that ``make`` returns; if ``make`` fails, no events, and ``number`` events of a ``kind`` count as
+    lost."""
     try:
         return make()
     except Exception as error:
@@ -150,7 +150,7 @@ def of_samples(
 def kernel_events(
     batch: SampleBatch, ticks: Ints, hook: int | Array, payload: Sequence[Words], size: int, *, compact: bool = False
 ) -> Events:
-    """An event for each row of ``batch``, followed by its call chain if it has one.
+    """An event for each row of ``batch``, followed by the row's call chain, if any.
 
     ``payload``: the words of the rows, ``size`` of whose bytes count. ``hook``: one for all, or a column. ``ticks``:
     the rows' times as the session counts it. ``compact``: with thread and process in the header.

@@ -1,7 +1,7 @@
 """Kernel events that several tracepoints make together: begin and end of a request, or the addresses of a socket.
 
-A `TracepointFollower` gets the samples of its tracepoints row by row in the order of time, remembers what it needs
-between them, and logs events. It sees all rows of a round before the events of that round are written.
+A `TracepointFollower` gets the samples of its tracepoints row by row in the order of time, keeps its state between
+samples, and logs events. The follower sees all rows of a round before the events of that round are written.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class TracepointFollower:
         return self._taken()
 
     def events(self, feeds: Sequence[Feed]) -> Events:
-        """The events of a round. A row that cannot be taken is counted as one that could not be written."""
+        """The events of a round. A row that cannot be handled counts as an event that could not be written."""
         rows = sorted((row for feed in feeds for row in self._rows(feed)), key=lambda row: row.time)
         about = type(self).__name__
         try:

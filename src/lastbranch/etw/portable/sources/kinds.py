@@ -1,6 +1,6 @@
 """Kinds of events: the perf event of each, and the conversion of its samples to kernel events. One row each in `KINDS`.
 
-Layouts of raw data: the ``format`` files of tracefs, read when a kind is opened. Of the kernel events:
+Layouts of raw data: the ``format`` files of tracefs, read when a kind is opened. Layouts of the kernel events:
 `formats.etl.kernel.layouts`.
 """
 
@@ -70,7 +70,7 @@ class Raw:
 
 
 def _folder(kernel: Kernel) -> str | None:
-    """The folder of tracefs: where it is mounted, else one that only this process sees; ``None`` without the right."""
+    """The folder of tracefs: its mount, or a mount that only this process sees; ``None`` without the right to mount."""
     mounted = next((folder for folder in _FOLDERS if "events" in kernel.names(folder)), None)
     return mounted or kernel.private_tracefs()
 
@@ -181,7 +181,7 @@ def switched(
 
 
 def _ready(batch: SampleBatch, ticks: Ints, raw: Raw) -> Events:
-    """ReadyThread: the thread that was woken; the header has the one that woke it."""
+    """ReadyThread: the woken thread; the header has the waking thread."""
     return kernel_events(batch, ticks, READY, [_low(raw["pid"])], 8, compact=True)
 
 
@@ -253,8 +253,8 @@ _NO_THREADS = (-1, -1)
 class Switches:
     """Turns the records of one stream into samples, round by round.
 
-    A switch has two records, one as the old thread leaves and one as the new one comes. Kernels leave out the record
-    of an idle thread, so either of them makes the switch if the other is missing.
+    A switch has two records: the old thread leaves, and the new thread comes. Kernels leave out the record of an idle
+    thread, so either record makes the switch if the other is missing.
     """
 
     def __init__(self) -> None:

@@ -126,7 +126,7 @@ def plan_streams(configuration: SourceConfiguration, kernel: Kernel, host: Host)
 def _followed(
     follower: type[TracepointFollower], kinds: frozenset[str], configuration: SourceConfiguration, kernel: Kernel
 ) -> Iterator[StreamPlan]:
-    """The tracepoints of ``follower`` for those of ``kinds`` that are its own."""
+    """The tracepoints of ``follower`` for its own kinds among ``kinds``."""
     wanted = kinds & follower.needs.keys()
     for name in sorted({name for kind in wanted for name in follower.needs[kind]}):
         point = read_tracepoint(kernel, name)

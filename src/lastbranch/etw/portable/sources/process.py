@@ -1,4 +1,4 @@
-"""What the source processes of a session share: the conversation with its daemon, and the writers into its buffers."""
+"""Shared code of a session's source processes: the conversation with the daemon, and the writers into its buffers."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Output:
 
     def put(self, events: Events) -> None:
         """Write ``events``, which are in the order of their processors and of time. Events that could not be made count
-        as lost, and so do those of a processor that the session has no room for."""
+        as lost, and so do events of a processor without a place in the session."""
         lost = events.unwritten.total()
         for cpu, data, sizes in events.by_processor():
             try:

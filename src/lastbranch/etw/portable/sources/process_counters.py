@@ -37,12 +37,12 @@ class ProcessCounters:
         self._looked = 0
 
     def begin(self, now: int) -> Events:
-        """What exists at ``now`` (ticks)."""
+        """The rundown of the processes that exist at ``now`` (ticks)."""
         self._look()
         return self._rundown(now)
 
     def end(self, now: int) -> Events:
-        """What still exists at ``now`` (ticks)."""
+        """The rundown of the processes that still exist at ``now`` (ticks)."""
         self._look()
         return self._rundown(now)
 

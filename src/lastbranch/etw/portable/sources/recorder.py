@@ -1,4 +1,5 @@
-"""Records one session: reads the streams that its masks enable, in rounds, and writes them as kernel events."""
+"""Records one session: reads, in rounds, the streams that its masks enable, and writes their samples as kernel
+events."""
 
 from __future__ import annotations
 
@@ -97,10 +98,10 @@ def interval_events(
 
 
 class Output(Protocol):
-    """Takes the events. Those of a processor come in the order of their times."""
+    """Takes the events. Events of a processor come in the order of their times."""
 
     def put(self, events: Events) -> None:
-        """Write events, which are in the order of their processors; count those that could not be made as lost."""
+        """Write events, which are in the order of their processors; count events that could not be made as lost."""
 
     def lost(self, number: int) -> None:
         """Count events that the kernel dropped."""
@@ -205,7 +206,7 @@ class Recorder:
         return Tasks(kinds, self._kernel, self._host, self._ticks)
 
     def _counters_for(self, sources: tuple[int, ...]) -> Counters:
-        """The counters of ``sources``: those that count already where they are the same."""
+        """The counters of ``sources``: the present counters if they have the same sources."""
         return self._counters if sources == self._counters.sources else Counters(sources, self._kernel, self._host)
 
     def _restart(self) -> None:
@@ -244,7 +245,7 @@ class Recorder:
             follower.stack_hooks = configuration.stack_hooks
 
     def _set_intervals(self, wanted: list[StreamPlan]) -> None:
-        """Set the intervals of streams that stay open, and write those that are in force now."""
+        """Set the intervals of streams that stay open, and write the intervals in force now."""
         intervals = {one.source: one.interval for one in wanted if one.source is not None}
         for one in wanted:
             stays = self._streams.get(one.key)

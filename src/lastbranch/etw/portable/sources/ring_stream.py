@@ -1,7 +1,7 @@
-"""One kind of events on all processors: opens it and reads its ring buffers in rounds.
+"""One kind of events on all processors: opens the events and reads their ring buffers in rounds.
 
-A round takes the records from before the moment when it began: all of them are in the rings by then. So the events of
-all kinds and processors come out in one time order, round after round. Younger records are kept for the next round.
+A round takes the records from before its beginning: all of these records are in the rings by then. So the events of all
+kinds and processors come out in one time order, round after round. Younger records are kept for the next round.
 """
 
 from __future__ import annotations
@@ -63,7 +63,8 @@ def sampling(
     group_leaders: Mapping[int, int] | None = None,
 ) -> EventSpec:  # fmt: skip
     """An event that samples all tasks. ``sample``: PERF_SAMPLE_* beyond the common ones; ``branches``: which; ``more``:
-    flags; ``group_leaders``: by processor the event whose group it joins, to sample the counts of that, too."""
+    flags; ``group_leaders``: by processor, the event whose group the new event joins, to sample the group's counts,
+    too."""
     base = tracking_spec(ALL, host, _wakeup())
     flags = {"sample_id_all", "use_clockid", "watermark", *choice.exclude, *more}
     flags |= set() if kernel_stacks else {"exclude_callchain_kernel"}
@@ -199,11 +200,11 @@ def refusal(error: OSError, spec: EventSpec, host: Host, call: str = "StartTrace
 # -- Counter values in the headers of events: one group of counters on each processor, which the events join
 #
 # The kernel reads the counters of a group at the moment of each of its samples, and has a group on the processor as a
-# whole or not at all, events that need no counter included. So its first counter is pinned: it is there all the time,
-# or the kernel says that it cannot be, and that is refused instead of a trace with gaps. In newer kernels (seen with
-# 6.18) a group also stands still until the next tick of the kernel's clock where one of its events takes more samples
-# than kernel.perf_event_max_sample_rate allows; each of these gaps is reported as a loss. Source: perf_event_open(2)
-# (group_fd, pinned, PERF_FORMAT_GROUP, PERF_RECORD_THROTTLE).
+# whole or not at all, events that need no counter included. So its first counter is pinned: a pinned counter counts all
+# the time, or the kernel reports that it cannot count; the recording then refuses the counters, instead of a trace with
+# gaps. In newer kernels (seen with 6.18) a group also stands still until the next tick of the kernel's clock where one
+# of its events takes more samples than kernel.perf_event_max_sample_rate allows; each of these gaps is reported as a
+# loss. Source: perf_event_open(2) (group_fd, pinned, PERF_FORMAT_GROUP, PERF_RECORD_THROTTLE).
 
 
 MOST = 7
@@ -299,7 +300,7 @@ def _of(choices: Sequence[EventChoice], cpu: int) -> EventChoice:
 
 
 def values_of(batch: SampleBatch, number: int) -> Words:
-    """(samples, ``number``) u64: the first counts of the group of each. What a sample is too short for is 0."""
+    """(samples, ``number``) u64: the first counts of the group of each. Counts that a sample lacks are 0."""
     offsets, values = batch.offsets["read"], batch["read_value"]
     at = offsets[:-1, np.newaxis] + np.arange(number)
     has = at < offsets[1:, np.newaxis]

@@ -1,9 +1,10 @@
 """Files and memory from system calls: FileIo events, and the VirtualMem and MapFile events of mappings.
 
-A call becomes an event as it begins, and FileIo/OperationEnd as it returns. Both tracepoints have filters, so that only
-the calls of `CALLS` are recorded. Names of files: where a descriptor still exists when the round is read, that of its
-link in /proc; else the text that the call passed, as far as the memory of the process still has it and such a file
-exists; else empty.
+A call becomes an event at its beginning, and a FileIo/OperationEnd event at its return. Both tracepoints have filters,
+so that only
+the calls of `CALLS` are recorded. The name of a file is the target of the descriptor's link in /proc, if the descriptor
+still exists when the round is read; else the text that the call passed, if the memory of the process still has the text
+and such a file exists; else empty.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Processes, threads and images: records of the kernel and /proc as kernel events, with the rundown at start and end.
 
-These are few and have names, so they are made one by one, by the reader of perf.data and the writer of profiles
+These events are few and have names, so they are made singly, by the reader of perf.data and the writer of profiles
 (`formats.perfdata.records`, `formats.etl.profile.lifecycle_events`).
 """
 
