@@ -1,11 +1,11 @@
 """The agent of a host: records its services at a rate, counts each recording at once, and ships the counts to a store.
 
-What it does next is what its `Turn`s say, and when the next shipment is due. All of that is kept in a file, and each
-step can be repeated, so an agent that is killed goes on where it was: the turn it was at is taken again, and what it
-was shipping is shipped once.
+Its `Turn`s and the time of the next shipment decide what the agent does next. This state is kept in a file, and each
+step can be repeated, so a killed agent resumes after a restart: it repeats the interrupted turn, and an interrupted
+shipment still arrives once.
 
-It records one service after the other, one recording at a time, and while the store is away it goes on recording into
-the spool, which has a limit (`spool`). Shipping is tried again after a time that doubles, up to an hour.
+The agent records one service after the other, never two at a time. While the store is away, the agent goes on recording
+into the spool, which has a limit (`spool`). Shipping is tried again after a time that doubles, up to an hour.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ __all__ = ["Agent", "NotRunningError", "Recorder", "Service", "Settings", "plan"
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """What is recorded under a ``name``, at a ``rate``: the processes of ``unit``, a cgroup or a unit of systemd."""
+    """A service, recorded under a ``name``, at a ``rate``: the processes of ``unit``, a cgroup or a unit of systemd."""
 
     name: str
     unit: str
@@ -70,7 +70,7 @@ class Settings:
 
 @dataclass(slots=True)
 class _Kept:
-    """What an agent knows after a restart."""
+    """The state that an agent keeps for a restart."""
 
     turns: dict[str, Turn] = field(default_factory=dict)
     ship: float = 0.0
@@ -82,7 +82,7 @@ class _Kept:
 
 class _Clock:
     """The time by which an agent goes: seconds since 1970 when it first ran after the machine was started, and from
-    there on the clock that only runs forward. Whoever sets the machine's time moves no turn."""
+    there on the clock that only runs forward. Setting the machine's time moves no turn."""
 
     def __init__(self, host: Host, kept: _Kept) -> None:
         self._host = host
@@ -103,7 +103,7 @@ class _Clock:
 
 @dataclass(slots=True)
 class _Done:
-    """What came of a turn: ``recorded`` seconds, or why there are none. ``dropped``: recordings that had to go for it,
+    """The result of a turn: ``recorded`` seconds, or why there are none. ``dropped``: recordings that had to go for it,
     by service."""
 
     recorded: float = 0.0
@@ -115,7 +115,7 @@ class _Done:
 
 @dataclass(slots=True)
 class _Shipped:
-    """What came of a shipment: so many recordings and bytes arrived, and so many wait."""
+    """The result of a shipment: recordings and bytes that arrived, and recordings still waiting."""
 
     recordings: int = 0
     bytes: int = 0
@@ -346,8 +346,8 @@ class Agent:
 def plan(
     services: Mapping[str, Service], spool: str, host: Host, draw: random.Random
 ) -> list[tuple[Service, float]]:  # fmt: skip
-    """What an agent would do that has this spool: each service, at the rate that it gets, and when its next turn is, in
-    seconds since 1970. Nothing is written."""
+    """The plan of an agent with this spool: each service, at the rate that the agent can keep, and the time of its next
+    turn, in seconds since 1970. Nothing is written."""
     fitted, kept = _fitted(services), _read(spool)
     now = _Clock(host, kept).now()
     turns = _turns_of(fitted, kept.turns, now, draw)
@@ -379,7 +379,7 @@ def _turns_of(
 
 
 def _read(spool: str) -> _Kept:
-    """What the last agent has kept; nothing where that cannot be used."""
+    """The state that the last agent kept; an empty state if the file cannot be used."""
     with suppress(OSError, ValueError, TypeError, KeyError):
         with open(os.path.join(spool, _STATE), "rb") as file:
             found = json.load(file)

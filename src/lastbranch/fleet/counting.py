@@ -1,4 +1,4 @@
-"""What a store keeps of captures: counts of module addresses, made of files alone and the same wherever they are made.
+"""Counts of module addresses, which a store keeps of captures: made of files alone, and the same on every host.
 
 No binary is looked at, so that addresses mean the same on every host: offsets in files (`with_binary` of `bind` turns
 them into link addresses where a binary is available).
@@ -48,10 +48,10 @@ _NOTES = 5
 
 @dataclass(frozen=True, slots=True)
 class Labels:
-    """What is said of captures by who adds them; ``None``: what the capture itself says, if it does.
+    """Labels of captures, given by the user who adds the captures; ``None``: the capture's own label, if any.
 
     ``recorded`` and ``stands_for`` are ns: for how long an agent recorded, and for how much of the service's run that
-    stands. Zeros where nobody says: such a capture counts as it is.
+    stands. Both are 0 if not given: such a capture counts as it is.
     """
 
     service: str = ""
@@ -64,8 +64,8 @@ class Labels:
 
 @dataclass(frozen=True, slots=True)
 class CaptureFile:
-    """A file to count: its SHA-256 in hexadecimal, its bytes, what is said of it, and whether anybody says that it is a
-    capture: of a folder, files of other kinds are left out."""
+    """A file to count: its SHA-256 in hexadecimal, its bytes, its labels, and whether the file is ``certain`` to be
+    meant as a capture; in a folder, files of other kinds are left out."""
 
     path: str
     digest: str
@@ -138,7 +138,7 @@ class _Words:
 
 
 class _Event:
-    """Counts the samples of one event of a capture; with ``branches`` also those, with ``ranges`` these."""
+    """Counts the samples of one event of a capture; also its branches (``branches``) and ranges (``ranges``)."""
 
     def __init__(self, spaces: Spaces, *, branches: bool = True, ranges: bool = True) -> None:
         self._branches = BranchSums(spaces) if branches else None
@@ -146,7 +146,7 @@ class _Event:
         self.facts = dict.fromkeys(("samples", "stacks", "entries", "entries_squared"), 0)
 
     def add(self, batch: SampleBatch, *, again: bool = False) -> None:
-        """Count a batch; ``again``: it is in the totals that `pour` adds."""
+        """Count a batch; ``again``: the totals that `pour` adds hold the batch already."""
         depth = batch.depth
         for name, number in (
             ("samples", len(batch)), ("stacks", np.count_nonzero(depth)), ("entries", depth.sum()),
@@ -214,7 +214,7 @@ class _Event:
 
 
 class _Day:
-    """What was counted of the captures of one day."""
+    """The counts of the captures of one day."""
 
     def __init__(self) -> None:
         self.words = _Words()
@@ -253,7 +253,7 @@ class _Day:
         self._parts, self._rows, self.size = [[*keys, *sums]], len(keys[0]), len(keys[0])
 
     def rows(self) -> Rows:
-        """What was added, each row once."""
+        """The added rows, each key once."""
         if self._parts:
             self._merge()
         columns = self._parts[0] if self._parts else [np.empty(0, np.int64)] * len((*_KEYS, *_SUMS))
@@ -266,8 +266,8 @@ _MOST_ROWS = 1 << 18
 
 
 def count_captures(captures: Sequence[CaptureFile]) -> Iterator[tuple[str, Rows]]:
-    """(day, what is in captures of that day), each day (``YYYY-MM-DD``, UTC) as often as it takes to have few rows in
-    memory. A capture that cannot be read has a row that says why."""
+    """(day, rows of the captures of that day); a day (``YYYY-MM-DD``, UTC) comes several times if needed to keep few
+    rows in memory. A capture that cannot be read has a row that says why."""
     days: dict[str, _Day] = {}
     for capture in captures:
         if sum(day.size for day in days.values()) > _MOST_ROWS:

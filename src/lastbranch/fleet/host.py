@@ -1,8 +1,7 @@
-"""What an agent runs on: the clock, signals, and processes of its own for what needs much memory.
+"""The host of an agent: the clock, signals, and separate processes for work that needs much memory.
 
-An agent waits nearly always. What records, counts and ships imports NumPy and DuckDB, and would keep 150 MB: so each
-such piece of work is done by a process that is forked for it and ends with it. If that one is killed, the agent lives
-on.
+An agent waits nearly always. Recording, counting and shipping import NumPy and DuckDB, and would keep 150 MB: so a
+process is forked for each such piece of work and ends with the work. If this process is killed, the agent lives on.
 """
 
 from __future__ import annotations
@@ -70,7 +69,8 @@ class Host:
     def apart(self, function: Callable[[], _T]) -> _T:
         """The result of ``function``, which runs in a process of its own and ends with this one.
 
-        Raises its `LastbranchError` and `OSError` as `UnavailableError`, and another one where it was killed.
+        Raises the function's `LastbranchError` and `OSError` as `UnavailableError`, and an `UnavailableError` if the
+        process was killed.
         """
         reads, writes = os.pipe()
         parent = os.getpid()
@@ -79,7 +79,7 @@ class Host:
             status = 1
             try:
                 os.close(reads)
-                # A recording takes them while they are blocked, and ends. What is counted then takes no time.
+                # A recording takes them while they are blocked, and ends. The counting that follows takes little time.
                 for number in (signal.SIGTERM, signal.SIGINT):
                     signal.signal(number, signal.SIG_IGN)
                 from ..capture.launch import end_with_parent
@@ -112,7 +112,7 @@ class Host:
 
 
 def _done(function: Callable[[], object]) -> bytes:
-    """What ``function`` returns, or why it failed, for `Host.apart`."""
+    """The result of ``function``, or the reason of its failure, for `Host.apart`."""
     try:
         return pickle.dumps((True, function()))
     except LastbranchError as error:

@@ -1,8 +1,9 @@
 """The manifest: which parts are of a store.
 
-A commit is an object ``manifest/NUMBER.json`` that says which parts come and which go; who creates the next number
-first has made it, and others begin anew with what it says. What is not listed is not of the store, whatever the folder
-holds. Now and then a commit lists all parts, so that none before it need be read.
+A commit is an object ``manifest/NUMBER.json`` that says which parts come and which go; the writer that creates the next
+number first has made the commit, and other writers begin anew with the new state. Files that the manifest does not list
+are not part of the store, even inside its folder. Now and then a commit lists all parts, so that no earlier commit need
+be read.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ REMEMBERED = 7 * 24 * 3600.0
 
 @dataclass(slots=True)
 class State:
-    """What the commits up to ``number`` say: the parts of the store by name, and the names of those that went, each
-    with the time in seconds since 1970."""
+    """The state after the commits up to ``number``: the parts of the store by name, and the names of removed parts,
+    each with the time of removal in seconds since 1970."""
 
     number: int = -1
     parts: dict[str, Part] = field(default_factory=dict)
@@ -46,7 +47,7 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What a commit does."""
+    """The changes that a commit makes."""
 
     add: tuple[Part, ...] = ()
     remove: tuple[str, ...] = ()
@@ -159,8 +160,7 @@ class _Commit(NamedTuple):
 
 
 def _read_commit(name: str, data: bytes) -> _Commit:
-    """A commit, all of which is as it can be: whoever can write to the store may have written it. Raises
-    `FormatError`."""
+    """A commit, checked in full: anyone who can write to the store may have written the file. Raises `FormatError`."""
     try:
         found = json.loads(data)
     except (ValueError, RecursionError) as error:

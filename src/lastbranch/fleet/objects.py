@@ -1,7 +1,7 @@
-"""Where a store keeps its objects: a folder, or a bucket of an object store by obstore.
+"""The places of a store's objects: a folder, or a bucket of an object store by obstore.
 
-An object appears whole or not at all. `create` makes one only if there is none of that name, of several at once for one
-only: that is all the locking there is.
+An object appears whole or not at all. `create` makes an object only if its name is free, and of several callers at once
+only one succeeds: there is no other locking.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Objects(ABC):
 
     @abstractmethod
     def below(self, prefix: str) -> list[Object]:
-        """What is below the folder ``prefix``, by name."""
+        """The objects below the folder ``prefix``, by name."""
 
     @abstractmethod
     def get(self, name: str, most: int | None = None) -> bytes | None:
@@ -54,7 +54,7 @@ class Objects(ABC):
 
     @abstractmethod
     def create(self, name: str, data: bytes) -> bool:
-        """Make an object if there is none of that name. Of several at once, one gets ``True``."""
+        """Make an object if its name is free. If several callers try at once, one gets ``True``."""
 
     @abstractmethod
     def delete(self, names: Iterable[str]) -> None:
@@ -66,16 +66,17 @@ class Objects(ABC):
 
     @abstractmethod
     def paths(self, names: Iterable[str], scratch: str) -> list[str]:
-        """Files of this machine that hold the objects; those from elsewhere are fetched into the folder ``scratch``.
+        """Files of this machine that hold the objects; remote objects are fetched into the folder ``scratch``.
 
         Raises `UnavailableError` where one is gone."""
 
 
 class Folder(Objects):
-    """A folder of this machine, or one that it mounts: it must know hard links for `create`.
+    """A folder of this machine, local or mounted: its file system must support hard links for `create`.
 
-    It may itself be a symbolic link, and what is in it may not: others may write to it, and a link would have us read,
-    replace or delete what they cannot. Raises `UnavailableError` for one, and for what is no file.
+    The folder itself may be a symbolic link, but nothing in the folder may: other users may write to the folder, and a
+    link would make us read, replace or delete files that these users cannot. Raises `UnavailableError` for a link in
+    the folder, and for anything else that is no file.
     """
 
     def __init__(self, path: str) -> None:
@@ -241,7 +242,7 @@ class Bucket(Objects):
 
 
 class _Failures:
-    """Errors of obstore, and of what it talks to, as ours in one line."""
+    """Turns errors of obstore, and of its services, into our errors of one line."""
 
     def __init__(self, url: str) -> None:
         self._url = url

@@ -1,7 +1,8 @@
-"""Parts of a store: Parquet files, each of one table, one day and (of counts) one bucket.
+"""Parts of a store: Parquet files, each with rows of one table, one day and (for counts) one bucket.
 
 `count_batch` and `reduce_parts` are the two stages of a store, each a pure function: the same captures or parts make
-the same bytes under the same name, wherever and however often it runs. What is there already is not made again.
+the same bytes under the same name, wherever and however often the function runs. Parts that exist already are not made
+again.
 """
 
 from __future__ import annotations
@@ -61,8 +62,8 @@ class Part:
 
     @classmethod
     def read(cls, found: object, file: str) -> Part:
-        """The part that ``found`` in ``file`` describes: everything that a store says of its parts comes in here, and
-        whoever can write to it may have written anything. Raises `FormatError` with what cannot be."""
+        """The part that ``found`` in ``file`` describes. All descriptions of a store's parts come in here, and anyone
+        who can write to the store may have written anything. Raises `FormatError` with the impossible field."""
         fields = found if isinstance(found, dict) else {}
         right: dict[str, Callable[[Any], bool]] = {
             "name": is_name, "rows": is_number, "bytes": is_number,
@@ -91,7 +92,7 @@ class Part:
 
     @property
     def group(self) -> str:
-        """The folder that it is in: parts of one group can be merged."""
+        """The folder of the part: parts of one group can be merged."""
         return self.name.rpartition("/")[0]
 
 
@@ -116,8 +117,8 @@ def is_number(value: object) -> bool:
 
 @contextmanager
 def connect(folder: str, files: Iterable[str] = (), store: str = "") -> Iterator[duckdb.DuckDBPyConnection]:
-    """A database in memory that can reach these ``files`` and its own ``folder``, to which it spills what takes more
-    memory than it may have, and nothing else. For ``store`` see `failures`."""
+    """A database in memory that can reach only these ``files`` and its own ``folder``; rows beyond its memory limit
+    spill to the folder. For ``store`` see `failures`."""
     settings = {"memory_limit": f"{_MEMORY >> 20}MiB", "threads": "1", "temp_directory": folder}
     with failures(store), closing(closed_database(settings, files=files, folders=[folder])) as database:
         yield database
@@ -125,8 +126,8 @@ def connect(folder: str, files: Iterable[str] = (), store: str = "") -> Iterator
 
 @contextmanager
 def failures(store: str = "") -> Iterator[None]:
-    """DuckDB's errors as ours, in one line. With a ``store`` the statement is one of ours over its parts: what DuckDB
-    does not like about it is then something about them."""
+    """DuckDB's errors as ours, in one line. With a ``store`` the statement is our own, over parts of the store:
+    DuckDB's complaint is then about the parts."""
     import duckdb
 
     try:
@@ -204,13 +205,13 @@ def _columns(table: StoreTable, expression: Callable[[str], str]) -> str:
 
 
 def batch_key(captures: Iterable[CaptureFile]) -> str:
-    """What the parts of these captures are called: by their contents and labels, in any order."""
+    """The name of the parts of these captures: by contents and labels of the captures, in any order."""
     said = sorted((c.digest, c.certain, *map(str, asdict(c.labels).values())) for c in captures)
     return _key("batch", said)
 
 
 def merged_key(parts: Sequence[Part]) -> str:
-    """What the part is called that these are merged to, in any order."""
+    """The name of the part that ``parts``, in any order, are merged to."""
     return _key("merged", sorted((p.name, p.sha256) for p in parts))
 
 
@@ -223,7 +224,7 @@ DONE = "done"
 
 
 def _once(objects: Objects, key: str, make: Callable[[], list[Part]]) -> list[Part]:
-    """The parts that ``make`` writes, or those that it wrote before."""
+    """The parts that ``make`` writes, or has written before."""
     name = f"{DONE}/{key}.json"
     known = objects.get(name, MOST_JSON)
     if known is not None:
@@ -336,15 +337,15 @@ def _module_row(key: ModuleKey, module: Module) -> dict[str, Any]:
 
 
 class Amendment(NamedTuple):
-    """What a row of the captures table says in the end: ``stands_for`` in ns, and one more note where it has text."""
+    """The final ``stands_for`` (ns) of a row of the captures table, and a further ``note``, if not empty."""
 
     stands_for: int
     note: str = ""
 
 
 def reduce_parts(store: str, parts: Sequence[Part], amendments: Mapping[str, Amendment] | None = None) -> Part:
-    """Merge parts of one group to one, which has the sums of the rows with the same keys. ``amendments`` are of the
-    captures table, by digest.
+    """Merge parts of one group to a single part, which has the sums of the rows with the same keys. ``amendments`` are
+    for the captures table, by digest.
 
     Raises `FormatError` where a sum does not fit in 64 bits, or a part is not as the manifest says.
     """

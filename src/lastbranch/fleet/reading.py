@@ -1,4 +1,4 @@
-"""What a store says: captures, modules and counts of a selection."""
+"""Reads a store: captures, modules and counts of a selection."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ LISTED: dict[str, tuple[tuple[str, ...], str]] = {
 
 
 class Reading:
-    """A store at one moment, and a selection of it. See `Store.reading`."""
+    """A store at one moment, and a selection of its captures. See `Store.reading`."""
 
     def __init__(
         self, objects: Objects, parts: Sequence[Part], selection: Selection, database: duckdb.DuckDBPyConnection,
@@ -120,7 +120,7 @@ class Reading:
             return dict(self._database.execute(sql).fetchnumpy())
 
     def query(self, sql: str) -> tuple[list[str], Iterator[tuple[Any, ...]]]:
-        """The columns of one SELECT statement and its rows; tables are those of `schema.TABLES`, of what is selected.
+        """The columns of one SELECT statement and its rows; the tables are `schema.TABLES`, with the selected rows.
 
         It can read the parts of the store and nothing else, and write nothing (`closed_database`). Raises
         `SelectionError` for wrong SQL. Nothing else can be asked after it.
@@ -193,7 +193,7 @@ class Reading:
                               "GROUP BY event ORDER BY event"))  # fmt: skip
 
     def one_event(self, *, stacks: bool) -> Selection:
-        """The selection with the events that it is about: the one there is (with branch ``stacks``), or those that were
+        """The selection with its events: the only event there is (with branch ``stacks``), or the events that were
         asked for. Raises `SelectionError` for several that nobody asked for, since counts of different events mean
         different things, and where no module is selected; `NotRecordedError` where there is no event."""
         return self.selection.of_events(self._one_event(stacks))
@@ -206,7 +206,7 @@ class Reading:
         return wanted
 
     def _each_event(self, stacks: bool) -> list[str]:
-        """The events (those with branch ``stacks``) that have counts of the modules that are selected."""
+        """The events (``stacks``: only events with branch stacks) with counts of the selected modules."""
         if self.selection.modules and not self.modules():
             names = ", ".join(self.selection.modules)
             hint = "`lastbranch fleet list STORE --by module` lists them"
@@ -300,7 +300,7 @@ class Scale(NamedTuple):
 
     @property
     def parts(self) -> int:
-        """What a count of one stands for, in millionths. Raises `FormatError` where that is no number of 64 bits."""
+        """The weight of a count of one, in millionths. Raises `FormatError` if the weight is no number of 64 bits."""
         parts = (int(self.stands_for) * _PARTS + int(self.recorded) // 2) // int(self.recorded)
         if parts >= 1 << 63:
             raise FormatError("a capture stands for too much", field="stands_for", value=self.stands_for)
@@ -352,9 +352,9 @@ def _module(row: dict[str, Any], store: str) -> Module:
 class Saturation:
     """How much of a module's profile was there before the last captures came.
 
-    ``branches`` in all, of so many ``distinct`` ones. Of all captures, of half of them, of a quarter and of an eighth:
-    how many ``captures`` these are (of the service), and the ``overlap`` of the shares of branches with the whole, from
-    0 to 1; ``None`` where there are none.
+    ``branches`` in all, of so many ``distinct`` ones. For all captures, half of the captures, a quarter and an eighth:
+    the number of ``captures`` (of the service), and the ``overlap`` of the shares of branches with the whole, from 0 to
+    1; ``None`` if there are no captures.
     """
 
     service: str
@@ -405,8 +405,8 @@ class StoredCounts:
         ]  # fmt: skip
 
     def counted(self, rows: Sequence[int] = (), event: str = "") -> Counted:
-        """What was counted in the modules of these rows (all of them: none given), and in what they branch to; of one
-        ``event``, or all that are selected together."""
+        """The counts of the modules of these rows (no rows: all modules) and of the modules that they branch to; for
+        one ``event``, or for all selected events together."""
         some = sorted(rows) or (range(len(self.identities)) if self.reading.selection.modules else [])
         # A branch that begins in one of the modules, or in none, is there as such; as an entry only where it does not.
         kinds = "a.chosen AND (kind <> 'entry' OR NOT coalesce(b.chosen, false))" if some else "kind <> 'entry'"
@@ -436,8 +436,8 @@ class StoredCounts:
         return Counted(branches, ranges if len(ranges) else None, samples, entries, sampled=sampled)
 
     def sums(self) -> SampleSums:
-        """What was counted in all modules with its sums over samples, for `analysis.comparison.compare_sums`: samples
-        stand for as many as `counted` has of them."""
+        """The counts of all modules with their sums over samples, for `analysis.comparison.compare_sums`: samples have
+        the same weights as in `counted`."""
         scales = self.reading.scales()
         times = f"({f'coalesce(s.parts, {_PARTS})' if scales else '1'}::HUGEINT * {self.selection.weight})"
 

@@ -1,9 +1,9 @@
 """When an agent records a service: at random times, so many seconds of each hour.
 
-Time is cut into slots, each as long as it takes to have room for one recording at the wanted rate: at 36 seconds an
-hour and 6 seconds a recording, 600 seconds. Each slot has one recording, which begins at a random time of the slot. So
-every moment is recorded with the same probability, the rate is kept over any few slots, and nothing that happens on the
-hour, or each so many minutes, is seen always or never. Slots begin at a random time of their own on each host.
+Time is cut into slots; a slot is as long as one recording at the wanted rate needs: at 36 seconds an hour and 6 seconds
+a recording, 600 seconds. Each slot has one recording, which begins at a random time of the slot. So every moment is
+recorded with the same probability, the rate is kept over any few slots, and nothing that happens on the hour, or each
+so many minutes, is seen always or never. Slots begin at a random time of their own on each host.
 
 Times are seconds of the agent's clock, which only runs forward: setting the machine's time moves nothing. After a start
 of the machine it begins at the seconds since 1970, so that a schedule can be kept in a file; a turn that is then far in
@@ -52,22 +52,24 @@ class Turn:
 
     @property
     def key(self) -> int:
-        """Which slot it is of, in any life of the agent: when that begins, in ms."""
+        """A key of the turn's slot that survives restarts of the agent: the time when the slot begins, in ms."""
         return round(1000 * (self.origin + self.slot * self.rate.slot))
 
     @staticmethod
     def first(rate: Rate, now: float, draw: Random) -> Turn:
-        """The first one of a service: slots begin at a random time, and the one of ``now`` may have had its turn."""
+        """The first turn of a service: slots begin at a random time, and the turn of the slot at ``now`` may be
+        over."""
         origin = now - draw.random() * rate.slot
         return Turn(rate, origin, 0, origin + draw.random() * rate.slot)._not_before(now, draw)
 
     def following(self, now: float, draw: Random) -> Turn:
-        """The one after this one, which is done. Slots that are over by a whole slot are left out: nothing is made up
-        for the time in which nobody watched."""
+        """The turn after this turn, which is done. Slots that are over by a whole slot are left out: unwatched time is
+        not made up for."""
         return self._of(self.slot + 1, draw)._caught_up(now, draw)
 
     def resumed(self, rate: Rate, now: float, draw: Random) -> Turn:
-        """This one, at the start of an agent. One that should have been is drawn anew, soon, unless it was long ago."""
+        """This turn, at the start of an agent. A turn that was missed is drawn anew, soon, unless it was due long
+        ago."""
         if rate != self.rate or self.due > now + 2 * rate.slot:  # another rate, or the clock was set back
             return Turn.first(rate, now, draw)
         caught_up = self._caught_up(now, draw)
@@ -88,7 +90,7 @@ class Turn:
 
 
 def fitting(rates: Mapping[str, Rate]) -> dict[str, Rate]:
-    """The same rates, or smaller ones in the same proportions where all of them are more than `MOST`."""
+    """The same rates, or, if their sum is above `MOST`, smaller rates in the same proportions."""
     whole = sum(rate.seconds for rate in rates.values())
     share = min(1.0, MOST / whole) if whole else 1.0
     return {name: replace(rate, seconds=rate.seconds * share) for name, rate in rates.items()}

@@ -22,7 +22,7 @@ LABELS = ("service", "host", "version")
 
 
 class Kind:
-    """What a row of `counts` counts."""
+    """The kind of a row of `counts`."""
 
     BRANCH = "branch"
     ENTRY = "entry"
@@ -32,7 +32,7 @@ class Kind:
 
 @dataclass(frozen=True, slots=True)
 class StoreColumn:
-    """A column: its type in SQL, and whether rows that differ in it stay apart (``key``) or are added up."""
+    """A column: its type in SQL, and whether rows that differ in this column stay apart (``key``) or are added up."""
 
     name: str
     type: str

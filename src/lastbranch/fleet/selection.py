@@ -1,4 +1,4 @@
-"""Which captures, and which modules of them, a question is about: as people say it, and as SQL."""
+"""The captures, and modules of these captures, that a question is about: in the user's words, and as SQL."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ __all__ = ["Selection"]
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What all of this holds for; an empty field does not restrict. Texts are patterns: ``*`` is any text.
+    """The captures that match all of these fields; an empty field does not restrict. Texts are patterns: ``*`` is any
+    text.
 
     ``days`` are the first and the last day (``YYYY-MM-DD``, UTC), either may be empty. ``modules`` are build ids (the
     beginning is enough, from four digits on), identities, paths, or the last parts of these. ``weights`` multiply the

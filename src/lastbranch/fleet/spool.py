@@ -1,14 +1,14 @@
-"""What an agent has counted and not yet shipped: a folder that stays below a number of bytes, whatever happens.
+"""Counts that an agent has not shipped yet: a folder that always stays below a number of bytes.
 
-The folder has parts as a store has them, and a file for each recording (`Entry`) that lists the parts of it. What no
-such file lists is not of the spool, and goes when the spool is opened: it is left of an agent that was killed.
+The folder has parts in the form of a store's, and a file for each recording (`Entry`) that lists its parts. Parts that
+no such file lists are leftovers of a killed agent: they are removed when the spool is opened.
 
-Recordings are shipped in batches. `seal` merges some of them to parts that are final, and a batch is kept as it is
-until the store has it: only so can an agent that was killed meanwhile say whether the store has it already.
+Recordings are shipped in batches. `seal` merges some recordings to final parts, and a batch is kept unchanged until the
+store has it: only then can a killed agent tell, after its restart, whether the store has the batch already.
 
-Where there is no room, the recording goes that stands for the least time, of several the oldest, and what it stood for
-passes to the next recording of its service. So a spool that overflows for a week gets thinner evenly, and the sums of
-what its recordings stand for are the same as if nothing had gone.
+If there is no room, the recording that stands for the least time is dropped, the oldest of several, and its time passes
+to the next recording of its service. So a spool that overflows for a week gets thinner evenly, and the sums of what its
+recordings stand for are the same as if nothing had gone.
 
 One process uses a spool at a time.
 """
@@ -91,7 +91,7 @@ class Batch:
 
 @dataclass(slots=True)
 class _Owed:
-    """What recordings stood for that are gone, with none of their service left to pass it to."""
+    """The time of dropped recordings, while the spool has no other recording of their service to pass the time to."""
 
     stands_for: int = 0
     dropped: int = 0
@@ -132,7 +132,7 @@ class Spool:
     """By number: in the order of time."""
     batch: Batch | None = None
     notes: list[str] = field(default_factory=list)
-    """What was found damaged, for the user."""
+    """Notes about damaged files, for the user."""
     _owed: dict[str, _Owed] = field(default_factory=dict)
     _next: int = 0
 
@@ -212,7 +212,7 @@ class Spool:
 
     @property
     def bytes(self) -> int:
-        """Of all that is kept."""
+        """The bytes of all recordings and of the batch."""
         return sum(one.bytes for one in self.entries.values()) + (self.batch.bytes if self.batch else 0)
 
     def slots(self) -> dict[str, int]:
@@ -220,8 +220,8 @@ class Spool:
         return (self.batch.slots if self.batch else {}) | {one.service: one.slot for one in self.entries.values()}
 
     def add(self, source: str, parts: Sequence[Part], new: Recorded) -> list[Entry]:
-        """Take a recording, whose parts are in the folder ``source``. What had to go for it, which may be the recording
-        itself, where it alone is too large."""
+        """Take a recording, whose parts are in the folder ``source``. Return the recordings that were dropped to make
+        room; a recording that is too large by itself is dropped at once."""
         entry = Entry(self._next, *new, list(parts))
         self._next += 1
         if entry.bytes > self._most:
@@ -246,7 +246,8 @@ class Spool:
         return self.limit // _BATCH_SHARE
 
     def _make_room(self, size: int) -> list[Entry]:
-        """Let recordings go until there is room for ``size`` bytes more, beside those of a batch: these are gone."""
+        """Drop recordings until there is room for ``size`` bytes more, beside a batch; return the dropped
+        recordings."""
         here, gone = sum(one.bytes for one in self.entries.values()), list[Entry]()
         while self.entries and here + size > self.limit - self._most:
             least = min(self.entries.values(), key=lambda one: (one.stands_for, one.number))
@@ -306,7 +307,7 @@ class Spool:
         return all(data is not None and sha256(data).hexdigest() == part.sha256 for part, data in there)
 
     def shipped(self) -> None:
-        """Let the batch go: the store has it, or it is damaged."""
+        """Remove the batch, because the store has the batch, or because it is damaged."""
         batch, self.batch = self.batch, None
         with suppress(FileNotFoundError):
             os.unlink(self._path(_BATCH))

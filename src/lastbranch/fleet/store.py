@@ -49,8 +49,8 @@ def in_turn(function: Callable[[Any], Any], arguments: Sequence[Any]) -> Iterato
 
 @dataclass(slots=True)
 class Added:
-    """What became of captures that were to be added: how many were counted, were in the store before (or twice among
-    them), and were refused or are damaged, with the reason of each by path. ``notes`` are for the user."""
+    """The result of adding captures: how many were counted, how many were in the store before (or given twice), and
+    which were refused or are damaged, with the reason of each by path. ``notes`` are for the user."""
 
     captures: int = 0
     known: int = 0
@@ -61,8 +61,8 @@ class Added:
 
 @dataclass(slots=True)
 class Verified:
-    """What is right and wrong with a store: the number of its ``parts``, reasons why some are ``damaged`` by their
-    names, and ``foreign`` objects, which its manifest does not list."""
+    """The result of verifying a store: the number of ``parts``, the reasons for ``damaged`` parts by name, and
+    ``foreign`` objects, which the manifest does not list."""
 
     parts: int = 0
     damaged: dict[str, str] = field(default_factory=dict)
@@ -79,13 +79,13 @@ class Store:
         self._manifest = Manifest(self._objects)
 
     def state(self) -> State:
-        """What the manifest says now. Raises `UnavailableError` where there is no store, and `FormatError` for one that
-        is damaged or of a newer version."""
+        """The current state by the manifest. Raises `UnavailableError` if there is no store, and `FormatError` for a
+        store that is damaged or of a newer version."""
         return self._manifest.read()
 
     @contextmanager
     def reading(self, selection: Selection = _ALL) -> Iterator[Reading]:
-        """What the store says of ``selection``, as it is now; parts from elsewhere are fetched as they are needed."""
+        """Read ``selection`` of the store as it is now; remote parts are fetched when they are needed."""
         parts = [part for _, part in sorted(self.state().parts.items()) if selection.has_day(part.day)]
         with temporary_folder("lastbranch-store") as folder:
             files = (self._objects.path(part.name, folder.path) for part in parts)
@@ -109,9 +109,9 @@ class Store:
     def add(self, paths: Sequence[str], labels: Labels = _UNSAID) -> Added:
         """Count the captures at ``paths`` and add them, all at once: a store has all of them or none.
 
-        Paths can be folders, of which files of other kinds are left out, and patterns.
-        A capture is known by its contents and counts once. Those that cannot be read are listed in the store with the
-        reason, and do not hinder others. After a crash the same call goes on with what is done.
+        Paths can be folders, of which files of other kinds are left out, and patterns. A capture is known by its
+        contents and counts once. Unreadable captures are listed in the store with the reason, and do not hinder others.
+        After a crash the same call goes on with what is done.
         """
         for name in filter(None, (labels.service, labels.version, labels.host)):
             check_utf8(name, "a name")
@@ -166,11 +166,10 @@ class Store:
     def adopt(self, source: str, parts: Sequence[Part], *, late: bool = False) -> bool:
         """Add ``parts``, which `count_batch` or `reduce_parts` have written in the folder ``source``, all at once.
 
-        False: the store has them already, or had them before they were merged or expired. So the call can be repeated
-        until it returns, whatever went wrong before. ``late``: it was tried first days ago, so the manifest may have
-        forgotten what was merged since, and captures are compared.
-        Raises `UnavailableError` and `OSError` where the store cannot be written, and `FormatError` where a part in
-        ``source`` is not as it was written.
+        False: the store has these parts already, or had them before a merge or their expiry. So the call can be
+        repeated until it returns, whatever went wrong before. ``late``: it was tried first days ago, so the manifest
+        may have forgotten what was merged since, and captures are compared. Raises `UnavailableError` and `OSError`
+        where the store cannot be written, and `FormatError` where a part in ``source`` is not as it was written.
         """
         self._manifest.create()
         days = {part.day for part in parts}
@@ -279,7 +278,7 @@ class Store:
         return [one for table in TABLES for one in self._objects.below(table) if one.name not in state.parts]
 
     def verify(self) -> Verified:
-        """Read all of it: is each part there, and as it was written?"""
+        """Read the whole store: is each part there, and as it was written?"""
         state, found = self.state(), Verified()
         parts = [part for _, part in sorted(state.parts.items())]
         checking = [(self.url, part) for part in parts]
@@ -345,7 +344,7 @@ def _reduced(task: tuple[str, Sequence[Part]]) -> Part:
 
 
 def _checked(task: tuple[str, Part]) -> str:
-    """What is wrong with a part; nothing: it is as it was written."""
+    """The fault of a part; empty if the part is as it was written."""
     url, part = task
     data = open_objects(url).get(part.name)
     if data is None:

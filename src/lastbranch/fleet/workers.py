@@ -78,8 +78,9 @@ class Processes(Closing):
     """``number`` processes of this machine (one for each CPU that we may use: not given), which start when there are so
     many tasks. A single task is done here.
 
-    Their temporary files are in one folder, which goes with them; what killed ones leave goes when the next folder is
-    made. Raises what a task raised, and `UnavailableError` where workers die `ATTEMPTS` times at the same one.
+    Their temporary files are in one folder, which is removed with the processes; folders of killed processes are
+    removed when the next folder is made. Raises what a task raised, and `UnavailableError` where workers die `ATTEMPTS`
+    times at the same one.
     """
 
     def __init__(self, number: int | None = None) -> None:
@@ -127,7 +128,7 @@ class Processes(Closing):
             return worker
 
     def _kill(self) -> None:
-        """End the processes, whatever they do; the threads that wait for them notice."""
+        """End the processes, even at work; the threads that wait for these processes notice."""
         with self._lock:
             self._open = False
         for worker in self._all:
@@ -198,9 +199,9 @@ class Cluster(Closing):
     """The workers of the Dask scheduler at ``address``: ``tls://HOST:PORT`` with certificates, or ``tcp://`` of this
     machine. All of them must reach captures and store under the paths that tasks name, and have this lastbranch.
 
-    What members of a cluster send each other is Python's pickle, so anyone who can connect runs programs as them:
-    without TLS no other machine is spoken to (`SelectionError`). Raises `UnavailableError` where there is no scheduler
-    or no worker, one has another version, or the cluster is lost at work.
+    Members of a cluster send each other Python's pickle, so anyone who can connect runs programs as a member: without
+    TLS we speak to no other machine (`SelectionError`). Raises `UnavailableError` where there is no scheduler or no
+    worker, one has another version, or the cluster is lost at work.
     """
 
     def __init__(self, address: str, certificates: Certificates | None = None) -> None:
@@ -245,7 +246,7 @@ def _dask(address: str) -> Any:
 
 
 class _Failures:
-    """Errors of Dask, and ``others``, as ours in one line; those of tasks go on."""
+    """Turns errors of Dask, and ``others``, into our errors of one line; errors of tasks pass unchanged."""
 
     def __init__(self, address: str, *others: type[BaseException]) -> None:
         self._address, self._others = address, others
@@ -298,7 +299,8 @@ def _version() -> str:
 
 
 def _in_scratch(task: tuple[Callable[[Any], Any], Any]) -> Any:
-    """Do a task with temporary files in the folder of Dask's worker: those of a dead one go when the next starts."""
+    """Do a task with temporary files in the folder of Dask's worker: a dead worker's files are removed when the next
+    starts."""
     function, argument = task
     tempfile.tempdir = _dask("this worker").get_worker().local_directory
     return function(argument)
