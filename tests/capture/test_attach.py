@@ -14,6 +14,9 @@ import pytest
 
 from capture_tools import FREESTANDING, build, needs_ptrace, record
 from fuzz_capture import attached
+from lastbranch.capture import ptrace
+from lastbranch.capture.software import attaching
+from lastbranch.capture.software.tree import Tree
 from lastbranch.model import ModuleKind
 from waiting import until
 
@@ -197,3 +200,24 @@ def test_a_launched_program_ends_with_its_collector(tmp_path: Path) -> None:
         os.kill(tracer, signal.SIGKILL)
         assert ours.wait(60) == 125
     until(lambda: ended(int(found[0])))
+
+
+def test_a_thread_that_an_attached_one_has_just_created_is_ours(
+    target: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is traced from its first instruction, so it cannot be attached to: that was tried for ever."""
+    tree, seize, ended = Tree(), ptrace.seize, list[int]()
+
+    def refuse_others(tid: int, options: int) -> None:
+        if tid != target.pid:
+            ended.append(tid)
+            raise PermissionError
+        seize(tid, options)
+
+    monkeypatch.setattr(ptrace, "seize", refuse_others)
+    monkeypatch.setattr(attaching, "threads_of", lambda pid: {pid, 1})
+    attaching.attach(target.pid, tree)
+    assert (set(tree.threads), ended) == ({target.pid}, [1])
+    monkeypatch.setattr(attaching, "status_of", lambda tid, name: str(os.getpid()))
+    attaching.attach(target.pid, tree)
+    assert set(tree.threads) == {target.pid, 1}

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from ...errors import UnavailableError
 from .. import ptrace
 from ..perf_events.synthesis import process_records
-from ..procfs import program_of, stat_of
+from ..procfs import program_of, stat_of, status_of
 from ..traceable import check_program, describe_attach
 from .quiet_signals import handled_signal, quiet_signal
 from .record_writer import RECORDS, RecordWriter
@@ -23,12 +23,17 @@ _HANDLED = "handles SIGURG and SIGWINCH: its handler of SIGWINCH may run if the 
 def attach(pid: int, tree: Tree) -> None:
     """Trace all threads of a running process."""
     check_program(f"/proc/{pid}/exe")
-    while new := threads_of(pid) - set(tree.threads):  # threads may be created meanwhile
+    refused = set[int]()
+    while new := threads_of(pid) - set(tree.threads) - refused:  # threads may be created meanwhile
         for tid in new:
             try:
                 ptrace.seize(tid, ptrace.FOLLOW)
             except (OSError, ptrace.Gone) as error:
+                if status_of(tid, "TracerPid") == str(os.getpid()):
+                    tree.add(tid, pid)  # a thread of ours has just created it: its first stop comes next
+                    continue
                 if tid != pid:
+                    refused.add(tid)
                     continue
                 why = error if isinstance(error, OSError) else OSError(errno.ESRCH, "No such process")
                 raise describe_attach(tid, why) from error
