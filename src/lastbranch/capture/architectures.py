@@ -13,7 +13,7 @@ __all__ = ["ARCHITECTURES", "HERE", "Architecture"]
 
 
 class Architecture(NamedTuple):
-    """Where ptrace finds what. Registers are indexes into ``words`` words of 64 bits."""
+    """The layout of registers under ptrace. Registers are indexes into ``words`` words of 64 bits."""
 
     name: str
     """As ``uname -m`` says."""

@@ -1,5 +1,5 @@
-"""What a file that begins in the middle of a recording must say first: the processes, threads and mappings that earlier
-records had led to at that moment.
+"""The first records of a file that begins in the middle of a recording: the processes, threads and mappings at this
+moment, as earlier records left them.
 
 Layouts: include/uapi/linux/perf_event.h. The records are those of events with the fields of `TRAILER`.
 """
@@ -51,8 +51,8 @@ class CarriedState:
                 self._pending.append((when, kind, records[at : at + size]))
 
     def at(self, moment: int) -> Iterator[bytes]:
-        """Records of the state at ``moment`` (ns of the records' clock), as from before the recording, and those that
-        came later already, as they are."""
+        """Records of the state at ``moment`` (ns of the records' clock), as from before the recording, and then,
+        unchanged, the later records that have come already."""
         self._pending.sort(key=lambda one: one[0])
         later = [one for one in self._pending if one[0] >= moment]
         for _, kind, record in self._pending[: len(self._pending) - len(later)]:

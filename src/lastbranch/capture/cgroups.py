@@ -1,4 +1,4 @@
-"""Control groups: where they are mounted, which processes are in them, and how users name them.
+"""Control groups: their mounts, their processes, and the names by which users call them.
 
 Sources: Linux Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/cgroups.rst, cgroups(7), proc(5) for mountinfo,
 systemd.unit(5) and systemd's docs/CGROUP_DELEGATION.md for the names of units. ``root`` is where /proc and all other
@@ -56,7 +56,7 @@ class Hierarchy(NamedTuple):
 
 
 def hierarchies(root: str = "/") -> list[Hierarchy]:
-    """Those that are mounted: version 2 first, then systemd's of version 1, then the others."""
+    """The mounted hierarchies: version 2 first, then systemd's of version 1, then the others."""
     found: dict[frozenset[str], Hierarchy] = {}
     for line in (read(os.path.join(root, "proc/self/mountinfo")) or "").splitlines():
         before, dash, after = line.partition(" - ")
@@ -86,7 +86,7 @@ def cgroups_of(pid: int, root: str = "/") -> dict[frozenset[str], str]:
 
 
 class CgroupProcesses(ProcessGroup):
-    """The processes of a cgroup and of those below it. ``ends``: the recording ends when none is left."""
+    """The processes of a cgroup and of all cgroups below it. ``ends``: the recording ends when no process is left."""
 
     def __init__(self, folder: str, shown: str, root: str = "/", *, ends: bool = False) -> None:
         self.folder, self.shown, self._root, self.ends = folder, shown, root, ends
@@ -97,8 +97,8 @@ class CgroupProcesses(ProcessGroup):
 
 
 def _listed(folder: str) -> list[int]:
-    """Process ids of one cgroup. None where it was removed, or is threaded: its processes are listed above it. Those
-    of another process id namespace are 0."""
+    """Process ids of one cgroup. Empty if the cgroup was removed, or is threaded: its processes are listed above it.
+    The kernel lists processes of another process id namespace as 0; they are left out."""
     with suppress(OSError), open(os.path.join(folder, _PROCESSES), encoding="ascii") as lines:
         return [int(line) for line in lines if line.strip() != "0"]
     return []
@@ -123,8 +123,8 @@ def _check_listed(folder: str, name: str) -> None:
 def cgroup_at(name: str, root: str = "/") -> CgroupProcesses:
     """The cgroup ``name``: its folder, or its path as in /proc/PID/cgroup, with or without the first slash.
 
-    Where several hierarchies of version 1 have such a path, the first in which it has processes counts; a folder names
-    one of them. Raises `UnavailableError` where there is none, or it has no processes.
+    If several hierarchies of version 1 have such a path, the first hierarchy with processes there counts; a folder
+    names a single hierarchy. Raises `UnavailableError` where there is none, or it has no processes.
     """
     mounted = _mounted(root)
     found = [folder for folder in _folders_named(name, mounted, root) if os.path.exists(f"{folder}/{_PROCESSES}")]
@@ -196,8 +196,8 @@ _USER = re.compile(r"/user@(\d+)\.service/")
 
 
 def unit_called(name: str, root: str = "/") -> CgroupProcesses:
-    """The cgroup of systemd's unit ``name``, ``.service`` where it has no ending: of the system's manager, else of this
-    user's, else of the only user who has one.
+    """The cgroup of systemd's unit ``name`` (without an ending: ``name.service``): of the system's manager, else of
+    this user's, else of the only user with such a unit.
 
     Raises `UnavailableError` where there is no such cgroup: the unit is unknown or not running.
     """

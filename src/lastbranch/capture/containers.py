@@ -1,6 +1,6 @@
-"""Containers: which there are, by the names of their cgroups and by the files that their runtimes keep of them.
+"""The running containers, found by the names of their cgroups and by the state files of their runtimes.
 
-Cgroups have ids, and no names that users give. Those are in files of the runtimes:
+Cgroups have ids, and no names that users give. Files of the runtimes have these names:
 
 - runc: ``state.json`` of libcontainer (also under docker, containerd and podman); crun: ``status``
 - podman, buildah, cri-o: ``containers.json`` of containers/storage, which can lie anywhere (``graphroot``, ``--root``),
@@ -72,7 +72,7 @@ _HEX = re.compile(r"\\x([0-9a-f]{2})")
 
 
 def containers(root: str = "/") -> list[Container]:
-    """The containers that run, as far as this user may see them."""
+    """The running containers, as far as this user may see their files."""
     found: dict[str, Container] = {}
     mounted = hierarchies(root)
     seen: set[tuple[tuple[frozenset[str], str], ...]] = set()
@@ -93,7 +93,7 @@ def containers(root: str = "/") -> list[Container]:
 
 
 def _container_of(folder: str) -> tuple[str, str]:
-    """The id of the container in whose cgroup, or below it, ``folder`` is, and the folder of that: the innermost."""
+    """The id and the cgroup's folder of the innermost container whose cgroup is at ``folder``, or above."""
     at = folder
     while (name := os.path.basename(at)) != "":
         for pattern in _CGROUPS:
@@ -104,7 +104,7 @@ def _container_of(folder: str) -> tuple[str, str]:
 
 
 def _merge(found: dict[str, Container], one: Container, root: str) -> None:
-    """Add what a runtime's file says of a container. One of which nothing runs has no cgroup and no process."""
+    """Add a container from a runtime's file. A container that does not run has no cgroup and no process."""
     known = found.setdefault(one.id, one)
     known.names += [name for name in one.names if name not in known.names and name != one.id]
     known.pid = known.pid or one.pid
@@ -164,7 +164,7 @@ def container_called(name: str, root: str = "/") -> ProcessGroup:
 
 
 def _parsed(path: str, parse: Callable[[str, str], Iterator[Container]]) -> list[Container]:
-    """What a file says; nothing where it cannot be read or is not what it should be."""
+    """The containers in a file; empty if the file cannot be read or is malformed."""
     try:
         return list(parse(path, read(path, "replace") or ""))
     except (ValueError, KeyError, TypeError, AttributeError):

@@ -1,7 +1,8 @@
-"""What this machine can record, why it cannot record the rest, and commands that would change that.
+"""Examines what this machine can record, why it cannot record the rest, and which commands would help.
 
-The examination changes nothing: on Linux it opens events on this process and closes them at once, and traces one child
-and ends it. The modules for that are imported in functions, since other systems lack them; those have a table instead.
+The examination changes nothing: on Linux it opens events on this process and closes them at once, and traces a child
+process and ends the child. The modules of Linux are imported in functions, since other systems lack these modules;
+other systems have a table instead.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class Finding(NamedTuple):
 
     @property
     def rows(self) -> list[tuple[str, str, str, str, str]]:
-        """As `COLUMNS`: one row a command, or one without."""
+        """Rows of `COLUMNS`: a row for each command, or a single row without a command."""
         what = (self.capability, self.state, self.why)
         return [(*what, *change) for change in self.remedies] or [(*what, "", "")]
 

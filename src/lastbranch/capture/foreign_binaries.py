@@ -1,8 +1,8 @@
-"""Binaries of processes that see other files than we do (containers): kept by build id, so that their code has names.
+"""Binaries of processes that see other files than we do (containers), kept by build id to name the processes' code.
 
-A file is opened when it is mapped, below the root of its process, and never outside of that, whatever links say. It is
+A file is opened when it is mapped, below the root of its process; no link leads outside of this root. The file is
 copied when the recording is over, with its debug file from the same root. Files that this host has, too, and files
-without a build id are not.
+without a build id are not copied.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ class ForeignBinaries:
 
 
 def _place(pid: int) -> tuple[str, int, int] | None:
-    """What decides which files ``pid`` sees: its mount namespace and its root. ``None`` where it may not be known."""
+    """The mount namespace and root of ``pid``, which decide its files; ``None`` if we may not look."""
     try:
         root = os.stat(f"/proc/{pid}/root")
         return os.readlink(f"/proc/{pid}/ns/mnt"), root.st_dev, root.st_ino
@@ -162,7 +162,7 @@ def _image(fd: int) -> Image | None:
 
 
 def _copy(fd: int, path: str, cache: Cache) -> None:
-    """Copy an open file to ``path``, where it appears when it is whole."""
+    """Copy an open file to ``path``; the copy appears there when complete."""
     if os.path.exists(path):
         os.utime(path)  # used: others are removed first
         return

@@ -182,7 +182,8 @@ class Recording(Closing):
     # -- recording
 
     def drain(self, seconds: float) -> bool:
-        """Wait up to ``seconds`` for records and copy them; whether any task is left that could make more."""
+        """Wait up to ``seconds`` for records and copy the records; return whether any task is left that could make
+        more."""
         more = self._set.wait(seconds)
         if self._group:
             self._join(self._group)
@@ -214,7 +215,7 @@ class Recording(Closing):
             self._file.flush()  # others may read the file while it grows
 
     def _note_losses(self) -> None:
-        """Record what was lost since the last look, for others that read the file while it grows."""
+        """Record losses since the last look, for readers of the growing file."""
         assert self._file is not None
         for identifier, count in self._set.losses():
             more = count - self._lost.get(identifier, 0)
@@ -249,7 +250,7 @@ class Recording(Closing):
         return HardwareSummary(size=size, lost=lost if counted else None, notes=tuple(dict.fromkeys(self._notes)))
 
     def close(self) -> None:
-        """Close everything; a file that `finish` did not complete stays as it is."""
+        """Close everything; a file that `finish` did not complete stays incomplete."""
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -272,8 +273,8 @@ def record_hardware(
     """Record ``target``, a command, a process id, a group or ``None`` for the whole system, into ``output``.
 
     ``wanted`` says what; its target is filled in here. The recording ends with the command or the process, after
-    ``duration`` seconds, or by a signal: for a command the second one, as the first is the program's.
-    ``growing`` is called when it begins, with the perf.data that it fills.
+    ``duration`` seconds, or by a signal: for a command the second one, as the first is the program's. ``growing`` is
+    called at the beginning of the recording, with the growing perf.data.
 
     Raises `UnavailableError` where the kernel refuses (nothing has been executed then), `SelectionError` for an event
     or a selection that makes no sense, `RunError` where the command cannot be executed.

@@ -52,7 +52,8 @@ class Launched:
 
 
 def launch(command: Sequence[str], unblocked: Iterable[int], *, traced: bool = True) -> Launched:
-    """Fork a child, and trace it so that it is killed if we end. ``unblocked`` is its signal mask."""
+    """Fork a child, and trace it: the kernel kills a traced child when we end. ``unblocked`` is the child's signal
+    mask."""
     waits, go = os.pipe()
     failure, fails = os.pipe()
     pid = os.fork()
@@ -86,10 +87,10 @@ def end_with_parent(number: int = signal.SIGKILL) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0)
 
 
-# -- signals to the program or to the recorder: they stay blocked, and the recorder asks for them
+# -- signals to the program or to the recorder: all stay blocked, and the recorder asks for pending signals
 #
 # CPython's `signal.sigtimedwait` is no use: in 3.11, if the process is stopped and continued after the timeout (Ctrl-Z,
-# then fg), it returns uninitialized memory as a signal.
+# then fg), the call returns uninitialized memory as a signal.
 
 
 _FAULTS = (signal.SIGILL, signal.SIGTRAP, signal.SIGBUS, signal.SIGFPE, signal.SIGSEGV, signal.SIGSYS)
@@ -112,7 +113,7 @@ class Received(NamedTuple):
     """Its process."""
 
     def forward(self, pid: int) -> None:
-        """Send it to ``pid``, unless that has it already, has ended, or is not ours (sudo)."""
+        """Send the signal to ``pid``, unless the process has the signal already, has ended, or is not ours (sudo)."""
         if not self.by_terminal:
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, self.number)
@@ -139,8 +140,8 @@ _held: list[set[int]] = []
 
 @contextmanager
 def held_signals() -> Iterator[set[int]]:
-    """Block `SIGNALS`, so that `received` gets them; those that are left at the end are dropped. Gives the signal mask
-    of before, also where they are held already."""
+    """Block `SIGNALS`, so that `received` gets them; signals left at the end are dropped. Gives the previous signal
+    mask, also if the signals are held already."""
     if _held:
         yield _held[0]
         return
@@ -185,8 +186,8 @@ class Repeats:
 
 
 class Interruptions:
-    """Signals during a recording. The first one goes to the launched program ``child``, if there is one; the next one
-    ends the recording. Under nohup(1) a SIGHUP only goes to the program."""
+    """Signals during a recording. The first signal goes to the launched program ``child``, if any; the next signal ends
+    the recording. Under nohup(1) a SIGHUP only goes to the program."""
 
     def __init__(self, child: int | None) -> None:
         self._child, self._count, self._repeats = child, 0, Repeats()

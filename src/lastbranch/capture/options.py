@@ -28,12 +28,12 @@ class Targets:
     ancestors: tuple[int, ...] = ()
     """Of these not themselves, but all that descends from them, whenever it begins."""
     group: ProcessGroup | None = None
-    """Its processes, whenever they join it. What is recorded of them is all that is recorded of a single process; of
-    the others it is bursts alone."""
+    """The target's processes, whenever they join. The recording has of these processes all that it has of a single
+    process; of the other processes it has bursts alone."""
 
 
 class Calls(IntEnum):
-    """Which system calls get a record of the newest branches before them: those at which a burst ended."""
+    """The system calls that get a record of the newest branches before the call: calls at which a burst ended."""
 
     NONE = 0
     ENTERED = 1
@@ -169,7 +169,7 @@ class Summary:
     """The files of a recording in several (`Options.switch`)."""
 
     def since(self, before: Summary) -> Summary:
-        """What was recorded after ``before``, of the same recording: numbers are differences."""
+        """The summary of the part of this recording after ``before``: numbers are differences."""
 
         def difference(new: Any, old: Any) -> Any:
             if isinstance(new, dict):

@@ -1,7 +1,7 @@
 """A recording whose disk fills goes on in the folder for temporary files, and the two pieces become one in the end.
 
-Records are bytes in a row, in whatever file the next one lies: the pieces one after the other are the recording, to the
-byte. So nothing is lost until both places are full.
+Records are a stream of bytes, and a record may begin in one file and end in the other: the concatenated pieces are the
+recording, to the byte. So nothing is lost until both places are full.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _COPIED = 1 << 20
 
 
 class Overflow:
-    """Where the rest of ``spill`` goes if its disk is full. The collector writes (`writer`), its parent `join`s."""
+    """The place for the rest of ``spill`` if its disk is full. The collector writes (`writer`), its parent `join`s."""
 
     def __init__(self, spill: PartFile) -> None:
         self._spill = spill

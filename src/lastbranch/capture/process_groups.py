@@ -20,16 +20,16 @@ _ENDED = "ZXx"
 
 
 class ProcessGroup(ABC):
-    """Running processes that are recorded together, and all that join them."""
+    """Running processes that are recorded together, and all processes that join the group."""
 
     shown: str
-    """What it is, for messages."""
+    """The group's name in messages."""
     ends = True
     """Whether the recording ends when no process is left."""
 
     @abstractmethod
     def members(self) -> set[int]:
-        """The process ids that belong to it now, as the reader of /proc sees them."""
+        """The present process ids of the group, as the reader of /proc sees them."""
 
 
 class NamedProcesses(ProcessGroup):

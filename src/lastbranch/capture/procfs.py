@@ -108,7 +108,7 @@ def status_of(pid: int | str, name: str) -> str:
 
 
 class Rights(NamedTuple):
-    """What a thread may do, as far as /proc tells: restrictions by Landlock it does not."""
+    """The rights of a thread, as far as /proc tells: /proc does not show restrictions by Landlock."""
 
     ids: tuple[bytes, bytes]
     """User and group ids: real, effective, saved, of the file system."""
@@ -142,7 +142,7 @@ class Rights(NamedTuple):
         )
 
     def is_capable_of(self, what: int) -> bool:
-        """Whether it has the capability of that number, in its user namespace."""
+        """Whether the thread has the capability with number ``what``, in its user namespace."""
         return bool(self.capabilities[_EFFECTIVE] >> what & 1)
 
 
@@ -154,7 +154,7 @@ _RIGHTS = re.compile(rb"^(Uid|Gid|Groups|NoNewPrivs|Seccomp|Seccomp_filters|Cap\
 
 
 def rights_of(tid: int | str) -> Rights | None:
-    """Those of a thread; ``None`` where they cannot be read."""
+    """The rights of a thread; ``None`` if /proc cannot be read."""
     try:
         found = dict(_RIGHTS.findall(read_once(f"/proc/{tid}/status")))
         return Rights(
@@ -172,7 +172,7 @@ def rights_of(tid: int | str) -> Rights | None:
 
 
 def _label_of(tid: int | str) -> bytes:
-    """Of the security module that says one. Raises `OSError`."""
+    """The label of a security module, if any. Raises `OSError`."""
     try:
         return read_once(f"/proc/{tid}/attr/current").rstrip(b"\0\n")
     except OSError as error:
@@ -216,8 +216,8 @@ _ET_EXEC = 2
 
 
 def fixed_program(pid: int) -> tuple[int, int] | None:
-    """Device and inode of the program that ``pid`` executes, if it is one that is always mapped at the same addresses
-    (ELF type ET_EXEC); ``None`` for others."""
+    """Device and inode of the program that ``pid`` executes, if the program is always mapped at the same addresses (ELF
+    type ET_EXEC); ``None`` for others."""
     try:
         with open(f"/proc/{pid}/exe", "rb", buffering=0) as file:
             kind, status = file.read(18)[16:], os.fstat(file.fileno())
@@ -236,9 +236,9 @@ def program_number(pid: int) -> int:
 
 
 def image_of(pid: int) -> tuple[int, ...]:
-    """What differs between two programs that a process executes one after the other, and between two processes that
-    have one number one after the other: when it began, where its code is, and where its stack began, which is random.
-    Empty if it has ended."""
+    """The identity of the program that ``pid`` runs: the start of the process, the address of its code, and the
+    beginning of its stack, which is random. Differs after an exec, and for another process with the same number. Empty
+    if the process has ended."""
     try:
         words = read_once(f"/proc/{pid}/stat").rpartition(b")")[2].split()
     except OSError:

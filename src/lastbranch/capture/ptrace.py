@@ -121,7 +121,7 @@ def cont(tid: int, signal: int = 0) -> None:
 
 
 def cont_to_call(tid: int) -> None:
-    """Resume it until it enters or leaves a system call (`at_call`), or stops for another reason."""
+    """Resume the thread until its next entry into a system call or exit from one (`at_call`), or another stop."""
     _call(_SYSCALL, tid)
 
 
@@ -178,7 +178,7 @@ def restarts(registers: ctypes.Array[ctypes.c_uint64]) -> bool:
 
 
 def go_on_at(tid: int, address: int) -> None:
-    """Let it continue at ``address`` and restart no system call in which it was interrupted."""
+    """Let the thread continue at ``address``; an interrupted system call is not restarted."""
     if HERE.call_number >= 0:
         poke_user(tid, HERE.call_number * 8, _NO_CALL)
         poke_user(tid, PC * 8, address)
@@ -454,7 +454,7 @@ def stopped(status: int) -> bool:
 
 
 def at_call(status: int) -> bool:
-    """Whether it stopped as it entered or left a system call, after `cont_to_call`, under `TRACE_CALLS`."""
+    """Whether the stop is an entry into a system call or an exit, after `cont_to_call`, under `TRACE_CALLS`."""
     return status == _AT_CALL
 
 

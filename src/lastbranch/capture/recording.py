@@ -1,7 +1,7 @@
 """A software recording from end to end: the collector in a process of its own, then a bound profile in a file.
 
-The collector's process detaches from everything and ends; what it is still attached to then, the kernel releases. If it
-crashes, the records that it has written are kept.
+The collector's process detaches from everything and ends; the kernel then releases threads that are still attached. If
+the collector crashes, its written records are kept.
 """
 
 from __future__ import annotations
@@ -243,8 +243,8 @@ def save(
 ) -> None:  # fmt: skip
     """Write ``output`` from the perf.data ``spill``: by its name the same bytes, a trace log, or TB5.
 
-    An existing file becomes ``output.old``; ``describe`` completes the profile of the latter two. Where ``output``
-    cannot be written, the recording is kept, and the `CollectorError` says where. ``interrupts``: Ctrl-C interrupts a
+    An existing file becomes ``output.old``; ``describe`` completes the profile of the latter two. If ``output`` cannot
+    be written, the recording is kept, and the `CollectorError` names its place. ``interrupts``: Ctrl-C interrupts a
     conversion.
     """
     try:
@@ -296,7 +296,7 @@ def keep(spill: PartFile, output: str) -> str:
     names = [f"{unused_name(os.path.join(folder, os.path.basename(output)), 'unsaved')}.data" for folder in (
         os.path.dirname(output), os.path.dirname(spill.path)
     )]  # fmt: skip
-    for name in names:  # the second one is on the disk on which it is
+    for name in names:  # the second name is on the disk of the spill
         with suppress(OSError):
             spill.move(name)
             break

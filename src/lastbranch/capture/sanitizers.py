@@ -1,8 +1,8 @@
 """Whether a program has LeakSanitizer, which fails under a tracer.
 
-Every program that is executed during a recording is looked at, and a build executes many. So a few kilobytes of a file
-decide: the libraries that it needs, and whether it brings its own ``malloc``, as each program does into which the
-sanitizer's runtime is linked. Only files that do are searched for the runtime's message.
+Every program that is executed during a recording is examined, and a build executes many. So a few kilobytes of a file
+decide: the needed libraries, and whether the program defines its own ``malloc``, as programs with the sanitizer's
+runtime linked in do. Only files that do are searched for the runtime's message.
 
 Sources: System V gABI, chapter 5 (program header, dynamic section); for DT_GNU_HASH dl-lookup.c of the GNU C library.
 """
@@ -61,8 +61,8 @@ def file_contains(file: int, words: Iterable[bytes]) -> bool:
 
 
 class _Program:
-    """The dynamic section of an ELF file. Raises `struct.error`, `ValueError`, `OverflowError` or `OSError` where it is
-    not as it should be."""
+    """The dynamic section of an ELF file. Raises `struct.error`, `ValueError`, `OverflowError` or `OSError` if the
+    section is malformed."""
 
     def __init__(self, file: int) -> None:
         self._file = file
@@ -81,12 +81,12 @@ class _Program:
                 self._entries += _ENTRY.iter_unpack(words[: len(words) // _ENTRY.size * _ENTRY.size])
 
     def needs(self, libraries: tuple[bytes, ...]) -> bool:
-        """Whether the name of a library that it needs begins with one of ``libraries``."""
+        """Whether the name of any needed library begins with an element of ``libraries``."""
         names = [value for tag, value in self._entries if tag == _NEEDED]
         return any(self._name(at).startswith(libraries) for at in names)
 
     def defines(self, name: bytes) -> bool:
-        """Whether it has a symbol of that ``name``, which ends with a zero byte, for its libraries."""
+        """Whether the program exports a symbol ``name`` (with its zero byte) to its libraries."""
         at, number = self._at(_GNU_HASH), _hash(name[:-1])
         buckets, first, words, _ = _TABLE.unpack(os.pread(self._file, _TABLE.size, at))
         at += _TABLE.size + 8 * words
@@ -104,7 +104,7 @@ class _Program:
         raise ValueError("a long chain")
 
     def _at(self, tag: int) -> int:
-        """Where in the file that part of the dynamic section leads."""
+        """The offset in the file of the table that entry ``tag`` of the dynamic section points to."""
         address = next((value for each, value in self._entries if each == tag), 0)
         for offset, start, _, size, *_ in self._loaded:
             if address and 0 <= address - start < size:

@@ -1,7 +1,7 @@
 """One recording in several files, each whole and readable by itself.
 
-The collector decides when to go on in a new file: it begins that with the state of all processes, and hands it to its
-parent, which stores the file before. So what a file holds is stored, whatever happens to the collector.
+The collector decides when to go on in a new file. It begins the new file with the state of all processes, and hands the
+file to its parent, which stores the previous file. So each file is stored, whatever happens to the collector.
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ class Parts:
         self._thread.start()
 
     def finish(self, summary: Summary, *, least: int = 0) -> None:
-        """Store the last file, of a recording with ``summary``, unless it is the only one and has no more than
-        ``least`` bytes. Raises what went wrong with the first that failed."""
+        """Store the last file, of a recording with ``summary``, unless no file was stored before and the last has at
+        most ``least`` bytes. Raises what went wrong with the first that failed."""
         self._thread.join()
         self._ours.close()
         if self.names or os.fstat(self._current.file.fileno()).st_size > least:

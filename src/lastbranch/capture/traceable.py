@@ -248,7 +248,7 @@ def _has_capabilities(pid: int) -> bool:
 
 
 def program_contains(pid: int, words: tuple[bytes, ...]) -> bool:
-    """Whether the file of the program of ``pid`` contains one of ``words``; each file is searched once for them."""
+    """Whether the program file of ``pid`` contains any of ``words``; each file is searched once."""
     try:
         file = os.stat(f"/proc/{pid}/exe")
     except OSError:
@@ -263,7 +263,7 @@ _SEARCHED: dict[tuple[int, int, int, tuple[bytes, ...]], bool] = {}
 
 
 def _with_program(pid: int, judge: Callable[[int], bool]) -> bool:
-    """What ``judge`` says of the open file of the program of ``pid``; ``False`` where it cannot be read."""
+    """The verdict of ``judge`` on the open program file of ``pid``; ``False`` if the file cannot be read."""
     try:
         with open(f"/proc/{pid}/exe", "rb", buffering=0) as file:
             return judge(file.fileno())

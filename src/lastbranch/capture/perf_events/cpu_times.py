@@ -6,7 +6,7 @@ have no lock: in a ring of samples other records were overwritten, or no more ca
 threads. So the event has a ring of its own, into which nothing else writes; the records of one event wait for each
 other (``child_mutex`` of `perf_event_exit_event`, kernel/events/core.c of Linux 5.13 and later).
 
-What is read is ``time_enabled``: the time that a thread has run, wherever it did, although the event is one of a single
+The value is ``time_enabled``: the time that a thread has run on any processor, although the event is bound to a single
 processor. Between Linux 5.13 and 6.18 some kernels write no such records: `CpuTimes.works` says so.
 """
 
@@ -62,8 +62,8 @@ class Ran(NamedTuple):
 
 
 class CpuTimes(Closing):
-    """CPU times of what this thread launches from now on, each from its exec, and of threads that it attaches to, with
-    all that these create. Nothing is said twice."""
+    """CPU times of programs that this thread launches from now on, each from its exec, and of threads that the recorder
+    attaches to, with all their descendants. No time is reported twice."""
 
     def __init__(self) -> None:
         self._files: list[int] = []
@@ -82,8 +82,8 @@ class CpuTimes(Closing):
         if kernel_version() < _ONE_BY_ONE:
             return
         with suppress(OSError, UnavailableError):
-            # Beside an event that is not inherited the kernel takes no child's events for copies of ours, which it
-            # would exchange instead of switching them.
+            # An event that is not inherited keeps the kernel from taking a child's events for copies of ours: the
+            # kernel would exchange copies instead of switching them.
             self._open(syscall.attribute(USER_ONLY | FLAG["disabled"], **_COUNTS), 0, -1)
             self._rings.append(Ring(self._open(_AT_EXEC, 0, self._cpu), _PAGES))
             self.works = self._try()
@@ -134,7 +134,7 @@ class CpuTimes(Closing):
                     self.lost += struct.unpack_from("=16xQ", records, at)[0]
 
     def running(self, tasks: Iterable[tuple[int, int]]) -> Iterator[Ran]:
-        """Of threads that run, ``tasks`` (pid, tid) and those attached to, what was not said before."""
+        """The unreported CPU times of running threads: of ``tasks`` (pid, tid) and of attached threads."""
         when = time.clock_gettime_ns(CLOCK)
         for pid, tid in dict.fromkeys([*tasks, *self._own]):
             ran = self._ran(pid, tid)

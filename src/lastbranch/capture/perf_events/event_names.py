@@ -125,7 +125,7 @@ _MOST_PRECISE = 3
 
 @dataclass(frozen=True, slots=True)
 class EventChoice:
-    """One event on one source. ``type`` and the four words are those of perf_event_attr.
+    """One event on one source. ``type`` and the four words are fields of perf_event_attr.
 
     ``precise`` is the number of ``p`` modifiers, ``None`` (as with ``P``) where the recorder chooses.
     """
@@ -148,12 +148,12 @@ class EventChoice:
 
     @property
     def fields(self) -> dict[str, int]:
-        """Fields of perf_event_attr that select it."""
+        """Fields of perf_event_attr that select the event."""
         return {name: getattr(self, name) for name in ("type", *FIELDS)}
 
 
 def parse_event(text: str, pmus: Mapping[str, Pmu]) -> list[EventChoice]:
-    """The events that ``text`` names: on a hybrid processor one for each core PMU that it applies to.
+    """The events that ``text`` names: on a hybrid processor, an event for each core PMU that ``text`` applies to.
 
     Raises `SelectionError` that names the faulty part.
     """

@@ -52,7 +52,8 @@ class Target(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What to record. ``branches`` are PERF_SAMPLE_BRANCH_* bits, 0 for none; ``event`` is the text of --event."""
+    """The wanted recording. ``branches`` are PERF_SAMPLE_BRANCH_* bits, 0 for none; ``event`` is the text of
+    --event."""
 
     target: Target
     event: str | None = None
@@ -72,7 +73,7 @@ class Request:
 
 @dataclass(slots=True)
 class EventSpec:
-    """One event to open: fields of perf_event_attr, its extras, and those that `negotiate` dropped."""
+    """One event to open: fields of perf_event_attr, extras, and the extras that `negotiate` dropped."""
 
     choice: EventChoice
     cpus: tuple[int, ...]
@@ -204,7 +205,7 @@ TRACKING = EventChoice("dummy:u", TYPE.SOFTWARE, SOFTWARE_EVENTS.index("dummy"))
 
 
 def tracking_spec(target: Target, host: Host, wakeup: int) -> EventSpec:
-    """The event that owns the rings; it needs no permission beyond that for the target."""
+    """The event that owns the rings; opening this event needs no more permissions than the target does."""
     flags = _common(target) | {"mmap", "mmap2", "comm", "comm_exec", "task", "exclude_kernel", "exclude_hv"}
     fields = {
         "wakeup_events": wakeup, "clockid": CLOCK, "sample_period": 1,
@@ -246,7 +247,7 @@ def negotiate(spec: EventSpec, kernel: Kernel, tid: int) -> None:
     spec.dropped = dropped
 
 
-# -- all events of one recording, on every thread and processor, and the rings that they write into
+# -- all events of one recording, on every thread and processor, and their rings
 #
 # A ring belongs to a processor: events that new tasks inherit may only write into a ring of their own processor. The
 # first event opened there owns the ring, all others share it.
@@ -321,9 +322,8 @@ class EventSet:
     def attach(self, pid: int, write: _Write) -> None:
         """Open every thread of ``pid``, and repeat until none is new. Raises as `open_thread` does.
 
-        A thread that an opened one has started meanwhile inherited the events that its parent had by then, as the fork
-        record in a ring shows; opening those again would sample it twice. ``write`` gets the records that arrive
-        meanwhile.
+        A thread whose parent had its events open already has inherited these events, as the fork record in a ring
+        shows; opening events again would sample the thread twice. ``write`` gets the records that arrive meanwhile.
         """
         seen: set[int] = set()
 

@@ -1,4 +1,4 @@
-"""Facts about this machine that recording depends on, and commands that change them.
+"""Facts about this machine that recording depends on, and commands that change such facts.
 
 Processor, PMUs, hypervisor, permissions and limits are read; nothing is changed.
 

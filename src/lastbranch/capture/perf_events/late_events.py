@@ -1,6 +1,6 @@
 """Perf events that are opened while a recording runs, on processes that join a group.
 
-Their ids are not among those that the beginning of the file names, so their records get the ids of earlier ones.
+The beginning of the file does not name the ids of these events, so their records get the ids of earlier events.
 Layouts: include/uapi/linux/perf_event.h of Linux; all records end with their identifier, samples begin with it.
 """
 
@@ -59,7 +59,7 @@ class GroupEvents:
         arrive meanwhile. Raises `EventRefused` where the first ones all refuse."""
         members = self._group.members()
         self._known &= members | {os.getpid()}
-        # Of one that has just been forked, the record that says so may not be in a ring yet.
+        # The fork record of a new process may not be in a ring yet.
         waiting = sorted((members & self._before) - self._known)
         self._before, self.ended = members, self._group.ends and not members
         joined, last = [], None

@@ -1,4 +1,4 @@
-"""The running kernel and its files, as recorders use them: one class, which tests replace with a model of a machine."""
+"""The interface of recorders to the running kernel and its files: a class, which tests replace with a model machine."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Kernel:
             return None
 
     def trace_child(self) -> None:
-        """Start a process, trace it and end it."""
+        """Start, trace and end a process."""
         child = subprocess.Popen(["sleep", "60"], stdout=subprocess.DEVNULL)
         try:
             ptrace.seize(child.pid, ptrace.EXITKILL)

@@ -49,8 +49,8 @@ def process_records(
 ) -> Iterator[bytes]:
     """Fork and name of each thread of ``pid``, and (``maps``) its executable mappings.
 
-    ``build_ids`` caches `build_id_of`. ``time``: of a recording that attaches, since when the process is part of it;
-    0: it was there before the recording.
+    ``build_ids`` caches `build_id_of`. ``time``: when the process joined a recording that attaches; 0: before the
+    recording began.
     """
     parent = fields(kernel.text(f"/proc/{pid}/status") or "").get("PPid", "")
     for tid in sorted(tasks_of(kernel, pid), key=lambda t: t != pid):
@@ -167,8 +167,9 @@ def features_of(
 def late_build_ids(kernel: Kernel, modules: Sequence[Module]) -> bytes:
     """Entries of BUILD_ID for binaries whose mappings have no id, if the files are still those that were mapped.
 
-    Kernels before 5.12 identify none. Later ones look into the first note segment alone, and that of Go's programs has
-    another note. The device is not compared: that of a mapping is another than stat(2) gives on btrfs and overlayfs.
+    Kernels before 5.12 identify none. Later kernels look into the first note segment alone, and the first note of Go's
+    programs is no build id. The device is not compared: on btrfs and overlayfs, the device of a mapping differs from
+    the device by stat(2).
     """
     from ...model import ModuleKind  # loads tables of profiles, which recordings start without
 

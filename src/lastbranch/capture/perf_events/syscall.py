@@ -143,8 +143,8 @@ _FENCE.acquire()
 
 
 def _order() -> None:
-    """Have what was read and written before happen before what is read and written afterwards, also on processors that
-    would reorder it: a release, and then an acquire of the same lock."""
+    """A memory barrier: earlier reads and writes happen before later ones, also on processors that reorder. Releases
+    and then acquires a lock."""
     _FENCE.release()
     _FENCE.acquire()
 

@@ -1,7 +1,7 @@
-"""The tracefs of the running kernel: where it is mounted, or one that only this process sees.
+"""The tracefs of the running kernel: its mount, or a private mount that only this process sees.
 
-The private one is a mount without a place in the tree of files (fsopen, fsmount; Linux 5.2), which goes with its
-descriptor. It needs CAP_SYS_ADMIN.
+The private mount has no place in the tree of files (fsopen, fsmount; Linux 5.2), and ends with its descriptor. Making
+such a mount needs CAP_SYS_ADMIN.
 """
 
 from __future__ import annotations
