@@ -77,7 +77,8 @@ def _load(switch: str, file: str) -> tuple[ctypes.CDLL | None, str]:
 
 
 def _unusable(switch: str, reason: str) -> tuple[None, str]:
-    """Of a library that is there. Whoever changed sources and forgot to compile would only see that all is slow."""
+    """Refuse a library that exists, with a warning: after changed sources without compiling, only slowness would
+    show."""
     if switch != "1":
         again = f"{sys.executable} -m lastbranch.native.build compiles it again"
         warnings.warn(f"NumPy replaces the compiled library: {reason}; {again}", RuntimeWarning, stacklevel=2)

@@ -1,4 +1,4 @@
-/* What the library says of itself. */
+/* The library's description of itself. */
 #include "lastbranch.h"
 
 #ifndef LASTBRANCH_ABI /* by abi() of signatures.py; without it, the package refuses the library */

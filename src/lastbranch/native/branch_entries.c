@@ -13,9 +13,9 @@ static inline void columns_of(const u8 *at, i64 count, i64 size, u64 *from, u64 
     }
 }
 
-/* Of each record, the `count[r]` entries from byte `first[r]` of `raw` on, of three words of `size[r]` (8 or 4) bytes each.
- * `out` has three columns of `room` values: from, to and information. DECLINED for what is not in `raw`, or not `room`
- * entries in all. */
+/* Read, for each record r, the `count[r]` entries from byte `first[r]` of `raw` on, of three words of `size[r]` (8 or
+ * 4) bytes each. `out` has three columns of `room` values: from, to and information. DECLINED for what is not in `raw`,
+ * or not `room` entries in all. */
 EXPORT int lb_branch_entries(const u8 *raw, i64 bytes, const i64 *first, const i64 *count, const u8 *size, i64 records,
                              u64 *out, i64 room)
 {

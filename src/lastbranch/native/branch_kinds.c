@@ -1,8 +1,8 @@
 /* The type of each entry of branch stacks: the recorded one, else what is known of the instruction at its source.
  *
- * A table keeps what the caller has found out for each source of a scope. A row is one word, so that many sites stay in the
- * processor's caches: the number of a region (the scope and the upper bits of the source), the low bits, and the value. It is
- * a cache: it is emptied where it has become too large. Hashes are seeded. */
+ * A table keeps what the caller has found out for each source of a scope. A row is one word, so that many sites stay in
+ * the processor's caches: the number of a region (the scope and the upper bits of the source), the low bits, and the
+ * value. The table is a cache: a table that has become too large is emptied. Hashes are seeded. */
 #include "lastbranch.h"
 
 #include <stdlib.h>
@@ -62,7 +62,7 @@ static inline u64 key_of(const struct region *region, u64 source)
     return (u64)region->number << (LOW_BITS + VALUE_BITS) | (source << VALUE_BITS & (((u64)1 << (LOW_BITS + VALUE_BITS)) - 1));
 }
 
-/* The row with this key, or the free one where it belongs. */
+/* The row with this key, or the free row for the key. */
 static inline u64 *row_of(const struct sites *t, u64 key, u64 place)
 {
     place &= t->mask;
@@ -118,11 +118,12 @@ EXPORT void lb_sites_learn(struct sites *t, const i64 *scope, const u64 *source,
     }
 }
 
-/* The types of the entries of `samples` stacks; stack s has entries offsets[s] to offsets[s + 1]. Entry i has its source
- * and flags at `stride` bytes times i of two bases, `scope[s]` owns them. Without a type, and without a source, it is 0;
- * those that `lb_sites_resolve` has to find are PENDING, `pending` of them.
+/* The types of the entries of `samples` stacks; stack s has entries offsets[s] to offsets[s + 1]. Entry i has its
+ * source and flags at `stride` bytes times i of two bases, `scope[s]` owns them. The type of an entry is 0 without a
+ * type and without a source; types that `lb_sites_resolve` has to find are PENDING, `pending` in number.
  *
- * How many sites are new: `fresh` gets the first entry of each, and has room for all. DECLINED for scopes beyond 32 bits. */
+ * How many sites are new: `fresh` gets the first entry of each, and has room for all. DECLINED for scopes beyond 32
+ * bits. */
 EXPORT i64 lb_sites_kinds(struct sites *t, const i64 *scope, const i64 *offsets, i64 samples, const u8 *from, i64 from_stride,
                           const u8 *flags, i64 flags_stride, u8 *kind, i64 *fresh, i64 *pending)
 {

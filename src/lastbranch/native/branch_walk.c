@@ -1,9 +1,10 @@
-/* What must be fast between two stops of a traced thread, on x86-64 Linux: system calls in a row, and the walk.
+/* The fast path between two stops of a traced thread, on x86-64 Linux: system calls in a row, and the walk.
  *
  * lb_branch_walk() does what BlockStep of capture/software/engines.py does, over the tables of walk_tables.py: it sets
- * breakpoints on the ends of a fork, resumes the thread, finds the end at which it stopped and where the branch there
- * goes, and looks up the next fork. It returns to Python for whatever the tables lack, and at every stop that is not a
- * breakpoint's, with all that Python needs to go on. Names are those of control_flow.py and successors.py.
+ * breakpoints on the ends of a fork, resumes the thread, finds the end at which the thread stopped and the target of
+ * the branch there, and looks up the next fork. The walk returns to Python if the tables lack anything, and at every
+ * stop that is not a breakpoint's, with all state that Python needs to go on. Names are those of control_flow.py and
+ * successors.py.
  *
  * The tables are Python's own, not input: their indexes are not checked. All memory of the traced program is read by
  * system calls. */
@@ -30,7 +31,7 @@ enum { LEFT, GOES_ON, DIRECT, CONDITION, RETURN, REGISTER, MEMORY };
 /* How the target of a branch is known before it executes. */
 enum { UNKNOWN, BY_REGISTER, BY_WORD };
 enum { ON_STACK = 1, HAS_VALUE = 2 };
-/* What lb_watch_tracer() is to do, and has done. */
+/* The task of lb_watch_tracer(), and its result. */
 enum { NOTHING, WATCH, LEAVE, RAISING, RAISED };
 /* Why walk() returns. */
 enum { AT_END, BEFORE, CAME, WAITING, FAILED };
@@ -81,7 +82,7 @@ struct context {
     /* what is to be done: at most so many stops, and branches of the counted kinds; room for ends that were passed */
     u64 stops, wanted, room;
     struct passed *passed;
-    /* where it is: before the run to an end of `node`; the branch it stands before counts if it is taken */
+    /* the thread stands before the run to an end of `node`; the branch ahead of the thread counts if taken */
     u64 node, stack, stack_known, pending, slots_used;
     u64 slots[SLOTS];
     /* breakpoints by perf events, and the attribute of them all; debug registers set by ptrace where that is 0 */
@@ -410,7 +411,7 @@ EXPORT int lb_branch_walk(struct context *c)
         for (u32 i = 0; i < REGISTERS && !ran; i++)
             ran = c->again && (i != RCX || c->ends_passed) && r[i] != c->was[i]; /* Python counted RCX for LOOP */
         if (!ran) return CAME;
-        /* It is there. What follows is only kept where all of it is known. */
+        /* The thread is there. The following branches are only kept if all are known. */
         c->blocks = 0;
         for (;;) {
             u64 counted = c->pending, target;
@@ -425,7 +426,7 @@ EXPORT int lb_branch_walk(struct context *c)
             passed->end = (u64)(end - c->ends) << 1 | (u64)taken;
             passed->goes = target;
             if (end->length) break;
-            /* From a marker it goes on where it is, and that may be a branch at which the next fork ends. */
+            /* From a marker the thread goes on at its place, which may be a branch at which the next fork ends. */
             end = end_at(c, &c->nodes[c->node], r[RIP]);
             if (!end) break;
         }

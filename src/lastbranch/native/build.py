@@ -2,10 +2,10 @@
 
     python -m lastbranch.native.build [--sanitize]
 
-The build hook (``hatch_build.py``) and the Makefile use it; it needs only the standard library. ``CC`` names another
-compiler, with its options: ``CC="python -m ziglang cc -target aarch64-linux-musl"``. ``CFLAGS`` adds options.
-``LASTBRANCH_NATIVE_BUILD`` is ``auto`` (without a compiler there is no library, and NumPy does its work), ``require``
-or ``no``.
+The build hook (``hatch_build.py``) and the Makefile use this module, which needs only the standard library. ``CC``
+names another compiler, with its options: ``CC="python -m ziglang cc -target aarch64-linux-musl"``. ``CFLAGS`` adds
+options. ``LASTBRANCH_NATIVE_BUILD`` is ``auto`` (without a compiler there is no library, and NumPy does its work),
+``require`` or ``no``.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ static void match_handlers(u8 *step, i64 size)
 /* The entries of one stack, and where its frames go. */
 struct stack { i64 first, end, from_stride, to_stride; const u8 *from, *to; u8 *kind; u64 *frame; };
 
-/* What entry i does. */
+/* The kind of step of entry i. */
 static inline int step_of(const struct stack *s, const u8 *action, int direct, i64 i)
 {
     int type = s->kind[i];

@@ -1,15 +1,16 @@
 /* Counts branches by module address, in tables that live as long as a recording is watched.
  *
  * Nothing is bound or moved afterwards, which is what costs most where many different branches come each second. An
- * address becomes the number of its page of a module, and the offset in it. Pages of an address space are looked up in a
- * hash table, which the caller fills; stacks with a page that it cannot number are left to the caller.
+ * address becomes the number of its page of a module, and the offset in it. Pages of an address space are looked up in
+ * a hash table, which the caller fills; stacks with a page that it cannot number are left to the caller.
  *
- * A branch instruction has one row: its sums, the target that it was first seen to take, and the start of the straight line
- * that first led to it. Most branches have one target and one such line, so that an entry is one cache line. Other targets
- * and lines have rows in two more tables; the sums of the first target are what those of the others leave.
+ * A branch instruction has one row: its sums, its first recorded target, and the start of the straight line that first
+ * led to the branch. Most branches have one target and one such line, so that an entry is one cache line. Other targets
+ * and lines have rows in two more tables; the sums of the first target are the branch's sums less the sums of the other
+ * targets.
  *
- * Memory latency decides the speed. So entries are counted in blocks, and each step asks for the memory of the next one.
- * Rows and tables belong to the caller; hashes are seeded. */
+ * Memory latency decides the speed. So entries are counted in blocks, and each step asks for the memory of the next
+ * one. Rows and tables belong to the caller; hashes are seeded. */
 #include "lastbranch.h"
 
 enum { BLOCK = 1024, PAGE_BITS = 12, TAG_SHIFT = 19, DECLINED_PAGE = 0, NEW_PAGE = -1, SEVERAL = 0xFFFF };
@@ -39,8 +40,7 @@ static inline u64 hashed(u64 key, u64 seed)
 
 static inline u32 tag_of(u64 hash) { return (u32)(hash >> 38) << TAG_SHIFT; }
 
-/* What is looked up for an address: the scope and its page, one word for both; 0 where they do not fit, or where the address
- * is none. */
+/* The key of an address: scope and page in one word; 0 if the two do not fit, or if the address is none. */
 static inline u64 key_of(i64 scope, u64 address)
 {
     u64 top = address >> 47;
@@ -48,7 +48,7 @@ static inline u64 key_of(i64 scope, u64 address)
     return (u64)(scope + 1) << KEY_BITS | (address >> PAGE_BITS & (((u64)1 << KEY_BITS) - 1));
 }
 
-/* The slot of a page: its own, or the free one where it belongs. */
+/* The slot of a page: its own, or the free slot for the page. */
 static inline struct page *page_of(const struct counter *c, u64 key)
 {
     for (u64 at = hashed(key, c->seed);; at++) {
@@ -57,8 +57,8 @@ static inline struct page *page_of(const struct counter *c, u64 key)
     }
 }
 
-/* Where stacks are: stack s has `depth[s]` entries, of which column n begins `step[n]` times `first[s]` bytes after
- * `base[n]`, with `stride[n]` bytes from one to the next. */
+/* The places of stacks: stack s has `depth[s]` entries; column n of the entries begins `step[n]` times `first[s]` bytes
+ * after `base[n]`, with `stride[n]` bytes from entry to entry. */
 struct stacks { const i64 *scope, *first, *depth; const u8 *base[3]; i64 step[3], stride[3]; };
 
 /* Add the entries of stack s to a block. How many; -1: it is left to the caller, -2: a page is not known. */
@@ -114,7 +114,8 @@ static inline void note(u8 *low, u8 *high, u16 *process, const struct entry *e)
     if (*process != e->process) *process = SEVERAL;
 }
 
-/* The row of a key, whose first eight bytes (four for `froms`) it is, from its slot on; -1: it is new, and belongs to *at. */
+/* The row whose first eight bytes (four for `froms`) are this key, searched from the key's slot on; -1: the key is new,
+ * and belongs to *at. */
 static inline i64 found(const struct table *t, u64 hash, u64 key, size_t size, int narrow, u64 *at)
 {
     u32 tag = tag_of(hash);
@@ -215,7 +216,7 @@ static void count(struct counter *c, const struct entry *entries, i64 number)
     }
 }
 
-/* Ask for the entries of a stack, of which those in place begin where no processor expects them. */
+/* Ask for the entries of a stack: entries in place begin where no processor expects them. */
 static inline void ask_for(const struct stacks *k, i64 s)
 {
     const u8 *at = k->base[0] + k->step[0] * k->first[s];

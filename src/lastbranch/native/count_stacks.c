@@ -1,17 +1,18 @@
 /* Counts the branches of branch stacks, and the fall-through ranges between them, in hash tables.
  *
- * Memory latency decides the speed, not arithmetic. So a row of the first table is half a cache line that answers for two
- * counts: a range (start, end), and the first target that the branch at its end was seen to take. Other targets of that
- * branch, the oldest branch of a stack and branches next to an empty entry go to the second table. Addresses are compacted
- * to the number of a region (16 MiB of one scope, numbered at first sight) and 24 low bits. Hashes are seeded.
+ * Memory latency decides the speed, not arithmetic. So a row of the first table is half a cache line that answers for
+ * two counts: a range (start, end), and the first target that the branch at its end was seen to take. Other targets of
+ * that branch, the oldest branch of a stack and branches next to an empty entry go to the second table. Addresses are
+ * compacted to the number of a region (16 MiB of one scope, numbered at first sight) and 24 low bits. Hashes are
+ * seeded.
  *
  * Stacks are read where they lie, and go through three steps, each of which asks for the memory of the next: a stack is
- * compacted while the ranges of the one before it are counted, and then the branches of the one before that. Large tables
- * are on huge pages, or most rows would cost a walk through the page tables beside their own load.
+ * compacted while the ranges of the previous stack are counted, and then the branches of the stack before that. Large
+ * tables are on huge pages, or most rows would cost a walk through the page tables beside their own load.
  *
- * A whole stack is counted or nothing. The counter declines entries of branches that were not taken, addresses beyond 48
- * bits and more regions than numbers, and NumPy counts those. A compacted address is never 0, so that zeroed rows are
- * free. */
+ * A whole stack is counted or nothing. The counter declines entries of branches that were not taken, addresses beyond
+ * 48 bits and more regions than numbers, and NumPy counts those. A compacted address is never 0, so that zeroed rows
+ * are free. */
 #define _DEFAULT_SOURCE /* madvise */
 #include "lastbranch.h"
 
@@ -136,7 +137,7 @@ static u32 region_of(struct counter *c, i64 scope, u64 address)
     }
 }
 
-/* Where the rows of a range can be: from the first row of a cache line on. */
+/* The first possible row of a range: the first row of a cache line. */
 static inline u64 place_of(u64 range, u64 mask, u64 seed) { return hashed(range, seed) & mask & ~(u64)1; }
 
 static int grown_ranges(struct counter *c)
@@ -294,7 +295,7 @@ static int compact(struct counter *c, struct stack *k, i64 scope, i64 depth, con
     return 1;
 }
 
-/* Ask for the entries of a stack. Those that lie in their records begin where no processor expects them. */
+/* Ask for the entries of a stack: entries that lie in their records begin where no processor expects them. */
 static inline void ask_for(const u8 *entries, i64 stride, i64 depth)
 {
     i64 bytes = stride * (depth < MOST_ASKED ? depth : MOST_ASKED);
@@ -387,14 +388,14 @@ static void expand(const struct counter *c, u32 compact, i64 *scope, u64 *addres
     *address = c->region_base[compact >> 24] | (compact & 0xFFFFFF);
 }
 
-/* Whether a row of the first table is one of what is taken: all of its ranges, or of its branches those that it counted. */
+/* Whether a row of the first table is written: any row with a range; for branches, only rows with counted branches. */
 static int counts(const struct range_row *row, int ranges)
 {
     const u32 *tags = row->by_tag;
     return row->range && (ranges || tags[0] | tags[1] | tags[2] | tags[3]);
 }
 
-/* Where the rows of each region begin: binding them costs a step for each change of the scope from one row to the next. */
+/* The beginning of the rows of each region: binding costs a step for each change of the scope from row to row. */
 static void regions_begin(const struct counter *c, int ranges, i64 *begin)
 {
     const struct range_row *range = c->ranges.rows;
@@ -407,9 +408,9 @@ static void regions_begin(const struct counter *c, int ranges, i64 *begin)
     for (int r = 1; r <= REGIONS + 1; r++) begin[r] += begin[r - 1];
 }
 
-/* Write the rows to columns of `lb_counter_rows` elements each: scope, a, b, then count, mispredicted, predicted and, with
- * details, cycles, timed, in_tx, abort, type_low, type_high, which are columns of `values`. How many rows there are: those
- * of a region, which has one scope, are neighbours. */
+/* Write the rows to columns of `lb_counter_rows` elements each: scope, a, b, then count, mispredicted, predicted and,
+ * with details, cycles, timed, in_tx, abort, type_low, type_high, which are columns of `values`. Returns the number of
+ * rows. Rows of a region, which has one scope, are neighbours. */
 EXPORT i64 lb_counter_take(const struct counter *c, int ranges, i64 room, i64 *scope, u64 *a, u64 *b, i64 *values)
 {
     i64 next[REGIONS + 2];

@@ -1,5 +1,5 @@
-/* Instructions of many pieces of code: capstone decodes, tables classify. What `Decoder` of isa.py does, whose library and
- * handle are passed in: its cs_disasm_iter, as capstone.h of version 5 declares it. */
+/* Instructions of many pieces of code: capstone decodes, tables classify. The same work as `Decoder` of isa.py, whose
+ * library and handle are passed in: cs_disasm_iter, as capstone.h of version 5 declares this function. */
 #include "lastbranch.h"
 
 enum { PLAIN = 0, UNDECODABLE = 255 }; /* branch types, as in isa.py */
@@ -65,12 +65,12 @@ static u8 classify(const struct names *names, const struct branch *branches, con
     return PLAIN;
 }
 
-/* Decode `pieces` of code: piece p has the bytes begin[p] to begin[p] + size[p] of `code`, the first one at address[p]. Of
- * each, the instructions that begin in its first `span[p]` bytes; where nothing can be decoded, `unit` bytes are one that is
- * UNDECODABLE. `branches` has `number` rows, fewer than 256. `mask` is that of addresses.
+/* Decode `pieces` of code: piece p has the bytes begin[p] to begin[p] + size[p] of `code`, the first one at address[p].
+ * Only instructions that begin in the first `span[p]` bytes count; `unit` bytes that cannot be decoded are an
+ * UNDECODABLE instruction. `branches` has `number` rows, fewer than 256. `mask` is the mask of addresses.
  *
- * `count` gets how many instructions a piece has; `at` (their addresses), `length`, `kind` and `target` (of a direct branch,
- * else 0) have room for `room` of them. How many there are, or -1 where there are more. */
+ * `count` gets how many instructions a piece has; `at` (their addresses), `length`, `kind` and `target` (of a direct
+ * branch, else 0) have room for `room` of them. Returns the number of instructions, or -1 if there is no room for all. */
 EXPORT i64 lb_decode(disassemble decode, size_t handle, const struct branch *branches, i64 number, i64 unit, u64 mask,
                      const u8 *code, const i64 *begin, const i64 *size, const i64 *span, const u64 *address, i64 pieces, i64 room,
                      i64 *count, u64 *at, u8 *length, u8 *kind, u64 *target)

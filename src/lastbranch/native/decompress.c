@@ -160,7 +160,7 @@ static inline void fill(struct bits *b)
     if (b->end - b->at >= 2) {
         word = get16(b->at);
         b->at += 2;
-    } else { /* of a lone byte the bits that come first are the missing ones */
+    } else { /* a lone byte lacks the bits that come first */
         if (b->at < b->end) word = *b->at++;
         b->padding += 16;
     }

@@ -13,11 +13,12 @@ static inline u64 mixed(u64 h, u64 value)
     return h ^ h >> 32;
 }
 
-/* Stack i of `stacks` has the values offsets[i] to offsets[i + 1] of `frame`, `size` bytes each (4 or 8). Equal are those
- * with the same values and the same numbers in each of `keys` columns (`key`: one column after the other).
+/* Stack i of `stacks` has the values offsets[i] to offsets[i + 1] of `frame`, `size` bytes each (4 or 8). Stacks are
+ * equal if they have the same values and the same numbers in each of `keys` columns (`key`: one column after the
+ * other).
  *
- * `rows` gets the first stack of each kind, ascending, `which` for each stack its place in them; both have room for all.
- * How many kinds there are, or a negative number. */
+ * `rows` gets the first stack of each kind, ascending, `which` for each stack its place in them; both have room for
+ * all. Returns the number of kinds, or a negative number. */
 EXPORT i64 lb_distinct_stacks(const i64 *key, i64 keys, const u8 *frame, i64 size, const i64 *offsets, i64 stacks, u64 seed,
                               i64 *rows, i64 *which)
 {

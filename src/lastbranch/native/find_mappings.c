@@ -1,8 +1,8 @@
 /* Which piece of an address space owns an address at a moment: many lookups in the index of `bind/index.py`.
  *
- * A slab is a range of keys (space and address) between neighbours of `slabs`; `rows` are its pieces in the order of time,
- * with the number of the slab above `moment_bits` and the first moment below. Neighbouring addresses are mostly in one slab
- * at one moment, so each side of a machine keeps its last answer. */
+ * A slab is a range of keys (space and address) between neighbours of `slabs`; `rows` are its pieces in the order of
+ * time, with the number of the slab above `moment_bits` and the first moment below. Neighbouring addresses mostly share
+ * a slab and a moment, so each side of a machine keeps its last answer. */
 #include "lastbranch.h"
 
 enum { FOUND, DECLINED };

@@ -1,4 +1,4 @@
-/* What all sources of the library share. C11, no Python.h: ctypes calls the exported functions. */
+/* Shared definitions of all sources of the library. C11, no Python.h: ctypes calls the exported functions. */
 #ifndef LASTBRANCH_H
 #define LASTBRANCH_H
 
@@ -19,7 +19,7 @@ typedef uint64_t u64;
 typedef int32_t i32;
 typedef int64_t i64;
 
-/* Little-endian values at any address. Compilers make one load of it. */
+/* Little-endian values at any address. Compilers make a single load of each function. */
 static inline u16 get16(const u8 *p) { return (u16)(p[0] | p[1] << 8); }
 static inline u32 get32(const u8 *p) { return (u32)get16(p) | (u32)get16(p + 2) << 16; }
 static inline u64 get64(const u8 *p) { return (u64)get32(p) | (u64)get32(p + 4) << 32; }

@@ -1,7 +1,7 @@
 /* The entries of branch stacks near some pieces of code: what `Nearby` of analysis/function/annotation.py counts. */
 #include "lastbranch.h"
 
-enum { FEW = 8 }; /* bounds that are compared one by one */
+enum { FEW = 8 }; /* so few bounds are compared in turn */
 
 /* How many of `number` ascending bounds are not above `address`. */
 static inline i64 passed(const u64 *bound, i64 number, u64 address)
@@ -19,13 +19,14 @@ static inline i64 passed(const u64 *bound, i64 number, u64 address)
     return low;
 }
 
-/* Find, in `samples` stacks, the branches with an end in the code, and the ranges with a part in it. The code lies between
- * `number` ascending bounds: from the first up to the second, from the third up to the fourth and so on, so that an address
- * in it has passed an odd number of them. Stack s has the entries offsets[s] to offsets[s + 1], newest first; source and
- * target of entry i are `stride` bytes times i from two bases.
+/* Find, in `samples` stacks, the branches with an end in the code, and the ranges with a part in it. The code lies
+ * between `number` ascending bounds: from the first up to the second, from the third up to the fourth and so on, so
+ * that an address in the code has passed an odd number of bounds. Stack s has the entries offsets[s] to offsets[s + 1],
+ * newest first; source and target of entry i are `stride` bytes times i from two bases.
  *
- * `branch` gets the entries, `branch_stack` their stacks; `range` the entries whose branch ends a range (the older one is the
- * next), `range_stack` their stacks. Each has room for all entries; `found` gets the number of branches and of ranges. */
+ * `branch` gets the entries, `branch_stack` their stacks; `range` the entries whose branch ends a range (the older one
+ * is the next), `range_stack` their stacks. Each has room for all entries; `found` gets the number of branches and of
+ * ranges. */
 EXPORT void lb_near_entries(const i64 *offsets, i64 samples, const u8 *from, i64 from_stride, const u8 *to, i64 to_stride,
                             const u64 *bound, i64 number, i64 *branch, i64 *branch_stack, i64 *range, i64 *range_stack,
                             i64 *found)

@@ -8,9 +8,10 @@ enum { CHECKED, DECLINED };
 enum { TRACING_DATA = 66, AUXTRACE = 71 }; /* data follow the record */
 enum { SEEN = 256, SEEN_SHIFT = 64 - 8, AHEAD = 8 };
 
-/* Find the records that are whole in the first `length` bytes of `words`, from byte `from` on (a multiple of 8), up to one
- * that leaves the grid of words or that data follow. `at` gets the word of each header, `types` the type: `room` of them at
- * most. How many; `rest` is where the next call continues, or -1 where there are no more. */
+/* Find the records that are whole in the first `length` bytes of `words`, from byte `from` on (a multiple of 8), up to
+ * a record that leaves the grid of words or that data follow. `at` gets the word of each header, `types` the type:
+ * `room` of them at most. Returns the number of records; `rest` is where the next call continues, or -1 if there are no
+ * more. */
 EXPORT i64 lb_records_chase(const u64 *words, i64 length, int big_endian, i64 from, i64 *at, i64 *types, i64 room, i64 *rest)
 {
     i64 n = 0;
@@ -32,7 +33,7 @@ EXPORT i64 lb_records_chase(const u64 *words, i64 length, int big_endian, i64 fr
     return n;
 }
 
-/* What a step of `SampleLayout` does, at a field of variable position: its number and two operands. */
+/* The kinds of steps of `SampleLayout`, at a field of variable position: a number and two operands. */
 enum step_kind {
     SKIP,      /* a words */
     COUNTED,   /* u64 count, b words, count items of a words */
@@ -69,11 +70,11 @@ static inline i64 taken(const struct step *step, const u64 *place, i64 left, int
 /* Walk the fields of the samples at words `at`: `fixed` words follow the header, then `steps`. `time` and `thread` are
  * words of a sample, 0 for none; without a time that is its place, in bytes.
  *
- * `found` gets: how many samples are damaged, the first of those; of the others the branches, the deepest stack, earliest
- * and latest time, and how many values are in `threads` (room for `samples`): every (pid, tid) at least once. Where `stack` is
- * given, it gets the first word of the branches of each sample, -1 for one that is damaged, and `depths` their number;
- * `heads` gets the header and the fixed words of each sample that is not damaged, as 1 + `fixed` columns of `samples` words.
- * DECLINED for records beyond `count` words and for unknown steps. */
+ * `found` gets: how many samples are damaged, the first of those; of the others the branches, the deepest stack,
+ * earliest and latest time, and how many values are in `threads` (room for `samples`): every (pid, tid) at least once.
+ * `stack`, if given, gets the first word of the branches of each sample, -1 for a damaged sample, and `depths` the
+ * number of branches; `heads` gets the header and the fixed words of each sample that is not damaged, as 1 + `fixed`
+ * columns of `samples` words. DECLINED for records beyond `count` words and for unknown steps. */
 EXPORT int lb_samples_check(const u64 *words, i64 count, int big_endian, const i64 *at, i64 samples, i64 fixed,
                             const struct step *steps, i64 number, i64 time, i64 thread, i64 *found, u64 *threads, i64 *stack,
                             i64 *depths, u64 *heads)

@@ -1,4 +1,4 @@
-"""What the package and its compiled library must agree on: the functions that the library exports.
+"""The contract of the package and its compiled library: the functions that the library exports.
 
 The build (``build.py``, by path and without the package) and the loader both read this file.
 """
@@ -111,9 +111,9 @@ SIGNATURES: dict[str, str] = {
 
 
 def abi(folder: str = os.path.dirname(__file__)) -> int:
-    """The number of the library of these sources: a checksum of them and of this table.
+    """The number of the library of these sources: a checksum of the sources and of this table.
 
-    Nobody has to count it up, and it differs even where only a structure or the meaning of an argument changed.
+    Nobody has to increase the number, and it differs even if only a structure or the meaning of an argument changed.
     """
     number = 0
     for name in sorted(os.listdir(folder)):  # without pathlib, which would have to be imported

@@ -4,14 +4,14 @@
 
 #include <stdlib.h>
 
-/* A list of states; those that were eliminated since are left out when it is read. */
+/* A list of states; a reader of the list leaves out states that were eliminated since. */
 struct list {
     i32 *item;
     i32 count, room;
 };
 
-/* The order of elimination, and for each state the cells that it reads and writes. A cell holds the weight of a transition:
- * the given ones from 1 on, then those that come into being; cell 0 takes what would lead from a state to itself. */
+/* The order of elimination, and for each state the cells that it reads and writes. A cell holds the weight of a
+ * transition: given transitions from 1 on, then new transitions; cell 0 takes transitions from a state to itself. */
 struct elimination {
     i64 states, given, last, cells;
     i64 steps, words, room;

@@ -1,8 +1,8 @@
-/* Sums over equal stacks: rows of a ragged column, with keys, whose values are added up, batch after batch. Of the last
- * values, the lowest or the highest is kept instead.
+/* Sums over equal stacks: rows of a ragged column, with keys, whose values are added up, batch after batch. The last
+ * values are not added: their lowest or highest value is kept.
  *
- * A record has all that is known of a stack, one word each: how many frames it has, its keys, its values, its frames. Records
- * lie one after the other. The table is of where they begin, with a part of the hash; hashes are seeded. */
+ * A record is a stack in words: the number of frames, the keys, the values, the frames. Records lie one after the
+ * other. The table has the beginnings of records, with a part of the hash; hashes are seeded. */
 #include "lastbranch.h"
 
 #include <stdlib.h>

@@ -1,8 +1,9 @@
-/* Branches replayed backwards from the call stack of each sample: which stack there was before each of them.
+/* Branches replayed backwards from the call stack of each sample: the stack before each branch.
  *
- * Stacks are nodes of a tree, each with the address of its last frame. A state is a node, shifted by one bit; the lowest bit
- * says that the stack was lost, and only the last frame is known. What a step does to a state is worked out once, and kept
- * as an event, which counts how often that was asked. Both are found by seeded hashes. */
+ * Stacks are nodes of a tree, each with the address of its last frame. A state is a node, shifted by one bit; the
+ * lowest bit says that the stack was lost, and only the last frame is known. The effect of a step on a state is worked
+ * out once, and kept as an event, which counts the requests for this effect. Nodes and events are found by seeded
+ * hashes. */
 #include "lastbranch.h"
 
 #include <stdlib.h>
@@ -20,7 +21,7 @@ struct unwinder {
     struct node *nodes;
     struct event *events;
     struct index of_node, of_event;
-    u64 number, room, counted, space, seed; /* nodes and room for them, events and room for them */
+    u64 number, room, counted, space, seed; /* nodes, room for nodes; events, room for events */
 };
 
 static inline u64 place_of(const struct unwinder *t, u64 one, u64 other)

@@ -31,7 +31,7 @@ static inline u32 size_of(u64 head, const struct tables *t)
     return kind ? head >> t->shifts[kind] & 0xFFFF : 0;
 }
 
-/* The next buffer before `past` that has words; 0 after the last one. */
+/* The next buffer before `past` that has words; 0 after the last buffer. */
 static int begin(struct lane *lane, const struct buffers *b, i64 *next, i64 past, u16 **lengths, i64 *count, i64 *stop)
 {
     for (; *next < past; ++*next) {
@@ -102,9 +102,9 @@ static int gather(const struct tables *t, const struct buffers *b, i64 buffer, i
 /* Walk buffers of `number` words: buffer i from word first[i] to end[i], with events up to byte limit[i]. `lengths` has
  * `scratch` items. stop[i] is the word where the chain ended, count[i] the number of events.
  *
- * `state`: how many buffers are done; how many events are in the columns, which have `room`; whether any event is shorter
- * than its header or ends after the limit. Where there is no room for the next buffers, a call with larger columns goes on.
- * DECLINED for buffers that are not within the words, two words before their end, or larger than `scratch`. */
+ * `state`: how many buffers are done; how many events are in the columns, which have `room`; whether any event is
+ * shorter than its header or ends after the limit. If there is no room for the next buffers, a call with larger columns
+ * goes on. DECLINED for buffers that are not within the words, two words before their end, or larger than `scratch`. */
 EXPORT int lb_walk_events(const struct tables *t, const u8 *words, i64 number, const i64 *first, const i64 *end,
                           const i64 *limit, i64 buffers, u16 *lengths, i64 scratch, const struct columns *out, i64 room,
                           i64 *count, i64 *stop, i64 *state)
