@@ -66,7 +66,7 @@ _public = lazy_names(__name__, {
 
 
 def _query(profile: Profile, query: str) -> Any:
-    """What `Profile.sql` calls, which cannot import it: SQL is far above the model."""
+    """The work of `Profile.sql`, which cannot import SQL: SQL is far above the model."""
     from .sql import query as answer
 
     return answer(profile, query)

@@ -59,7 +59,7 @@ def ranges(first: Ints, count: Ints, step: int = 1) -> Ints:
 
 
 def offsets_of(count: Array) -> Ints:
-    """Where each range begins and, at the end, how many numbers there are: int64, one more than ``count``."""
+    """The beginning of each range, and last the sum of all sizes: int64, one element more than ``count``."""
     offsets = np.zeros(len(count) + 1, np.int64)
     np.cumsum(count, out=offsets[1:])
     return offsets
@@ -92,7 +92,7 @@ def _taken_by_indices(values: Array, first: Ints, count: Ints, taken: Array) -> 
 
 
 def covered(first: Ints, past: Ints, weight: Array, rows: int) -> Array:
-    """For each of ``rows`` rows, the sum of the ``weight`` of the ranges ``first[i]:past[i]`` that it is in."""
+    """For each of ``rows`` rows, the sum of the ``weight`` of the ranges ``first[i]:past[i]`` that hold the row."""
     steps = np.zeros(rows + 1, weight.dtype)
     np.add.at(steps, first, weight)
     np.subtract.at(steps, past, weight)
@@ -120,7 +120,7 @@ def positions(offsets: Ints) -> Ints:
 def in_groups(read: Callable[[Ints, Ints], NDArray[Any]], first: Ints, count: Ints, near: int) -> NDArray[Any]:
     """The ranges of what ``read(first, past)`` reads, one after the other, in their own order.
 
-    Ranges that overlap, or have at most ``near`` items between them, are read in one.
+    Ranges that overlap, or have at most ``near`` items between them, are read together.
     """
     if not count.any():
         return read(first[:0], first[:0])
@@ -176,7 +176,7 @@ SortKey = Array | Callable[[Ints], Array]
 def lowest_rows(keys: Sequence[SortKey], number: int) -> Ints:
     """The rows with the lowest ``keys``, the first of which counts most and is a column, in order: at most ``number``.
 
-    Only these are sorted, and of the others each key is looked at, or found, where those before it are equal.
+    Only these rows are sorted. A later key of the other rows is computed only if all earlier keys are equal.
     """
     rows, found = np.arange(len(cast("Array", keys[0]))), [np.empty(0, np.int64)]
     for key in keys:
@@ -334,10 +334,10 @@ _HALF = np.uint64(32)
 def group_unordered(
     keys: Sequence[Array], values: Iterable[Array], ops: Sequence[np.ufunc]
 ) -> tuple[list[Array], list[Array]]:
-    """What `group` gives, in no order, in a fraction of its time where there are several keys.
+    """The same as `group`, in no order, in a fraction of the time if there are several keys.
 
-    Numbers are sorted that have a hash of the keys above and the row below. Where two keys have one hash, `group` does
-    it. ``values`` are asked for one after the other, so that not all need be in memory twice.
+    Numbers are sorted that have a hash of the keys above and the row below. If two keys have the same hash, `group`
+    does the work. ``values`` are taken one after the other, so that not all need be in memory twice.
     """
     rows = len(keys[0])
     if not rows:

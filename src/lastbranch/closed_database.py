@@ -1,7 +1,8 @@
 """The only way to DuckDB: a database in memory that reaches the files that it is given, and nothing else.
 
-SQL runs over what others wrote: captures, stores, and the user's own statements. So a database is closed before any of
-it runs: no files, no networks, no variables of this program, no extensions, and no setting that would open it again.
+SQL runs over foreign data (captures, stores) and runs the user's own statements. So a database is closed before any SQL
+runs: no files, no networks, no variables of this program, no extensions, and no setting that would open the database
+again.
 """
 
 from __future__ import annotations
@@ -60,5 +61,5 @@ def text(value: str) -> str:
 
 
 def first_line(error: Exception) -> str:
-    """What DuckDB says is wrong, without the statement that it quotes."""
+    """DuckDB's message, without the quoted statement."""
     return next(filter(None, map(str.strip, str(error).split("\n"))), type(error).__name__)

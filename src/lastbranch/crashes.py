@@ -20,9 +20,9 @@ _PACKAGES = ("numpy", "click", "rich", "zstandard", "capstone", "symbolic", "duc
 
 
 def crash_line(error: BaseException) -> str:
-    """Write a report of ``error`` to a new file; one line for people, which says what it is and where the report lies.
+    """Write a report of ``error`` to a new file; return a line for the user, with the error and the path of the report.
 
-    Never raises: where no report can be written the line says so.
+    Never raises: if no report can be written, the line says so.
     """
     text = "".join(traceback.format_exception(error))
     if os.environ.get("LASTBRANCH_TRACEBACK", "0") != "0":
@@ -42,7 +42,7 @@ def crash_line(error: BaseException) -> str:
 
 
 def _report(text: str) -> str:
-    """What a bug tracker needs: versions, machine, command, traceback. Nothing of the capture's contents."""
+    """The text of a bug report: versions, machine, command, traceback. Nothing of the capture's contents."""
     lines = [
         f"lastbranch {_version('lastbranch')}, an unexpected failure.",
         "This report contains the command line and file names: read it before you publish it.",

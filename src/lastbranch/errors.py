@@ -70,7 +70,7 @@ class UnavailableError(LastbranchError):
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """One place of a file that could not be read and was stepped over.
+    """An unreadable place of a file, which was skipped.
 
     ``offset`` counts bytes of the file, ``lost`` the bytes that were given up (0 where no byte was).
     """

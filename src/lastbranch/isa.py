@@ -2,7 +2,7 @@
 
 Kinds are perf's branch types (`lbr.BRANCH_TYPES`), assigned as Linux does (arch/x86/events/utils.c, perf_event.h): a
 far call, jump or return is a call, jump or return; LOOP and JRCXZ are conditional; IRET is ``eret``. Linux leaves INT
-without a type; here it is ``irq``, so that code is seen to leave the program. XBEGIN is no branch, its abort is.
+without a type; here INT is ``irq``, so that code is seen to leave the program. XBEGIN is no branch, its abort is.
 """
 
 from __future__ import annotations
@@ -107,8 +107,8 @@ _CS_OPT_SYNTAX, _CS_OPT_SYNTAX_ATT = 1, 2
 def _package(arch: Architecture, att: bool) -> Callable[[bytes, int, int], _Disassembled]:
     """`_Engine.disassemble` of the package `capstone`, whichever version it is. Raises `UnavailableError`.
 
-    It imports the tables of 17 architectures, which takes half as long as NumPy. So its library is called here, where
-    the package has it and it is of the known version.
+    The package imports the tables of 17 architectures, which takes half as long as NumPy. So we call its library
+    directly, if the package has a library of the known version.
     """
     try:
         import capstone  # type: ignore[import-untyped]
@@ -211,7 +211,7 @@ class Instructions(NamedTuple):
 
 
 class Decoder:
-    """Decodes for ``arch``, a key of `ARCHITECTURES`; keep it for many calls, in one thread. Nothing is cached.
+    """Decodes for ``arch``, a key of `ARCHITECTURES`; keep a decoder for many calls, in one thread. Nothing is cached.
 
     With ``att`` the texts of x86 are in AT&T's syntax, and of branches only direct jumps have a kind and a target.
 
@@ -245,7 +245,7 @@ class Decoder:
         """All instructions of ``code``, one after the other; ``address`` is that of its first byte. ``few``: decode so
         many at once, for a caller that wants no more; 0: as many as can be.
 
-        Where nothing can be decoded, one byte (x86) or word (AArch64) is an `UNDECODABLE` instruction.
+        A byte (x86) or word (AArch64) that cannot be decoded is an `UNDECODABLE` instruction.
         """
         for decoded in self.texts(code, address, few):
             yield self._instruction(*decoded)
@@ -259,8 +259,8 @@ class Decoder:
     ) -> tuple[Instructions, NDArray[np.int64]]:
         """(the instructions of many pieces of ``code``, int64 number of those of each piece).
 
-        Piece ``i`` is ``code[offsets[i]:offsets[i + 1]]``, whose first byte lies at ``address[i]``. Its instructions
-        are those of `lines` that begin in the first ``span[i]`` bytes.
+        Piece ``i`` is ``code[offsets[i]:offsets[i + 1]]``, whose first byte lies at ``address[i]``. Only instructions
+        that begin in the first ``span[i]`` bytes count; they are the same as by `lines`.
         """
         import numpy as np  # not at the top: recordings start without it
 

@@ -1,4 +1,4 @@
-"""What is imported at first use: public names of packages (PEP 562), and functions of layers above.
+"""Imports at first use: public names of packages (PEP 562), and functions of layers above.
 
 A program pays only for what it uses.
 """
@@ -25,7 +25,7 @@ def lazy_face(package: str, modules: Mapping[str, str]) -> Face:
 
 
 def lazy_names(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
-    """The ``__getattr__`` of ``package``. ``modules`` maps each module in it to the names that it has, separated by
+    """The ``__getattr__`` of ``package``. ``modules`` maps each module of the package to its names, separated by
     spaces; ``open=open_profile`` is public as ``open``. A name is imported once: the package keeps it."""
     origins: dict[str, tuple[str, str]] = {}
     for module, names in modules.items():
@@ -49,11 +49,11 @@ _PROVIDED: dict[str, Callable[..., Any]] = {}
 def provide(name: str, function: Callable[..., Any]) -> None:
     """Let `provided` return ``function``, which does the work of a method that a layer below declares.
 
-    The package does this when it is imported, which is before any module of it: the method works however its object
-    came about, and the layer below imports nothing from above."""
+    The package calls `provide` at its own import, before any of its modules is imported: the method works however its
+    object came about, and the layer below imports nothing from above."""
     _PROVIDED[name] = function
 
 
 def provided(name: str) -> Callable[..., Any]:
-    """What `provide` was given under this name."""
+    """The function that `provide` got under this name."""
     return _PROVIDED[name]

@@ -55,10 +55,10 @@ has none."""
 
 @dataclass(slots=True)
 class RecorderState:
-    """What a recorder last said of itself."""
+    """The last reported state of a recorder."""
 
     engine: str = ""
-    """Empty until it records."""
+    """Empty until the recording begins."""
     why: str = ""
     """Why this engine and no better one."""
     pid: int = 0
@@ -82,8 +82,8 @@ class LiveRecorder(Closing):
     """Records ``target`` (as `recorders.record_file` takes it) into `file`, a perf.data that
     grows, from construction until `stop`. Programs run on after that.
 
-    What is launched reads nothing and writes to the file ``output``. Its recorder is in a process group of its own, so
-    that Ctrl-C at the terminal is the caller's. Make it before there are threads: it forks.
+    A launched program reads nothing and writes to the file ``output``. Its recorder is in a process group of its own,
+    so that Ctrl-C at the terminal is the caller's. Make a recorder before there are threads: making one forks.
 
     Raises `RunError` and `CollectorError` for what no engine can record; later failures are in the `state`.
     """
@@ -271,7 +271,7 @@ class LiveViewer(Closing):
     the recording will be called, and ``browse`` opens the browser. `show` gives it the recording, and its address is
     printed to standard error; `close` ends it. If it fails, ``say`` gets the reason and the recording goes on.
 
-    It is in a process group of its own, so that Ctrl-C at the terminal is the program's and ours.
+    The viewer is in a process group of its own, so that Ctrl-C at the terminal is the program's and ours.
     """
 
     def __init__(self, name: str, browse: bool, say: Callable[[str], None]) -> None:
@@ -399,7 +399,7 @@ class LiveCapture(Closing):
 
     @property
     def profile(self) -> Profile | None:
-        """What is known of the recording; ``None`` before its first samples."""
+        """The profile of the recording so far; ``None`` before its first samples."""
         return self._growing.profile if self._growing is not None and self._counts is not None else None
 
     @property
@@ -425,19 +425,20 @@ class LiveCapture(Closing):
             self._forget()
 
     def turn(self) -> Snapshot | None:
-        """What was counted until now (`RunningCounts.turn`); ``None`` before the first samples."""
+        """A snapshot of the counts until now (`RunningCounts.turn`); ``None`` before the first samples."""
         if self._counts is None:
             return None
         snapshot: Snapshot = self._counts.turn()
         return snapshot
 
     def hold(self) -> None:
-        """What comes until the next `turn` is not seen before that (`RunningCounts.hold`)."""
+        """Hide samples that come from here on until the next `turn` (`RunningCounts.hold`)."""
         if self._counts is not None:
             self._counts.hold()
 
     def hottest_branches(self, limit: int = 0) -> tuple[BranchTable, int]:
-        """Those until the last `turn`, and how many there were in all (`RunningCounts.hottest_branches`)."""
+        """The hottest branches until the last `turn`, and how often all branches were taken
+        (`RunningCounts.hottest_branches`)."""
         found: tuple[BranchTable, int] = self._counts.hottest_branches(limit)
         return found
 
@@ -529,7 +530,8 @@ _PUNCH_HOLE = 0x03
 
 
 def _punch(source: OpenFile, start: int, end: int) -> None:
-    """Free the blocks of a part of the file, which reads as zeros then. Where the file system cannot, they stay."""
+    """Free the blocks of a part of the file, which then reads as zeros. If the file system cannot free blocks, they
+    stay."""
     if sys.platform == "linux":
         arguments = source.fileno(), _PUNCH_HOLE, ctypes.c_long(start), ctypes.c_long(end - start)
         ctypes.CDLL(None).fallocate(*arguments)

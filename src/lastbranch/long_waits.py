@@ -25,9 +25,9 @@ tell: Callable[[str], None] = _nobody
 
 @contextmanager
 def waiting(what: str) -> Iterator[Callable[[str], None]]:
-    """`tell` what the block waits for, where that takes longer than `SECONDS`.
+    """`tell` what the block waits for, if the wait takes longer than `SECONDS`.
 
-    The block calls what it gets when something came, with what it waits for then. Nothing is told twice.
+    The block gets a function and calls it after each arrival, with the text of the next wait. Nothing is told twice.
     """
     times, told, over = 0, set[str](), threading.Event()
 

@@ -85,8 +85,8 @@ def record_file(
     session). A file of that name becomes ``output.old``. ``command_line`` is stored as the command that recorded.
     ``say`` gets lines for the user, and ``progress`` the state of a software recording twice a second; both may be
     called in another process. ``growing`` is called when the recording begins, with the perf.data that it fills, which
-    others may read; not for trace logs. Processes ``left_out`` are not traced where they are of a group: those that
-    look at the recording. On Windows all processes are recorded, by a trace session of the system.
+    others may read; not for trace logs. Processes ``left_out``, which look at the recording, are not traced as members
+    of a group. On Windows all processes are recorded, by a trace session of the system.
 
     Raises `SelectionError` for options that contradict themselves or the engine, `CollectorError` where recording is
     refused or fails, `RunError` where the command cannot be executed.
@@ -135,7 +135,7 @@ _GROUPS = {"container": "container_called", "cgroup": "cgroup_at", "unit": "unit
 def group_called(kind: str, name: str) -> ProcessGroup:
     """The processes of the ``container``, ``cgroup`` or ``unit`` called ``name``.
 
-    Raises `CollectorError` where there is none of that name, with the names that look like it, and where it has no
+    Raises `CollectorError` if there is none of this name (with similar names in the message), or if it has no
     processes."""
     from . import capture
     from .capture.traceable import CollectorError, check_linux
@@ -178,7 +178,7 @@ def _by_engine(
     target: Recordable, options: Options, engine: str, say: Callable[[str], None],
     by_hardware: Callable[[], HardwareSummary], by_software: Callable[[], Summary],
 ) -> Summary | HardwareSummary:  # fmt: skip
-    """Record by the engine that was asked for, or the better one that there is."""
+    """Record by the requested engine, else by the better available engine."""
     from .capture.traceable import check_target
 
     check_target(target)
@@ -256,7 +256,7 @@ def _by_software(
 def _traced(
     target: Recordable, say: Callable[[str], None], left_out: Collection[int] = ()
 ) -> Sequence[str] | int | Targets:
-    """What the software engine traces. Says which processes a group has, and which it never has."""
+    """The targets of the software engine. Says which processes a group has, and which processes a group never has."""
     from .capture import EveryProcess, ProcessGroup, Targets, Without
     from .model.safe_text import counted
 
@@ -286,9 +286,9 @@ def record_growing(
 ) -> Summary | HardwareSummary:  # fmt: skip
     """Record into ``path``, which becomes a perf.data that others may read while it grows; else as `record_file`.
 
-    ``began`` is called when recording begins, with the state of it and the process id of what was launched; the
-    software engine calls it many times a second, in another process. ``stop`` is asked as often: where it is true the
-    recording ends, and the program runs on. What is said in other processes than this one goes through the same
+    ``began`` is called when recording begins, with the recording's state and the process id of the launched program;
+    the software engine calls ``began`` many times a second, in another process. ``stop`` is called as often: if
+    ``stop`` returns true, the recording ends, and the program runs on. Messages of other processes go through the same
     functions. On Linux only.
     """
     from .capture.hardware import collect_hardware

@@ -1,4 +1,4 @@
-"""Threads that start when there is something for them to do."""
+"""Threads that start with their first work."""
 
 from __future__ import annotations
 

@@ -42,15 +42,15 @@ def convert(
     """Write ``captures`` as the file ``output``, which appears when it is complete: a TB5 where its name ends in .tb5,
     else a Windows trace log.
 
-    Files that are in the format of ``output`` already are written anew without loss. Of trace logs that can be several,
-    which become one, and a part: events with ``start <= time < end`` (seconds since the first event) and of the
-    processes ``pids``, with what these events need. Another capture is one and whole. ``compress``: whether buffers of
-    a log are compressed, ``None`` as in the first one. What `check` finds in events that the output will not have is
-    stored in it. The output can be read by nobody who may not read every capture.
+    Files that are in the format of ``output`` already are written anew without loss. Several trace logs can become one
+    log, and a part of a log can be written: events with ``start <= time < end`` (seconds since the first event) and of
+    the processes ``pids``, with all that these events need. Other captures are converted singly and whole.
+    ``compress``: whether buffers of a log are compressed, ``None`` as in the first one. The output stores findings of
+    `check` about events that the output will not have. The output can be read by nobody who may not read every capture.
 
     ``reading`` is what `opening.reading_of` returns, ``stages`` begins each stage that takes long. Raises
     `SelectionError` for a part or several where that cannot be, `FormatError` where nothing can be read, `OSError`
-    where a file cannot be opened or written. What is damaged is left out, and in the result.
+    where a file cannot be opened or written. Damaged parts are left out, and listed in the result.
     """
     paths = [os.fspath(path) for path in ([captures] if isinstance(captures, str | os.PathLike) else captures)]
     stages = stages or no_progress
@@ -89,7 +89,7 @@ def convert(
 
 @contextmanager
 def _as_private_as(paths: Sequence[str]) -> Iterator[None]:
-    """What is made now is as private as the files ``paths``: a session's log, or perf's, has mode 0600."""
+    """Files made meanwhile are as private as the files ``paths``: a session's log, or perf's, has mode 0600."""
     closed = [~os.stat(path).st_mode & 0o066 for path in paths if os.path.isfile(path)]
     before = os.umask(0o077)  # there is no other way to read it
     os.umask(reduce(or_, closed, before))
@@ -104,7 +104,7 @@ def _as_private_as(paths: Sequence[str]) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """What `verify` found in a capture."""
+    """The result of `verify` for a capture."""
 
     records: int
     samples: int
@@ -120,7 +120,7 @@ def verify(
 ) -> Verified:
     """Read everything in the capture at ``path`` (``-``: standard input), and say what is damaged in it.
 
-    The arguments are those of `open` and `convert`, and so is what it raises.
+    Arguments and raised errors are the same as for `open` and `convert`.
     """
     source, stages = open_source(os.fspath(path)), stages or no_progress
     with stages("indexing") as progress:
@@ -155,7 +155,7 @@ def dump(
 
 
 def similar_events(path: _Path, names: Iterable[str], reading: Reading | None = None) -> list[str]:
-    """What events of the capture are called whose names are like one of ``names`` (lower case)."""
+    """The names of the capture's events that are similar to any of ``names`` (lower case)."""
     from difflib import get_close_matches
 
     seen = {cells[_EVENT] for cells in islice(dump(path, reading=reading).cells(TEXT), _FIRST)}
@@ -168,6 +168,6 @@ _EVENT = 4
 
 
 def _names(full: str) -> tuple[str, str, str]:
-    """What events are asked for by: the whole name, that without the provider, and its task."""
+    """The names by which a user can ask for an event: the whole name, the name without its provider, and the task."""
     short = full.partition("/")[2]
     return full, short, short.partition("/")[0]

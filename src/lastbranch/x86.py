@@ -25,7 +25,7 @@ PREFIXES = frozenset(
 
 
 class Opcode:
-    """Opcodes that are told apart here, of one byte but for those that follow `TWO_BYTES`."""
+    """Opcodes that lastbranch tells apart: of one byte, or the byte after `TWO_BYTES`."""
 
     TWO_BYTES = 0x0F
     JCC_SHORT = 0x70
