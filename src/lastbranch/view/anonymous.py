@@ -40,7 +40,7 @@ _LEFT_OUT = "left out: this file is anonymous"
 
 
 class Anonymous:
-    """The hidden names of one file, and what has them: `loaded`, and `cleaned` answers."""
+    """Hides the names of one file, in `loaded` and in `cleaned` answers."""
 
     def __init__(self, loaded: Loaded) -> None:
         self._key = secrets.token_bytes(16)
@@ -59,13 +59,13 @@ class Anonymous:
         return made
 
     def hidden(self, kind: str, name: str) -> str:
-        """What ``name`` is called instead; nothing stays nothing."""
+        """The substitute of ``name``; an empty name stays empty."""
         text = name.encode("utf-8", "surrogateescape")
         return f"{kind}_{hmac.digest(self._key, text, 'sha256').hex()[:_LETTERS]}" if name else ""
 
     def cleaned(self, question: str, answer: Answer) -> Answer:
-        """``answer`` of `loaded` without what is still in it: paths of binaries, hosts of captures that were opened
-        together, and what `check`, which reads the file itself, has seen in it."""
+        """``answer`` of `loaded` without its remaining names: paths of binaries, hosts of captures that were opened
+        together, and details in findings of `check`, which reads the file itself."""
         columns, header = dict(answer.columns), answer.header
         if question == "capture":
             header = {**header, "captures": [{**one, "host": ""} for one in header["captures"]]}
@@ -112,7 +112,7 @@ def _profile(profile: Profile, hide: _Hide) -> Profile:
 def _module(module: Module, hide: _Hide) -> Module:
     if module.kind not in _HASHED:
         return replace(module, build_id=b"")
-    # What Windows knows of a module decides how its addresses count, and a backslash is a part of that.
+    # The format of a module decides how its addresses count, and a backslash marks a module of Windows.
     name = ("\\" if module.is_pe else "") + hide("module", module.name)
     return replace(
         module, name=name, build_id=b"", pdb_guid=None, pdb_age=0, pdb_name="", timestamp=0, checksum=0

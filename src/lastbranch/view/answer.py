@@ -1,4 +1,4 @@
-"""What the viewer gets for a question: facts as JSON, and named columns of numbers and texts."""
+"""The answer to a question of the viewer: facts as JSON, and named columns of numbers and texts."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ Column = Array | Sequence[str]
 
 @dataclass(slots=True)
 class Answer:
-    """``header`` is ready for JSON. ``columns`` may differ in length: those of one table share the name up to the dot,
-    as in ``edges.count``. Numbers have a dtype of `wire.DTYPES`.
+    """``header`` is ready for JSON. ``columns`` may differ in length: columns of one table share the name up to the
+    dot, as in ``edges.count``. Numbers have a dtype of `wire.DTYPES`.
     """
 
     header: dict[str, Any] = field(default_factory=dict)
@@ -36,8 +36,8 @@ def texts(names: Iterable[str | None]) -> list[str]:
 
 
 def counts_of(estimate: Estimate) -> dict[str, Any]:
-    """What an answer says of its counts of branches and instructions: ``basis``, whether they are ``replaced``, whether
-    that was ``refused``, and a ``note``, as the verbs have it."""
+    """The facts in an answer about its counts of branches and instructions: ``basis``, whether counts are ``replaced``,
+    whether replacing was ``refused``, and the same ``note`` as the verbs print."""
     note = visible(estimate.note)
     return {
         "basis": estimate.basis, "replaced": estimate.replaced, "refused": estimate.refused is not None,

@@ -1,4 +1,4 @@
-"""Names of a recording that grows: screens do not wait for those that take long to find, but show them later."""
+"""Names of a growing recording: screens do not wait for names that take long to find, but show such names later."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class BackgroundSymbolizer(Symbolizer):
         return self._tables[module]
 
     def _look(self) -> None:
-        """Look for the functions of all modules that wait for them, of which there is one at least."""
+        """Look for the functions of all waiting modules, at least one."""
         more = True
         while more:
             module = self._waiting[0]

@@ -1,5 +1,5 @@
-"""What the first screen and the frame of all screens are made of, counted in one pass over the samples; of a recording
-that grows, only what is new."""
+"""The counts for the first screen and for the frame of all screens, in one pass over the samples; for a growing
+recording, only over the new samples."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ WEIGHED: tuple[Key, ...] = ("process", "module")
 
 
 class FunctionTables(NamedTuple):
-    """What a pass gives: `analysis.names` by function, with branches; their samples over parts of the time, and the
+    """The result of a pass: `analysis.names` by function, with branches; their samples over parts of the time, and the
     noise of their shares; `analysis.weights_by` `WEIGHED`; `samples_over_time`, `MOMENTS` numbers."""
 
     functions: NameTable
@@ -85,8 +85,8 @@ class FunctionCounts:
 
 
 class GrowingCounts:
-    """The counts of all samples of a recording that grows. Of each state only what it has more than the one before is
-    counted, unless what is known now may have changed where earlier samples belong: then all of it."""
+    """The counts of all samples of a growing recording. Each new state counts only its new samples, unless new facts
+    may have changed where earlier samples belong: then all samples are counted again."""
 
     def __init__(self) -> None:
         self._counts: FunctionCounts | None = None

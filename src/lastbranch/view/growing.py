@@ -1,7 +1,7 @@
-"""A recording that the viewer shows while it grows: indexed on and on, and shown as far as it has come.
+"""A growing recording in the viewer: indexed continuously, and shown up to its present end.
 
-All answers are those to questions about a complete capture of the same bytes. What the first screen shows is counted
-as it comes (`function_counts`); other screens, and filters, have all samples read again.
+All answers are the same as for a complete capture of the same bytes. The counts of the first screen are kept up to date
+(`function_counts`); other screens, and filters, have all samples read again.
 """
 
 from __future__ import annotations
@@ -87,8 +87,8 @@ class GrowingCapture(Closing):
             changed()
 
     def refresh(self) -> bool:
-        """Read on if the file has grown, or names were found. Where it cannot be read as far as it is, that waits for
-        more of it."""
+        """Read on if the file has grown, or names were found. If the present part of the file cannot be read, a later
+        call, with more of the file, tries again."""
         if (self._source.size == self._size and not self._renamed) or self.recording == ENDED:
             return False
         self._renamed = False
@@ -99,8 +99,8 @@ class GrowingCapture(Closing):
         return True
 
     def finish(self, path: str | None) -> None:
-        """The recording has ended: show the complete file at ``path``. Where there is none, or it cannot be opened,
-        what was recorded until now stays."""
+        """The recording has ended: show the complete file at ``path``. If there is no file, or it cannot be opened, the
+        recording until now stays."""
         self._stop()
         done = self.loaded
         try:
@@ -131,7 +131,7 @@ class GrowingCapture(Closing):
                 if not self.is_watched:
                     self._looks.wait()
                 continue
-            # What the answers to the pages take comes after the refresh, and counts as well.
+            # The answers to the pages come after the refresh, and their time counts as well.
             now = time.process_time()
             cpu = now - ran
             least = PAUSE if self.loaded.profile.samples else FIRST_PAUSE
@@ -201,7 +201,7 @@ class GrowingCapture(Closing):
 
 
 def _has_rows_of(before: Profile, now: Profile) -> bool:
-    """Whether names that were found for ``before`` are those of ``now``: to look for them takes longest."""
+    """Whether names found for ``before`` hold for ``now``: looking for names takes longest."""
     pids = [[process.pid for process in one.processes] for one in (before, now)]
     modules = now.modules[: len(before.modules)]
     return pids[1][: len(pids[0])] == pids[0] and modules == before.modules

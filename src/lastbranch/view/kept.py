@@ -1,8 +1,8 @@
 """Answers about large captures, kept in the user's cache: a capture that is opened again is not counted again.
 
-An answer is kept as the bytes that the page gets (`wire`). Its key has what was asked, the digest of the capture and
-the user's options; with it goes the state of all files that it depends on: binaries, debug files, source files, and the
-code of this package. Where one of these differs, or the kept file is damaged, the answer is counted anew.
+An answer is kept as the bytes that the page gets (`wire`). Its key has the question, the digest of the capture and the
+user's options; beside the answer lies the state of all files that it depends on: binaries, debug files, source files,
+and the code of this package. If any of these files differs, or the kept file is damaged, the answer is counted anew.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ _SETTLED = 2_000_000_000
 
 
 def kept_answers(loaded: Loaded, say: Callable[[str], None]) -> KeptAnswers | None:
-    """What is kept of ``loaded``; ``None`` where nothing is to be kept: small captures, several at once, and what has
-    no file of its own. ``say`` gets sentences for the user."""
+    """The kept answers of ``loaded``; ``None`` if no answers are kept: for small captures, several at once, and
+    captures without a file of their own. ``say`` gets sentences for the user."""
     single = len(loaded.paths) == 1 and loaded.before is None and os.path.isfile(loaded.paths[0])
     if not (single and is_large(loaded.profile)):
         return None
@@ -71,7 +71,7 @@ class KeptAnswers:
         return key is not None and os.path.exists(self._cache.path(key, KIND))
 
     def get(self, question: str, parameters: Parameters) -> bytes | None:
-        """The kept answer, if there is one that still holds."""
+        """The kept answer; ``None`` if there is none, or if the kept answer does not hold any more."""
         key = self._key(question, parameters, self._digest(count=self._cache.remembers(self._size())))
         if key is None or not os.path.exists(path := self._cache.path(key, KIND)):
             return None
@@ -104,7 +104,7 @@ class KeptAnswers:
         return [KIND, path, question, sorted(parameters.items()), digest, self._options]
 
     def _facts(self) -> dict[str, Any] | None:
-        """What answers depend on beside their key; ``None`` where that is not known."""
+        """The facts that answers depend on beside their key; ``None`` if not known."""
         names = self._loaded.symbolizer.used()
         if names is None:
             return None
@@ -161,7 +161,7 @@ class KeptAnswers:
 
 
 def _state(path: str) -> list[int]:
-    """What changes whenever the bytes of a file do, times last (ns)."""
+    """Attributes of a file that change whenever its bytes do, times last (ns)."""
     found = os.stat(path)
     return [found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns]
 

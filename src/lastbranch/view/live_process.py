@@ -1,6 +1,7 @@
-"""The process of `lastbranch record --live` that serves the viewer: the recorder does nothing more than without it.
+"""The process of `lastbranch record --live` that serves the viewer: the recorder has no more work than without a
+viewer.
 
-It starts beside the recorder, so that what it imports is there when the program begins.
+The process starts beside the recorder, so that its imports are done when the program begins.
 """
 
 from __future__ import annotations
@@ -97,7 +98,7 @@ def _serve(source: OpenFile, name: str, browse: bool) -> None:
 
 
 def _give_way() -> None:
-    """Lower our priority, once there is a first picture: that of each thread, from which later ones have theirs."""
+    """Lower our priority after the first picture: the priority of each thread, which later threads inherit."""
     for thread in os.listdir("/proc/self/task"):
         with suppress(OSError):  # it has ended
             before = os.getpriority(os.PRIO_PROCESS, int(thread))
@@ -105,7 +106,7 @@ def _give_way() -> None:
 
 
 class _Recorder:
-    """What the recorder's process says on standard input, read in a thread."""
+    """The messages of the recorder's process on standard input, read in a thread."""
 
     def __init__(self) -> None:
         self.path: str | None = None

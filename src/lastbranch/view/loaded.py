@@ -45,7 +45,7 @@ _T = TypeVar("_T")
 
 @dataclass
 class Loaded:
-    """One capture. It answers one question after the other: nothing here is for several threads at once."""
+    """One capture. Ask one question after the other: nothing here is for several threads at once."""
 
     profile: Profile
     symbols: SymbolOptions
@@ -100,7 +100,8 @@ class Loaded:
         return Sources(self.profile, self.source_roots)
 
     def once(self, key: Hashable, make: Callable[[], _T]) -> _T:
-        """What ``make`` made for ``key`` when it was asked last; the newest few are kept."""
+        """The result of ``make`` for ``key``, kept from an earlier call if possible; only the newest few results are
+        kept."""
         if key not in self._kept:
             self._kept[key] = make()
             while len(self._kept) > _KEPT:
@@ -109,7 +110,7 @@ class Loaded:
         return self._kept[key]  # type: ignore[return-value]
 
     def estimate(self, parameters: Parameters) -> Estimate:
-        """What counts are made with, as ``parameters`` ask for it: ``estimate`` is ``executions``, or not there. Raises
+        """The estimate for counts that ``parameters`` ask for: ``estimate`` is ``executions``, or absent. Raises
         `SelectionError` for another, and what `estimate_executions` raises."""
         chosen, asked = self.filter(parameters), parameters.get("estimate") or "observed"
         if asked == "executions":
@@ -151,7 +152,7 @@ class Loaded:
             counts = FunctionCounts(profile, parts, chosen)
             counts.add(profile)
             found = counts.tables(profile, self.namer, estimate)
-        if len(found.functions.branches) == 1:  # of the one event that has them
+        if len(found.functions.branches) == 1:  # only one event has branches
             self.once(("branches", chosen, estimate.replaced), lambda: next(iter(found.functions.branches.values())))
         if chosen is None:
             self.once("weights", lambda: found.weights)
@@ -226,7 +227,7 @@ class Loaded:
 
 
 def _identity(path: str) -> tuple[int, ...] | None:
-    """What a regular file at ``path`` is known by, `None` for anything else."""
+    """The identity of the regular file at ``path``, `None` for anything else."""
     try:
         found = os.stat(path)
     except (OSError, ValueError):

@@ -30,15 +30,15 @@ _MOST_THREADS = 256
 
 
 def pause(cpu: float, held_up: bool, processors: int, least: float = PAUSE) -> float:
-    """Seconds from one look at the file to the next, at ``least``, where that look and the answers since took ``cpu``
-    seconds, and others are ``held_up`` on the ``processors``."""
+    """Seconds from one look at the file to the next, at ``least`` so many; the look and the answers since took ``cpu``
+    seconds, and other programs are ``held_up`` on the ``processors``."""
     share = BUSY_SHARE * processors if held_up else FREE_SHARE
     return min(max(least, cpu / share), _SOON if cpu < _SHORT else LONGEST_PAUSE)
 
 
 def usual(cpu: float, last: float) -> float:
-    """Seconds of CPU of a look, without what it took more than the ``last`` one: the first picture, and a page that
-    goes to another screen, take long once, and the next look need not wait for that."""
+    """Seconds of CPU of a look, at most as many as the ``last`` look took: the first picture, and a page that changes
+    its screen, take long once, and the next look need not wait longer for this reason."""
     return min(cpu, last)
 
 

@@ -1,7 +1,7 @@
 """A first look at a large capture: the same questions about a part of the samples, drawn from all over the file.
 
-Counting all of it takes seconds for each gigabyte. A few batches are enough to say where the time goes; where a format
-can, it reads nothing of what lies between them.
+Counting all of it takes seconds for each gigabyte. A few batches are enough to say where the time goes; if the format
+allows, nothing between the batches is read.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class FirstLook:
         return made
 
     def part(self, stream: SampleStream) -> SampleStream:
-        """Of ``stream``, batches from `_DRAWN` places at equal distances."""
+        """A stream of batches of ``stream``, from `_DRAWN` places at equal distances."""
 
         def drawn(wanted: frozenset[str] | None) -> Iterator[tuple[SampleBatch, int]]:
             assert stream.drawer is not None

@@ -1,4 +1,4 @@
-"""What keeps everybody else out of the viewer: other machines, other users, other pages in the same browser.
+"""Keeps everybody else out of the viewer: other machines, other users, other pages in the same browser.
 
 A request is answered only if it came over loopback, names the address that the server was bound to (which a page of a
 host name that was made to resolve to loopback does not), begins its path with the token that only the opened browser

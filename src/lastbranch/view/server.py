@@ -85,7 +85,7 @@ def application(
 
 
 class _Endpoints:
-    """What the routes of `application` lead to."""
+    """The endpoints of the routes of `application`."""
 
     def __init__(
         self, loaded: Loaded, opened: Callable[[], None], kept: KeptAnswers | None, growing: GrowingCapture | None
@@ -150,9 +150,9 @@ class _Endpoints:
         loaded, first, answers = shown
         if first.is_large and (question in _FRAME or not first.is_for(question)):
             await asyncio.sleep(_GRACE)
-        # Of a recording that grows, the page has an answer already: that about less of it.
+        # For a growing recording the page has an answer already: about an earlier state.
         if first.is_for(question) and (question, parameters) not in answers and loaded.recording != LIVE:
-            with suppress(Exception):  # whatever it is, the answer about all samples will say it
+            with suppress(Exception):  # the answer about all samples will report the failure
                 rank = _PART + (question in _FRAME)
                 yield _framed(b"PART", await self._line.do(lambda: wire.encode(first.ask(question, parameters)), rank))
         done = await self._answered(answers, question, parameters)
@@ -160,7 +160,7 @@ class _Endpoints:
 
 
 async def _states(growing: GrowingCapture) -> AsyncIterator[str]:
-    """Events that say how often the capture was another one and whether it still grows: now, and at each change."""
+    """Events with the number of changes of the capture and whether it still grows: now, and at each change."""
     loop, change, said = asyncio.get_running_loop(), asyncio.Event(), ""
 
     def changed() -> None:
@@ -211,7 +211,7 @@ def _framed(kind: bytes, data: bytes) -> bytes:
 
 
 class _Shown(NamedTuple):
-    """One state of a capture, and the answers about it."""
+    """One state of a capture, and the answers about this state."""
 
     loaded: Loaded
     first: FirstLook
@@ -280,7 +280,7 @@ class _OneByOne:
         self._now: asyncio.Future[bytes] | None = None
 
     async def do(self, work: Callable[[], bytes], rank: int) -> bytes:
-        """What ``work`` gives; of what waits, that of the lowest ``rank`` is done first."""
+        """The result of ``work``; of waiting work, the lowest ``rank`` is done first."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="answers", daemon=True)
             self._thread.start()
@@ -320,7 +320,7 @@ def _unless_cancelled(future: asyncio.Future[bytes], settle: Callable[[Any], Non
 def listen(port: int = 0) -> socket.socket:
     """A socket on loopback; ``port`` 0 is any that is free. Raises `UnavailableError` where the port is taken."""
     listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    if os.name == "posix":  # elsewhere it would let two servers have one port
+    if os.name == "posix":  # elsewhere the option would let two servers share a port
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listening.bind(("127.0.0.1", port))
@@ -401,7 +401,8 @@ def open_browser(address: str) -> Path | None:
     text = f'<!doctype html><meta charset="utf-8"><meta http-equiv="refresh" content="0; url={escape(address)}">'
     with os.fdopen(handle, "w") as file:
         file.write(text + f'<a href="{escape(address)}">lastbranch</a>\n')
-    # A browser may run until it is closed, before `webbrowser` returns: it must be answered meanwhile.
+    # A browser may run until its user closes the window, before `webbrowser` returns: we must answer the browser
+    # meanwhile.
     opened = list[bool]()
     thread = threading.Thread(target=lambda: opened.append(_open(path.as_uri())), name="browser", daemon=True)
     thread.start()

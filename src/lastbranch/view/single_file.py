@@ -52,9 +52,10 @@ def single_file(
 ) -> bytes:  # fmt: skip
     """The page with the answers to all questions under the filters ``parameters``, which are fixed in it.
 
-    At most ``largest`` bytes: the heaviest rows of tables, and the code of the heaviest functions. What cannot be
-    answered is in the file as its reason, for the screen to show. ``source``: the text of source files is a part of
-    it; ``anonymise``: it has no names (`Anonymous`), and no source text either. ``progress`` gets (done, in all).
+    At most ``largest`` bytes: the heaviest rows of tables, and the code of the heaviest functions. For questions
+    without an answer, the file has the reason, which the screen shows. ``source``: the page has the text of source
+    files; ``anonymise``: the page has no names (`Anonymous`), and no source text either. ``progress`` gets (done, in
+    all).
     """
     hidden = Anonymous(loaded) if anonymise else None
     loaded = hidden.loaded if hidden else loaded
@@ -110,7 +111,7 @@ class _Parts:
         self._add(question, more, kind, data)
 
     def add_function(self, place: dict[str, str]) -> bool:
-        """Add the code of a function, unless it is too large: whether it is there now."""
+        """Add the code of a function, unless the code is too large; return whether it was added."""
         kind, data = self._answer("function", place)
         fits = len(data) < self._room
         if fits:

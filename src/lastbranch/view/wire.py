@@ -6,7 +6,7 @@
     ..  columns   one after the other, each padded with zeros to a multiple of 8
 
 All numbers are little-endian. ``kind`` is a dtype of `DTYPES`, or ``text``: ``length + 1`` uint32 offsets into the
-UTF-8 bytes that follow them.
+UTF-8 bytes that follow the offsets.
 """
 
 from __future__ import annotations
