@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Collection, Sequence
+from contextlib import closing
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 from warnings import warn
 
@@ -166,11 +167,10 @@ def named_processes(pids: Sequence[int]) -> ProcessGroup:
 
 def _on_linux(wanted: Wanted) -> Summary | HardwareSummary:
     target, output, options, engine, command_line, say, progress, growing, left_out = wanted
-    grows = growing or (lambda file: None)
     return _by_engine(
         target, options, engine, say,
-        lambda: _by_hardware(target, output, options, command_line, grows),
-        lambda: _by_software(target, output, options, command_line, say, progress, grows, left_out),
+        lambda: _by_hardware(target, output, options, command_line, say, growing),
+        lambda: _by_software(target, output, options, command_line, say, progress, growing, left_out),
     )  # fmt: skip
 
 
@@ -208,12 +208,16 @@ def _by_engine(
 
 def _by_hardware(
     target: Recordable, output: str, options: Options, command_line: Sequence[str],
-    growing: Callable[[IO[bytes]], None],
+    say: Callable[[str], None], growing: Callable[[IO[bytes]], None] | None,
 ) -> HardwareSummary:  # fmt: skip
     from .capture import record_hardware
 
     request = _request(options, command_line)
-    return record_hardware(target, request, output, duration=options.duration, growing=growing)
+
+    def warning(sentence: str) -> None:
+        say(f"warning: {sentence}")
+
+    return record_hardware(target, request, output, duration=options.duration, growing=growing, say=warning)
 
 
 def _request(options: Options, command_line: Sequence[str]) -> Request:
@@ -227,7 +231,7 @@ def _request(options: Options, command_line: Sequence[str]) -> Request:
 
 def _by_software(
     target: Recordable, output: str, options: Options, command_line: Sequence[str],
-    say: Callable[[str], None], progress: Callable[[Summary], None], growing: Callable[[IO[bytes]], None],
+    say: Callable[[str], None], progress: Callable[[Summary], None], growing: Callable[[IO[bytes]], None] | None,
     left_out: Collection[int],
 ) -> Summary:  # fmt: skip
     from .capture import CollectorError
@@ -294,6 +298,7 @@ def record_growing(
     from .capture.hardware import collect_hardware
     from .capture.recording import collect
     from .capture.traceable import CollectorError
+    from .formats.perfdata.record_file import RecordFile
 
     def by_hardware() -> HardwareSummary:
         from .capture import HardwareSummary
@@ -305,7 +310,7 @@ def record_growing(
 
     def by_software() -> Summary:
         _check_software(options)
-        with open(path, "r+b") as file:
+        with closing(RecordFile(os.open(path, os.O_RDWR | os.O_CLOEXEC))) as file:
             done, failure = collect(
                 _traced(target, say), options, file, command_line, lambda sentence: say(f"warning: {sentence}"),
                 lambda summary: began(summary, None), stop=stop,

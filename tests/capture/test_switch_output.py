@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ import pytest
 from capture_tools import FREESTANDING, build, needs_ptrace
 from lastbranch.capture.carried_state import CarriedState
 from lastbranch.capture.options import Summary, SwitchOutput
+from lastbranch.capture.overflow import Overflow
 from lastbranch.capture.software.record_writer import RECORDS, RecordWriter
 from lastbranch.capture.switch_output import Parts, Switcher
 from lastbranch.errors import SelectionError
@@ -159,20 +161,19 @@ def test_the_newest_files_stay(tmp_path: Path) -> None:
     seen = []
 
     def save(part: PartFile, name: str, summary: Summary) -> None:
+        part.file.seek(0)
         seen.append((part.file.read(), summary.bursts, summary.ended))
         part.move(name)
 
     with PartFile(output) as first:
         first.file.write(b"0")
-        first.file.seek(0)
-        parts = Parts(wanted, output, first, save)
-        switcher = Switcher(wanted, output, parts.switcher.connection.dup())
+        parts = Parts(wanted, output, Overflow(first), save, print)
+        switcher = Switcher(wanted, output, parts.switcher.connection.dup(), print)
         parts.start()
         for number in (1, 2, 3):
             counts = {"full": number * 5, "system call": 1}
-            with switcher.next_file(Summary(bursts=number * 10, seconds=number, ended=counts)) as file:
+            with closing(switcher.next_file(Summary(bursts=number * 10, seconds=number, ended=counts))) as file:
                 file.write(b"%d" % number)
-                file.seek(0)
         switcher.connection.close()
         parts.finish(Summary(bursts=37, seconds=4))
     assert seen[:2] == [(b"0", 10, {"full": 5, "system call": 1}), (b"1", 10, {"full": 5})]

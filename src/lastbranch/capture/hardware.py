@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
-from typing import IO
+from typing import IO, NamedTuple
 
 from ..closing import Closing, on_failure
 from ..errors import LastbranchError, UnavailableError
@@ -23,7 +23,7 @@ from ..model.atomic_output import PartFile
 from ..opening import FileSource
 from .foreign_binaries import ForeignBinaries
 from .launch import Interruptions, Launched, held_signals, launch
-from .overflow import FULL
+from .overflow import Overflow, Say, loss_of
 from .perf_events.event_set import (
     PAGES,
     EventRefused,
@@ -43,8 +43,8 @@ from .perf_events.refusals import Attempt, EventUnavailable
 from .perf_events.synthesis import features_of, kernel_records, late_build_ids, process_records, tasks_of
 from .perf_events.syscall import CLOCK
 from .process_groups import ProcessGroup
-from .recording import keep, save
-from .traceable import CollectorError, describe_exec
+from .recording import also, save
+from .traceable import describe_exec
 
 __all__ = [
     "HardwareSummary", "Recording", "Request", "Target", "collect_hardware", "describe_hardware", "negotiated",
@@ -67,6 +67,10 @@ class HardwareSummary:
     """Bytes of records."""
     lost: int | None = 0
     """Records that did not fit a ring; ``None`` where the kernel does not count them."""
+    full: bool = False
+    """Whether it ended because no disk has room for more."""
+    dropped: int = 0
+    """Records for which there was no room."""
     notes: tuple[str, ...] = ()
     """What the kernel or processor did not offer."""
     exit_code: int | None = None
@@ -75,6 +79,16 @@ class HardwareSummary:
     def __str__(self) -> str:
         lost = f", {self.lost} records lost" if self.lost else ""
         return f"{self.size} bytes of records in {self.seconds:.1f} s{lost}"
+
+
+class Elsewhere(NamedTuple):
+    """Where a recording goes on if its disk is full: the last arguments of `PerfFile`."""
+
+    rest: str
+    went_on: Callable[[], None]
+
+
+_NOWHERE = Elsewhere("", lambda: None)
 
 
 def negotiated(request: Request, kernel: Kernel, host: Host, tid: int) -> list[EventSpec]:
@@ -107,10 +121,13 @@ class Recording(Closing):
     """Records into a new file ``path`` from construction (a command: from its exec) until `finish`.
 
     Raises `UnavailableError` with cause and remedy where the kernel refuses, and `SelectionError` for an event or
-    selection that makes no sense; then nothing stays open.
+    selection that makes no sense; then nothing stays open. ``elsewhere``: where it goes on if the disk is full.
     """
 
-    def __init__(self, request: Request, path: str, *, kernel: Kernel | None = None, host: Host | None = None) -> None:
+    def __init__(
+        self, request: Request, path: str, *, kernel: Kernel | None = None, host: Host | None = None,
+        elsewhere: Elsewhere = _NOWHERE,
+    ) -> None:  # fmt: skip
         self._kernel = kernel or Kernel()
         self._host = host or read_host(self._kernel)
         self._request = request
@@ -131,12 +148,12 @@ class Recording(Closing):
         """How many ids of each event the beginning of the file names."""
         try:
             with on_failure(self.close):
-                self._begin(path, attach)
+                self._begin(path, attach, elsewhere)
         except EventRefused as no:
             why = _explained(no.error, no.spec, self._specs, request, self._kernel, self._host)
             raise why from no.error
 
-    def _begin(self, path: str, attach: bool) -> None:
+    def _begin(self, path: str, attach: bool, elsewhere: Elsewhere) -> None:
         target, early, pids = self._request.target, list[bytes](), [self._request.target.pid]
         if target.group is not None:
             self._group = GroupEvents(self._set, self._specs, target.group)
@@ -146,7 +163,7 @@ class Recording(Closing):
         else:
             self._set.open_thread(target.pid)
         self._ids = [len(spec.ids) for spec in self._specs]
-        self._file = PerfFile(path, self._described())
+        self._file = PerfFile(path, self._described(), *elsewhere)
         for part in (*self._before(pids), *early):
             self._file.write(self._arrived(part))
         self._file.flush()
@@ -192,7 +209,12 @@ class Recording(Closing):
         if time.monotonic() >= self._next_look:
             self._next_look = time.monotonic() + _LOOK
             self._note_losses()
-        return more
+        return more and not self.full
+
+    @property
+    def full(self) -> bool:
+        """Whether no disk has room for more."""
+        return self._file is not None and self._file.full
 
     def _join(self, group: GroupEvents) -> None:
         """Open the events on processes that have joined the group."""
@@ -241,13 +263,15 @@ class Recording(Closing):
             recorded = FileSource(self._file.path)
             late = late_build_ids(self._kernel, format_of(recorded).open(recorded).modules)
             features |= {"BUILD_ID": features.get("BUILD_ID", b"") + late} if late else {}
-        size = self._file.size
-        self._file.finish(features)
-        self._file = None
+        file, self._file = self._file, None
+        file.finish(features, self._side_records().lost)
         self.close()
         self._notes += [extra.loss for p in self._specs for extra in p.dropped]
         self._notes += self._group.refused if self._group else []
-        return HardwareSummary(size=size, lost=lost if counted else None, notes=tuple(dict.fromkeys(self._notes)))
+        return HardwareSummary(
+            size=file.size, lost=lost if counted else None, full=file.full, dropped=file.dropped,
+            notes=tuple(dict.fromkeys(self._notes)),
+        )  # fmt: skip
 
     def close(self) -> None:
         """Close everything; a file that `finish` did not complete stays incomplete."""
@@ -268,35 +292,36 @@ _TICK = 0.1
 
 def record_hardware(
     target: Sequence[str] | int | ProcessGroup | None, wanted: Request, output: str, *, duration: float | None = None,
-    kernel: Kernel | None = None, growing: Callable[[IO[bytes]], None] = lambda file: None,
+    kernel: Kernel | None = None, growing: Callable[[IO[bytes]], None] | None = None, say: Say = lambda said: None,
 ) -> HardwareSummary:  # fmt: skip
     """Record ``target``, a command, a process id, a group or ``None`` for the whole system, into ``output``.
 
     ``wanted`` says what; its target is filled in here. The recording ends with the command or the process, after
-    ``duration`` seconds, or by a signal: for a command the second one, as the first is the program's. ``growing`` is
-    called at the beginning of the recording, with the growing perf.data.
+    ``duration`` seconds, or by a signal: for a command the second one, as the first is the program's.
+    ``growing`` is called when it begins, with the perf.data that it fills, ``say`` where that goes on elsewhere.
 
     Raises `UnavailableError` where the kernel refuses (nothing has been executed then), `SelectionError` for an event
     or a selection that makes no sense, `RunError` where the command cannot be executed.
     """
     with held_signals(), PartFile(output) as spill:
-        try:
-            summary = collect_hardware(
-                target, wanted, spill.path, duration=duration, kernel=kernel, began=lambda pid: growing(spill.file)
-            )
-        except OSError as error:
-            if error.errno not in FULL:
-                raise
-            said = f"the recording cannot be written: {error.strerror}; it ended there"
-            raise CollectorError(said, hint=keep(spill, output)) from error
-        save(spill, output, lambda profile: describe_hardware(profile, summary))
+        overflow = Overflow(spill)
+        summary = collect_hardware(
+            target, wanted, spill.path, duration=duration, kernel=kernel,
+            began=lambda pid: growing(spill.file) if growing is not None else None,
+            elsewhere=Elsewhere(overflow.rest, overflow.tells(say, growing is not None)),
+        )  # fmt: skip
+        failure = loss_of(summary.dropped) if summary.full else None
+        with also(failure), overflow.whole(output) as whole:
+            save(whole, output, lambda profile: describe_hardware(profile, summary))
+        if failure is not None:
+            raise failure
         return summary
 
 
 def collect_hardware(
     target: Sequence[str] | int | ProcessGroup | None, wanted: Request, path: str, *, duration: float | None = None,
     kernel: Kernel | None = None, began: Callable[[int | None], None] = lambda pid: None,
-    stop: Callable[[], bool] = lambda: False,
+    stop: Callable[[], bool] = lambda: False, elsewhere: Elsewhere = _NOWHERE,
 ) -> HardwareSummary:  # fmt: skip
     """`record_hardware` into ``path``, which becomes a perf.data and grows while it is recorded.
 
@@ -313,7 +338,7 @@ def collect_hardware(
             child = launch(target, unblocked, traced=False)
             request = replace(wanted, target=Target(child.pid, before_exec=True))
         with on_failure(child.abandon) if child else nullcontext():
-            recording = Recording(request, path, kernel=kernel)
+            recording = Recording(request, path, kernel=kernel, elsewhere=elsewhere)
         foreign = ForeignBinaries()
         for pid in (
             target.members() if isinstance(target, ProcessGroup) else [target] if isinstance(target, int) else ()
@@ -341,7 +366,7 @@ def _until_over(
             break
         more = recording.drain(_TICK)
         seconds = time.monotonic() - began
-    if child and code is None and not stopped:
+    if child and code is None and not stopped and not recording.full:
         code = child.exit_code()  # its tasks have ended, and it is about to
     return replace(recording.finish(), seconds=seconds, exit_code=code)
 

@@ -1,69 +1,105 @@
 """A recording whose disk fills goes on in the folder for temporary files, and the two pieces become one in the end.
 
-Records are a stream of bytes, and a record may begin in one file and end in the other: the concatenated pieces are the
-recording, to the byte. So nothing is lost until both places are full.
+`RecordFile` writes both: nothing is lost until both places are full, the latter up to the room that the whole takes.
 """
 
 from __future__ import annotations
 
-import errno
 import io
 import os
 import tempfile
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
-from typing import IO, TYPE_CHECKING
+from typing import IO
 
-from ..model.atomic_output import PartFile, unused_name
+from ..formats.perfdata.record_file import RecordFile
+from ..model.atomic_output import FULL, OutputError, PartFile, unused_name
+from ..model.safe_text import counted
+from .traceable import CollectorError
 
-if TYPE_CHECKING:
-    from _typeshed import ReadableBuffer
+__all__ = ["Overflow", "Say", "copy_whole", "loss_of"]
 
-__all__ = ["FULL", "Overflow", "copy_whole"]
-
-FULL = (errno.EFBIG, errno.ENOSPC, errno.EDQUOT)
-"""What says that a disk, a quota or a file is full."""
+Say = Callable[[str], None]
 _COPIED = 1 << 20
 
 
 class Overflow:
-    """The place for the rest of ``spill`` if its disk is full. The collector writes (`writer`), its parent `join`s."""
+    """Where the rest of ``spill`` goes if its disk is full, ``rest``. The collector writes (`writer`), its parent
+    `join`s."""
 
-    def __init__(self, spill: PartFile) -> None:
-        self._spill = spill
+    def __init__(self, spill: PartFile, rest: str = "") -> None:
+        self.spill = spill
         name = os.path.join(tempfile.gettempdir(), os.path.basename(spill.final))
-        self.rest = f"{unused_name(name, 'rest')}.data"
+        self.rest = rest or f"{unused_name(name, 'rest')}.data"
         """The file of the rest, if there is one."""
 
-    def writer(self) -> IO[bytes]:
-        """A new file object that writes to the spill, and then to the rest."""
-        return io.BufferedWriter(_Overflowing(os.dup(self._spill.file.fileno()), self.rest))
+    @classmethod
+    def of_new_file(cls, output: str) -> Overflow:
+        """That of a new part of ``output``: in the folder for temporary files, if there is no room beside that."""
+        try:
+            return cls(PartFile(output))
+        except OutputError as error:
+            if error.errno not in FULL:
+                raise
+            return cls(PartFile(os.path.join(tempfile.gettempdir(), os.path.basename(output))))
 
-    def join(self) -> tuple[PartFile, str]:
-        """The whole recording, and what the user has to know about it; nothing: its disk was not full.
+    @property
+    def size(self) -> int:
+        """Bytes of both pieces."""
+        rest = os.path.getsize(self.rest) if os.path.exists(self.rest) else 0
+        return os.fstat(self.spill.file.fileno()).st_size + rest
+
+    def writer(self, went_on: Callable[[], None] = lambda: None) -> RecordFile:
+        """A new file object that writes to the spill, and then to the rest; ``went_on``: see `RecordFile`."""
+        return RecordFile(os.dup(self.spill.file.fileno()), self.rest, went_on)
+
+    def tells(self, say: Say, watched: bool) -> Callable[[], None]:
+        """What ``went_on`` may be: it says so at once. ``watched``: somebody looks at the spill while it grows."""
+        still = "; what you look at stands still until it is complete" if watched else ""
+        where = os.path.dirname(self.rest)
+        return lambda: say(f"the disk of {self.spill.final} is full: the recording goes on in {where}{still}")
+
+    def whole(self, output: str) -> PartFile:
+        """`join`, with `CollectorError` of ``output``."""
+        try:
+            return self.join()
+        except OSError as error:
+            raise CollectorError(f"{output} cannot be written: {error.strerror}") from error
+
+    def join(self) -> PartFile:
+        """The whole recording.
 
         Raises `OSError` where there is no room to join the pieces: both are kept then, and the error says where.
         """
         if not os.path.exists(self.rest):
-            return self._spill, ""
+            return self.spill
         try:
             with ExitStack() as undo, open(self.rest, "rb") as rest:
                 whole = undo.enter_context(PartFile(self.rest.removesuffix(".data"), mode=0o600))
-                self._spill.file.seek(0)
-                for piece in (self._spill.file, rest):
+                self.spill.file.seek(0)
+                for piece in (self.spill.file, rest):
                     copy_whole(piece, whole.file)
                 undo.pop_all()
         except BaseException as error:
-            begin = f"{unused_name(self._spill.final, 'unsaved')}.data"
+            begin = f"{unused_name(self.spill.final, 'unsaved')}.data"
             with suppress(OSError):
-                self._spill.move(begin)
+                self.spill.move(begin)
             if isinstance(error, OSError):
                 said = f"no room to join its pieces: `cat {begin} {self.rest} > NAME.data` does"
                 raise OSError(error.errno, f"{error.strerror}, {said}") from error
             raise
         os.unlink(self.rest)
-        self._spill.discard()  # its disk has that room again
-        where = os.path.dirname(self.rest)
-        return whole, f"the disk of {self._spill.final} was full: the recording went on in {where}, nothing is lost"
+        self.spill.discard()  # its disk has that room again
+        return whole
+
+
+def loss_of(dropped: int) -> CollectorError:
+    """What ends a recording that found no room, with ``dropped`` records that are not in its file."""
+    lost = f", {counted(dropped, 'record')} of its end {'is' if dropped == 1 else 'are'} lost" if dropped else ""
+    return CollectorError(
+        f"the recording ended early: no disk has room for more{lost}",
+        hint="free some space, or write elsewhere with -o",
+    )
 
 
 def copy_whole(source: IO[bytes], to: io.FileIO) -> None:
@@ -72,35 +108,3 @@ def copy_whole(source: IO[bytes], to: io.FileIO) -> None:
         left = memoryview(piece)
         while left:
             left = left[to.write(left) :]
-
-
-class _Overflowing(io.RawIOBase):
-    """Writes to a descriptor, which it closes, and from when that is full on to a new file at ``rest``."""
-
-    def __init__(self, descriptor: int, rest: str) -> None:
-        self._descriptor, self._rest, self._went_on = descriptor, rest, False
-
-    def writable(self) -> bool:
-        return True
-
-    def fileno(self) -> int:
-        return self._descriptor
-
-    def write(self, data: ReadableBuffer, /) -> int:
-        try:
-            return os.write(self._descriptor, data)
-        except OSError as error:
-            if error.errno not in FULL or self._went_on:
-                raise
-            try:
-                rest = os.open(self._rest, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-            except OSError:
-                raise error from None  # there is no other place
-        os.close(self._descriptor)
-        self._descriptor, self._went_on = rest, True
-        return os.write(rest, data)
-
-    def close(self) -> None:
-        if not self.closed:
-            os.close(self._descriptor)
-        super().close()

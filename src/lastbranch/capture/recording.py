@@ -14,16 +14,17 @@ import select
 import shutil
 import signal
 import threading
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager, nullcontext, suppress
 from dataclasses import asdict, replace
 from typing import IO, TYPE_CHECKING, NoReturn
 
 from ..errors import LastbranchError
-from ..model.atomic_output import PartFile, PartFolder, keep_old, unused_name
+from ..formats.perfdata.record_file import Sink
+from ..model.atomic_output import FULL, PartFile, PartFolder, keep_old, unused_name
 from .launch import Repeats, end_with_parent, held_signals, interruptible, received
 from .options import Options, Summary, SwitchOutput, Targets
-from .overflow import FULL, Overflow, copy_whole
+from .overflow import Overflow, Say, copy_whole
 from .procfs import spare_processor
 from .switch_output import Parts, Switcher
 from .traceable import CollectorError, RunError
@@ -31,9 +32,8 @@ from .traceable import CollectorError, RunError
 if TYPE_CHECKING:
     from ..model import Profile
 
-__all__ = ["collect", "describe", "keep", "notes_of", "record", "save"]
+__all__ = ["also", "collect", "describe", "keep", "notes_of", "record", "save"]
 
-Say = Callable[[str], None]
 _EMPTY = 4096
 """Bytes, roughly, of records without any sample."""
 _COPIED = 1 << 20
@@ -43,7 +43,7 @@ _NOT_RUN = (126, 127)
 def record(
     target: Sequence[str] | int | Targets, options: Options, output: str, command: Sequence[str], say: Say,
     progress: Callable[[Summary], None] = lambda summary: None,
-    growing: Callable[[IO[bytes]], None] = lambda file: None,
+    growing: Callable[[IO[bytes]], None] | None = None,
 ) -> Summary:  # fmt: skip
     """Record ``target``, a command, a process id or `Targets`, into the file ``output``; an existing one becomes
     ``output.old``.
@@ -59,27 +59,29 @@ def record(
         if options.switch is not None:
             return _record_parts(target, options, options.switch, output, command, say, progress, spill)
         overflow = Overflow(spill)
-        with overflow.writer() as file:
+        with closing(overflow.writer(overflow.tells(say, growing is not None))) as file:
             summary, failure = collect(
-                target, options, file, command, say, progress, running=lambda pid: growing(spill.file),
+                target, options, file, command, say, progress,
+                running=lambda pid: growing(spill.file) if growing is not None else None,
                 converts=not output.endswith(".data"),
             )  # fmt: skip
-        if failure is None or os.fstat(spill.file.fileno()).st_size > _EMPTY:
-            whole, note = _joined(overflow, output)
-            with whole:
-                if note:
-                    say(note)
+        if failure is None or overflow.size > _EMPTY:
+            with also(failure), overflow.whole(output) as whole:
                 save(whole, output, lambda profile: describe(profile, options, summary))
         if failure is not None:
             raise failure
         return summary
 
 
-def _joined(overflow: Overflow, output: str) -> tuple[PartFile, str]:
+@contextmanager
+def also(failure: LastbranchError | None) -> Iterator[None]:
+    """Have an error of what is inside say that ``failure`` was before it, if there was one."""
     try:
-        return overflow.join()
-    except OSError as error:
-        raise CollectorError(f"{output} cannot be written: {error.strerror}") from error
+        yield
+    except CollectorError as error:
+        if failure is None:
+            raise
+        raise CollectorError(f"{failure}; {error}", hint=error.hint) from error
 
 
 def _record_parts(
@@ -91,8 +93,9 @@ def _record_parts(
     def store(part: PartFile, name: str, summary: Summary) -> None:
         save(part, name, lambda profile: describe(profile, options, summary), interrupts=False)
 
-    parts = Parts(switch, output, first, store)
-    with open(os.dup(first.file.fileno()), "r+b") as file:
+    begun = Overflow(first)
+    parts = Parts(switch, output, begun, store, say)
+    with closing(begun.writer(begun.tells(say, watched=False))) as file:
         summary, failure = collect(
             target, options, file, command, say, progress, running=lambda pid: parts.start(), switcher=parts.switcher
         )
@@ -103,7 +106,7 @@ def _record_parts(
 
 
 def collect(
-    target: Sequence[str] | int | Targets, options: Options, file: IO[bytes], command: Sequence[str], say: Say,
+    target: Sequence[str] | int | Targets, options: Options, file: Sink, command: Sequence[str], say: Say,
     progress: Callable[[Summary], None], running: Callable[[int], None] = lambda pid: None,
     stop: Callable[[], bool] = lambda: False, *, converts: bool = False, switcher: Switcher | None = None,
 ) -> tuple[Summary, LastbranchError | None]:  # fmt: skip
@@ -162,7 +165,7 @@ def collect(
     return done, CollectorError(done.error, hint=done.hint or None)
 
 
-def _collect(run: Callable[[Summary], None], file: IO[bytes], pipe: int) -> NoReturn:
+def _collect(run: Callable[[Summary], None], file: Sink, pipe: int) -> NoReturn:
     """Be the collector: ``run``, write the summary to ``pipe``, and end."""
     summary = Summary()
     try:
@@ -180,8 +183,7 @@ def _collect(run: Callable[[Summary], None], file: IO[bytes], pipe: int) -> NoRe
         summary.status = CollectorError.exit_code
     finally:
         with suppress(OSError):
-            if not file.closed:  # the recording went on in another
-                file.flush()
+            file.close()
         with suppress(OSError):
             os.write(pipe, json.dumps(asdict(summary)).encode())
         os._exit(0)

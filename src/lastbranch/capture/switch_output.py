@@ -14,11 +14,12 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
-from typing import IO
 
 from ..errors import LastbranchError
+from ..formats.perfdata.record_file import RecordFile
 from ..model.atomic_output import PartFile
 from .options import Summary, SwitchOutput
+from .overflow import Overflow, Say
 
 __all__ = ["Parts", "Switcher"]
 
@@ -35,8 +36,8 @@ def _stamp() -> str:
 class Switcher:
     """The collector's side: knows when a file is full."""
 
-    def __init__(self, wanted: SwitchOutput, output: str, connection: socket.socket) -> None:
-        self._wanted, self._output, self.connection = wanted, output, connection
+    def __init__(self, wanted: SwitchOutput, output: str, connection: socket.socket, say: Say) -> None:
+        self._wanted, self._output, self.connection, self._say = wanted, output, connection, say
         self._since = time.monotonic()
 
     def due(self, size: int) -> bool:
@@ -45,13 +46,15 @@ class Switcher:
             return size >= self._wanted.size
         return size > 0 and time.monotonic() - self._since >= self._wanted.seconds
 
-    def next_file(self, summary: Summary) -> IO[bytes]:
+    def next_file(self, summary: Summary) -> RecordFile:
         """A new file; that before is complete, and ``summary`` is that of the recording until now. Raises `OSError`."""
-        part = PartFile(self._output)
-        message = json.dumps({"path": part.path, "stamp": _stamp(), "summary": asdict(summary)}).encode()
+        overflow = Overflow.of_new_file(self._output)
+        part = overflow.spill
+        said = {"path": part.path, "rest": overflow.rest, "stamp": _stamp(), "summary": asdict(summary)}
+        message = json.dumps(said).encode()
         socket.send_fds(self.connection, [message], [part.file.fileno()])
         self._since = time.monotonic()
-        return open(os.dup(part.file.fileno()), "r+b")
+        return overflow.writer(overflow.tells(self._say, watched=False))
 
 
 class Parts:
@@ -61,15 +64,17 @@ class Parts:
     """
 
     def __init__(
-        self, wanted: SwitchOutput, output: str, first: PartFile, save: Callable[[PartFile, str, Summary], None]
-    ) -> None:
+        self, wanted: SwitchOutput, output: str, first: Overflow, save: Callable[[PartFile, str, Summary], None],
+        say: Say,
+    ) -> None:  # fmt: skip
         self._wanted, self._output, self._current, self._save = wanted, output, first, save
+        self._say = say
         self._before: Summary | None = None
         self._stamp = 0
         """That of the newest name."""
         self._ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._theirs = theirs
-        self.switcher = Switcher(wanted, output, theirs)
+        self.switcher = Switcher(wanted, output, theirs, say)
         self.names: list[str] = []
         """Of the files that were stored, and are there still."""
         self.failed: LastbranchError | None = None
@@ -85,7 +90,7 @@ class Parts:
         most ``least`` bytes. Raises what went wrong with the first that failed."""
         self._thread.join()
         self._ours.close()
-        if self.names or os.fstat(self._current.file.fileno()).st_size > least:
+        if self._current.size > (0 if self.names else least):
             self._store(_stamp(), summary)
         if self.failed is not None:
             raise self.failed
@@ -97,7 +102,7 @@ class Parts:
                 return
             said = json.loads(message)
             self._store(said["stamp"], Summary(**said["summary"]))
-            self._current = PartFile.adopted(self._output, said["path"], files[0])
+            self._current = Overflow(PartFile.adopted(self._output, said["path"], files[0]), said["rest"])
 
     def _store(self, stamp: str, summary: Summary) -> None:
         root, ending = os.path.splitext(self._output)
@@ -108,12 +113,16 @@ class Parts:
         part = summary.since(self._before) if self._before is not None and ran_on else summary
         self._before = summary
         try:
-            self._save(self._current, name, part)
+            with self._current.whole(name) as whole:
+                self._save(whole, name, part)
         except LastbranchError as error:
-            self.failed = self.failed or error
+            if self.failed is None:
+                self.failed = error
+            else:  # it may be somewhere else than the first
+                self._say(f"{error}; {error.hint}")
             return
         finally:
-            self._current.discard()
+            self._current.spill.discard()
         self.names.append(name)
         while self._wanted.keep and len(self.names) > self._wanted.keep:
             with suppress(OSError):

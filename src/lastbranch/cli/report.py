@@ -89,7 +89,12 @@ def command(
         if by or found.named:
             table = found.table(limit, source_root)
             print_table(table, form)
-            notes = [*capture.why_empty(profile, table), *([] if by else [f"by function; {_OTHERS}"]), *table.notes]
+            notes = [
+                *capture.why_empty(profile, table),
+                *_losses(profile),
+                *([] if by else [f"by function; {_OTHERS}"]),
+                *table.notes,
+            ]
             return capture.finish(profile, notes + found.name_notes(limit, lines=by not in (None, "function")))
         by = "module"
         why = "by module, because no function has a name; " if len(found.counted) else "by module; "
@@ -99,7 +104,15 @@ def command(
     with capture.reading(profile):
         table = samples_by_key(profile, cast("Key", by), chosen, limit, time_is_said=bool(notes))
     print_table(table, form)
-    return capture.finish(profile, [*capture.why_empty(profile, table), *notes, *table.notes])
+    return capture.finish(profile, [*capture.why_empty(profile, table), *_losses(profile), *notes, *table.notes])
+
+
+def _losses(profile: Profile) -> list[str]:
+    """A note on recorded samples that the capture lacks."""
+    from ..model import counted
+
+    lost = [counted(number, name[:-1]) for name in ("records", "samples") if (number := profile.lost.get(name, 0))]
+    return [f"{' and '.join(lost)} were lost, and are in no row"] if lost else []
 
 
 def _print_mispredictions(
@@ -113,4 +126,4 @@ def _print_mispredictions(
     with capture.reading(profile):
         table = misprediction_costs(names, by, chosen, limit, roots)
     print_table(table, form)
-    return capture.finish(profile, [*capture.why_empty(profile, table), *table.notes])
+    return capture.finish(profile, [*capture.why_empty(profile, table), *_losses(profile), *table.notes])

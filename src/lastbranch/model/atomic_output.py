@@ -31,6 +31,7 @@ if sys.platform != "win32":
     import fcntl
 
 __all__ = [
+    "FULL",
     "NamedFile",
     "OutputError",
     "PartFile",
@@ -46,6 +47,8 @@ __all__ = [
     "writing_file",
 ]
 
+FULL = (errno.EFBIG, errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC))
+"""What says that a disk, a quota or a file is full."""
 _TOKEN = re.compile("[0-9a-f]{16}")
 _PART = ".part-"
 _ABANDONED = 24 * 3600

@@ -135,7 +135,8 @@ FINDINGS = {
         _W, "records or samples were lost",
         "give perf record a larger buffer (-m 16M), fewer samples (-c with a larger number), or less to write "
         "(--no-bpf-event, one event)",
-        lastbranch="record less often: a larger --period, or a smaller --frequency or --duty",
+        lastbranch="record less often: a larger --period, or a smaller --frequency or --duty; if the disk was full, "
+        "free some space, or write elsewhere (-o)",
     ),
     "throttled": Kind(
         _W, "the kernel throttled sampling: some periods have no samples",

@@ -68,7 +68,8 @@ def _about_losses(profile: Profile) -> Iterator[Finding]:
     for name, counters in by_name.items():
         seen = ", ".join(f"{number} {counter}" for counter, number in counters)
         many = name == "lost samples" and sum(n for _, n in counters) * _MANY > profile.samples
-        yield finding(name, f"{seen}; the capture has {profile.samples} samples", Severity.ERROR if many else None)
+        said = f"{seen}; the capture has {profile.samples} samples"
+        yield finding(name, said, Severity.ERROR if many else None, origin=origin_of(profile))
 
 
 def _about_stacks(profile: Profile) -> Iterator[Finding]:

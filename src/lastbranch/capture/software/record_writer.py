@@ -12,11 +12,12 @@ import struct
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 from ...closing import on_failure
 from ...errors import UnavailableError
 from ...formats.perfdata.layout import MISC, RECORD, SAMPLE
+from ...formats.perfdata.record_file import RecordFile, Sink
 from ...formats.perfdata.writer import Described, SideRecords, pipe_begin, pipe_event, pipe_feature, record
 from ...lbr import FLAG_FIELDS
 from ..carried_state import CarriedState
@@ -73,7 +74,7 @@ class RecordWriter:
     """Appends records to ``file`` and keeps none in memory."""
 
     def __init__(
-        self, file: IO[bytes], select: int, period: int, time_period: int, call_graph: str = "none", *,
+        self, file: Sink, select: int, period: int, time_period: int, call_graph: str = "none", *,
         calls: bool = False,
     ) -> None:  # fmt: skip
         """``select``: PERF_SAMPLE_BRANCH_* of the bursts. ``period``: CPU time between bursts, of the time samples
@@ -99,8 +100,25 @@ class RecordWriter:
         self.size += len(records)
         self._file.write(records)
 
-    def switch(self, file: IO[bytes], moment: int) -> None:
+    @property
+    def full(self) -> bool:
+        """Whether no more samples are written: there is no room for them."""
+        return isinstance(self._file, RecordFile) and self._file.full
+
+    @property
+    def dropped(self) -> int:
+        """Records for which there was no room."""
+        return self._file.dropped if isinstance(self._file, RecordFile) else 0
+
+    def end(self) -> None:
+        """Nothing follows in this file. What it lacks is counted in it."""
+        self._file.flush()
+        if isinstance(self._file, RecordFile) and self._file.dropped:
+            self._file.last(RECORDS.lost(self._file.dropped, now()))
+
+    def switch(self, file: Sink, moment: int) -> None:
         """Go on in ``file``. All that happened before ``moment`` is in the one before, which is closed."""
+        self.end()
         self._file.close()
         self._file, self.flush = file, file.flush
         self.write, self.size = file.write, 0

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import IO
 
 from ...errors import UnavailableError
+from ...formats.perfdata.record_file import Sink
 from ...lbr import convert
 from ...lbr.filters import CALL_STACK
 from .. import ptrace
 from ..architectures import HERE
 from ..launch import Interruptions
 from ..options import Options, Summary, Targets
+from ..overflow import loss_of
 from ..perf_events.cpu_times import CpuTimes, Ran
 from ..perf_events.syscall import read_count
 from ..ptrace import ticking
@@ -35,14 +36,15 @@ _SLOWER_HERE = f"no part of the compiled library is for bursts on {HERE.title}: 
 
 
 def record_software(
-    target: Sequence[str] | int | Targets, options: Options, file: IO[bytes], command: Sequence[str],
+    target: Sequence[str] | int | Targets, options: Options, file: Sink, command: Sequence[str],
     unblocked: Iterable[int], summary: Summary, say: Callable[[str], None], progress: Callable[[Summary], None],
     stop: Callable[[], bool] = lambda: False, switcher: Switcher | None = None,
 ) -> None:  # fmt: skip
     """Record a command, a process id or `Targets` (these with a sideband for their group alone) into ``file``
     (perf.data, pipe form), in this process, which must have no other children, one thread, and `SIGNALS` blocked.
     ``summary`` is kept up to date, ``command`` is stored in the file as the command that recorded. The recording ends
-    early where ``stop`` is true, and the program runs on. Raises `UnavailableError` or `RunError`."""
+    early where ``stop`` is true, and the program runs on. Raises `UnavailableError` or `RunError`, and `CollectorError`
+    where it ended because no disk has room for more."""
     check_machine()
     select = convert(options.select, "perf", "msr").value if options.ring is None else options.ring
     launched = not isinstance(target, int | Targets)
@@ -75,7 +77,7 @@ def record_software(
         signals = Interruptions(traced.root if launched else None)
 
         def tick(summary: Summary) -> None:
-            if signals.enough() or stop():
+            if signals.enough() or stop() or out.full:
                 collector.stop()
             out.ran(times.ended())
             progress(summary)
@@ -107,8 +109,10 @@ def record_software(
             times.close()
             bursts.processor.close()
             sideband.close()
-            out.flush()
+            out.end()
         traced.check_end(collector.root_status, signals.last, summary)
+        if out.full:
+            raise loss_of(out.dropped)
 
 
 def _tasks(collector: Collector) -> Iterator[tuple[int, int]]:

@@ -6,12 +6,15 @@ tools/perf/util/header.c of Linux. All is in this machine's byte order, as the k
 
 from __future__ import annotations
 
+import os
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from ...closing import on_failure
 from ..fields import Fields, encode
 from .layout import FEATURES, HEADER, MAGIC, MISC, MMAP2_BUILD_ID, PIPE_HEADER_SIZE, RECORD, RECORD_FIELDS, SAMPLE_ID
+from .record_file import RecordFile
 
 __all__ = [
     "Described", "PerfFile", "SideRecords", "build_id_entry", "clock_data", "event_desc", "number", "numbers",
@@ -82,6 +85,12 @@ class SideRecords:
     def read(self, pid: int, tid: int, value: int, time: int) -> bytes:
         """The count of the event for a thread, where the event has no read_format."""
         return self._record("READ", {"pid": pid, "tid": tid, "values": number(value)}, time)
+
+    def lost(self, count: int, time: int = 0) -> bytes:
+        """Records of the event that are not in the file."""
+        return record(
+            "LOST", encode(RECORD_FIELDS["LOST"], {"id": self.identifier, "lost": count}) + self.trailer(time=time)
+        )
 
     def comm(self, pid: int, tid: int, name: str, time: int = 0, *, exec: bool = False) -> bytes:
         values = {"pid": pid, "tid": tid, "comm": _name(name)}
@@ -170,57 +179,77 @@ class PerfFile:
     """Writes ``path``: header, ids and attributes first, then records as they come.
 
     A file whose recorder died before `finish` has a data section of size 0: readers go on to the end of the file.
+    ``rest``, ``went_on``: where the file goes on if its disk is full (`RecordFile`).
     """
 
-    def __init__(self, path: str, events: Sequence[Described]) -> None:
+    def __init__(
+        self, path: str, events: Sequence[Described], rest: str = "", went_on: Callable[[], None] = lambda: None
+    ) -> None:
         self.path = path
-        self._file = open(path, "wb")  # noqa: SIM115 (closed by `finish` or `close`)
-        self._ids_at = _HEADER_SIZE
         attrs = [e.stored for e in events]
         size = max(map(len, attrs))
-        attrs = [a.ljust(size, b"\0") for a in attrs]
         ids = [struct.pack(f"={len(e.ids)}Q", *e.ids) for e in events]
-        self._attrs = (_HEADER_SIZE + sum(map(len, ids)), len(attrs) * (size + _SECTION.size))
         self._attr_size = size + _SECTION.size
+        self._attrs = (_HEADER_SIZE + sum(map(len, ids)), len(attrs) * self._attr_size)
         self._data = sum(self._attrs)
-        self._file.write(bytes(_HEADER_SIZE))
-        self._file.writelines(ids)
-        at = _HEADER_SIZE
+        parts, at = [self._header(0, ()), *ids], _HEADER_SIZE
         for attr, own in zip(attrs, ids, strict=True):
-            self._file.write(attr + _SECTION.pack(at, len(own)))
+            parts.append(attr.ljust(size, b"\0") + _SECTION.pack(at, len(own)))
             at += len(own)
-        self._header(0, ())
-        self.size = 0
-        """Bytes of records so far."""
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+        self._file = RecordFile(os.open(path, flags, 0o666), rest, went_on)
+        with on_failure(self.close):
+            self._file.write(b"".join(parts))
 
-    def _header(self, size: int, features: Iterable[int]) -> None:
+    def _header(self, size: int, features: Iterable[int]) -> bytes:
         bits = sum(1 << number for number in features)
         words = [bits >> 64 * i & (1 << 64) - 1 for i in range(4)]
-        self._file.seek(0)
         fields = (_HEADER_SIZE, self._attr_size, *self._attrs, self._data, size, 0, 0, *words)
-        self._file.write(MAGIC + struct.pack(f"={len(HEADER)}Q", *fields))
-        self._file.seek(0, 2)
+        return MAGIC + struct.pack(f"={len(HEADER)}Q", *fields)
+
+    @property
+    def size(self) -> int:
+        """Bytes of records in the file."""
+        return self._file.size - self._data
+
+    @property
+    def full(self) -> bool:
+        """Whether no more samples are written: there is no room for them."""
+        return self._file.full
+
+    @property
+    def dropped(self) -> int:
+        """Records for which there was no room."""
+        return self._file.dropped
 
     def write(self, records: bytes) -> None:
         """Append whole records."""
         self._file.write(records)
-        self.size += len(records)
 
     def flush(self) -> None:
         """Let others read what was written."""
         self._file.flush()
 
-    def finish(self, features: Mapping[str, bytes]) -> None:
-        """Complete and close the file. ``features`` are the bodies of header features by name (`FEATURES`)."""
+    def finish(self, features: Mapping[str, bytes], lost: Callable[[int], bytes] = lambda count: b"") -> None:
+        """Complete and close the file. ``features`` are the bodies of header features by name (`FEATURES`); on a full
+        disk there may be no room for them. ``lost``: the record of so many that are not in the file."""
         numbers = sorted((FEATURES.index(name), body) for name, body in features.items())
-        self._header(self.size, ())
-        self._file.flush()  # who reads the growing file must not take what follows for records
-        at = self._data + self.size + len(numbers) * _SECTION.size
-        for _, body in numbers:
-            self._file.write(_SECTION.pack(at, len(body)))
-            at += len(body)
-        self._file.writelines(body for _, body in numbers)
-        self._header(self.size, [number for number, _ in numbers])
+        sizes = [len(body) for _, body in numbers]
+        self._file.flush()
+        self._file.overwrite(
+            0, self._header(self.size, ())
+        )  # readers of the growing file must not go on into what follows
+        self._file.hold(len(sizes) * _SECTION.size + sum(sizes))
+        if self._file.dropped:
+            self._file.last(lost(self._file.dropped))
+        size, at = self.size, self._data + self.size + len(sizes) * _SECTION.size
+        self._file.overwrite(0, self._header(size, ()))
+        sections = []
+        for length in sizes:
+            sections.append(_SECTION.pack(at, length))
+            at += length
+        if self._file.last(b"".join(sections) + b"".join(body for _, body in numbers)):
+            self._file.overwrite(0, self._header(size, [number for number, _ in numbers]))
         self.close()
 
     def close(self) -> None:
