@@ -202,7 +202,7 @@ def part(folder: str, group: str, key: str, data: bytes) -> Part:
 
 
 def merge(folder: str, entries: Sequence[Entry]) -> list[Part]:
-    """What `lastbranch.fleet.spool.merged` does, for parts of JSON."""
+    """Like `lastbranch.fleet.spool.merged`, for parts of JSON."""
     rows, size = {}, 0
     for entry in entries:
         (one,) = entry.parts

@@ -1,7 +1,7 @@
 """Running ahead held against the processor: what a run computes, and what single steps of the same code leave.
 
-`Bench` is a program without a C library: its code and data are written into it from here, so a thousand pieces of code
-cost one process.
+`Bench` is a program without a C library: this module writes code and data into the program, so a thousand pieces of
+code cost one process.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Ahead:
         return WHY[self.run.why]
 
     def bytes(self, address: int, size: int) -> bytes | None:
-        """What the last run left at ``address``; ``None`` for memory that it did not use."""
+        """The memory at ``address`` after the last run; ``None`` for memory that the run did not use."""
         into = ctypes.create_string_buffer(size)
         return into.raw if self._library.lb_ahead_memory(self._ahead, address, into, size) else None
 
@@ -80,7 +80,7 @@ PAGE = 4096
 
 
 def program() -> bytes:
-    """An ELF file with one segment to read, write and execute, at `BASE`; it waits in a loop."""
+    """An ELF file with a segment to read, write and execute, at `BASE`; the program waits in a loop."""
     header = struct.pack("<16sHHIQQQIHHHHHH", b"\x7fELF\2\1\1", 2, 62, 1, BASE + 0x200, 64, 0, 0, 64, 56, 1, 0, 0, 0)
     segment = struct.pack("<IIQQQQQQ", 1, 7, 0, BASE, BASE, 0x1000, SIZE, 0x1000)
     return ((header + segment).ljust(0x200, b"\0") + b"\xeb\xfe").ljust(0x1000, b"\0")
@@ -245,7 +245,8 @@ def branch_differences(ways: list[tuple[int, int]], branches: list[tuple[int, in
 
 @dataclass(slots=True)
 class Outcome:
-    """Of one test: why the run ended, after how many instructions, where, and what differs from the processor."""
+    """The outcome of one test: why the run ended, after how many instructions, where, and differences from the
+    processor."""
 
     why: str
     executed: int
@@ -259,7 +260,8 @@ def compare(
     bench: Bench, ahead: Ahead, code: bytes, values: dict[int, int], data: bytes, state: bytes, *,
     most: int = 400, alone: bool = True, at: int = CODE, data_at: int = DATA, step_all: bool = False,
 ) -> Outcome:  # fmt: skip
-    """Run ``code`` ahead, then in the thread; an end of it stores all state, so that memory tells of all."""
+    """Run ``code`` ahead, then in the thread; added instructions store all state at the end, so that comparing memory
+    compares all."""
     end = vector_moves(bench.lanes, store=True) + x87_moves(store=True)
     bench.write(STATE, state)
     bench.load_vectors()

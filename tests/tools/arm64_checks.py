@@ -1,4 +1,4 @@
-"""What recordings of `arm64_guest.py` must be: real branches without gaps, of programs that do not notice."""
+"""Checks recordings of `arm64_guest.py`: real branches without gaps, of programs that do not notice."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ short: each burst has most of it."""
 def check(
     said: str, files: dict[str, bytes], traces: dict[str, Trace], outputs: dict[str, str], programs: Path
 ) -> Iterator[str]:
-    """What is wrong. ``outputs`` are what the programs print with the rounds that the guest gives them."""
+    """All faults. ``outputs`` has the programs' outputs for the rounds that the guest gives them."""
     for line in re.findall(r"-- engine .*", said):
         if "'ok'" not in line:
             yield line
@@ -79,7 +79,7 @@ def _listing(program: Path) -> str:
 
 
 def _against(truth: Trace, found: list[list[tuple[int, int]]], program: Path, least: float) -> Iterator[str]:
-    """Of branches within the program ``found`` must agree with its trace."""
+    """Faults of branches within the program: ``found`` must agree with the program's trace."""
     retries, first, last = _retries(program), truth.addresses.min(), truth.addresses.max()
     found = [[entry for entry in stack if all(first <= at <= last for at in entry)] for stack in found]
     entries = Counter(entry for stack in found for entry in stack)

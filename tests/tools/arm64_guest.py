@@ -1,4 +1,4 @@
-"""What the virtual machine of ``make arm64`` does: records programs, and sends what was recorded."""
+"""The work of the virtual machine of ``make arm64``: records programs, and sends the recordings."""
 
 from __future__ import annotations
 

@@ -208,7 +208,7 @@ def _header(name: str, mode: int, size: int, number: int) -> bytes:
 
 
 def boot(image: Path, kernel: Path, only: str, *, show: bool) -> tuple[str, dict[str, bytes]]:
-    """What the guest prints, and the files that it sends."""
+    """The output of the guest, and the files that the guest sends."""
     command = [
         "qemu-system-aarch64", "-machine", "virt", "-cpu", "max,pauth-impdef=on", "-smp", "2", "-m", "2G", "-nographic",
         "-nic", "none", "-no-reboot", "-kernel", kernel, "-initrd", image,
@@ -242,7 +242,7 @@ _QEMU = ("qemu-aarch64-static", "-cpu", "max,pauth-impdef=on")
 
 
 def trace(program: Path, rounds: int) -> Trace:
-    """Every instruction that qemu-user executes: to it, each is a block."""
+    """Every instruction that qemu-user executes: with these options each instruction is a block."""
     log = BUILD / f"{program.name}.trace"
     options = ["-singlestep", "-d", "exec,nochain", "-D", log]
     subprocess.run([*_QEMU, *options, program, f"{rounds:06}"], check=True, stdout=subprocess.DEVNULL)
@@ -256,8 +256,8 @@ VECTORS = ROOT / "tests" / "data" / "aarch64_branches.txt"
 
 
 def vectors(program: Path) -> Iterator[str]:
-    """Each branch of ``program`` and where it went, with the registers before it: instruction, its address, address
-    of the next one, x0 to x30, sp, pstate by their indexes in ptrace's; in hex, registers that are 0 left out."""
+    """Each branch of ``program`` and where it went, with the registers before it: instruction, its address, address of
+    the next instruction, x0 to x30, sp, pstate by their indexes in ptrace's; in hex, registers that are 0 left out."""
     log = BUILD / "vectors.trace"
     options = ["-singlestep", "-d", "exec,cpu,nochain", "-D", log]
     subprocess.run([*_QEMU, *options, program, "40"], check=True, stdout=subprocess.DEVNULL)

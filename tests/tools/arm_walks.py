@@ -1,7 +1,7 @@
 """A program for arm64, and random walks through its code: which instructions ran, and every branch with its outcome.
 
 The walk knows nothing of registers: conditional branches go either way. So no machine is needed, and all counts are
-exact. Lines are those that llvm-symbolizer names.
+exact. Lines are from llvm-symbolizer.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class Instruction(NamedTuple):
 
 
 class Branch(NamedTuple):
-    """A branch that ran as instruction number ``at`` of the walk; ``target`` follows it where it was not taken."""
+    """A branch that ran as instruction number ``at`` of the walk; if not taken, ``target`` is the next instruction."""
 
     at: int
     pc: int
@@ -187,8 +187,8 @@ def walk(made: Program, steps: int, seed: int, start: int = 0, called: Sequence[
 
 
 def counted_lines(made: Program, times: Counter[int], branches: Iterable[Branch]) -> dict[str, dict[int, int]]:
-    """Function -> line -> how often the most frequent of its instructions ran, or as often as it made the calls among
-    ``branches`` if that is more; of functions that ran at all. Nothing is inlined."""
+    """Function -> line -> executions of the line's most frequent instruction, or the number of the line's calls among
+    ``branches`` if larger; for functions that ran at all. Nothing is inlined."""
     out: dict[str, dict[int, int]] = {}
     seen = {made.code[at].function for at, n in times.items() if n}
     calls = Counter(made.frames[one.pc][0] for one in branches if one.kind == "call")
@@ -222,7 +222,7 @@ def times_of(pieces: Iterable[list[int]]) -> Counter[int]:
 
 
 def loaded(made: Program, address: int) -> int:
-    """Where it ran: the file is mapped from its beginning."""
+    """The run-time address: the file is mapped from its beginning."""
     return address - (min(made.code) & ~0xFFF) + CODE
 
 

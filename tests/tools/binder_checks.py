@@ -30,7 +30,7 @@ from lastbranch.model import (
 
 
 def batch(rows: list[tuple[int, int, int]], mode: int | list[int] = 2) -> SampleBatch:
-    """A batch of (pid, address, time), in one mode of the processor or one each."""
+    """A batch of (pid, address, time), in one mode of the processor or with a mode for each."""
     pid, ip, time = zip(*rows, strict=True)
     n = len(rows)
     return SampleBatch(

@@ -12,16 +12,17 @@ The rules:
   a child pid that was known before (a reused pid) loses what it had. A fork of a pid by itself is the start
   of a thread and changes nothing. Later changes in one of the two do not show in the other.
 * An exec drops all maps of the pid, its life goes on. An exit changes nothing: samples straggle in after it.
-* Kernel maps belong to no process. One that reaches the upper half (bit 63 set) is cut off below it. Kernel addresses
-  begin at the upper half if any kernel map of the whole history reaches it (or there is none), else at the lowest
-  start of them: a 32-bit kernel, or one with a space of its own.
-* Where the kernel has the upper half, the address alone decides whose maps are asked, the kernel's or the process's.
+* Kernel maps belong to no process. The part of a kernel map below the upper half (bit 63 set) is cut off if the map
+  reaches the upper half. Kernel addresses begin at the upper half if any kernel map of the whole history reaches the
+  upper half (or there is none), else at the lowest start of all kernel maps: a 32-bit kernel, or a kernel with a space
+  of its own.
+* If the kernel has the upper half, the address alone decides whose maps are asked, the kernel's or the process's.
 * Elsewhere the mode of the processor does, which is part of the question. In kernel mode the kernel's maps are asked,
-  in user mode those of the process, in unknown mode those that the address belongs to. Where they do not own the
-  address, and it belongs to the other side, that side is asked.
+  in user mode the maps of the process, in unknown mode the maps of the address's side. If these maps do not own the
+  address, and the address belongs to the other side, the other side's maps are asked.
 * In hypervisor mode nobody owns anything.
 * A guest has maps of its own kernel, by the process that runs it (0: not known), and of its processes. A question in
-  guest mode asks those of the guest of its pid; a pid without one has guest 0, or the only one there is.
+  guest mode asks the maps of the guest of its pid; a pid without a guest has guest 0, or the only guest there is.
 * Lives of a pid are numbered from 0. A fork of a pid that an earlier event has named, in any role, begins the next
   life; the first event that names a pid begins life 0, and so does a question about a pid no event has named yet.
   Questions themselves never make a pid known.
@@ -191,7 +192,7 @@ def kernel_start(events: Sequence[Event], guest: int | None) -> int:
 
 
 def cut(intervals: list[Interval], start: int, end: int) -> list[Interval]:
-    """What is left of the intervals outside [start, end)."""
+    """The rest of the intervals outside [start, end)."""
     if start >= end:
         return list(intervals)
     left = [Interval(one.start, min(one.end, start), one.tag) for one in intervals]
@@ -219,7 +220,7 @@ def bind(events: Sequence[Event], query: Query) -> Answer:
 
 
 class History(NamedTuple):
-    """Events, in the order in which a file would hold them, and questions about them."""
+    """Events, in the order of a file, and questions about the events."""
 
     events: list[Event]
     queries: list[Query]
@@ -235,7 +236,7 @@ HALVES = (KERNEL_HALF, 12, 4)
 
 @st.composite
 def _range(draw: st.DrawFn, base: int) -> tuple[int, int]:
-    """A small range above base; now and then an empty one, and now and then one that reaches up to the end."""
+    """A small range above base; now and then an empty range, or a range that reaches up to the end."""
     first, last = sorted((draw(PAGES), draw(PAGES)))
     if draw(st.integers(0, 30)) == 0:
         return base + first, base + (KERNEL_HALF if base in (0, KERNEL_HALF) else 1 << 20)

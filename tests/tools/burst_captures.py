@@ -27,7 +27,8 @@ Burst = list[list[tuple[int, int]]]
 
 
 def walks(number: int, seed: int, *, most: int = 24) -> list[Burst]:
-    """Bursts that go through the code by chance: each in its own way, so that those of one are much alike."""
+    """Bursts that go through the code by chance: each in its own way, so that the samples of one burst are much
+    alike."""
     chance, bursts = np.random.default_rng(seed), []
     for _ in range(number):
         skips, loops = chance.beta(0.6, 0.6, 2)

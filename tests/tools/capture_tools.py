@@ -1,4 +1,4 @@
-"""What tests of the collector share: programs to compile, recordings to make, and a complete trace as the truth."""
+"""Shared tools of the collector's tests: programs to compile, recordings to make, and a complete trace as the truth."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def build(folder: Path, name: str, *flags: str) -> Path:
 
 
 def functions(program: Path) -> list[int]:
-    """Where the functions of ``program`` begin, in order, by nm."""
+    """The beginnings of the functions of ``program``, in order, by nm."""
     listed = subprocess.run(["nm", program], check=True, capture_output=True, text=True).stdout
     return sorted(int(words[0], 16) for words in map(str.split, listed.splitlines()) if words[1:2] in (["t"], ["T"]))
 
@@ -104,7 +104,7 @@ class Trace:
         return self._ways[source]
 
     def conditional(self, source: int) -> bool:
-        """Whether it went two ways, one of which is straight on."""
+        """Whether the branch at ``source`` went two ways, including straight on."""
         return self.ways(source) == 2 and self.edge(source, source + self.length[source])
 
     def probability(self, source: int, target: int) -> tuple[float, int]:
@@ -116,7 +116,8 @@ class Trace:
     def windows(self, depth: int, moments: NDArray[np.uint64]) -> Counter[tuple[int, int]]:
         """The weight of each taken edge among the ``depth`` that follow on a moment of the run.
 
-        ``moments`` are addresses at which it was found at times: its executions of each share those found there.
+        ``moments`` are addresses at which the run was found: the executions of an address share the moments found
+        there.
         """
         address, times = np.unique(moments.astype(np.int64), return_counts=True)
         executed, back, count = np.unique(self.addresses, return_inverse=True, return_counts=True)

@@ -84,7 +84,7 @@ def time_limit(seconds: float) -> Iterator[None]:
 
 
 def _terminal(width: int, height: int) -> tuple[int, int]:
-    """Both sides of a terminal of that size: the one where its user is, and the program's."""
+    """Both sides of a terminal of this size: the user's side, and the program's side."""
     pty, fcntl, termios = (pytest.importorskip(name) for name in ("pty", "fcntl", "termios"))
     main, side = pty.openpty()
     fcntl.ioctl(side, termios.TIOCSWINSZ, struct.pack("4H", height, width, 0, 0))
@@ -124,8 +124,8 @@ def in_terminal(
 ) -> tuple[int, bytes, str]:
     """(exit code, what the terminal got, standard error) of a program whose standard output is a terminal of that size.
 
-    ``keyboard``: its standard input is the terminal, too, at which nobody types.
-    What a read gets before the program has ended is never taken for the end: it may be a pause.
+    ``keyboard``: its standard input is the terminal, too, at which nobody types. An empty read before the program has
+    ended is never taken for the end: the program may pause.
     """
     main, side = _terminal(width, height)
     shown = b""

@@ -3,11 +3,12 @@ against llvm-profgen.
 
     python tests/tools/compare_kernel.py [--folder build/kernel] [--source /usr/src/linux-source-6.12.tar.xz]
 
-``make kernel`` runs it. It builds a tinyconfig vmlinux with clang-19 and debugging information, which takes five
-minutes, and keeps it. Debian's sources come with ``apt-get install linux-source flex bison libelf-dev bc``.
+``make kernel`` runs this script. The script builds a tinyconfig vmlinux with clang-19 and debugging information, which
+takes five minutes, and keeps the build. Debian's sources come with ``apt-get install linux-source flex bison libelf-dev
+bc``.
 
 The capture is made up: walks over the branches that llvm-objdump lists, through calls and returns, from the module into
-the kernel and back, at addresses that KASLR would give. What was walked is counted as it goes.
+the kernel and back, at addresses that KASLR would give. The walks count every step.
 """
 
 from __future__ import annotations
@@ -131,8 +132,8 @@ def lastbranch(*words: str | Path) -> None:
 
 
 def alike(ours: Path, theirs: Path) -> bool:
-    """Whether all lines are equal, in any order, but that llvm-profgen has more with a count of 0: those of weak
-    functions of the same names, whose code is still there. No more than one in 5,000."""
+    """Whether all lines are equal, in any order. llvm-profgen may have more lines with a count of 0, for weak functions
+    of the same names, whose code is still there. No more than one in 5,000."""
     mine, other = (Counter(path.read_text().splitlines()) for path in (ours, theirs))
     more = other - mine
     print(f"{theirs.name}: {(mine - other).total()} lines differ, and {more.total()} of {other.total()} are only there")

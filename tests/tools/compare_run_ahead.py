@@ -151,7 +151,7 @@ class Traced:
         os.close(self.memory.mem)
 
     def stop(self) -> bool:
-        """Stop it; false if it has ended."""
+        """Stop the program; false if it has ended."""
         try:
             ptrace.interrupt(self.pid)
         except (ptrace.Gone, OSError):
@@ -275,7 +275,7 @@ def random_code(ahead: Ahead, seed: int, seconds: float) -> int:
                 found = compare(
                     bench, ahead, code, generator.values(), generator.data(), generator.state(), alone=alone
                 )
-            except EOFError:  # code of it asked the kernel to end, or took signals with it
+            except EOFError:  # code of the test asked the kernel to end the program, or caused a signal
                 print(f"  seed {seed + tests - 1}: the program has ended")
                 bench = Bench(Path(folder), f"bench{tests}")
                 continue

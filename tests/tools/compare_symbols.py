@@ -4,9 +4,9 @@
     python tests/tools/compare_symbols.py --keep tests/data/symbols.json PROGRAM ...
 
 Function, file, line, column, discriminator and declaration of every frame must be equal; the classes of differences
-that are meant are those of ``symbol_programs.agreed``. Without a program: those that `symbol_programs.PROGRAMS` builds,
-and the Python that runs this. Ends with 1 where anything differs, and says where. ``--keep`` writes what llvm says
-of every address of code, for tests where it is not installed.
+that are meant are those of ``symbol_programs.agreed``. Without a program, the script compares the programs of
+`symbol_programs.PROGRAMS`, and its own Python. Ends with 1 where anything differs, and says where. ``--keep`` writes
+what llvm says of every address of code, for tests where it is not installed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SHOWN = 10
 
 
 def compare(path: Path, most: int, seed: int) -> tuple[int, int]:
-    """(addresses compared, those that differ) of ``path``; differences are printed."""
+    """(number of compared addresses, number of different ones) of ``path``; differences are printed."""
     address = code_addresses(path, most, seed)
     differ = 0
     for part in np.array_split(address, max(1, len(address) // PART)):

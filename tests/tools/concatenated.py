@@ -1,5 +1,5 @@
-"""Captures of one machine one behind the other, as one recording would have written them: what opening them together is
-held against. By the independent reader and writer of perf.data."""
+"""Concatenated captures of a machine, as a single recording would have written them: tests compare captures opened
+together with this file. By the independent reader and writer of perf.data."""
 
 from __future__ import annotations
 

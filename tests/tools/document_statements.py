@@ -1,4 +1,4 @@
-"""What the vendors' five documents state, in our words, and what proves each statement.
+"""The statements of the vendors' five documents, in our words, and the proof of each statement.
 
 A line of tests/data/statements_*.txt is ``place | statement | proof``. A proof is the tests that run it (`FILES` has
 the short names of their files), or a reason: ``refused: why`` for what the library declines, ``not here: why`` for what
@@ -69,7 +69,7 @@ STATEMENTS = [statement for document in DOCUMENTS for statement in _statements(d
 
 
 def counts() -> dict[str, Counter[str]]:
-    """Of each document: how many statements ``work``, are ``refused``, are ``not here``."""
+    """By document: how many statements ``work``, are ``refused``, are ``not here``."""
     found = {key: Counter[str]() for key in DOCUMENTS}
     for statement in STATEMENTS:
         found[statement.document][statement.kind] += 1

@@ -1,6 +1,6 @@
-"""What tests of .etl files share: real files, a walk event by event in plain `struct`, and small made traces.
+"""Shared tools of tests of .etl files: real files, a walk event by event in plain `struct`, and small made traces.
 
-`slow` shares nothing with the reader: it is what walk, writer and verbs are held against.
+`slow` shares nothing with the reader: tests compare walk, writer and verbs with `slow`.
 """
 
 import os

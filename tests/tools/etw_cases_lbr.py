@@ -35,7 +35,7 @@ def _events(*kinds: int) -> object:
 
 @contextmanager
 def _busy() -> Iterator[int]:
-    """A process that computes. Where none can be traced, the case is skipped."""
+    """A process that computes. If no process can be traced, the case is skipped."""
     if not software_source():
         pytest.skip("no process can be traced here, or the processor records branches itself")
     with subprocess.Popen([sys.executable, "-c", _BUSY]) as child:

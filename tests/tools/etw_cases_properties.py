@@ -285,7 +285,7 @@ def the_maximum_is_no_less_than_the_minimum(world: World) -> None:
 
 
 def the_pool_grows_to_the_maximum(world: World) -> None:
-    """What is written faster than it is taken makes the pool grow, to the maximum and no further."""
+    """Events that are written faster than a reader takes them make the pool grow, to the maximum and no further."""
     _, handle, made = world.start(BufferSize=4, MinimumBuffers=1, MaximumBuffers=2 * PROCESSORS + 40)
     provider = world.provider(handle)
 

@@ -1,4 +1,4 @@
-"""A kernel of trace sessions in memory: it keeps what is set, and refuses what a test lets it refuse."""
+"""A kernel of trace sessions in memory: keeps all settings, and refuses the calls that a test tells it to refuse."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every logging mode: what it takes, what the portable kernel does with it, and the code where that is to refuse it.
+"""Every logging mode: its requirements, its effect in the portable kernel, and the error code of refused modes.
 
 ``docs/reference/etw.md`` shows the rows; test_etw_modes.py starts a session with each.
 """
@@ -13,7 +13,7 @@ __all__ = ["MODES", "Mode"]
 
 
 class Mode(NamedTuple):
-    """One bit with what goes with it: other bits, MaximumFileSize, a file (``%`` has its place), and the code."""
+    """One bit and its companions: other bits, MaximumFileSize, a file (with ``%`` if need be), and the error code."""
 
     mode: M
     does: str

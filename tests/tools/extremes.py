@@ -1,4 +1,4 @@
-"""Captures in which one number is as large, as small or as odd as its field lets it be; all else is plain.
+"""Captures in which one number is as large, as small or as odd as its field allows; all else is plain.
 
 `perfdata()` yields (what, bytes): every integer of every record, feature section and attribute of a small capture that
 has one of each, from the declarations of `perfdata_writer`.

@@ -44,7 +44,7 @@ class Attr:
 
 @dataclass(frozen=True)
 class Machine:
-    """What the fake stands for. ``features`` are what the running kernel already knows."""
+    """The machine that the fake stands for. ``features`` are the features that the running kernel already knows."""
 
     vendor: str = "GenuineIntel"
     model: str = "Testing CPU"

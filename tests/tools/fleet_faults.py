@@ -47,8 +47,8 @@ def add_captures(url: str, paths: list[str]) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class Killing:
-    """A `Run` that does the work of another one, during which a process is killed: the first task of each stage kills
-    ``process`` (``None``: the one that does it) when its work is half done, or done and not yet reported."""
+    """A `Run` that does the work of another `Run`, during which a process is killed: the first task of each stage kills
+    ``process`` (``None``: its own process) when its work is half done, or done and not yet reported."""
 
     run: Run
     folder: Path

@@ -160,7 +160,7 @@ _RECORDERS = {
 def rights(count: int, seed: int) -> int:
     """Record set-user-ID, set-group-ID and unreadable programs, and such with file capabilities, as several users.
 
-    Each runs with the rights that it has under ptrace, and not one more; the recording reads; nobody stays behind.
+    Each program runs with exactly its rights under ptrace; the recording reads; no process stays behind.
     """
     if os.geteuid() != 0 or shutil.which("setpriv") is None:
         print("programs with other rights: only root can make them, and setpriv (util-linux) is needed")

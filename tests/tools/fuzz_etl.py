@@ -1,9 +1,9 @@
 """Damaged trace logs by the thousand: ``python tests/tools/fuzz_etl.py --seconds 90 [--first SEED]``.
 
-Each input is made from one number, its seed: a built file, or one of $LASTBRANCH_DATA, with bytes changed, cut, moved
+Each input is made from its seed, a number: a built file, or a file of $LASTBRANCH_DATA, with bytes changed, cut, moved
 or repeated; every other seed is a stream for one of the decompressors. A worker process works through seeds; anything
 but a result or a `LastbranchError` is reported with its seed, so is a case that takes too long or too much memory.
-``--seed N`` runs that one alone in this process, ``--store FILE`` keeps its input.
+``--seed N`` runs only seed N, in this process; ``--store FILE`` keeps its input.
 """
 
 from __future__ import annotations
@@ -62,7 +62,8 @@ NUMBERS = (0, 1, 7, 8, 0x47, 0x48, 0x7F, 0xFF, 0x7FFF, 0xFFFF, 0x7FFFFFFF, 0xFFF
 
 
 def examine(data: bytes, path: str) -> bool:
-    """Everything the package does with a trace; False if it refuses it. What it says must fit together."""
+    """Everything the package does with a trace; False if the package refuses the trace. All results must fit
+    together."""
     source = BytesSource(data, "fuzz.etl")
     try:
         log = TraceLog(source)

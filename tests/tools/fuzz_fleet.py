@@ -4,7 +4,8 @@
 
 Captures are added and compacted while, at random moments, workers, the whole command or the server of the bucket are
 killed, and the disk is full; the same command is run until it ends well. The parts must have the bytes of a run that
-nothing disturbed. What the machine lacks (SeaweedFS for a bucket, root for a small disk) is said and left out.
+nothing disturbed. Rounds that need something missing (SeaweedFS for a bucket, root for a small disk) are left out with
+a message.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ def work(
 
 
 def children(process: subprocess.Popen[str]) -> list[int]:
-    """Of all its threads: each is the parent of what it started."""
+    """The children of all threads of ``process``: a thread is the parent of the processes that it started."""
     lists = Path(f"/proc/{process.pid}/task").glob("*/children")
     found: list[int] = []
     for path in lists:

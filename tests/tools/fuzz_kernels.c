@@ -4,12 +4,12 @@
  *     fuzz_kernels SECONDS|-ROUNDS SEED FOLDER    mutate the files KERNEL.* of FOLDER, for so long or so many rounds each
  *     fuzz_kernels KERNEL FILE                    run one input
  *
- * A kernel has a row in `kernels`: a function that calls it as its Python wrapper does, on the bytes of one input. What
- * the wrapper ensures of its arguments, the function ensures too. Buffers are as large as they are said to be, so that
- * ASan sees each access past their end. An input that fails is written to KERNEL.failed.
+ * A kernel has a row in `kernels`: a function that calls it as its Python wrapper does, on the bytes of one input. The
+ * function ensures all that the wrapper ensures about its arguments. Buffers are as large as they are said to be, so
+ * that ASan sees each access past their end. An input that fails is written to KERNEL.failed.
  *
- * Printed for each kernel is a digest of what it returned: as many rounds from one seed print the same on every platform.
- * make_wheels.py beside this file holds the libraries of other platforms against this machine's that way. */
+ * The program prints a digest of each kernel's results: as many rounds from one seed print the same on every platform.
+ * make_wheels.py beside this file compares the libraries of other platforms with this machine's in this way. */
 #include "lastbranch.h"
 
 #include <stdio.h>

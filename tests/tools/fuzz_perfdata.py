@@ -1,8 +1,8 @@
 """Damaged captures by the thousand: ``python tests/tools/fuzz_perfdata.py --seconds 600``.
 
-Each input is made from one number, its seed: a capture, rewritten in some form, with bytes changed, cut, moved or
-repeated. A worker process with limited memory works through seeds; what is neither read nor refused with a
-`LastbranchError` is reported with its seed, and ``--seed N`` runs that one alone in this process.
+Each input is made from its seed, a number: a capture, rewritten in some form, with bytes changed, cut, moved or
+repeated. A worker process with limited memory works through seeds; an input that is neither read nor refused with a
+`LastbranchError` is reported with its seed, and ``--seed N`` runs only seed N, in this process.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ NUMBERS = (0, 1, 7, 8, 9, 0x7F, 0xFF, 0x7FFF, 0xFFFF, 0x7FFFFFFF, 0xFFFFFFFF, (1
 
 
 def examine(data: bytes) -> Profile | None:
-    """Everything the package does with a capture; ``None`` if it refuses it. What it says must fit together."""
+    """Everything the package does with a capture; ``None`` if the package refuses it. All results must fit together."""
     try:
         profile = bind(read_perfdata(BytesSource(data)))
     except LastbranchError:
@@ -121,7 +121,7 @@ def small_capture() -> Capture:
 
 @cache
 def originals() -> tuple[Capture, ...]:
-    """What is damaged: the small capture, and what there is in ``$LASTBRANCH_DATA``."""
+    """The captures to damage: the small capture, and the captures in ``$LASTBRANCH_DATA``."""
     found = []
     if "LASTBRANCH_DATA" in os.environ:
         root = Path(os.environ["LASTBRANCH_DATA"]) / "perf"
@@ -175,7 +175,7 @@ def damage_once(rng: random.Random, data: bytearray) -> None:
 
 
 def work(first: int, number: int, report: int) -> None:
-    """A worker: names each seed before it begins, so that whoever waits knows where it died."""
+    """A worker: names each seed before its work on the seed, so that the parent knows where a worker died."""
     if sys.platform != "win32":
         import resource
 

@@ -3,12 +3,12 @@
 python tests/tools/fuzz_sessions.py [--seconds 600] [--seed N]
 
 Controllers, providers and daemons are killed or stand still, the disk is full, the log is removed or cut, garbage is
-sent to the daemon, and a hostile writer scribbles over all memory that it shares. After each round: every session that
-is listed can be stopped, its name can be used again, nothing of it is left, what was flushed reads, no provider has
-ended that was not killed; and where the daemon lived, the events offered are those in the file and those counted as
-lost, but for the one that a killed provider may have been writing, and what a liar adds to that. Some rounds run 64
-sessions. Others record all that the system does while a program makes hostile system calls (`hostile_calls`): no
-source of the session ends, and nothing is lost because it could not be written.
+sent to the daemon, and a hostile writer scribbles over all memory that it shares. After each round: every listed
+session can be stopped, its name can be used again, nothing of the session is left, flushed events are readable, only
+killed providers have ended; and if the daemon lived, the offered events are in the file or counted as lost, except the
+event that a killed provider may have been writing, and the false counts of a liar. Some rounds run 64 sessions. Others
+record all that the system does while a program makes hostile system calls (`hostile_calls`): no source of the session
+ends, and nothing is lost because it could not be written.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ _CONTROLLER = """
 
 
 class Round:
-    """One session, its controller and its providers, and what befell them."""
+    """One session, its controller and its providers, and all accidents of the round."""
 
     def __init__(self, sessions: Sessions, chance: random.Random) -> None:
         self.sessions, self.chance = sessions, chance

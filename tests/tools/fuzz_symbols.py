@@ -3,8 +3,8 @@
     python tests/tools/fuzz_symbols.py [--seconds 20] [--seed 1]
 
 Damage is put where it matters: into debugging sections and symbol tables as often as anywhere in the file. One in fifty
-files goes to the worker as well, with each of the other backends: it may fail, but not for a system call that it must
-not make. One in a hundred rounds has a debuginfod server that answers as a hostile one might.
+files goes to the worker as well, with each of the other backends: the worker may fail, but not for a forbidden system
+call. One in a hundred rounds has a hostile debuginfod server.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     python tests/tools/fuzz_tb5.py [--seconds 20] [--seed 1]
 
-Checks are made right again in half of the cases, so that wrong values get past them.
+Checksums are corrected in half of the cases, so that wrong values get past the checks.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A perf.data that grows, as a recorder leaves it while it runs."""
+"""A growing perf.data, as written by a recorder that still runs."""
 
 from __future__ import annotations
 

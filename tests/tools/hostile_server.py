@@ -17,7 +17,7 @@ Answer = Callable[["Talk"], None]
 
 
 class Talk:
-    """One connection, after its request came: what the server does with it. It ends when the client hangs up."""
+    """The server's side of a connection after the request has come. It ends when the client hangs up."""
 
     def __init__(self, stream: socket.socket, path: str, home: str, body: bytes, chance: random.Random) -> None:
         self.stream, self.path, self.home, self.body, self.chance = stream, path, home, body, chance
@@ -101,7 +101,7 @@ ANSWERS: dict[str, Answer] = {
 
 @contextmanager
 def hostile_server(answer: Answer, body: bytes, chance: random.Random) -> Iterator[str]:
-    """The address of a server that gives ``answer`` to everybody; ``body`` is what it may use for that."""
+    """The address of a server that gives ``answer`` to everybody; answers may use ``body``."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         home = f"http://127.0.0.1:{listener.getsockname()[1]}"
         streams: list[socket.socket] = []

@@ -96,7 +96,7 @@ class Line(NamedTuple):
 
 
 def disassembly(name: str, folder: Path) -> str | None:
-    """What llvm-objdump says of build ``name``; ``None`` where a program is missing or cannot build for it."""
+    """The output of llvm-objdump for build ``name``; ``None`` if a program is missing or cannot make this build."""
     _, compiler, options, assembly = BUILDS[name]
     if OBJDUMP is None or shutil.which(compiler[0]) is None:
         return None
@@ -113,7 +113,7 @@ def disassembly(name: str, folder: Path) -> str | None:
 
 
 def program(name: str, folder: Path) -> str | None:
-    """What llvm-objdump says of all code of one of `PROGRAMS`; ``None`` as in `disassembly`."""
+    """The output of llvm-objdump for all code of a program of `PROGRAMS`; ``None`` as in `disassembly`."""
     compiler, *options = PROGRAMS[name]
     if OBJDUMP is None or shutil.which(compiler) is None:
         return None

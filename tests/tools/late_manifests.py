@@ -16,7 +16,7 @@ MANIFEST = """<instrumentationManifest xmlns="http://schemas.microsoft.com/win/2
 
 
 def late_manifest() -> Any:
-    """An event, what describes it, and another one of its kind."""
+    """An event, its manifest, and another event of the same kind."""
     trace = build.Trace()
     for at in (1, 3):
         trace.add(0, build.manifest(GUID, 7, trace.begin + at, struct.pack("<I", 40 + at), task=1))

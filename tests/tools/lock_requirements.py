@@ -1,11 +1,11 @@
 """Exact versions with hashes of what is installed from a package index: the files of ``requirements/``.
 
-``python lock_requirements.py --uv UV`` writes them anew, with the newest versions that pyproject.toml allows. Without
-``--uv`` it holds them against pyproject.toml and reads nothing else: `make lint` fails where a requirement has no
-version that satisfies it, and not where something newer was released.
+``python lock_requirements.py --uv UV`` writes the files anew, with the newest versions that pyproject.toml allows.
+Without ``--uv`` the script compares the files with pyproject.toml and reads nothing else: `make lint` fails where a
+requirement has no version that satisfies it, and not where something newer was released.
 
-One file serves all platforms and versions of Python: its lines have markers. It names no index, so that each user's own
-is asked, and the hashes say whether that one gave the same files.
+One file serves all platforms and versions of Python: its lines have markers. A file names no index, so that each user's
+own index is asked, and the hashes check that this index gave the same files.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ PLATFORMS = {
 
 
 class Environment(NamedTuple):
-    """What one file is for: the package and what builds it, or not; extras of it; groups of pyproject.toml."""
+    """The contents of one file: the package and its build requirements, or not; the package's extras; groups of
+    pyproject.toml."""
 
     package: bool
     extras: tuple[str, ...] = ()
@@ -61,7 +62,7 @@ class Pin(NamedTuple):
 
 
 def wanted(environment: Environment, project: dict[str, Any]) -> list[Requirement]:
-    """What pyproject.toml says that ``environment`` needs, with the extras of the package that extras name."""
+    """The requirements of ``environment`` by pyproject.toml, with the package's extras that extras name."""
     table, found = project["project"], [*environment.extras]
     texts = [*table["dependencies"], *project["build-system"]["requires"]] if environment.package else []
     for extra in found:  # which grows meanwhile

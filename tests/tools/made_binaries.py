@@ -7,7 +7,7 @@ import struct
 RSDS = b"RSDS" + bytes.fromhex("b9db443817206749be7aa4a2c20430fa") + struct.pack("<I", 5) + b"dir\\\xc3\xa4.pdb\0"
 
 
-# Where things are in the files made here.
+# Offsets in the files made here.
 PE, OPTIONAL, TEXT, RDATA = 0x80, 0x98, 0x400, 0x600
 
 

@@ -2,8 +2,8 @@
 
     python tests/tools/make_etl_codecs.py > tests/data/etl_codecs.json
 
-Run it where dissect.util is installed. For each stream of `cases` there is a digest of it, and the size and
-a digest of what dissect.util makes of it; the test makes the same streams and holds lastbranch against that.
+Run it where dissect.util is installed. For each stream of `cases` the output has a digest of the stream, and the size
+and a digest of dissect.util's result; the test makes the same streams and compares lastbranch's results.
 """
 
 import hashlib

@@ -1,10 +1,10 @@
-"""Stores what other readers say of trace logs,
-``python tests/tools/make_etl_peers.py FOLDER > tests/data/etl_peers.json``, and of those that `session_logs` wrote:
+"""Stores the results of other readers for trace logs,
+``python tests/tools/make_etl_peers.py FOLDER > tests/data/etl_peers.json``, and for logs that `session_logs` wrote:
 ``... --sessions FOLDER > tests/data/session_peers.json``.
 
-Run it in an environment with dissect.etl 3.14 and etl-parser 1.0.1; it needs nothing of lastbranch. For each file and
-peer there is the number of events it gives, the exception that it ends with, if any, and a digest over one line an
-event, in the peer's order, which is that of the file:
+Run it in an environment with dissect.etl 3.14 and etl-parser 1.0.1; the script needs nothing of lastbranch. For each
+file and peer the output has the number of events, the peer's exception, if any, and a digest over one line an event, in
+the peer's order, which is the order of the file:
 
     size, time stamp in ticks, process, thread, and hook id (kernel headers), GUID and id (EVENT_HEADER), GUID and type
 
@@ -94,7 +94,7 @@ def said(reader, path, wanted=lambda text: True):
 
 
 def of_a_provider(text):
-    """Whether it is no event of the kernel's; those have the names and ids of the machine in them."""
+    """Whether the event is not the kernel's; kernel events contain the names and ids of the machine."""
     return "/" in text
 
 

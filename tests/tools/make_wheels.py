@@ -42,9 +42,9 @@ BINARIES = {".so", ".dll", ".dylib", ".pdb", ".lib", ".o", ".obj", ".a"}
 class Target(NamedTuple):
     zig: str  # its name of the platform
     library: str
-    machine: tuple[str, int]  # the file format, and the processor's number in it
-    runner: tuple[str, ...] | None = None  # what runs a program of it on x86-64 Linux
-    package: str = ""  # of Debian, that has the runner
+    machine: tuple[str, int]  # the file format, and the processor's number in this format
+    runner: tuple[str, ...] | None = None  # command that runs a program of the platform on x86-64 Linux
+    package: str = ""  # Debian's package with the runner
 
 
 QEMU, MUSL = ("qemu-aarch64", "-L", "/usr/aarch64-linux-gnu"), ("/lib/ld-musl-x86_64.so.1",)
@@ -82,7 +82,7 @@ def machine_of(library: bytes) -> tuple[str, int]:
 
 
 def faults(wheel: Path, tag: str) -> list[str]:
-    """What is wrong with a wheel of platform ``tag``."""
+    """The faults of a wheel of platform ``tag``."""
     target = TARGETS[tag]
     archive = zipfile.ZipFile(wheel)
     expected = f"lastbranch/native/{target.library}"
@@ -121,7 +121,7 @@ def make_wheel(source: Path, tag: str, zig: list[str], output: Path) -> Path:
 
 
 def results_of_kernels(wheel: Path, tag: str, zig: list[str], folder: Path) -> str:
-    """What the driver of the kernels prints, linked to the library of a wheel; all input is in ``folder``."""
+    """The output of the kernels' driver, linked to the library of a wheel; all input is in ``folder``."""
     target = TARGETS[tag]
     assert target.runner is not None
     here = folder / tag

@@ -1,4 +1,4 @@
-"""What perf script prints of a file, where perf is installed."""
+"""The output of perf script for a file, if perf is installed."""
 
 from __future__ import annotations
 

@@ -386,7 +386,7 @@ def record_spec(kind: int, misc: int, attr: Attr) -> Spec | None:
 
 
 def attr_of(attrs: list[Attr], kind: int, body: bytes) -> Attr:
-    """The attr a record belongs to, by the id it carries; the first one where it carries none."""
+    """The attr of a record, by the record's id; the first attr for a record without an id."""
     first = attrs[0]
     kinds = first["sample_type"]
     if len(attrs) == 1 or kind >= 64 or not kinds & (ID | IDENTIFIER):
@@ -462,7 +462,8 @@ def encode(
 ) -> bytes:
     """Writes a capture: in which byte order, as a file or a pipe, and with or without COMPRESSED (81 or 83) records.
 
-    `chunk` is how many bytes go into one compressed record; it keeps no record border, as perf's does not.
+    `chunk` is how many bytes go into one compressed record; compressed records ignore the borders of records, as perf's
+    do.
     """
     assert not (big and capture.named("COMPRESSED", "COMPRESSED2")), "what is compressed cannot be turned around"
     order = ">" if big else "<"
@@ -522,7 +523,7 @@ def _record(order: str, kind: int, body: bytes, misc: int = 0) -> bytes:
 
 
 def _feature_record(order: str, number: int, payload: bytes) -> bytes:
-    """What stands in a pipe for a feature section."""
+    """The record that replaces a feature section in a pipe."""
     if number == 1:
         payload += bytes(-len(payload) % 8)
         return _record(order, 66, struct.pack(order + "I", len(payload))) + payload
@@ -547,7 +548,7 @@ def _event_updates(capture: Capture, order: str) -> bytes:
 
 
 def _compressed(stream: Iterable[tuple[int, bytes]], kind: int, level: int, chunk: int, order: str) -> bytes:
-    """Kernel records in one zstd stream, flushed at each record; perf's own records stay plain between them."""
+    """Kernel records in one zstd stream, flushed at each record; perf's own records stay plain in between."""
     import zstandard
 
     zstd = zstandard.ZstdCompressor(level=level).compressobj()
@@ -582,7 +583,7 @@ def to_big_endian(capture: Capture) -> bytes:
 
 
 def to_pipe(capture: Capture) -> bytes:
-    """What `perf record -o -` would have written: a stream that describes itself with records."""
+    """The capture as `perf record -o -` would have written it: a stream with its description in records."""
     return encode(capture, pipe=True)
 
 
@@ -597,7 +598,7 @@ def to_compressed2(capture: Capture, level: int = 3) -> bytes:
 
 
 def inode_of(path: str | os.PathLike[str]) -> Fields:
-    """The fields of an MMAP2 record that say which file it maps. The generation is 0 where the file system does not
+    """The fields of an MMAP2 record that identify the mapped file. The generation is 0 where the file system does not
     tell it (``FS_IOC_GETVERSION``)."""
     import fcntl
 

@@ -60,7 +60,7 @@ class Sessions:
         return [state.request.name for state in self.kernel.sessions()]
 
     def pid(self, session: int | str = "session") -> int:
-        """Of the session's daemon."""
+        """The process id of the session's daemon."""
         entry = self.registry.find(session)
         assert entry is not None
         return entry.owner.pid

@@ -16,7 +16,7 @@ __all__ = ["end_all", "private_kernel", "processes_of", "registry_at", "until"]
 
 
 def processes_of(root: Path) -> list[int]:
-    """Processes (but this one) that run with this registry: their environment names it."""
+    """Other processes that run with this registry: their environment names its folder."""
     found, wanted = [], f"LASTBRANCH_ETW_DIR={root}\0".encode()
     for name in os.listdir("/proc"):
         if name.isdigit() and int(name) != os.getpid():

@@ -41,7 +41,8 @@ while not registered.enabled and time.monotonic() < end:
 
 
 class Provider:
-    """A process that has registered. When it is enabled it does ``body``, where ``write_while(condition)`` writes.
+    """A process that has registered. When enabled, the provider runs ``body``, in which ``write_while(condition)``
+    writes.
 
     A child by fork counts in the second page, which it gets with ``counts = counts[512:]``.
     """
@@ -72,7 +73,7 @@ class Provider:
         self.process.send_signal(number)
 
     def kill(self) -> None:
-        """End it, if it has not ended."""
+        """End the process, if it still runs."""
         self.process.kill()
         self.process.communicate()
 

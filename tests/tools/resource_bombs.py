@@ -1,8 +1,8 @@
 """Small files that ask for much, one generator for each way: ``python tests/tools/resource_bombs.py [NAME...]``.
 
 Every file is under 5 MB, and `VERBS` read it within `MEMORY` of resident memory and `SECONDS` of the processor, each as
-a process of its own with the default budgets. What they deliver of it is the matter of other tests; that they end,
-without a traceback, is this one's. ``--quick`` makes each file much smaller: that is what the tests run.
+a process of its own with the default budgets. Other tests check the verbs' results; this script checks that the verbs
+end, without a traceback. ``--quick`` makes each file much smaller: the tests run with this option.
 """
 
 from __future__ import annotations
@@ -152,13 +152,14 @@ def mmap2_upwards(scale: float) -> bytes:
 
 @bomb
 def mmap2_downwards(scale: float) -> bytes:
-    """Each in front of all others."""
+    """Each mapping in front of all others."""
     return packed(chunks(lambda i: mmap2(7, (1 << 46) - (i << 13), 0x1000, b"/bin/a", i)), scale)
 
 
 @bomb
 def mmap2_all_over(scale: float) -> bytes:
-    """Many small ones, then ones over all of them: each has a part in every place that the small ones cut out."""
+    """Many small mappings, then mappings over all of them: each large mapping fills every gap between the small
+    ones."""
 
     def pieces() -> Iterator[bytes]:
         for lo in range(0, 60_000, 4096):
@@ -302,7 +303,7 @@ def etl_processes(scale: float) -> bytes:
 
 @bomb
 def etl_processes_again(scale: float) -> bytes:
-    """What is there at the end, and known since the begin: it changes nothing."""
+    """A process in the rundown at the end, known since the beginning: the event changes nothing."""
     return etl(lambda i: [process(8, 1 << 20, kind=4)], scale)
 
 
@@ -456,7 +457,7 @@ def limited(argv: list[str]) -> None:
 
 
 def judge(seconds: float, memory: int, code: int, told: str) -> str:
-    """What is wrong with a run; empty if nothing is."""
+    """The faults of a run; empty if there are none."""
     wrong = []
     if seconds > SECONDS:
         wrong.append(f"{seconds:.0f} s")

@@ -1,4 +1,4 @@
-"""What tests of the sources share: an output that makes a trace log, and a kernel whose rings are filled by hand."""
+"""Shared tools of the sources' tests: an output that makes a trace log, and a kernel with rings filled by hand."""
 
 from __future__ import annotations
 

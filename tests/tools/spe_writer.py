@@ -96,7 +96,7 @@ ORDER = ("pc", "guest", "context", "operation", "events", "issue", "total", "tra
 
 @dataclass
 class Area:
-    """A stretch of an AUX area: its bytes, where it is in the area, and what the AUX record says of it."""
+    """A stretch of an AUX area: its bytes, its offset in the area, and the fields of its AUX record."""
 
     data: bytes
     offset: int = 0

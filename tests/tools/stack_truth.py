@@ -1,4 +1,4 @@
-"""What exports of call stacks are held against: the stacks that are counted by event and process, by name."""
+"""The truth for exports of call stacks: stacks counted by event and process, by name."""
 
 from __future__ import annotations
 

@@ -178,7 +178,7 @@ def told(names: Names) -> list[list[Frame]]:
 
 
 def symbolized(path: Path, address: NDArray[np.uint64], *options: str) -> list[list[Frame]]:
-    """What llvm-symbolizer says. Skips the test where it is missing."""
+    """The frames by llvm-symbolizer. Skips the test if the program is missing."""
     if shutil.which(SYMBOLIZER) is None:
         pytest.skip(f"{SYMBOLIZER} is not installed")
     words = [SYMBOLIZER, "--output-style=JSON", "--no-demangle", *options, "-e", str(path)]
@@ -199,7 +199,8 @@ NOTHING: Frame = ("", "", 0, 0, 0, "", 0)
 def compared(path: Path, address: NDArray[np.uint64]) -> tuple[list[int], list[list[Frame]], list[list[Frame]]]:
     """(the addresses, what is known here of the program at ``path``, what llvm-symbolizer says), `agreed`.
 
-    Of a PE program only addresses that have a line: which symbol others belong to is not the same question there.
+    In a PE program, only addresses with a line are compared: the symbols of other addresses are a different question
+    there.
     """
     pe = path.suffix == ".exe"
     if pe:

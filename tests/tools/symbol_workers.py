@@ -1,4 +1,4 @@
-"""What tests of the symbol worker share: a file that breaks it, and the processes it started."""
+"""Shared tools of the symbol worker's tests: a file that breaks the worker, and the worker's processes."""
 
 from __future__ import annotations
 

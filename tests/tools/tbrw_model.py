@@ -53,7 +53,7 @@ NEEDED_IN_STREAM = {INFO: {"info"}, DESCRIPTORS: {"descriptor"}, USER_STREAM: {"
 
 @dataclass
 class Part:
-    """A section: ``use`` is what it is open for, ``held`` what was given to it, by kind -> how many (bytes of data)."""
+    """A section: ``use`` is its open mode, ``held`` its contents so far, by kind -> how many (bytes of data)."""
 
     use: str | None = None
     exists: bool = False
@@ -283,7 +283,7 @@ class Model:
 
     @property
     def generated(self) -> bool:
-        """Processes and threads are those that binding made."""
+        """Whether processes and threads come from binding."""
         return bool(self.bound) and not self.file.part(PROCESS_THREAD).exists
 
     def bound_stream(self) -> int:

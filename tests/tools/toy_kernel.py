@@ -162,7 +162,7 @@ def build_id_of(path: Path) -> bytes:
 
 @cache
 def text_offset(path: Path) -> int:
-    """Where in the file its code begins."""
+    """The offset of the code in the file."""
     headers = ran(tool("readelf"), "-lW", path)
     loads = [w for w in map(str.split, headers.splitlines()) if w[:1] == ["LOAD"] and "E" in w[6:8]]
     return int(loads[0][1], 16)

@@ -20,7 +20,7 @@ RESOLUTION = {"lowest": "lowest-direct", "newest": "highest"}
 
 
 def interpreter(version: str) -> str | None:
-    """A Python of that version which runs: pyenv has programs of that name that do not."""
+    """A working Python of this version: some of pyenv's programs of this name do not run."""
     pyenv = sorted(Path.home().glob(f".pyenv/versions/{version}.*/bin/python"), reverse=True)
     for found in (shutil.which(f"python{version}"), *map(str, pyenv)):
         if found and subprocess.run([found, "-c", ""], capture_output=True).returncode == 0:

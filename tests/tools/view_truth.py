@@ -1,5 +1,5 @@
-"""What tests of names and views hold the package against: symbols as nm lists them, code as llvm-objdump prints it, and
-complete traces cut into branch stacks."""
+"""The truth for tests of names and views: symbols by nm, code by llvm-objdump, and complete traces cut into branch
+stacks."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """Windows' tracing DLLs, faked: each export is a C function with its documented rules, and records how it was called.
 
-`FakeWindows` is a loader for `lastbranch.etw.windows`. What it hands out are foreign functions, so the code under test
-marshals its arguments as it does on Windows, and the fake reads them by declarations and offsets of its own (the
-vendor's pages, 64 bits), never by those of the package. Sizes, flags, handles, the order of checks and codes are the
-documented ones; handles need all of their 64 bits, so that a cut one is found out.
+`FakeWindows` is a loader for `lastbranch.etw.windows`. Its exports are foreign functions, so the code under test
+marshals its arguments as on Windows, and the fake reads the arguments by declarations and offsets of its own (the
+vendor's pages, 64 bits), never by the package's. Sizes, flags, handles, the order of checks and codes are as
+documented; handles need all of their 64 bits, so that a cut handle is found out.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _TYPES = {"1": ctypes.c_uint8, "4": ctypes.c_uint32, "8": ctypes.c_uint64}
 
 @dataclass(frozen=True)
 class Call:
-    """One call: each argument as the bytes that came in, and what was behind the pointers then."""
+    """One call: each argument in bytes, and the memory behind the pointers at the time of the call."""
 
     name: str
     arguments: tuple[int, ...]
@@ -187,7 +187,7 @@ def lbr_calls(windows: FakeWindows) -> list[tuple[Any, ...]]:
 
 
 def stopped_sessions(monkeypatch: pytest.MonkeyPatch, windows: FakeWindows) -> list[FakeSession]:
-    """Filled with each session as it is when it is stopped."""
+    """Filled with each session in its state at the stop."""
     seen: list[FakeSession] = []
     stop = windows.ControlTraceW
 
@@ -216,7 +216,7 @@ def api_on(monkeypatch: pytest.MonkeyPatch, windows: FakeWindows) -> None:
     made, choice = WindowsKernel(windows), import_module("lastbranch.etw.kernel_choice")
     modules = [import_module(found.name) for found in iter_modules(etw.__path__, "lastbranch.etw.")]
     for name, theirs in (("kernel", choice.kernel), ("windows", choice.windows)):
-        for module in modules:  # all are imported: one that came later would keep what is put here
+        for module in modules:  # all modules are imported: a later import would keep the fake
             if vars(module).get(name) is theirs:
                 monkeypatch.setattr(module, name, lambda: made)
 

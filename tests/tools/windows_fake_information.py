@@ -124,7 +124,7 @@ class Information:
         return 0
 
     def _source_list(self, at: int, length: int, out: int) -> int:
-        """PROFILE_SOURCE_INFO one behind the other, with gaps that differ."""
+        """A chain of PROFILE_SOURCE_INFO, with different gaps."""
         chain = b""
         for i, (source, name, least, most) in enumerate(self.sources):
             words = name.encode("utf-16-le") + b"\0\0"

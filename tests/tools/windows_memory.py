@@ -1,4 +1,4 @@
-"""What the fake Windows reads and writes in the caller's memory, and what it keeps of sessions."""
+"""The fake Windows' access to the caller's memory, and its state of sessions."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class FakeEvent:
 
 @dataclass
 class FakeSession:
-    """What Windows keeps of one session."""
+    """The state of one session in Windows."""
 
     name: str
     file: str

@@ -1,13 +1,14 @@
-"""What can be proven of the Windows code without Windows: programs for Windows, built by mingw-w64 and run by wine.
+"""Proofs about the Windows code without Windows: programs for Windows, built by mingw-w64 and run by wine.
 
     python tests/tools/wine_check.py
 
-The first program prints sizes and offsets of the trace API's structures, which are held against the package's; the four
-that mingw-w64's headers lack it declares as the vendor's pages do. The second looks up every function by name, enables
-a privilege with the bytes that the package passes, and makes the calls that fail or, in wine, only pretend to succeed.
-The third makes folders as CPython does, and says which access lists they have, and files that are moved out of them.
+The first program prints sizes and offsets of the trace API's structures, which are compared with the package's; the
+program declares the four structures that mingw-w64's headers lack, as the vendor's pages do. The second looks up every
+function by name, enables a privilege with the bytes that the package passes, and makes the calls that fail or, in wine,
+only pretend to succeed. The third makes folders as CPython does, and says which access lists they have, and files that
+are moved out of them.
 
-Wine has no trace sessions, so nothing else of them is run. Where wine or a compiler is missing the check is skipped.
+Wine has no trace sessions, so nothing else of them is run. If wine or a compiler is missing, the check is skipped.
 """
 
 from __future__ import annotations
@@ -136,7 +137,7 @@ and the owner, and nothing from the folder around it."""
 
 
 def access_program() -> str:
-    """Prints ``what list`` for folders and files in one that everybody may read."""
+    """The source of a program that prints ``what list`` for folders and files in a folder that everybody may read."""
     return (
         "\n".join([*_HEADERS, "#include <sddl.h>", "#include <aclapi.h>"])
         + f"""
@@ -188,13 +189,13 @@ def missing(bits: int = 64) -> str:
 
 
 class NotRunError(RuntimeError):
-    """A program that wine does not run, or that fails in it."""
+    """A program that wine does not run, or that fails under wine."""
 
 
 def run(program: str, folder: Path, bits: int = 64) -> list[str]:
     """Build ``program`` and run it by wine, whose prefix is in ``folder``; its lines.
 
-    `RuntimeError` where it cannot be built, `NotRunError` where it fails.
+    Raises `RuntimeError` if the program cannot be built, `NotRunError` if it fails.
     """
     source, binary = folder / "program.c", folder / "program.exe"
     source.write_text(program)
@@ -212,7 +213,7 @@ def run(program: str, folder: Path, bits: int = 64) -> list[str]:
 
 
 def _environment(folder: Path) -> dict[str, str]:
-    """What wine needs to leave everything that it makes in ``folder``."""
+    """An environment in which wine makes all its files in ``folder``."""
     return {
         **os.environ, "WINEPREFIX": str(folder / "wine"), "TMPDIR": str(folder), "WINEDEBUG": "-all",
         "WINEDLLOVERRIDES": "mscoree,mshtml,winemenubuilder.exe=",  # what asks for downloads, and for a desktop
@@ -225,7 +226,7 @@ def stop(folder: Path) -> None:
 
 
 def wrong_offsets(lines: list[str], bits: int = 64) -> list[str]:
-    """Where the first program's lines differ from the package's layouts."""
+    """The differences of the first program's lines from the package's layouts."""
     said: dict[str, dict[str, int]] = {}
     for line in lines:
         name, field, number = line.split()
@@ -248,7 +249,7 @@ Of a privilege that is not held wine does not report anything (Windows: 1300), s
 
 
 def checked_calls(lines: list[str]) -> Iterator[tuple[bool, str]]:
-    """(whether it is as expected, what it is) for the second program's lines."""
+    """(whether a call is as expected, its result) for the second program's lines."""
     said = dict(line.rsplit(" ", 1) for line in lines)
     said |= {line.rsplit(" ", 2)[0]: " ".join(line.rsplit(" ", 2)[1:]) for line in lines if " missing " in line}
     for what, wanted in EXPECTED.items():
@@ -264,7 +265,7 @@ def checked_calls(lines: list[str]) -> Iterator[tuple[bool, str]]:
 
 
 def checked_access(lines: list[str]) -> Iterator[tuple[bool, str]]:
-    """(whether it is as expected, what it is) for the third program's lines."""
+    """(whether a list is as expected, a sentence) for the third program's lines."""
     said = dict(line.split(" ", 1) for line in lines)
     for one, other, same in (("part", "around", True), ("left", "made", True), ("0o700", "around", False)):
         right = said.get(one, "?") != "?" and (said[one] == said.get(other)) is same
@@ -272,7 +273,7 @@ def checked_access(lines: list[str]) -> Iterator[tuple[bool, str]]:
 
 
 def _narrow(folder: Path) -> list[str]:
-    """What a program for 32-bit Windows says, where this wine runs one."""
+    """The output of a program for 32-bit Windows, if this wine runs such programs."""
     try:
         lines = run(offsets_program(), folder, 32)
     except NotRunError as error:

@@ -1,10 +1,11 @@
-/* Holds what x86_instruction.c says of instructions against the processor: each that is to be executed outside of its program
- * is executed here, once, with nothing behind it that could be executed.
+/* Compares what x86_instruction.c says of instructions with the processor: each instruction that may be executed outside
+ * of its program is executed here, once, with nothing executable behind.
  *
  *     x86_pieces [SEED [COUNT]]
  *
- * It must end where the bytes end, touch no memory but the operand (its size at most), change no x87 or MMX register unless the
- * state says so, and neither trap nor ask the kernel. What does not is printed, once for each opcode, and makes the result 1. */
+ * It must end where the bytes end, touch no memory but the operand (its size at most), change no x87 or MMX register
+ * unless the state says so, and neither trap nor ask the kernel. Violations are printed, once for each opcode, and make
+ * the result 1. */
 #define _GNU_SOURCE
 #include "x86_instruction.h"
 #include <signal.h>

@@ -1,4 +1,4 @@
-"""A plain LZXPRESS stream, one token after the other: for tests that choose the tokens."""
+"""A plain LZXPRESS stream, token by token: for tests that choose the tokens."""
 
 MIN_MATCH = 3
 
