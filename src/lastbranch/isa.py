@@ -197,7 +197,7 @@ class Instruction(NamedTuple):
     kind: int
     """perf's branch type, `NOT_A_BRANCH` or `UNDECODABLE`."""
     target: int
-    """Where a direct branch goes; 0 where that is not in the instruction."""
+    """The target of a direct branch; 0 if the instruction has no target."""
     text: str
 
 

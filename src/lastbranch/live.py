@@ -392,7 +392,7 @@ class LiveCapture(Closing):
         self._growing: GrowingPerfData | None = None
         self._counts: Any = None
         self._first = 0
-        """Where the records begin that are kept."""
+        """The beginning of the kept records."""
         self._marks: list[int] = []
         self._earlier: list[bytes] = []
         """Records before these that are no samples."""

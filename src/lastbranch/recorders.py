@@ -353,7 +353,7 @@ class Recorder(NamedTuple):
     formats: dict[str, str]
     """Extensions of output files -> what they are, in words."""
     instead: str = ""
-    """What to do where an engine is missing."""
+    """The advice if an engine is missing."""
 
 
 _TB5, _ETL = {".tb5": "a TB5 (a name in .tb5, or without an extension)", "": ""}, {".etl": "a trace log (.etl)"}

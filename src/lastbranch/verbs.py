@@ -112,7 +112,7 @@ class Verified:
     """Branch entries."""
     damage: Sequence[Damage]
     buffers_lost: int
-    """Of the session that wrote a log, whole buffers."""
+    """Whole buffers lost by the session that wrote a log."""
 
 
 def verify(
@@ -164,7 +164,7 @@ def similar_events(path: _Path, names: Iterable[str], reading: Reading | None = 
 
 
 _EVENT = 4
-"""Of the cells of a row."""
+"""The index of the event among the cells of a row."""
 
 
 def _names(full: str) -> tuple[str, str, str]:

@@ -12,7 +12,7 @@ class Prefix:
     OPERAND_SIZE, ADDRESS_SIZE, LOCK = 0x66, 0x67, 0xF0
     REPNE, REP = 0xF2, 0xF3
     BND = REPNE
-    """Of branches."""
+    """Only on branches."""
     REX = 0x40
     """The first of 16; the last byte before the opcode."""
 
@@ -21,7 +21,7 @@ PREFIXES = frozenset(
     {Prefix.ES, Prefix.CS, Prefix.SS, Prefix.DS, Prefix.FS, Prefix.GS, Prefix.OPERAND_SIZE, Prefix.ADDRESS_SIZE,
      Prefix.LOCK, Prefix.REPNE, Prefix.REP}
 )  # fmt: skip
-"""Those of one byte in any mode: not REX."""
+"""The prefixes of one byte in any mode: without REX."""
 
 
 class Opcode:
@@ -45,4 +45,4 @@ class Opcode:
 
 UD2 = b"\x0f\x0b"
 ENDBR64, ENDBR32 = b"\xf3\x0f\x1e\xfa", b"\xf3\x0f\x1e\xfb"
-"""Where indirect branches may land."""
+"""The landing instructions of indirect branches."""

@@ -205,7 +205,8 @@ Named = list[tuple[Hashable, tuple[CodeLocation, ...]]]
 
 
 Points = set[tuple[Hashable, int, bool]]
-"""Where blocks begin: function, offset in it, and whether it is after the instruction there."""
+"""The beginnings of blocks: function, offset in the function, and whether the block begins after the instruction
+there."""
 
 
 class Counter(ABC):
@@ -454,7 +455,7 @@ COUNTERS: dict[str, Callable[[Profile, SampleFilter], Counter]] = {
     "edge": _Edges,
     "block": _Blocks,
 }
-"""What `comparison.compare` can compare."""
+"""The kinds of things that `comparison.compare` can compare."""
 
 
 Thing = Literal["function", "edge", "block"]

@@ -19,7 +19,8 @@ __all__ = ["Label", "Namer", "Place", "View", "find_functions", "place_of", "unn
 
 
 View = Literal["function", "inline", "line"]
-"""What a name is: the function whose code it is, each function of the inline chain, or each source line of it."""
+"""The meaning of a name: the function with the code, each function of the inline chain, or each source line of the
+chain."""
 
 
 _MANY = 8
@@ -39,7 +40,7 @@ class Label(NamedTuple):
     """Source file: where the function is declared, or that of the line."""
     line: int = 0
     start: int = 0
-    """Where its code begins (link address); 0 for a line, and for a function that may have been inlined there."""
+    """The beginning of its code (link address); 0 for a line, and for a function that may have been inlined there."""
 
     def shown(self, profile: Profile) -> str:
         """The function, or ``[module]`` for code without one."""

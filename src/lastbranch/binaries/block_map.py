@@ -120,7 +120,8 @@ class _Walk:
         self.little = little
         last = space.data[: space.size] < 0x80
         self.ends = np.flatnonzero(last)
-        """Where each LEB128 number of the section would end; bytes of addresses are in it, too, and do not matter."""
+        """The possible ends of LEB128 numbers in the section; bytes of addresses are among these, too, and do not
+        matter."""
         self.rank = np.cumsum(last, dtype=np.int64)
         self.at = 0
         self.entry, self.notes = list[int](), list[str]()

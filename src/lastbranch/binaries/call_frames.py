@@ -113,7 +113,7 @@ _WIDTHS = {
     DW_EH_PE.udata2: 2, DW_EH_PE.udata4: 4, DW_EH_PE.udata8: 8,
     DW_EH_PE.sdata2: -2, DW_EH_PE.sdata4: -4, DW_EH_PE.sdata8: -8,
 }  # fmt: skip
-"""Of forms of fixed width, negative for signed numbers."""
+"""The widths of forms of fixed width, negative for signed numbers."""
 
 
 class Bytes:

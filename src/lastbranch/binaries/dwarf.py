@@ -284,4 +284,4 @@ class DW_SECT:
     abbrev = 3
     str_offsets = 6
     rnglists = 8
-    """Of DWARF 5 alone."""
+    """Only in DWARF 5."""

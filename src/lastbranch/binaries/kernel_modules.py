@@ -147,7 +147,7 @@ _PACKED: dict[bytes, Callable[[bytes, int], bytes]] = {
 _GZIP)."""
 
 PACKED_SUFFIXES = ("", ".xz", ".zst", ".gz")
-"""What may follow ``.ko`` in the name of a module's file."""
+"""The suffixes that may follow ``.ko`` in the name of a module's file."""
 
 _SUFFIXES = (".debug", ".zst", ".xz", ".gz", ".ko")
 

@@ -74,11 +74,11 @@ class Probes(Table):
     discriminator: Array
     node: Array
     guids: list[int] = field(default_factory=list)
-    """Of each node: the function that it is of."""
+    """By node: its function."""
     parents: list[int] = field(default_factory=list)
-    """Of each node: the node that it is inlined in, -1 for a function by itself."""
+    """By node: the node that the function is inlined in, -1 for a function that is not inlined."""
     sites: list[int] = field(default_factory=list)
-    """Of each node: the index of the probe of the call that was inlined."""
+    """By node: the index of the probe of the inlined call."""
     descriptors: dict[int, Descriptor] = field(default_factory=dict)
     """By GUID."""
     unplaced: int = 0
@@ -86,7 +86,7 @@ class Probes(Table):
     undescribed: int = 0
     """Probes that were left out, as their function or one it is inlined in has no descriptor."""
     damage: list[str] = field(default_factory=list)
-    """Where the sections could not be read on; what is before that is here."""
+    """The places from which the sections could not be read; the probes before these places are here."""
 
     def take(self, rows: Array | slice) -> Probes:
         """The probes of a bool mask, a slice or of indices; all nodes stay."""

@@ -59,4 +59,4 @@ ARCHITECTURES = {
 """By name. The x86-64 mode is CS: 32-bit code has 0x23 there."""
 
 HERE = ARCHITECTURES.get(os.uname().machine if hasattr(os, "uname") else "", ARCHITECTURES["x86_64"])
-"""That of this machine; on others, where nothing is traced, x86-64."""
+"""The architecture of this machine; x86-64 on other machines, where nothing is traced."""

@@ -34,9 +34,9 @@ class Hierarchy(NamedTuple):
     """A mounted hierarchy of control groups."""
 
     controllers: frozenset[str]
-    """Of version 1, as /proc/PID/cgroup has them; empty: version 2."""
+    """The controllers of a hierarchy of version 1, as in /proc/PID/cgroup; empty: version 2."""
     folder: str
-    """Where it is mounted."""
+    """The mount point of the hierarchy."""
     base: str
     """The cgroup that is mounted there."""
 

@@ -36,9 +36,9 @@ class Container:
 
     id: str
     names: list[str] = field(default_factory=list)
-    """What users call it."""
+    """The names that users give."""
     folder: str = ""
-    """Of its cgroup; empty where it has none of its own."""
+    """The folder of the container's cgroup; empty if the container has no cgroup of its own."""
     pid: int = 0
     """Its first process, 0 where that is not known."""
 

@@ -30,7 +30,7 @@ __all__ = ["ForeignBinaries"]
 
 
 _NR_OPENAT2 = 437
-"""Of every architecture. Linux 5.6."""
+"""The same on every architecture. Linux 5.6."""
 _IN_ROOT, _NO_MAGIC_LINKS = 0x10, 0x02  # RESOLVE_* of include/uapi/linux/openat2.h
 _FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _MOST = 512

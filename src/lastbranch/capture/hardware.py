@@ -72,9 +72,9 @@ class HardwareSummary:
     dropped: int = 0
     """Records for which there was no room."""
     notes: tuple[str, ...] = ()
-    """What the kernel or processor did not offer."""
+    """The features that the kernel or processor did not offer."""
     exit_code: int | None = None
-    """Of the launched program, 128+n if a signal killed it; ``None`` where it was left running."""
+    """The exit code of the launched program, 128+n if a signal killed it; ``None`` if the program was left running."""
 
     def __str__(self) -> str:
         lost = f", {self.lost} records lost" if self.lost else ""

@@ -15,7 +15,7 @@ from .process_groups import ProcessGroup
 __all__ = ["CALL_GRAPHS", "Calls", "DEFAULT_SELECT", "Options", "Summary", "SwitchOutput", "Targets"]
 
 CALL_GRAPHS = ("auto", "dwarf", "fp", "lbr", "none")
-"""Where call stacks come from: call frame information, frame pointers, call-stack mode of the branch records."""
+"""The sources of call stacks: call frame information, frame pointers, call-stack mode of the branch records."""
 
 DEFAULT_SELECT = PERF_SELECT["USER"] | PERF_SELECT["ANY"]
 
@@ -26,7 +26,7 @@ class Targets:
 
     processes: tuple[int, ...] = ()
     ancestors: tuple[int, ...] = ()
-    """Of these not themselves, but all that descends from them, whenever it begins."""
+    """Processes whose descendants are recorded, whenever these begin, but not the processes themselves."""
     group: ProcessGroup | None = None
     """The target's processes, whenever they join. The recording has of these processes all that it has of a single
     process; of the other processes it has bursts alone."""
@@ -108,7 +108,8 @@ class Options:
     switch: SwitchOutput | None = None
     """When to go on in a new file; ``None``: all is in one."""
     run_ahead: str = "auto"
-    """Of which threads a burst may be foreseen: ``auto``: those with all rights that we have, ``always``, ``never``."""
+    """The threads whose bursts may be foreseen: ``auto``: threads with all rights that we have, ``always``,
+    ``never``."""
     allow_risk: bool = False
     """Attach with an engine that kills the target if the collector is killed in mid-burst."""
 
@@ -159,7 +160,7 @@ class Summary:
     processes: int = 0
     threads: int = 0
     exit_code: int | None = None
-    """Of the launched program, 128+n if a signal killed it; ``None`` where it was left running."""
+    """The exit code of the launched program, 128+n if a signal killed it; ``None`` if the program was left running."""
     notes: tuple[str, ...] = ()
     error: str = ""
     hint: str = ""

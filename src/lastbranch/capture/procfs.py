@@ -113,19 +113,19 @@ class Rights(NamedTuple):
     ids: tuple[bytes, bytes]
     """User and group ids: real, effective, saved, of the file system."""
     groups: frozenset[int]
-    """Of which it is a member."""
+    """The supplementary groups of the thread."""
     capabilities: tuple[int, ...]
     """Inheritable, permitted, effective, bounding and ambient ones."""
     gains_none: bool
     """No program that it executes has more rights (PR_SET_NO_NEW_PRIVS). A sandbox that needs no rights begins so."""
     filters: tuple[int, int]
-    """Of its system calls (seccomp): the mode, and how many."""
+    """The filters of system calls (seccomp): the mode, and the number of filters."""
     user_namespace: str
-    """In which its capabilities hold."""
+    """The namespace in which the capabilities hold."""
     files: tuple[str, str]
     """Its mount namespace and root."""
     label: bytes
-    """Of the security module (SELinux, AppArmor, Smack); empty without one."""
+    """The label by the security module (SELinux, AppArmor, Smack); empty without such a module."""
 
     def within(self, other: Rights | None) -> bool:
         """Whether the ``other`` may do all that this one may."""

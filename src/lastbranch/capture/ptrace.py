@@ -57,7 +57,7 @@ R15, R14, R13, R12, RBP, RBX, R11, R10, R9, R8, RAX, RCX, RDX, RSI, RDI = range(
 ORIG_RAX, RIP, CS, EFLAGS, RSP, FS_BASE, GS_BASE = 15, 16, 17, 18, 19, 21, 22
 """Indexes into `Registers` of x86-64 (struct user_regs_struct)."""
 PC, STACK, FLAGS, RESUME_FLAG = HERE.pc, HERE.stack, HERE.flags, HERE.resume_flag
-"""Those of this machine, and its resume flag (0: none)."""
+"""The register indexes of this machine, and its resume flag (0: none)."""
 GENERAL = (RAX, RCX, RDX, RBX, RSP, RBP, RSI, RDI, R8, R9, R10, R11, R12, R13, R14, R15)
 """Indexes by the register numbers of machine code (Intel SDM volume 2, table 2-2)."""
 DEBUG_REGISTER = 848

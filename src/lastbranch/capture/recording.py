@@ -190,7 +190,7 @@ def _collect(run: Callable[[Summary], None], file: Sink, pipe: int) -> NoReturn:
 
 
 _RUNNING = b" "
-"""What the collector writes when the recording runs; JSON ignores it."""
+"""The byte that the collector writes when the recording runs; JSON ignores a blank."""
 
 
 def _announcing(pipe: int, progress: Callable[[Summary], None]) -> Callable[[Summary], None]:

@@ -16,9 +16,9 @@ from collections.abc import Iterable
 __all__ = ["file_contains", "has_leak_sanitizer"]
 
 _LIBRARIES = (b"libasan.so.", b"liblsan.so.", b"libclang_rt.asan")
-"""What the names of the libraries with it begin with."""
+"""The beginnings of the names of libraries with LeakSanitizer."""
 _MESSAGE = b"LeakSanitizer does not work under ptrace"
-"""Of the runtime. Compilers contain the names of its functions, too."""
+"""A message of the runtime. Compilers contain the names of its functions, too."""
 _MALLOC = b"malloc\0"
 _MOST_SEARCHED, _PIECE = 64 << 20, 1 << 20
 
@@ -29,7 +29,7 @@ _ENTRY = struct.Struct("=QQ")
 _NEEDED, _STRINGS, _SYMBOLS, _GNU_HASH = 1, 5, 6, 0x6FFFFEF5  # DT_*
 _MOST_SEGMENTS, _MOST_DYNAMIC, _LONGEST_NAME = 128, 1 << 16, 64
 _TABLE, _SYMBOL_BYTES, _MOST_CHAINED = struct.Struct("=IIII"), 24, 256
-"""Of the hash table: buckets, first symbol in it, words of the filter, its shift."""
+"""The header of the hash table: buckets, first symbol, words of the filter, shift of the filter."""
 
 
 def has_leak_sanitizer(file: int) -> bool:

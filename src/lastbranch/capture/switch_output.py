@@ -71,12 +71,12 @@ class Parts:
         self._say = say
         self._before: Summary | None = None
         self._stamp = 0
-        """That of the newest name."""
+        """The time stamp in the newest name."""
         self._ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._theirs = theirs
         self.switcher = Switcher(wanted, output, theirs, say)
         self.names: list[str] = []
-        """Of the files that were stored, and are there still."""
+        """The names of the files that were stored and still exist."""
         self.failed: LastbranchError | None = None
         self._thread = threading.Thread(target=self._store_all)
 

@@ -154,7 +154,7 @@ class Agent:
         self._count, self._ship, self._open_spool = count or partial(_counted, settings.host), ship or _adopted, spool
         self._spool: Spool | None = None
         self._last: dict[str, str] = {}
-        """What was said of each service last, so that a line is not repeated each turn."""
+        """The last line about each service: a line is not repeated each turn."""
         self._backoff = 0.0
         os.makedirs(settings.spool, exist_ok=True)
         self._lock = _locked(os.path.join(settings.spool, _LOCK))

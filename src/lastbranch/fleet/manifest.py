@@ -192,4 +192,4 @@ _FIELDS: dict[str, Callable[[Any], bool]] = {
     "remove": lambda value: isinstance(value, list) and all(map(is_name, value)),
     "gone": lambda value: isinstance(value, dict) and all(map(is_name, value)) and all(map(_is_time, value.values())),
 }  # fmt: skip
-"""What the fields of a commit can be."""
+"""The checks of a commit's fields."""

@@ -65,7 +65,7 @@ LISTED: dict[str, tuple[tuple[str, ...], str]] = {
     **{name: _by(name, name) for name in ("service", "version", "host", "event")},
     "day": _by("strftime(day, '%Y-%m-%d')", "day"),
 }  # fmt: skip
-"""What `Reading.list` can list: columns, and SQL."""
+"""The lists of `Reading.list`: columns, and SQL."""
 
 
 class Reading:

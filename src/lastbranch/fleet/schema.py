@@ -14,11 +14,12 @@ __all__ = [
 ]  # fmt: skip
 
 VERSION = 2
-"""Of the layout. A store of a newer one is refused; version 1 had no ``recorded`` and ``stands_for``."""
+"""The version of the layout. A store of a newer version is refused; version 1 had no ``recorded`` and
+``stands_for``."""
 BUCKETS = 64
 """Counts of a day are in so many groups of modules: a module's are in one of them."""
 LABELS = ("service", "host", "version")
-"""What is said of a capture by who adds it."""
+"""The labels that a user gives to added captures."""
 
 
 class Kind:
@@ -162,7 +163,7 @@ TABLES: dict[str, StoreTable] = {table.name: table for table in (_COUNTS, _CAPTU
 
 
 FOLDS = ("80", "c0", "e0")
-"""What the digests of folds begin below: together the captures of fold ``k`` and later ones are one in 2**k of all."""
+"""The lower bounds of the folds' digests: captures of fold ``k`` and of later folds together are one in 2**k."""
 
 
 def fold_of(digest: str) -> int:

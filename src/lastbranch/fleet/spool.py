@@ -80,7 +80,7 @@ class Batch:
     since: float
     numbers: list[int]
     slots: dict[str, int]
-    """That of the newest recording of each service."""
+    """The slot of the newest recording of each service."""
     recorded: int
     stands_for: int
 

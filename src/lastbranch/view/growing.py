@@ -30,7 +30,7 @@ from .pacing import FIRST_PAUSE, LONGEST_PAUSE, PAUSE, WaitingThreads, pause, us
 __all__ = ["ENDED", "LIVE", "GrowingCapture"]
 
 LIVE, ENDED = "live", "ended"
-"""What `Loaded.recording` says of a recording."""
+"""Values of `Loaded.recording` for a recording."""
 
 
 class GrowingCapture(Closing):

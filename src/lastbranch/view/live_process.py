@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 __all__ = ["main"]
 
 _NICE = 10
-"""Where processors are short, the program, its recorder and the browser go first: beside a program that takes all of a
-processor, the viewer gets a tenth of it. With the lowest priority it would get a seventieth, too little for a new
+"""If processors are short, the program, its recorder and the browser go first: beside a program that takes a whole
+processor, the viewer gets a tenth. With the lowest priority the viewer would get a seventieth, too little for a new
 picture each second."""
 _LOWEST = 19
 _TICK = 0.05

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["FILTERS", "MOMENTS", "Loaded", "Parameters", "parameters_of", "whole_number"]
 
 Parameters = Mapping[str, str]
-"""What a question asks for, by name, as in the address of a page."""
+"""The parameters of a question by name, as in the address of a page."""
 
 FILTERS = ("pid", "tid", "event", "module", "from", "to")
 """Parameters of every question: ids and rows of tables, separated by commas, and nanoseconds since the first event."""
@@ -50,7 +50,8 @@ class Loaded:
     profile: Profile
     symbols: SymbolOptions
     paths: tuple[str, ...] = ()
-    """Of the captures, for what has to read them again; ``-`` is standard input, which cannot be."""
+    """The paths of the captures, for answers that read the files again; ``-`` is standard input, which cannot be read
+    again."""
     symfs: str | None = None
     folders: tuple[str, ...] = ()
     source_roots: tuple[str, ...] = ()

@@ -14,19 +14,19 @@ PAUSE = 1.0
 FIRST_PAUSE = 0.2
 """The same while there are no samples: a look takes next to nothing, and somebody waits for a picture."""
 FREE_SHARE = 0.5
-"""Of one CPU: what reading on in the file, and answering the pages that look, may take on average where the recorder
-and the recorded program have the processors that they want."""
+"""The share of one CPU that reading on in the file, and answering open pages, may take on average, if the recorder and
+the recorded program have all processors that they want."""
 BUSY_SHARE = 0.01
-"""Of all CPUs: the same where they wait for processors."""
+"""The share of all CPUs, if the recorder and the program wait for processors."""
 LONGEST_PAUSE = 60.0
 """Seconds, however long an opening takes."""
 _SHORT, _SOON = 0.1, 1.8
 """Seconds of CPU of a look after which the next one is due so many seconds after it, also where others are held up: the
 screen stays within two seconds of the program."""
 _HELD_UP = 0.03
-"""Of the time that threads have run: how long they wait for processors, at least, where others want them, too."""
+"""The least wait of threads for processors, as a share of their run time, if other threads want the processors, too."""
 _MOST_THREADS = 256
-"""That are asked, since each takes some time."""
+"""The most threads to look at, since each look takes some time."""
 
 
 def pause(cpu: float, held_up: bool, processors: int, least: float = PAUSE) -> float:

@@ -52,7 +52,7 @@ _HEADERS = {
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
 }
-"""Of every response, refusals included."""
+"""The headers of every response, refusals included."""
 
 
 class Guard:

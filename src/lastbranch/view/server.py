@@ -49,7 +49,8 @@ _SILENT = 5
 _KEPT = 64 << 20
 """Bytes of answers that are kept."""
 _FRAME = frozenset(["overview", "timeline"])
-"""What is around every screen: after what is on it, of which a pass over the samples gives this, too."""
+"""The questions of the frame around every screen: asked after the screen's own, whose pass over the samples answers the
+frame, too."""
 _GRACE = 0.05
 """Seconds that other questions about a large capture wait: a page asks several at once, and the screen comes first."""
 _LONGEST_WAIT = 1

@@ -32,11 +32,11 @@ _SCREENS: tuple[tuple[str, dict[str, str]], ...] = (
     ("overview", {}), ("timeline", {}), ("hot", {}), ("flame", {}), ("branches", {}), ("capture", {}), ("findings", {}),
     ("flame", {"inline": "1"}), ("time", {}), ("time", {"by": "process"}), ("time", {"by": "thread"}),
 )  # fmt: skip
-"""What the screens ask, with the parameters that they add to the filters."""
+"""The questions of the screens, with the parameters that they add to the filters."""
 _COMPARED: tuple[tuple[str, dict[str, str]], ...] = (
     ("diff", {}), ("diff", {"by": "edge"}), ("diff", {"by": "block"}), ("diff_flame", {}),
 )  # fmt: skip
-"""What they ask where two captures are compared."""
+"""The further questions of the screens when two captures are compared."""
 _FIRST_CUT = 1 << 16
 """Rows that are tried first of a table that does not fit as a whole; then half of them."""
 _CUT = ("hot", "flame", "branches", "diff", "diff_flame")

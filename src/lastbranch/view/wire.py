@@ -26,7 +26,7 @@ __all__ = ["DTYPES", "MAGIC", "decode", "encode", "packed"]
 
 MAGIC = b"LBV1"
 DTYPES = ("|u1", "|i1", "<u2", "<i2", "<u4", "<i4", "<u8", "<i8", "<f4", "<f8")
-"""What a column of numbers can be."""
+"""The dtypes of columns of numbers."""
 _START = struct.Struct("<4sI")
 _ALIGN = 8
 

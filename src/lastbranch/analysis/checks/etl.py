@@ -58,7 +58,7 @@ _FIRST_NO_ID = 1 << 26
 _NO_ID = 0xFFFF_FFFF
 _CANONICAL = 1 << 47
 _UNSET = "DefaultBase"
-"""Where images have none, loads leave what was in memory."""
+"""If an image has no default base, loads leave old memory in this field."""
 
 _LEFT_OVER = "bytes left over"
 

@@ -18,7 +18,7 @@ class Severity(StrEnum):
     """Worst first."""
 
     ERROR = "error"
-    """What the capture was made for cannot be had of it, or is wrong."""
+    """The capture cannot serve its purpose, or its results are wrong."""
     WARNING = "warning"
     """Something is missing, or may be."""
     INFO = "info"

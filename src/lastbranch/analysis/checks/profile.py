@@ -28,7 +28,7 @@ __all__ = [
 
 
 _DELETED = " (deleted)"
-"""What the kernel appends to the path of a file that has no name any more."""
+"""The suffix that the kernel appends to the path of a deleted file."""
 _MANY = 100
 """One in so many lost is an error."""
 _OUTSIDE_MANY = 10

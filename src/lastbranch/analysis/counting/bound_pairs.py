@@ -24,7 +24,7 @@ BRANCH_VALUES: dict[str, np.ufunc] = {
     "type_low": np.minimum,
     "type_high": np.maximum,
 }
-"""What is gathered for each branch beside its count, and how it combines."""
+"""The values of each branch beside its count, and how values combine."""
 
 _SHRINK_ROWS = 1 << 17
 
@@ -70,7 +70,8 @@ class PairTable:
         self._ops = [np.add] * 3 + [BRANCH_VALUES[n] for n in names]
         self._each = StackSums(1, len(self._ops))
         self._bound_ops = self._ops if by_process else [*self._ops, np.minimum, np.maximum]
-        """Of the columns of bound rows: the lowest and the highest process are last where they are no key."""
+        """The operations of the columns of bound rows; the lowest and the highest process are last if the process is no
+        key."""
         self._waiting: list[tuple[Array, Array, Array, list[Array]]] = []
         self._keys: list[list[Array]] = []
         self._values: list[list[Array]] = []

@@ -76,7 +76,7 @@ class EarlyPass(Generic[C]):
         self._live: dict[int, int] = {}
         self._known = self._numbers = np.empty(0, np.int64)
         self._facts: list[list[int]] = []
-        """Of each number: process and mode in one word (`_owners`), earliest and latest time, first and last block."""
+        """By number: process and mode in one word (`_owners`), earliest and latest time, first and last block."""
         self._late: dict[int, set[int] | None] = {}
         """Block -> processes whose samples were not counted."""
 
@@ -228,7 +228,7 @@ class _Unbound:
 
     def __init__(self) -> None:
         self.now = np.empty(0, np.int64)
-        """Those of the batch that is counted."""
+        """The scopes of the batch that is counted."""
 
     def scopes(self, batch: SampleBatch) -> NDArray[np.int64]:
         return self.now

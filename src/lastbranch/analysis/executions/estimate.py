@@ -29,7 +29,7 @@ __all__ = ["Basis", "Estimate", "Factors", "Places", "basis_of", "basis_of_event
 
 
 Basis = Literal["time", "executions", "entries"]
-"""What the counts of branches are in proportion to. ``entries``: to neither, since the event is another."""
+"""Counts of branches are in proportion to time or to executions; ``entries``: to neither, for other events."""
 
 _BRANCH_EVENTS = re.compile(
     r"(?:.*/)?(?:event=)?(?:branch(?:es|-instructions|-brs|instructions?(?:retired)?)|r?(?:0x)?(?:20|c0|80|00)?c4"

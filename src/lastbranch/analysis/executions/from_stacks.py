@@ -23,7 +23,7 @@ __all__ = ["estimate_executions"]
 _MOST_ENTRIES = 1 << 21
 """The estimate is made from so many branch entries at most."""
 _BYTES = 4
-"""Of an instruction, about."""
+"""The approximate size of an instruction."""
 _RETURNS = kinds_table("ret")
 
 

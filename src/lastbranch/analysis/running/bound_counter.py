@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["SEVERAL", "SUMS", "BoundCounter", "PagedSpaces", "Tables"]
 
 SUMS = ("count", "mispredicted", "predicted", "cycles", "timed")
-"""What is added up of each branch."""
+"""The sums of each branch."""
 _SUMS = [(name, np.int64) for name in SUMS]
 _NOTES = [("type_low", np.uint8), ("type_high", np.uint8), ("process", np.uint16)]
 _FROM = np.dtype([("from", np.uint32), ("to", np.uint32), ("start", np.uint32), *_NOTES, *_SUMS, ("lines", np.int64)])
@@ -50,13 +50,14 @@ _BLOCK = 1024
 """Entries that the kernel counts at once, each of which can have a new row in each table."""
 _LEAST_ROOM = 1 << 13
 _LEAST_PAGES, _MOST_PAGES = 1 << 11, 1 << 18
-"""Of the table of pages; and different pages of modules, beyond which stacks are not counted here."""
+"""The least size of the table of pages; and the most pages of modules: stacks with further pages are not counted
+here."""
 _BITS = 12
 _LOW = np.uint64((1 << _BITS) - 1)
 _SHIFT = np.uint64(_BITS)
 _END = (1 << 64) - 1
 _KEY_BITS = np.uint64(36)
-"""Of a page's key: below 1 more than the scope, the page's address without the bits that all of it share."""
+"""The low bits of a page's key, below 1 + scope: the page's address without the bits that all its addresses share."""
 
 
 class PagedSpaces(Spaces, Protocol):

@@ -109,7 +109,7 @@ class _MadeCode:
     def __init__(self, namer: Namer) -> None:
         self._namer = namer
         self._states: dict[int, list[Any]] = {}
-        """What names of a process depend on, by its number."""
+        """The state of the files that names of a process depend on, by its number."""
         self._known: dict[int, dict[tuple[int, int], int]] = {}
         """By the number of the process: (module, address) -> row of the label."""
         self._nameless: dict[str, _Totals] = {}

@@ -136,7 +136,7 @@ def _counted(
 
 
 _LINKAGE = frozenset({".plt", ".plt.sec", ".plt.got", ".iplt"})
-"""What the linker's own code between stubs is called."""
+"""The names of the linker's own code between stubs."""
 
 
 def _stub_of(label: Label) -> str:

@@ -101,7 +101,7 @@ def find_inlined_or_jit(
 
 
 _OnNamesResolved = Callable[[NDArray[np.int64], NDArray[np.int64]], None]
-"""What is done with the names of some places: rows of labels and their offsets, as `Namer.chains` gives them."""
+"""A callback for the names of some places: rows of labels and their offsets, as `Namer.chains` gives them."""
 
 
 _SUMS = ("samples", "period", "total", "total_period", "instructions")

@@ -22,7 +22,7 @@ __all__ = [
 ]  # fmt: skip
 
 _ALONE = -1
-"""Of samples that are a burst each: their sums need no others."""
+"""The number of samples that are a burst each: their sums need no other samples."""
 
 
 @dataclass(slots=True)

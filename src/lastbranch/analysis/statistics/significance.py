@@ -21,8 +21,8 @@ __all__ = [
 ]  # fmt: skip
 
 ENOUGH = 100
-"""What is counted less often means little: a count of 100 has a standard error of a tenth of it (Poisson). Shares and
-rates that rest on fewer are greyed, in terminals and in the viewer."""
+"""Smaller counts mean little: a count of 100 has a standard error of 10 (Poisson). Shares and rates that rest on fewer
+are greyed, in terminals and in the viewer."""
 
 FEWEST = 6
 """Samples of both recordings together that must have a thing for it to be tested: fewer can never be significant."""

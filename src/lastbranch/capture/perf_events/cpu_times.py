@@ -43,7 +43,7 @@ _OWN = syscall.attribute(USER_ONLY, read_format=READ.TOTAL_TIME_ENABLED, **_COUN
 _RECORD = struct.Struct("=8xiiQQQ")
 """A record: pid, tid, value, time_enabled; and its time, the trailer of `SAMPLE.TIME`."""
 _PAGES, _PAGES_OF_ONE = 32, 1
-"""Of the ring for a program that is launched (3,000 threads may end between two looks), and of a thread's ring."""
+"""Pages of the ring for a launched program (3,000 threads may end between two looks), and of a thread's ring."""
 _MOST_RINGS = 64
 """So many threads that ran before have rings for those that they create."""
 _ONE_BY_ONE = 5, 13

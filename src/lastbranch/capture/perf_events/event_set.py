@@ -85,7 +85,7 @@ class EventSpec:
     group_leaders: Mapping[int, int] = field(default_factory=dict)
     """By processor, the descriptor of the event whose group it joins."""
     filter: str = ""
-    """Of the samples of a tracepoint, in the kernel's notation."""
+    """The filter of a tracepoint's samples, in the kernel's notation."""
 
     def attr_without(self, dropped: Sequence[Extra]) -> bytes:
         """The attribute with all extras but ``dropped``."""

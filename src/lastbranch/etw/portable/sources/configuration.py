@@ -31,9 +31,9 @@ class SourceConfiguration:
     lbr_flags: int = 0
     lbr_hooks: tuple[int, ...] = ()
     targets: tuple[int, ...] = ()
-    """What the software LBR traces, as `information.TARGETS` counts; none while its triggers are off."""
+    """The targets of the software LBR, as `information.TARGETS` counts; empty while its triggers are off."""
     branch_hook: int = 0
-    """The event as which bursts of the software LBR are written, 0: they are not."""
+    """The hook id of the events for bursts of the software LBR; 0: bursts are not written."""
     call_hooks: tuple[int, ...] = ()
     """Events that trigger records of the software LBR because of system calls (`call_branches`)."""
     intervals: dict[int, int] = field(default_factory=dict)

@@ -123,9 +123,9 @@ class Kind:
     sample: int = 0
     """PERF_SAMPLE_* beyond those of all."""
     flags: frozenset[str] = frozenset()
-    """Of perf_event_attr."""
+    """Flags of perf_event_attr."""
     counting: frozenset[str] = frozenset()
-    """More of them where its samples carry counter values."""
+    """More flags of perf_event_attr if samples carry counter values."""
 
 
 def _u64(column: Array) -> Words:

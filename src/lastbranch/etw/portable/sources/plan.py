@@ -36,7 +36,7 @@ TASKS = frozenset({"process", "thread", "image"})
 COUNTERS = "process counters"
 """The kind of `ProcessCounters`."""
 FOLLOWERS: tuple[type[TracepointFollower], ...] = (SystemCalls, BlockIo, Sockets, Interrupts)
-"""What makes events of several tracepoints."""
+"""The followers, which make events of several tracepoints."""
 _TIMER_NS = 100
 """The unit of the timer's interval."""
 
@@ -49,7 +49,7 @@ class StreamPlan:
     kind: Kind | None = None
     """``None``: a profile source that is a counter."""
     fields: Mapping[str, Place] = field(default_factory=dict)
-    """Of the raw data of a tracepoint."""
+    """The fields of a tracepoint's raw data."""
     source: int | None = None
     interval: int = 0
     stacks: bool = False
@@ -59,7 +59,7 @@ class StreamPlan:
     counters: tuple[int, ...] = ()
     """Profile sources whose counts its samples carry."""
     follower: type[TracepointFollower] | None = None
-    """What its samples go to, with those of other tracepoints, instead of `convert`."""
+    """The follower that gets the samples, with samples of other tracepoints, instead of `convert`."""
     filter: str = ""
 
     @property

@@ -46,7 +46,7 @@ __all__ = ["ALL", "Counters", "Round", "Stream", "refusal", "sampling", "trackin
 
 
 PAGES = 1024
-"""Of data in each ring where the kernel locks so many: some 30,000 events."""
+"""Pages of data in each ring, if the kernel locks so many: some 30,000 events."""
 ALL = Target()
 _LOST, _SAMPLE, _LOST_SAMPLES = (RECORD[name] for name in ("LOST", "SAMPLE", "LOST_SAMPLES"))
 _TIME_IN_TRAILER = -3
@@ -213,7 +213,7 @@ _CALL = "TraceSetInformation"
 """All of a group have one clock."""
 _THROTTLE = RECORD["THROTTLE"]
 _PAGES = 2
-"""Of a ring that has no other records."""
+"""Pages of a ring that has no other records."""
 
 
 class Counters:

@@ -19,7 +19,7 @@ __all__ = ["Sockets"]
 _STATE, _SENT, _RECEIVED = "sock/inet_sock_set_state", "sock/sock_send_length", "sock/sock_recv_length"
 _SEND, _RECV, _CONNECT, _DISCONNECT, _ACCEPT = 10, 11, 12, 13, 15
 _V6_BEGINS = 16
-"""What a type for IPv6 is more than that for IPv4."""
+"""The difference of a type for IPv6 from the same type for IPv4."""
 _INET, _INET6 = 2, 10
 _TCP, _UDP = 6, 17
 _ESTABLISHED, _SYN_SENT, _SYN_RECV, _CLOSE, _LISTEN = 1, 2, 3, 7, 10  # include/net/tcp_states.h

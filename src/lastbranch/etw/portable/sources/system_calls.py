@@ -139,7 +139,7 @@ class SystemCalls(TracepointFollower):
         self._found: dict[tuple[int, int], str] = {}
         """(thread, time) of a row of this round -> the path that it is about."""
         self._last_use: dict[tuple[str, int, int], int] = {}
-        """What was used when last in this round: ("fd", process, descriptor) or ("text", process, address)."""
+        """The last use in this round of ("fd", process, descriptor) or ("text", process, address)."""
 
     @classmethod
     def filter(cls, kinds: frozenset[str], machine: str) -> str:
