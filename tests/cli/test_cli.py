@@ -471,7 +471,7 @@ def test_a_stream_without_end_that_is_no_capture(monkeypatch: pytest.MonkeyPatch
     class Zeros:
         reads = 0
 
-        def read(self, size: int) -> bytes:
+        def read1(self, size: int) -> bytes:
             self.reads += 1
             assert self.reads == 1, "read on"
             return bytes(size)
