@@ -164,7 +164,7 @@ class LiveRecorder(Closing):
         return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
 
     def describe(self, profile: Profile) -> None:
-        """Note in the profile of what was recorded how that was done."""
+        """Note in the profile how it was recorded."""
         from .capture.hardware import HardwareSummary, describe_hardware
         from .capture.options import Summary
         from .capture.recording import describe
@@ -374,10 +374,10 @@ class StreamCopy(Closing):
 
 
 class LiveCapture(Closing):
-    """Counts what is added to a perf.data, whose last ``kept`` bytes of records can be saved.
+    """Counts the records that are added to a perf.data; its last ``kept`` bytes of records can be saved.
 
-    ``source`` is read from its start on; `read` goes on where the last one ended. ``ours``: the file is for nobody
-    else, so what is not kept is given back to the disk, and its header may still be missing.
+    ``source`` is read from its start on; `read` goes on where the last one ended. ``ours``: nobody else reads the file,
+    so the disk gets space back that is not kept, and the file's header may still be missing.
     """
 
     def __init__(
@@ -468,7 +468,7 @@ class LiveCapture(Closing):
             self._counts = RunningCounts(namer)
         self._counts.bind()
 
-    # -- what is kept of the records
+    # -- the kept records
 
     def _forget(self) -> None:
         """Give the disk back the oldest records, if there are too many."""
@@ -485,10 +485,10 @@ class LiveCapture(Closing):
         self._first, self._marks = first, [mark for mark in self._marks if mark > first]
 
     def save(self, output: str, describe: Callable[[Profile], None] = lambda profile: None) -> None:
-        """Write what was seen to ``output``, as `lastbranch record` writes: the name decides the format, an existing
+        """Write the kept records to ``output``, as `lastbranch record` writes: the name decides the format, an existing
         file becomes ``output.old``. ``describe`` completes the profile of formats other than perf.data.
 
-        Raises `CollectorError` where that is impossible.
+        Raises `CollectorError` if writing is impossible.
         """
         from .capture.recording import save
         from .model.atomic_output import PartFile

@@ -48,15 +48,14 @@ def record(
     target: Sequence[str] | int | ProcessGroup | None, output: str | os.PathLike[str] = "lastbranch.tb5", *,
     engine: str = "auto", classes: str = "user,any", call_graph: str = "auto", **options: Any,
 ) -> Profile:  # fmt: skip
-    """Record a program, and open what was recorded.
+    """Record a program, and open the recording.
 
     ``target`` is a command as a sequence of words, the id of a running process, a group of processes
     (`lastbranch.capture.container_called`, ``cgroup_at``, ``unit_called``, ``NamedProcesses``), or ``None`` for the
-    whole system, of which the software engine records this user's processes. The other arguments mean what those of
-    ``lastbranch record`` mean: ``classes`` are the branches to record, ``call_graph`` is where call stacks come from,
-    ``options`` are fields of `lastbranch.capture.Options`
-    (``duration``, ``period``, ``depth``, ``duty``...).
-    The program keeps this process's standard streams.
+    whole system, of which the software engine records this user's processes. The other arguments mean the same as the
+    options of ``lastbranch record``: ``classes`` are the branches to record, ``call_graph`` is where call stacks come
+    from, ``options`` are fields of `lastbranch.capture.Options` (``duration``, ``period``, ``depth``, ``duty``...). The
+    program keeps this process's standard streams.
 
     Raises what `record_file` and `lastbranch.open` raise.
     """

@@ -26,7 +26,7 @@ class Threads:
         self._pool: ThreadPoolExecutor | None = None
 
     def submit(self, work: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
-        """Have a thread do ``work``; the result, or what it raises, is in the future."""
+        """Have a thread do ``work``; the future gets the result or the exception."""
         if self._pool is None:
             from concurrent.futures import ThreadPoolExecutor
 
@@ -34,7 +34,7 @@ class Threads:
         return self._pool.submit(work, *args, **kwargs)
 
     def close(self) -> None:
-        """Wait for what runs, leave out what has not begun, and end the threads. `submit` starts them again."""
+        """Wait for running work, drop work that has not begun, and end the threads. `submit` starts them again."""
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
             self._pool = None

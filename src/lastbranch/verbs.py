@@ -49,8 +49,8 @@ def convert(
     `check` about events that the output will not have. The output can be read by nobody who may not read every capture.
 
     ``reading`` is what `opening.reading_of` returns, ``stages`` begins each stage that takes long. Raises
-    `SelectionError` for a part or several where that cannot be, `FormatError` where nothing can be read, `OSError`
-    where a file cannot be opened or written. Damaged parts are left out, and listed in the result.
+    `SelectionError` for a part, or for several captures, if the format does not allow these, `FormatError` if nothing
+    can be read, `OSError` if a file cannot be opened or written. Damaged parts are left out, and listed in the result.
     """
     paths = [os.fspath(path) for path in ([captures] if isinstance(captures, str | os.PathLike) else captures)]
     stages = stages or no_progress
@@ -118,7 +118,7 @@ class Verified:
 def verify(
     path: _Path, *, symfs: str | None = None, reading: Reading | None = None, stages: Stages | None = None
 ) -> Verified:
-    """Read everything in the capture at ``path`` (``-``: standard input), and say what is damaged in it.
+    """Read everything in the capture at ``path`` (``-``: standard input), and report all damage.
 
     Arguments and raised errors are the same as for `open` and `convert`.
     """

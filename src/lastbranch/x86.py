@@ -6,7 +6,7 @@ __all__ = ["ENDBR32", "ENDBR64", "PREFIXES", "UD2", "Opcode", "Prefix"]
 
 
 class Prefix:
-    """Bytes before an opcode. In 64-bit code those of ES, CS, SS and DS mean nothing."""
+    """Bytes before an opcode. In 64-bit code the prefixes of ES, CS, SS and DS mean nothing."""
 
     ES, CS, SS, DS, FS, GS = 0x26, 0x2E, 0x36, 0x3E, 0x64, 0x65
     OPERAND_SIZE, ADDRESS_SIZE, LOCK = 0x66, 0x67, 0xF0

@@ -38,8 +38,7 @@ class CodeLocation:
     ``where`` in it: an offset (``+0x12``), an address (``0x401136``), a source line, or nothing for all of it.
 
     ``file`` and ``line`` are its place in the source (in the second recording's, if both know the source): the line of
-    the place itself if lines were asked for, else the line of the function's declaration. Empty and 0 where they are
-    not known.
+    the place itself if lines were asked for, else the line of the function's declaration. Empty and 0 if not known.
     """
 
     module: str
@@ -61,7 +60,7 @@ class CodeLocations:
 
     def __init__(self, profile: Profile, process: Array, module: Array, address: Array) -> None:
         self.profile = profile
-        # Memory of a process: what is at an address differs between them.
+        # Memory of a process: processes have different code at the same address.
         self._own = np.array([m.kind is ModuleKind.ANONYMOUS for m in profile.modules] + [True], bool)
         owner = self._owner(process, module)
         self._owners = distinct(owner)
@@ -92,7 +91,7 @@ class CodeLocations:
 
 
 class Matching:
-    """Finds what is the same in two profiles, by keys that are equal on both sides.
+    """Matches the things of two profiles, by keys that are equal on both sides.
 
     A module is the same by its build identity, else by its last name; what is left on either side counts as one module,
     since programs get new names. A function is the same by its linkage name (by its address, too, in a module of the

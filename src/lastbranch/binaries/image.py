@@ -23,7 +23,7 @@ BUILD_ID_SIZE = 20
 
 
 class SegmentFlags(IntFlag):
-    """Permissions of memory; the values are those of ELF's ``p_flags`` (gABI, figure 7-2)."""
+    """Permissions of memory, with the values of ELF's ``p_flags`` (gABI, figure 7-2)."""
 
     EXECUTE = 1
     WRITE = 2

@@ -41,7 +41,7 @@ class Hierarchy(NamedTuple):
     """The cgroup that is mounted there."""
 
     def folder_of(self, path: str) -> str:
-        """The folder of the cgroup ``path``; empty where it is outside of what is mounted."""
+        """The folder of the cgroup ``path``; empty if the cgroup is outside of all mounts."""
         path = os.path.normpath("/" + path.lstrip("/"))
         if self.base == "/":
             return os.path.normpath(self.folder + path)

@@ -80,7 +80,7 @@ class ForeignBinaries:
         return made
 
     def keep(self) -> tuple[str, ...]:
-        """Copy what was opened to the user's cache, and close it. Sentences of what went wrong."""
+        """Copy the opened files to the user's cache, and close them. Sentences of what went wrong."""
         try:
             found = [(place, fd) for (place, _), fd in self._files.items() if fd >= 0]
             return self._copied(found) if found else ()

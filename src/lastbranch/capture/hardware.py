@@ -259,7 +259,7 @@ class Recording(Closing):
         command, select = self._request.command_line, self._request.select
         features = features_of(self._kernel, self._host, self._described(), command, bool(select))
         self._file.flush()
-        with suppress(LastbranchError, OSError):  # what was recorded is worth more than that
+        with suppress(LastbranchError, OSError):  # the recording is worth more than that
             recorded = FileSource(self._file.path)
             late = late_build_ids(self._kernel, format_of(recorded).open(recorded).modules)
             features |= {"BUILD_ID": features.get("BUILD_ID", b"") + late} if late else {}
@@ -325,8 +325,8 @@ def collect_hardware(
 ) -> HardwareSummary:  # fmt: skip
     """`record_hardware` into ``path``, which becomes a perf.data and grows while it is recorded.
 
-    ``began`` is called when the kernel has granted the events, with the process id of what was launched. The recording
-    ends where ``stop`` is true, and the program runs on.
+    ``began`` is called when the kernel has granted the events, with the process id of the launched program. The
+    recording ends where ``stop`` is true, and the program runs on.
     """
     with held_signals() as unblocked:
         child = None

@@ -24,7 +24,7 @@ _COPIED = 1 << 20
 
 
 class Overflow:
-    """Where the rest of ``spill`` goes if its disk is full, ``rest``. The collector writes (`writer`), its parent
+    """The place for the rest of ``spill`` if its disk is full, ``rest``. The collector writes (`writer`), its parent
     `join`s."""
 
     def __init__(self, spill: PartFile, rest: str = "") -> None:
@@ -103,7 +103,7 @@ def loss_of(dropped: int) -> CollectorError:
 
 
 def copy_whole(source: IO[bytes], to: io.FileIO) -> None:
-    """Copy what is left of ``source``; an unbuffered file may take a part of what it is given. Raises `OSError`."""
+    """Copy the rest of ``source``; an unbuffered file may take a part of what it is given. Raises `OSError`."""
     while piece := source.read(_COPIED):
         left = memoryview(piece)
         while left:

@@ -96,7 +96,7 @@ def refusal(tid: int, code: int) -> Exception:
 
 
 def seize(tid: int, options: int) -> None:
-    """Start to trace ``tid`` without stopping it. Raises `PermissionError` where that is not allowed."""
+    """Start to trace ``tid`` without stopping it. Raises `PermissionError` if tracing is not allowed."""
     _call(_SEIZE, tid, 0, options)
 
 
@@ -217,7 +217,7 @@ _OF_OTHERS = frozenset(((signal.SIGTRAP, 6), (signal.SIGBUS, 5)))
 
 
 def is_fault(tid: int, status: int) -> bool:
-    """Whether it stopped with ``status`` at a signal that its own instruction raised (positive si_code of
+    """Whether the thread stopped with ``status`` at a signal that its own instruction raised (positive si_code of
     sigaction(2))."""
     number = signal_of(status)
     if not stopped(status) or event_of(status) or number not in _FAULTS:

@@ -53,7 +53,7 @@ def record(
     ``growing`` is called in this process when the recording begins, with the perf.data that it fills.
 
     Raises `UnavailableError` where recording is impossible, `RunError` where the command cannot be executed,
-    `CollectorError` where the collector crashed; what it had recorded is written nevertheless.
+    `CollectorError` where the collector crashed; its records are written nevertheless.
     """
     with held_signals(), PartFile(output) as spill:
         if options.switch is not None:
@@ -113,8 +113,8 @@ def collect(
     """Record into ``file`` (perf.data, pipe form) in a process of its own: the result, and the failure if any.
 
     ``running`` is called in this process with the collector's process id. ``stop`` is asked in the collector's process,
-    many times a second: the recording ends where it is true, and the program runs on. ``converts``: `save` will convert
-    what was recorded. For the others see `record`.
+    many times a second: if true, the recording ends, and the program runs on. ``converts``: `save` will convert the
+    recording. For the others see `record`.
     """
     with held_signals() as unblocked:
         reads, writes = os.pipe()

@@ -209,7 +209,7 @@ class Agent:
     # -- recording
 
     def _take_turn(self, service: Service) -> bool:
-        """Record a service, and count the recording. Whether it was recorded."""
+        """Record a service, and count the recording; return whether the service was recorded."""
         turn = self._kept.turns[service.name]
         try:
             done = self._apart(partial(self._recorded, service, turn))
@@ -251,7 +251,7 @@ class Agent:
     # -- shipping
 
     def _ship_now(self) -> bool:
-        """Ship what is in the spool. Whether the store has all of it."""
+        """Ship the recordings in the spool. Whether the store has all of it."""
         try:
             done = self._apart(self._shipped)
         except UnavailableError as error:
@@ -293,7 +293,7 @@ class Agent:
         spool.notes = []
         return done
 
-    # -- what is kept
+    # -- the kept state
 
     def _now(self) -> float:
         """The time, on the clock of turns. Says so where the machine's was set."""
@@ -331,7 +331,7 @@ class Agent:
         with writing_file(os.path.join(self._settings.spool, _STATE)) as out:
             out.write(json.dumps(asdict(self._kept)).encode())
 
-    # -- what is said
+    # -- messages
 
     def _tell(self, name: str, line: str) -> None:
         if self._last.get(name) != line:

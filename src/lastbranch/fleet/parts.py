@@ -246,7 +246,7 @@ def read_parts(data: bytes, file: str) -> list[Part]:
 
 
 def count_batch(store: str, captures: Sequence[CaptureFile]) -> list[Part]:
-    """Count captures, and write what was counted as parts of the store at the address ``store``.
+    """Count captures, and write the counts as parts of the store at the address ``store``.
 
     They are of the store once its manifest lists them. Raises `UnavailableError` and `OSError` where they cannot be
     written; a capture that cannot be read has a row that says so.
@@ -267,7 +267,7 @@ def count_batch(store: str, captures: Sequence[CaptureFile]) -> list[Part]:
 def _write_rows(
     database: duckdb.DuckDBPyConnection, folder: str, objects: Objects, rows: Rows, day: str, key: str
 ) -> list[Part]:  # fmt: skip
-    """The parts of what was counted on one day."""
+    """The parts with the counts of one day."""
     parts, words = [], _objects(rows.words)
     counts, bucket = _sorted(rows.counts, words)
     word = "getvariable('words')[{} + 1]".format  # NULL of -1. Joins instead took a third of the time of writing
@@ -368,7 +368,7 @@ def reduce_parts(store: str, parts: Sequence[Part], amendments: Mapping[str, Ame
 
 
 def _amended(database: duckdb.DuckDBPyConnection, captures: str, amendments: Mapping[str, Amendment]) -> str:
-    """SQL of rows of the captures table with what is to be said of them."""
+    """SQL of rows of the captures table with their amendments."""
     database.execute("CREATE TABLE amended (digest VARCHAR, stands_for UBIGINT, note VARCHAR)")
     database.executemany("INSERT INTO amended VALUES (?, ?, ?)", [[key, *one] for key, one in amendments.items()])
     notes = "concat_ws('; ', nullif(c.notes, ''), nullif(a.note, '')) AS notes"

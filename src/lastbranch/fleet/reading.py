@@ -260,7 +260,7 @@ class Reading:
         }  # fmt: skip
 
     def counts(self, *, stacks: bool = True) -> StoredCounts:
-        """The counts of what is selected, which are read when they are asked for. Raises as `one_event`."""
+        """The counts of the selection, which are read on demand. Raises as `one_event`."""
         return self._counts_of(self._one_event(stacks))
 
     def counts_by_event(self) -> StoredCounts:
@@ -395,7 +395,7 @@ class StoredCounts:
         return notes
 
     def scale_notes(self) -> list[str]:
-        """By how much counts are larger than what was recorded, for each service."""
+        """The factor from recorded numbers to counts, for each service."""
         found: dict[str, list[float]] = {}
         for scale in self.reading.scales():
             found.setdefault(scale.service, []).append(scale.parts / _PARTS)

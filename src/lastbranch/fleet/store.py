@@ -1,4 +1,4 @@
-"""A store of counts: what is added to it, merged and removed."""
+"""A store of counts: adds, merges and removes parts."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ class Store:
 
         Paths can be folders, of which files of other kinds are left out, and patterns. A capture is known by its
         contents and counts once. Unreadable captures are listed in the store with the reason, and do not hinder others.
-        After a crash the same call goes on with what is done.
+        After a crash the same call continues with the finished work.
         """
         for name in filter(None, (labels.service, labels.version, labels.host)):
             check_utf8(name, "a name")
@@ -167,8 +167,8 @@ class Store:
         """Add ``parts``, which `count_batch` or `reduce_parts` have written in the folder ``source``, all at once.
 
         False: the store has these parts already, or had them before a merge or their expiry. So the call can be
-        repeated until it returns, whatever went wrong before. ``late``: it was tried first days ago, so the manifest
-        may have forgotten what was merged since, and captures are compared. Raises `UnavailableError` and `OSError`
+        repeated until it returns, whatever went wrong before. ``late``: the first try was days ago, so the manifest may
+        have forgotten parts that were merged since, and captures are compared. Raises `UnavailableError` and `OSError`
         where the store cannot be written, and `FormatError` where a part in ``source`` is not as it was written.
         """
         self._manifest.create()
@@ -220,8 +220,8 @@ class Store:
     # -- merging and removing
 
     def compact(self, kept_hours: float = KEPT_HOURS) -> int:
-        """Merge the parts of each day and bucket, and sweep what has been of no use for so many hours. The number of
-        parts that were merged."""
+        """Merge the parts of each day and bucket, and remove objects that have been useless for so many hours. Return
+        the number of merged parts."""
         groups: dict[str, list[Part]] = {}
         for part in self.state().parts.values():
             groups.setdefault(part.group, []).append(part)
@@ -247,7 +247,8 @@ class Store:
         return taken
 
     def expire(self, before: str, kept_hours: float = KEPT_HOURS) -> int:
-        """Remove what was recorded before the day ``before`` (``YYYY-MM-DD``, UTC), and sweep. The number of parts."""
+        """Remove captures that were recorded before the day ``before`` (``YYYY-MM-DD``, UTC), and sweep. The number of
+        parts."""
         taken = 0
 
         def change(state: State) -> Change | None:
@@ -315,7 +316,7 @@ def _batches(captures: Sequence[CaptureFile]) -> Iterator[list[CaptureFile]]:
         yield batch
 
 
-# -- tasks: pure functions of what they are called with
+# -- tasks: pure functions of their arguments
 
 
 def _digested(files: Sequence[tuple[str, Labels, bool]]) -> list[CaptureFile | str]:

@@ -93,7 +93,7 @@ struct context {
     /* what came of it */
     u64 ends_passed, stops_made, status, error, before, again;
     u64 was[REGISTERS];
-    /* memory as it is at this stop */
+    /* memory at this stop */
     u64 blocks;
     struct block block[BLOCKS];
     u8 scratch[PAGE];
@@ -337,7 +337,7 @@ static int holds(u32 code, u64 flags)
     return is != (int)(code & 1);
 }
 
-/* Whether it is known where the branch of `end` goes: to `target`, or, `taken` 0, straight on. */
+/* Whether the way of the branch of `end` is known: to `target`, or, with `taken` 0, straight on. */
 static int goes(struct context *c, const struct end *end, int *taken, u64 *target)
 {
     const u64 *r = c->registers;

@@ -38,7 +38,7 @@ EXPORT void lb_near_entries(const i64 *offsets, i64 samples, const u8 *from, i64
         for (i64 i = offsets[s]; i < offsets[s + 1]; i++) {
             u64 source = at_stride(from, from_stride, i), target = at_stride(to, to_stride, i);
             i64 left = passed(bound, number, source), arrived = passed(bound, number, target);
-            /* It begins in the code, or before a piece that begins before its end. */
+            /* The range begins in the code, or before a piece of code that begins before the range ends. */
             int covers = arrived & 1 || arrived < end;
             if (i > offsets[s] && target <= newer_source && target && source && newer_target && covers) {
                 range[ranges] = i - 1;

@@ -67,7 +67,7 @@ class FunctionCounts:
         self._names.add(profile, add_batch)
 
     def tables(self, profile: Profile, namer: Namer, estimate: Estimate) -> FunctionTables:
-        """The tables of what was counted, which is all of ``profile``."""
+        """The tables of the counts, which are complete for ``profile``."""
         table = self._names.result("function", namer, estimate, goes_on=self._grows)
         by_function = partial(innermost, namer, "function")
         noise = self._noise.of(table.event, table.name, table.samples, by_function)

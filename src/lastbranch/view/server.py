@@ -238,7 +238,7 @@ class _Answers:
         return _key(*asked) in self._kept or (self._disk is not None and self._disk.may_have(*asked))
 
     def keep(self) -> bytes:
-        """Keep what was counted last: when nobody waits."""
+        """Keep the newest answer on disk: called when nobody waits."""
         if self._disk is not None and self.unkept:
             self._disk.keep(*self.unkept.pop())
         return b""

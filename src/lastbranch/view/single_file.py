@@ -100,7 +100,7 @@ class _Parts:
         self.parts: list[str] = []
 
     def add_screen(self, question: str, more: dict[str, str]) -> None:
-        """Add an answer, which may take half of what is left, or else its heaviest rows."""
+        """Add an answer, which may take half of the room left, or else the answer's heaviest rows."""
         kind, data = self._answer(question, more)
         limit = _FIRST_CUT
         while question in _CUT and kind == "answer" and len(data) > self._room // 2 and limit:

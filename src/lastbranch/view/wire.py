@@ -73,7 +73,7 @@ def _texts(column: Sequence[str]) -> bytes:
     return offsets.tobytes() + b"".join(raw)
 
 
-# -- back again: for tests, and for whoever reads a single file with a program
+# -- back again: for tests, and for programs that read a single file
 
 
 def decode(data: bytes) -> Answer:

@@ -290,7 +290,7 @@ def _after(states: list[_State], flags: list[bool]) -> _State | None:
 def _states(masks: list[_Masks]) -> tuple[list[_State], list[tuple[int, int]]]:
     """The groups that were on, in time order, and (from, to) of the times between in which no group was on.
 
-    Zeros before the first groups were on are left out, and so are those that the end of a session sets.
+    Zeros before the first groups, and zeros that the end of a session sets, are left out.
     """
     known = sorted(masks, key=lambda m: (m.time, m.hook == EXTENSION))
     on, ends, cut = _held(known)

@@ -103,7 +103,7 @@ class PairTable:
             self._bind()
 
     def _bind_waiting(self) -> BoundColumns:
-        """(keys, values) of what is waiting, bound; equal pairs are several rows."""
+        """(keys, values) of the waiting pairs, bound; equal pairs are several rows."""
         *columns, waiting = zip(*self._waiting, strict=True)
         scope, a, b = map(_joined, columns)
         sums = [*map(_joined, zip(*waiting, strict=True))]
@@ -120,7 +120,7 @@ class PairTable:
         return keys, sums
 
     def _bind(self) -> None:
-        """Bind what is waiting, if anything is."""
+        """Bind the waiting pairs, if any."""
         if not self._waiting_rows:
             return
         keys, sums = group_unordered(*self._bind_waiting(), self._bound_ops)
@@ -129,7 +129,7 @@ class PairTable:
         self._rows += len(keys[0])
         if self._rows > max(_SHRINK_ROWS, len(self._keys[0][0]) // 2):
             self._merge()
-            self._rows = 0  # the limit is for what is added from here on
+            self._rows = 0  # the limit is for pairs added from here on
 
     def _merge(self) -> None:
         """Make one part of all parts."""
@@ -150,7 +150,7 @@ class PairTable:
             yield process, a, b, sums
 
     def take_bound(self) -> Iterator[BoundColumns]:
-        """(keys, values) of what was added, bound, in parts; none is left. Equal pairs may be several rows."""
+        """(keys, values) of all added pairs, bound, in parts; no pair is left. Equal pairs may be several rows."""
         self._sum_each()
         parts = list(zip(self._keys, self._values, strict=True))
         if self._waiting_rows:
@@ -160,7 +160,7 @@ class PairTable:
 
     @property
     def bound(self) -> int:
-        """Rows of what was bound."""
+        """Rows of the bound pairs."""
         return sum(len(keys[0]) for keys in self._keys)
 
     def result(self) -> Bound:

@@ -125,8 +125,8 @@ class NativeSites:
         """(uint8 type of each entry, int64 entries whose type depends on their target: theirs is 0).
 
         Stacks ``offsets`` (int64) of ``source`` and ``flags`` (uint64, any stride); ``scope`` (int64) has the owner of
-        each. ``find`` gets scopes and sources that are new and gives what is to be known of them. ``None`` for scopes
-        that the kernel does not take.
+        each. ``find`` gets new scopes and sources and gives their table values. ``None`` for scopes that the kernel
+        does not take.
         """
         scope, offsets = np.ascontiguousarray(scope, np.int64), np.ascontiguousarray(offsets, np.int64)
         kind, fresh, pending = np.empty(len(source), np.uint8), np.empty(len(source), np.int64), np.zeros(1, np.int64)
@@ -229,7 +229,7 @@ class BranchKinds:
         return found
 
     def _slowly(self, rows: Array, scope: Array, offsets: Array, source: Array, target: Array) -> NDArray[np.uint8]:
-        """The types of these rows of the entries, if need be by where they go; 0 for the others."""
+        """The types of these rows of the entries, if need be by their targets; 0 for the others."""
         out = np.full(len(source), _UNKNOWN, np.uint8)
         each = np.repeat(scope, np.diff(offsets))
         out[rows] = self._found(each[rows], source[rows], target[rows])

@@ -254,7 +254,7 @@ def _summed(number: Array, *values: Array) -> list[Array]:
 
 
 def rows_of(binder: AddressSpaces, batch: SampleBatch, by: Key) -> Array:
-    """The row of each sample in the table ``by``, -1 of those that have none."""
+    """The row of each sample in the table ``by``, -1 for samples without a row."""
     scope = binder.scopes(batch)
     match by:
         case "process":

@@ -1,6 +1,6 @@
 """Counting while a capture is indexed, which saves reading it again.
 
-Everything in the file is known only when it is indexed: what was counted then is kept where its place turns out to be
+Everything in the file is known only when the index is complete: early counts are kept if their place turns out to be
 certain, and the rest is read again.
 """
 
@@ -155,8 +155,8 @@ class EarlyPass(Generic[C]):
     # -- when it is complete
 
     def pour(self, profile: Profile, counters: Sequence[C]) -> bool:
-        """Have ``counters``, by row of the events table where that was requested, hold what was counted. Whether that
-        was possible: else the capture must be counted anew."""
+        """Have ``counters``, by row of the events table where that was requested, hold what was counted. Return whether
+        this was possible: if not, the capture must be counted anew."""
         streams = [stream for stream in profile.streams if "branch_from" in stream.columns]
         if self._counters is None or not self._complete or len(streams) != 1:
             return False

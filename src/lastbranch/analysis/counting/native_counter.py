@@ -77,7 +77,7 @@ class NativeStackCounter:
         return bool(self._library.lb_counter_full(self._counter, depth))
 
     def flush(self) -> None:
-        """Hand what was counted to the sinks, and begin anew."""
+        """Hand the counts to the sinks, and begin anew."""
         for which, sink in enumerate(self._sinks):
             room = self._library.lb_counter_rows(self._counter, which)
             if room and sink:

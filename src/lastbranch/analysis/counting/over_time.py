@@ -116,7 +116,7 @@ class KeptTimes:
         self._place, self._time, self._samples = np.empty(0, np.int32), np.empty(0, np.int64), 0
 
     def add(self, batch: SampleBatch) -> None:
-        """Keep what is needed of a batch, whose samples count once each."""
+        """Keep the needed columns of a batch, whose samples count once each."""
         columns = batch.event.astype(np.int64), self._binder.scopes(batch), batch.ip.view(np.int64)
         once, which = distinct_rows(*columns)
         event, scope, ip = (column[once] for column in columns)

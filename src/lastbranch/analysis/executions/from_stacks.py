@@ -70,7 +70,7 @@ def estimate_executions(profile: Profile, *, sample_filter: SampleFilter | None 
 
 
 def _why_not(profile: Profile, sample_filter: SampleFilter | None) -> str | None:
-    """Why nothing is to be estimated of what was recorded."""
+    """The reason why the recording allows no estimate."""
     if reason := why_no_stacks(profile, sample_filter):
         return reason
     for event in wanted_events(profile, sample_filter).values():

@@ -3,8 +3,8 @@
 A run (the entries of a branch stack) begins more often where time is spent, and so what it holds is counted by time.
 Which branch follows which is not affected: executions are the stationary distribution of a Markov chain whose states
 are the targets of branches, whose steps are the branches taken from there, and whose probabilities are those that were
-seen. Such a chain follows too well what was seen rarely. So each state also leads, a little, to a hub, and from there
-to all states as they were seen; the less the more often its surroundings were seen. `Runs.estimate` has the rest.
+seen. Such a chain trusts rare observations too much. So each state also leads, a little, to a hub, and from there to
+all states as they were seen; the less the more often its surroundings were seen. `Runs.estimate` has the rest.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Outcome(NamedTuple):
 
     @property
     def clear(self) -> bool:
-        """Whether it differs from what was observed by more than chance."""
+        """Whether the estimate differs from the observation by more than chance."""
         return self.moved >= CLEARLY * self.noise
 
 
@@ -89,7 +89,7 @@ class Runs:
         self._elimination = Elimination(states + 1, np.concatenate(source), np.concatenate(target), hub)
 
     def outcome(self) -> Outcome:
-        """The estimate, and how it compares with what was observed."""
+        """The estimate, and its comparison with the observation."""
         count, found = self._of(self._weight)
         rng, runs = np.random.default_rng(_SEED), len(self._weight)
         again = (self._of(self._weight * np.bincount(rng.integers(0, runs, runs), minlength=runs))[1]
@@ -176,7 +176,7 @@ class Elimination:
     no digits are lost however rare a transition is. Which states have neighbours when they are eliminated depends on
     where there are transitions alone: it is found out once, for all chains with the same transitions.
 
-    Raises `OverflowError` where that would take too long: the transitions fill up as states are eliminated.
+    Raises `OverflowError` if the elimination would take too long: the transitions fill up as states are eliminated.
     """
 
     def __init__(self, states: int, source: Array, target: Array, last: int) -> None:

@@ -94,7 +94,8 @@ class Nearby:
             self._bursts.add(batch, branches, (end_stack, target[ends + 1], source[ends]))
 
     def _add_single(self, scope: Array, batch: SampleBatch) -> SampleBatch:
-        """Count what records of single branches have besides those that were taken, which are returned."""
+        """Count the code runs and the branches not taken in records of single branches; return the batch with only
+        taken branches."""
         row, start, end = runs_of(batch)
         near = (self._passed(start) & 1 > 0) | (self._passed(start) < self._passed(end))
         zeros = np.zeros(int(near.sum()), np.uint64)

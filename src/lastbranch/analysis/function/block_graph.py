@@ -54,7 +54,7 @@ class BlockEdges(Table):
 
 @dataclass(slots=True)
 class BlockGraph:
-    """``came`` and ``went``, int64, are what was seen to reach and to leave each block.
+    """``came`` and ``went``, int64, count the recorded arrivals at each block and departures from it.
 
     The two are equal in a complete record. They differ by the ends of branch stacks (the newest branch arrives, and its
     block's exit is not recorded) and by lost or contradictory records.

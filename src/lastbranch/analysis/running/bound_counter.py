@@ -372,7 +372,7 @@ class BoundCounter:
             self._held = self._live().copy()
 
     def turn(self) -> None:
-        """Keep the limit, name what is new, and let `tables` give what was counted until now."""
+        """Keep the limit, name new rows, and let `tables` give the counts until now."""
         self._held = None
         for which in range(len(_ROWS)):  # while blocks are counted there can be more rows
             if len(self._used(which)) > self._most:

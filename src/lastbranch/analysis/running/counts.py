@@ -242,7 +242,7 @@ class RunningCounts:
         self._counter.add(batch)
 
     def _settle(self) -> None:
-        """Bind what was counted, by the binder that it was counted for."""
+        """Bind the counts, with the binder that they were made for."""
         if self._leaves:
             event, scope, ip = (np.concatenate(c) for c in zip(*self._leaves, strict=True))
             self._leaves = []
@@ -282,7 +282,7 @@ class RunningCounts:
         return out
 
     def _rename(self) -> None:
-        """Move what was counted without a name to the name that its code has now."""
+        """Move counts without a name to the name that their code has now."""
         if (found := self._made.renamed("samples", self._rows)) is not None:
             (event, *_), (count,), was, name = found
             total = self._by_event[0] = _grown(self._by_event[0], (len(self.profile.events), len(self.namer.labels)))

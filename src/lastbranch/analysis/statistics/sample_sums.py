@@ -130,7 +130,7 @@ class BranchSums:
             self._keep(self._kernel.take())
 
     def pour(self, other: BranchSums, scope: Ints) -> None:
-        """Have ``other`` hold what was added here, too, under ``scope`` of each scope here, but where that is -1."""
+        """Add these sums to ``other``, under ``scope`` of each scope here; scopes with -1 are left out."""
         self._finish()
         for owner, *columns in self._parts:
             into = scope[owner]

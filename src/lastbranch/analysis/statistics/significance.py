@@ -101,9 +101,9 @@ class Clusters:
         self, totals: Totals, key: Array, present: Array, present_for: Array, part: Array, part_squared: Array,
         part_weight: Array,
     ) -> None:  # fmt: skip
-        """Add what was summed over samples before; each element of ``key`` and the arrays is a thing with its sums. If
-        several elements have one key, the samples that they share are not known: the variance is then its upper bound
-        (Cauchy and Schwarz), and ``present`` its lower bound."""
+        """Add finished sums over samples; each element of ``key`` and the arrays is a thing with its sums. If several
+        elements have one key, the samples that they share are not known: the variance is then its upper bound (Cauchy
+        and Schwarz), and ``present`` its lower bound."""
         for name, value in totals._asdict().items():
             setattr(self, name, getattr(self, name) + value)
         np.maximum.at(self.present, key, present)

@@ -43,7 +43,8 @@ class Pmu:
 
     @property
     def core(self) -> bool:
-        """Whether it counts events of processor cores that are online (not of a bus, a kernel function, or a clock)."""
+        """Whether the PMU counts events of processor cores that are online (not of a bus, a kernel function, or a
+        clock)."""
         return _CORE.fullmatch(self.name) is not None and self.cpus != ()
 
     @property

@@ -40,13 +40,13 @@ class Attempt(NamedTuple):
 
     @property
     def kernel_side(self) -> bool:
-        """Whether it needs permission for kernel code."""
+        """Whether the event needs permission for kernel code."""
         levels = self.select & (PERF_SELECT["KERNEL"] | PERF_SELECT["HV"])
         return bool(levels) or "exclude_kernel" not in self.choice.exclude
 
     @property
     def filtered(self) -> bool:
-        """Whether it selects only some branches."""
+        """Whether the event selects only some branches."""
         return bool(self.select & ~(_LEVELS | PERF_SELECT["ANY"])) and not self.request.call_stack
 
     @property
