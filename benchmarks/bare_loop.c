@@ -26,7 +26,7 @@ enum { SEED = 0x5EED };
 struct clock { double wall, cpu; };
 struct phases { struct clock read, walk, count, last; };
 
-/* What one thread works with. */
+/* The state of one thread. */
 struct block {
     u64 *words, *threads;
     i64 *at, *types, *first, *depth, *scopes;

@@ -2,8 +2,8 @@
 
     python benchmarks/bench_callstacks.py [--stacks 1000000] [--depth 32] [--rounds 5]
 
-A program of calls, returns and jumps is made up, and windows of ``depth`` branches are cut out of its trace. All three
-must agree on every stack before anything is timed."""
+The benchmark makes up a program of calls, returns and jumps, and cuts windows of ``depth`` branches out of its trace.
+All three methods must agree on every stack before the timing starts."""
 
 from __future__ import annotations
 

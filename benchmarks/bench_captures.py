@@ -2,7 +2,7 @@
 
     python benchmarks/bench_captures.py [--number 1000] [--size 100000] [--dir DIR]
 
-Captures of `bench_fleet.py`, opened together by one process: seconds, and memory, for some of them and for all.
+One process opens captures of `bench_fleet.py` together: seconds and memory, for a part of the captures and for all.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from generate import build
 from measure import Command, columns, run_once
 
 _PARTS = (10, 1)
-"""Of the captures: every tenth, and each."""
+"""Steps of the two rows: every tenth capture, and every capture."""
 
 
 def main() -> None:

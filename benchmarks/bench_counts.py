@@ -1,20 +1,20 @@
-"""How long does it take from a perf.data with branch stacks to counts, and to what else is made of the stacks?
+"""How long does it take from a perf.data with branch stacks to counts, and to other results from the stacks?
 
     python benchmarks/bench_counts.py [--size 1GB] [--rounds 3] [--only TEXT ...] [--perf-views] [--json FILE]
     python benchmarks/bench_counts.py --scale [--sizes 0.3GB 1GB 8GB] [--rounds 3]
 
 The first form runs on one generated capture, as whole processes, in interleaved rounds with the page cache warm:
 
-- `lastbranch export FILE --to counts`, compiled and in its NumPy form. The output must equal the exact counts of the
-  generator, else the row is void;
+- `lastbranch export FILE --to counts`, compiled and in its NumPy form. The output must equal the generator's exact
+  counts, else the row is void;
 - the bare loop (bare_loop.c): it reads, walks and counts with the same kernels and does nothing else. With two threads
-  it counts blocks at the same time. Run twice at once, it shows what the machine's second processor is worth;
+  it counts blocks at the same time. Two simultaneous runs show how much the machine's second processor adds;
 - the peers (peers.py): `perf script`, which only prints the stacks, `llvm-profgen`, `perf2bolt`; with --perf-views also
   perf's own views;
 - the other verbs that count (`ours.VERBS`).
 
-The table gives wall and CPU time, each with the ratio to `export --to counts`. What the project aims at is printed
-below it. The second form runs counts at three sizes, and the exports for compilers at the first two: time must grow
+The table gives wall and CPU time, each with the ratio to `export --to counts`. The project's targets are printed below
+the table. The second form runs counts at three sizes, and the exports for compilers at the first two: time must grow
 linearly, and memory must not grow.
 """
 
@@ -49,7 +49,7 @@ _SIZES = ("0.3GB", "1GB", "8GB")
 _COMPILERS = ("export --to autofdo", "export --to sampleprof")
 
 Target = tuple[str, float | None, str, float, str]
-"""What, its value, "at least" or "at most", the limit, the unit."""
+"""A target: its name, its value, "at least" or "at most", the limit, the unit."""
 
 _TIMES: dict[str, tuple[str, float]] = {
     "perf script": ("at least", 10),
@@ -63,12 +63,12 @@ _TIMES: dict[str, tuple[str, float]] = {
     SAMPLES_QUERY: ("at most", 4),
     EDGES_QUERY: ("at most", 1.2),
 }
-"""Row -> what its CPU time should be in terms of that of `COUNTS`."""
+"""Row -> the target of its CPU time, as a multiple of the CPU time of `COUNTS`."""
 _OVER_BARE, _PEAK, _TWO_THREADS, _FIXED, _GROWTH, _MEMORY = 0.4, 100, 1.6, 1.0, 1.2, 1.1
 
 
 def measure(tools: list[Tool], rounds: int) -> tuple[list[Row], dict[str, list[Run]]]:
-    """Run the tools, then judge what each left."""
+    """Run the tools, then judge the output of each."""
     runs = run_rounds([tool.command for tool in tools if tool.command], rounds)
     rows = []
     for tool in tools:
@@ -83,7 +83,7 @@ def measure(tools: list[Tool], rounds: int) -> tuple[list[Row], dict[str, list[R
 
 
 def _counting(runs: Iterable[Run]) -> float | None:
-    """Seconds that the counting phase of bare loops took, the longest of those that ran at once."""
+    """The seconds of the counting phase of bare loops: the longest of the loops that ran at once."""
     walls = [max(found["count"]["wall"] for found in bare_phases(run.log)) for run in runs if run.exit_code == 0]
     return median(walls) if walls else None
 
@@ -93,7 +93,7 @@ def _ratio(one: float | None, other: float | None) -> float | None:
 
 
 def targets(rows: list[Row], runs: dict[str, list[Run]]) -> Iterator[Target]:
-    """What the project aims at for 1 GB."""
+    """The project's targets for 1 GB."""
     sound = {row.name: row for row in rows if row.cpu is not None and not row.void}
     cpu = {name: row.cpu for name, row in sound.items()}
     counted = cpu.get(COUNTS)
@@ -111,7 +111,7 @@ def targets(rows: list[Row], runs: dict[str, list[Run]]) -> Iterator[Target]:
 
 
 def scale_targets(rows: list[Row], captures: list[Capture]) -> Iterator[Target]:
-    """What the project aims at for growing files."""
+    """The project's targets for growing files."""
     row_of = {row.name: row for row in rows}
 
     def at(name: str, number: int) -> Row:

@@ -5,7 +5,7 @@
 
 Generates uncompressed files of 64 KiB buffers and `--size` MB: `lbr` (a PMC interrupt and its 32 branches) and `mixed`
 (samples, stacks, context switches, thread and manifest events; mean 130 bytes), and one of `--peer-size` MB: `tiny` (16
-to 64 bytes). What is measured, from opening the cached file on:
+to 64 bytes). The measurements, from opening the cached file on:
 
     index    where every event is, its size, header kind and hook
     columns  these, and time, pid, tid, cpu
@@ -16,10 +16,10 @@ to 64 bytes). What is measured, from opening the cached file on:
 
 Peers read the named files and generated ones of `--peer-size` MB (headers) and `--values-size` MB (values), once each
 in a process of its own, without imports. Their CPU time is compared with the median of ours just before and just after;
-of generated values by the event, as ours are of a file of `--peer-size` MB. Rates are per CPU second, too: wall time
-also depends on what else the machine does. A peer counts only if it sees as many events
-as we do (but for those in the header buffer); events whose values it raises for are named. dissect.etl 3.14 raises for
-the values of all events, so those are of 3.9 (`make peers` sets up both environments).
+for generated values per event, because ours are of a file of `--peer-size` MB. Rates are per CPU second, too: wall time
+also depends on other work on the machine. A peer counts only if it sees as many events as we do (except events in the
+header buffer); the row names the number of events whose values raise. dissect.etl 3.14 raises for the values of all
+events, so values are measured with 3.9 (`make peers` sets up both environments).
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ def header_buffer(buffers: int) -> bytes:
 
 
 def generate(path: Path, make: Callable[[random.Random, int], list[bytes]], size: int) -> None:
-    """Write a file of about ``size`` bytes, unless one of that size is there."""
+    """Write a file of about ``size`` bytes, unless a file of that size is there."""
     count = size // BUFFER - 1
     if path.exists() and path.stat().st_size == (count + 1) * BUFFER:
         return
@@ -221,14 +221,14 @@ Look = Callable[[EventBlock], None]
 
 
 class Seconds(NamedTuple):
-    """What one round took."""
+    """The times of one round."""
 
     wall: float
     cpu: float
 
 
 def cpu_seconds() -> float:
-    """Of this process and of workers that ended."""
+    """CPU seconds of this process and of workers that ended."""
     of = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(usage.ru_utime + usage.ru_stime for usage in of)
 
@@ -246,7 +246,7 @@ def walk(path: Path, look: Look, rounds: int) -> tuple[int, list[Seconds]]:
 
 
 def peer(python: Path, name: str, code: str, path: Path) -> tuple[int, int, float, str] | str:
-    """Events, those of them it raised for, CPU seconds and version of a peer, or why there are none."""
+    """A peer's number of events, number of events that raised, CPU seconds and version, or why there are none."""
     if not python.exists():
         return "not installed"
     argv = [str(python), "-c", code + RUN_PEER, str(path), name]
@@ -282,7 +282,7 @@ def against(looks: tuple[Look, ...], path: Path, python: Path, name: str, code: 
 
 
 def beside(result: tuple[int, int, float, str] | str, name: str, path: Path, ours: float) -> str:
-    """What a row says of a peer, where we take ``ours`` seconds an event."""
+    """The cell of a row about a peer, if we take ``ours`` seconds an event."""
     if isinstance(result, str):
         return f"{name} fails: {result}"
     found, raised, took, version = result

@@ -2,16 +2,17 @@
 
     python benchmarks/bench_export.py [--size 1GB] [--rounds 1] [--processes 1] [--only NAME] [--json FILE]
 
-For each consumer the tool that reads perf.data by itself stands beside lastbranch's export with the consumer's own
-remaining step (`sh -c "export && consumer"`), and the export alone. Whole processes, page cache warm, one capture as
-`generate.py` makes it. Of one process by default, since llvm-profgen counts only one; with more, its row is of a part.
+For each consumer, the benchmark compares the tool that reads perf.data by itself with lastbranch's export plus the
+consumer's remaining step (`sh -c "export && consumer"`), and with the export alone. It times whole processes, with a
+warm page cache, on one capture of `generate.py`. The capture has one process by default, because llvm-profgen counts
+only one process; with more, the row of llvm-profgen covers only a part.
 
-`same` compares the two artefacts: equal files, or for those that are not, how many lines differ. Profiles by probe are
-of a capture of the same program, built by clang with probes. llvm-profgen reads no mispredictions of a capture: it gets
-their sums, which the generator knows, so its row is of the work on lines alone. By context it reads
-text: its row has the time of perf script and of llvm-profgen, the latter on the text that lastbranch makes, as perf
-script 6.1 prints offsets in the file for frames of a position-independent program, which llvm-profgen takes for
-addresses. No other tool makes `propeller` and `gopgo` of a capture here.
+`same` compares the two artefacts: equal files, or the number of lines that differ. Profiles by probe are of a capture
+of the same program, built by clang with probes. llvm-profgen reads no mispredictions from a capture: it gets the
+generator's sums of mispredictions, so its row has the work on lines alone. By context, llvm-profgen reads text: its row
+has the time of perf script and of llvm-profgen. llvm-profgen gets lastbranch's text, because perf script 6.1 prints
+file offsets for frames of a position-independent program, and llvm-profgen takes the offsets for addresses. No other
+tool here makes `propeller` and `gopgo` from a capture.
 """
 
 from __future__ import annotations
@@ -45,9 +46,9 @@ class Chain:
     rest: str
     """Command of its remaining step on the exported {text}, writing {out}; empty where the export is what it makes."""
     compiler: tuple[str, ...] = ("gcc",)
-    """What compiles the program of the capture."""
+    """The compiler of the capture's program."""
     options: tuple[str, ...] = ()
-    """Of the export."""
+    """Options of the export."""
     chains: bool = False
     """The capture has call chains."""
 

@@ -2,11 +2,11 @@
 
     python benchmarks/bench_fleet.py [--small 10000] [--large 400] [--dir DIR] [--json FILE]
 
-Captures of 100 kB and of 4 MB, of 200 kinds (each its own part of the walk of the benchmark's program,
-`generate.py`), 20 build ids and 100 hosts, no two alike. A whole process each time: `fleet add`, `fleet compact`, what
-counts as many captures as a batch can have, and `fleet export --to counts` of one build id. What is exported is
-compared with counts of the windows that were written. Wanted, of add and compact together: 40 captures of 100 kB and 12
-of 4 MB a second and core; 1 s for the export; a process takes 600 MB at most.
+Captures of 100 kB and of 4 MB, of 200 kinds (each its own part of the walk of the benchmark's program, `generate.py`),
+20 build ids and 100 hosts, no two alike. Each row is a whole process: `fleet add`, `fleet compact`, a worker with a
+batch of the largest size, and `fleet export --to counts` of one build id. The exported counts are compared with the
+counts of the written windows. Targets: add and compact together take 40 captures of 100 kB, or 12 of 4 MB, per second
+and core; the export takes 1 s; a process takes 600 MB at most.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ count_batch(store, [capture_file(path, Labels()) for path in paths])
 
 
 def full_batch(name: str, folder: Path, paths: list[Path]) -> Run:
-    """The work that one worker gets at most."""
+    """A run of a worker with the largest batch that a worker gets."""
     shutil.rmtree(store := folder / "store-of-a-batch", ignore_errors=True)
     words = [sys.executable, "-c", _BATCH, str(store), *map(str, paths[:BATCH_CAPTURES])]
     return run_once(Command(name, words, folder / f"{name.replace(' ', '-')}.log"))

@@ -1,18 +1,18 @@
-"""What does a recording do to a program, and what of it does the recording miss?
+"""What does a recording do to a program, and which part of the program does the recording miss?
 
     python benchmarks/bench_harm.py [--rounds 3] [--only NAME ...] [--json FILE]
 
-``cpu-time``: the CPU time that the recording states of all processes of a program, over the rusage that its parent gets
-for it: of one long process, of 4 threads, of 500 threads of under a millisecond, of 300 processes under a shell, and of
-600 processes of a script as configure is one. The part of it that samples stand for is the second number, that of
-processes of which the CPU time is known the third.
+``cpu-time``: the CPU time that the recording states for all processes of a program, over the rusage that the program's
+parent gets: for one long process, 4 threads, 500 threads of under a millisecond, 300 processes under a shell, and 600
+processes of a script like configure. The second number is the part of the CPU time that samples represent, the third
+the part of the processes whose CPU time is known.
 
-``pauses``: the longest time in ms in which a thread makes no step, alone, recorded, and how much longer the second is;
-the share of time in pauses in % that the recording states, and the one that was watched (--rounds 5).
+``pauses``: the longest time in ms in which a thread makes no step, alone, recorded, and the difference; the share of
+time in pauses in % that the recording states, and the share that the watcher saw (--rounds 5).
 
 ``signals``: what a signal costs a program that takes many, in microseconds: alone; under a tracer in C that only passes
-it on (`empty_tracer.c`), which the scheduler places, and on the program's processor; and recorded. The last number is
-the recorded one over that of the cheaper tracer.
+signals on (`empty_tracer.c`), on a processor of the scheduler's choice and on the program's processor; and recorded.
+The last number is the cost when recorded over the cost under the cheaper tracer.
 
 ``short-processes``: bursts for each second of CPU time of a script of 3,600 processes, and of one long process, with
 default options; the first over the second; and how long the recorded script takes over the script alone.

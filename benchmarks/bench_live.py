@@ -2,25 +2,24 @@
 
     python benchmarks/bench_live.py [--only cost lag size] [--rounds 5] [--seconds 20] [--threads 1 2] [--json FILE]
 
-Somebody looks all the time: a client of the event stream that asks for what the first screen shows and draws nothing,
-so that what is measured is the viewer's server; and, on their own, pages in a real Chromium, if Playwright and one are
-installed.
+The recording has a viewer all the time: a client of the event stream that asks for the data of the first screen and
+draws nothing, which measures the viewer's server alone; and, in separate runs, pages in a real Chromium, if Playwright
+and Chromium are installed.
 
-``cost``: in each round recordings of one program run in turns (`in_turn`): without --live, with it and a client, with
-it and a page, and without. The times are those until the recording is written: of the program and its recorder, and
-apart from them the CPU time of the viewer's process: until its address is printed, and for each second after that.
-Target: 1.01 times the wall time with a client. What a page adds is the browser's, whose CPU time is beside it. The
-control is one run without --live over the other.
+``cost``: in each round recordings of one program run in turns (`in_turn`): without --live, live with a client, live
+with a page, and again without. Times of the program and its recorder count until the recording is written. The CPU time
+of the viewer's process is separate: until its address is printed, and for each second after that. Target: 1.01 times
+the wall time with a client. The additional time with a page is the browser's, whose CPU time is shown, too. The control
+is one run without --live over the other.
 
-``lag``: from the time stamp of a sample until the client has it, and until a page shows it, for all samples that came
-after the first picture. Target: 2 s at most. ``first`` is the time from the first sample to the first picture; the
-browser runs already.
+``lag``: the time from the time stamp of a sample until the client has the sample, and until a page shows the sample,
+for all samples after the first picture. Target: 2 s at most. ``first`` is the time from the first sample to the first
+picture; the browser runs already.
 
-``size``: the same for a recording that grows by ``--rate`` samples a second: those of the packaged capture are written
-again and again at that rate, for as long, and shown by the process that --live starts. Target: 2 s.
+``size``: the same for a recording that grows by ``--rate`` samples a second: the benchmark writes the samples of the
+packaged capture again and again at that rate, and the process that --live starts shows the recording. Target: 2 s.
 
-Lags are times on a machine that is otherwise idle: one that others load says nothing of them. CPU times then mean more
-than wall times."""
+Lags are only meaningful on an otherwise idle machine. On a loaded machine, CPU times mean more than wall times."""
 
 from __future__ import annotations
 
@@ -188,7 +187,7 @@ def _is_browser(command: bytes) -> bool:
 
 
 def _cpu_of_children(parent: int, wanted: Callable[[bytes], bool]) -> float:
-    """Seconds of CPU of the processes that descend from one and whose command line is ``wanted``."""
+    """CPU seconds of all descendants of a process whose command line is ``wanted``."""
     total, waiting = 0.0, [parent]
     while waiting:
         one = waiting.pop()

@@ -2,9 +2,9 @@
 
     python benchmarks/bench_phases.py [--size 1GB] [--rounds 3] [--only TEXT ...] [--numpy]
 
-A line for each command of bench_counts.py, with the CPU seconds of its phases (phase_probe.py), the medians of the
-rounds. The first line is the bare loop, which reads, walks and counts and does nothing else. `start` is the start and
-the end of the interpreter, `walk` is records and samples, `decode` instructions; other processes are in `rest`.
+The table has a line for each command of bench_counts.py, with the CPU seconds of its phases (phase_probe.py) as medians
+of the rounds. The first line is the bare loop, which only reads, walks and counts. `start` is the start and the end of
+the interpreter, `walk` is records and samples, `decode` instructions; other processes are in `rest`.
 """
 
 from __future__ import annotations

@@ -4,20 +4,20 @@
 
 ``program``: in each round a program runs three times, alone, recorded and alone, in turns of a second or two
 (`in_turn`). The result is the median over rounds of the wall time of the whole recorded command, from the start of the
-interpreter to the written profile, over the mean of the two runs alone. The control is the one run alone over the
-other; where its median is off 1 by over 3 % the result is void. Targets: 1.10 times (1.15 with more threads than
-processors) and 1,000 branches a second of that wall time.
+interpreter to the written profile, over the mean of the two runs alone. The control is one run alone over the other; if
+its median differs from 1 by over 3 %, the result is void. Targets: 1.10 times (1.15 with more threads than processors)
+and 1,000 branches a second of that wall time.
 
 ``make``: the same for ``make -j8`` of the compiled library's C sources, in several copies: hundreds of processes, each
 of some milliseconds. Target: 1.15 times.
 
-``start``: how long after the start of the command a program runs, and how long after its end the command has ended, in
-whole processes. Targets: 0.25 and 0.1 s.
+``start``: the time from the start of the command to the start of the program, and from the end of the program to the
+end of the command, in whole processes. Targets: 0.25 and 0.1 s.
 
-``stacks``: a recursive program, recorded with call stacks by call frame information by us and by perf: cost, and how
-many samples have a stack that leads to main.
+``stacks``: a recursive program, recorded by lastbranch and by perf with call stacks from call frame information: cost,
+and the number of samples with a stack that leads to main.
 
-On a machine that others load, the CPU times mean more than the wall times."""
+On a loaded machine, CPU times mean more than wall times."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ class Round:
         return any(run.exit_code for run in (self.before, self.recorded, self.after))
 
     def figures(self) -> dict[str, float]:
-        """What the recording cost, and what it gave."""
+        """The cost and the yield of the recording."""
         alone = (self.before.wall + self.after.wall) / 2
         return {
             "times": self.recorded.wall / alone,
@@ -141,7 +141,8 @@ def _cpu(run: Run) -> float:
 
 @dataclass(frozen=True)
 class Case:
-    """What is run alone and recorded. ``words`` gives the command of one of the three runs: before, recorded, after."""
+    """A program that runs alone and recorded. ``words`` gives the command of one of the three runs: before, recorded,
+    after."""
 
     name: str
     words: Callable[[str], list[str]]

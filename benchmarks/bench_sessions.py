@@ -2,13 +2,13 @@
 
     python benchmarks/bench_sessions.py [--seconds 5] [--json FILE]
 
-Everything by the kernel of this machine (Linux: the portable one), with sessions in a registry of the benchmark's own.
+The sessions run on the kernel of this machine (Linux: the portable kernel), in a registry of the benchmark's own.
 Events have a payload of 24 bytes, buffers 64 KB.
 
 - speed: four provider processes write as fast as they can into one sequential file. Target: 500,000 events a second, of
   the time from the first event to the stopped session, and none lost. Processor time is that of providers and daemon.
-- overload: the same with the smallest pool. Every event that was offered must be in the file or in EventsLost.
-- disabled: what a call of a provider costs that nobody has enabled. Target: under 0.2 microseconds.
+- overload: the same with the smallest pool. Every offered event must be in the file or in EventsLost.
+- disabled: the cost of a call of a provider that no session has enabled. Target: under 0.2 microseconds.
 - circular: a week of events by an injected clock into a circular file of 8 MB. The file must keep its size.
 """
 
@@ -71,7 +71,7 @@ def events_in(path: Path) -> int:
 
 
 def session(folder: Path, name: str, seconds: float, buffers: int) -> dict[str, float]:
-    """Run the providers into one session; what came of it."""
+    """Run the providers into one session; return the results."""
     from lastbranch.etw.flags import Control, EnableProvider
     from lastbranch.etw.kernel_choice import kernel
     from lastbranch.etw.properties import SessionRequest

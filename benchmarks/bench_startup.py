@@ -1,9 +1,9 @@
 """How long does `python -m lastbranch --help` take, and a verb on a small .tb5? The target of the first is a median
-under 150 ms. The others have `import numpy` beside them: its CPU time is their measure.
+under 150 ms. The other rows are measured by the CPU time of `import numpy`.
 
     python benchmarks/bench_startup.py [--rounds 20] [--json FILE]
 
-A whole process each time, next to the same interpreter doing nothing: the difference is what our imports cost.
+Each row is a whole process, compared with the same interpreter without work: the difference is the cost of our imports.
 """
 
 from __future__ import annotations

@@ -2,10 +2,11 @@
 
     python benchmarks/bench_symbols.py [--rounds 3] [--binary FILE] [--json FILE]
 
-The targets are 4 s with nothing kept from before, and 0.3 s from the cache. A whole process each time: it starts, finds
-the program's files, asks the cache or the worker for names, lines and inline chains, and has them as columns; with
-``texts`` it makes all functions' names texts, too. Beside it llvm-symbolizer, which gets the same addresses and prints,
-once. The program is built by g++ in /tmp/lbbench/symbols the first time, which takes some ten minutes.
+The targets are 4 s with nothing kept from before, and 0.3 s from the cache. Each row is a whole process, which starts,
+finds the program's files, and gets names, lines and inline chains as columns from the cache or the worker; with
+``texts`` the process also makes texts of all functions' names. The peer is llvm-symbolizer, which gets the same
+addresses and prints its results, in one run. The program is built by g++ in /tmp/lbbench/symbols the first time, which
+takes some ten minutes.
 """
 
 from __future__ import annotations

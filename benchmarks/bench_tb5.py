@@ -1,13 +1,13 @@
-"""TB5 files: how fast records are written, scanned and bound, and what reports cost.
+"""TB5 files: the speed of writing, scanning and binding records, and the cost of reports.
 
     python benchmarks/bench_tb5.py [--folder DIR] [--samples N] [--gigabytes N] [--capture PERF.DATA --symfs DIR]
                                    [--scale GIGABYTES [--large PERF.DATA]]
 
-Prints one line a measurement: what, how much, seconds, and, where something is required, the ratio or the memory beside
-its limit. The best of some rounds, files cached. Binding is measured beside a plain Python `bisect` in the same run:
-5,000 modules that come and go in 300 processes. ``--scale`` writes the samples of the capture again and again until the
-file is so large, and prints the largest resident set of what reads it. Programs run as installed ones do, with compiled
-modules.
+Prints one line for each measurement: name, rate, seconds, and, if there is a target, the ratio or the memory beside its
+limit. Figures are the best of some rounds, with cached files. Binding is measured beside a plain Python `bisect` in the
+same run: 5,000 modules that come and go in 300 processes. ``--scale`` writes the samples of the capture again and again
+until the file is so large, and prints the largest resident set of what reads it. Programs run as installed ones do,
+with compiled modules.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def required(what: str, value: float, unit: str, limit: str) -> None:
 
 
 def modules(random: np.random.Generator) -> np.ndarray:
-    """Each of 5,000 modules has a place of its own in one process, or in several that load it; most of them come and
+    """Each of 5,000 modules has an address range of its own in one process or several processes; most modules come and
     go."""
     rows = empty_records("TBRW_MODULE", MODULES)
     pid = 1000 + np.arange(MODULES) % PROCESSES
@@ -108,8 +108,8 @@ def write_capture(path: Path, number: int) -> np.ndarray:
 
 
 def python_bisect(mods: np.ndarray, rows: np.ndarray) -> tuple[int, list[int], float]:
-    """Module of each sample as one writes it in plain Python, with process and thread by dictionaries: (samples, rows,
-    seconds). The tables are made before."""
+    """The module of each sample in plain Python, with process and thread from dictionaries: (samples, rows, seconds).
+    The tables are made before."""
     spaces: dict[int, list[tuple[int, int, int, int, int]]] = {}
     for i, m in enumerate(mods):
         owner = -1 if m["module_flags"] & ModuleFlag.GLOBAL_LOAD else int(m["module_associated_pid"])

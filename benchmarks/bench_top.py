@@ -1,15 +1,15 @@
-"""What `lastbranch top` costs: the samples of a capture are written again and again at a rate, and looked at meanwhile.
+"""The cost of `lastbranch top`, which watches while the samples of a capture are written again and again at a rate.
 
     python benchmarks/bench_top.py [CAPTURE] [--rate 10000] [--seconds 30] [--plain]
     python benchmarks/bench_top.py [CAPTURE] [--rate 10000] --replay 3600
     python benchmarks/bench_top.py --many [--rate 10000] [--seconds 30] [--plain]
 
-CAPTURE is a perf.data, ``--many`` one of 100,000 functions that are all sampled (many_functions.py). The figures are
-those of the process that looks, from five seconds after its start on: its CPU time, and its memory at the beginning and
-at the end.
+CAPTURE is a perf.data; ``--many`` makes a capture with samples in each of 100,000 functions (many_functions.py). The
+figures are the CPU time of the watching process, from five seconds after its start on, and its memory at the beginning
+and at the end.
 
-``--replay`` counts as many seconds of recording as fast as that goes, without a screen, with what is kept for writing
-limited to 64 MiB: memory, and the disk that is taken, over an hour.
+``--replay`` counts as many seconds of recording at full speed, without a screen, with at most 64 MiB of samples kept
+for writing. The figures are memory and disk space over an hour.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def parts_of(path: str) -> tuple[bytes, bytes, list[bytes]]:
 
 
 def replay(head: bytes, samples: list[bytes], symfs: str, rate: int, seconds: int) -> None:
-    """Count so many seconds, one after the other, and print what that took until then."""
+    """Count so many seconds, one after the other, and print the cost so far."""
     parts = [b"".join(islice(cycle(samples), at, at + rate)) for at in range(0, min(len(samples), 20 * rate), rate)]
     del samples
     with tempfile.TemporaryFile(buffering=0) as file:

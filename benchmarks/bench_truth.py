@@ -4,20 +4,20 @@
                                      [-- OPTIONS]
 
 The truth is callgrind's count of each instruction, jump and call. It has faults: valgrind merges and inverts some
-conditional exits. So each branch is compared with the counts of its target and of the instruction after it, and one
-that contradicts them is left out, on both sides. Returns are left out (callgrind does not count them), and so are
-linkage stubs. What is compared, by module and link address:
+conditional exits. So each branch is compared with the counts of its target and of the instruction after it, and
+branches that contradict these counts are left out, on both sides. Returns are left out (callgrind does not count them),
+and so are linkage stubs. The columns compare, by module and link address:
 
 - edges: the overlap of shares, the sum of min(share recorded, share true) over all branches, in percent;
 - noise: its standard deviation when as many bursts are drawn again from the recorded ones (bootstrap);
 - top 10, top 50: how many of the hottest true branches are among the hottest recorded ones;
 - ways: the mean error of the probability that a conditional branch is taken, in points, weighted by true executions;
-- the same of the estimate of executions (est.), what part of the branches it moves, its sampling noise, and whether it
-  is used: where it cannot be distinguished from chance, --estimate executions keeps the observed counts.
+- the same for the estimate of executions (est.), the part of the branches that the estimate moves, its sampling noise,
+  and whether it is used: if it cannot be distinguished from chance, --estimate executions keeps the observed counts.
 
-The programs are ten that the recorder and the estimator were tuned with, or, with --untuned, five that they were not.
-OPTIONS are those of `lastbranch record`. ``--folder`` keeps programs, truths and recordings, and takes what is there:
-other options need another folder, or the recordings deleted."""
+The recorder and the estimator were tuned with ten of the programs; with --untuned, the benchmark runs five other
+programs. OPTIONS are options of `lastbranch record`. ``--folder`` keeps programs, truths and recordings, and reuses
+existing files: other options need another folder, or the recordings deleted."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ _RETURNS = [KIND["ret"], KIND["eret"], KIND["sysret"]]
 
 @dataclass
 class Truth:
-    """What was executed: ``edges`` (taken branches) and, of conditional branches, ``ways``: taken, executed.
+    """The executed branches: ``edges`` (taken branches) and, of conditional branches, ``ways``: taken, executed.
 
     Both lack the branches that are in ``faulty``."""
 
@@ -167,7 +167,7 @@ class _Binary:
 
 @cache
 def _binary(module: str) -> _Binary | None:
-    """``None`` for what is no file."""
+    """``None`` if there is no file."""
     try:
         return _Binary(module)
     except (OSError, LastbranchError):
@@ -181,7 +181,7 @@ def _compared_at(place: Place) -> bool:
 
 
 def _checked(executed: Counter[Place], edges: Counter[Edge]) -> Truth:
-    """Leave out what callgrind got wrong: where what comes to an instruction is not what was executed there."""
+    """Leave out callgrind's faults: branches at instructions whose incoming counts differ from their executions."""
     branches: dict[Edge, int] = {}
     left, came = Counter[Place](), Counter[Place]()
     for (source, target), count in edges.items():
@@ -229,7 +229,7 @@ def _checked(executed: Counter[Place], edges: Counter[Edge]) -> Truth:
 
 @dataclass
 class Observed:
-    """What a recording says: each recorded branch, and how often conditional branches were passed."""
+    """The contents of a recording: each recorded branch, and how often conditional branches were passed."""
 
     edges: list[Edge]
     edge: NDArray[np.int64]
@@ -256,7 +256,7 @@ def record(program: Program, seconds: float, options: Sequence[str] = (), name: 
 
 
 def _one_pass(program: Program) -> float:
-    """Seconds of CPU time that one more pass takes: the same on a busy machine."""
+    """CPU seconds of one more pass, which a busy machine does not change."""
     took = []
     for passes in (program.passes, 2 * program.passes):
         begun = os.times()
@@ -268,7 +268,7 @@ def _one_pass(program: Program) -> float:
 
 
 def observed(profile: Profile) -> Observed:
-    """The bursts of a recording. Records of one thread with one time are one burst."""
+    """The bursts of a recording. Records with the same thread and time belong to the same burst."""
     binder, names = profile.binder, [os.path.realpath(module.name) for module in profile.modules]
     keys: dict[tuple[int, int, int, int], int] = {}
     edge, burst, before, number = [], [], (-1, -1), -1

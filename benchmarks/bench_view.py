@@ -7,17 +7,17 @@ in a process of its own, the browser Debian's Chromium under Playwright. The nam
 and the file is in the page cache. Times of the page count from its navigation, those of the command from its start:
 
 - shell: the menu is there;
-- first table: rows of functions, from all samples or labelled as a part of them;
-- complete: the table of all samples; its time from the start of the command is held against `export --to counts`;
+- first table: rows of functions, from all samples or labelled as a part of the samples;
+- complete: the table of all samples; its time from the start of the command is compared with `export --to counts`;
 - scrolling: the time between frames while the table of all functions is scrolled to its end;
 - flame graph, function of 2,000 blocks: from the change of the address to the answer that is drawn, about a part of the
   samples (first) and about all of them;
 - gutter: from the change of the address back to that function, whose answer the page has kept, to its assembly with the
   arcs beside it; graph: from the choice of the panel to the picture, or to the reason why there is none;
-- opened again: by another viewer, which finds the counts of the one before kept on disk;
-- single file: writing it, its bytes, and opening it from disk.
+- opened again: by another viewer, which finds the first viewer's counts on disk;
+- single file: time to write the file, its size, and time to open it from disk.
 
-CPU time is that of the server, and of all processes of the browser, until that moment.
+CPU time, of the server and of all processes of the browser, counts until the same moment.
 """
 
 from __future__ import annotations
@@ -85,8 +85,8 @@ class Measured:
 
 
 def _cpu(pid: int, without: int = -1) -> float:
-    """CPU seconds of a process and all that it has started and that live, or that it has waited for; of all but the
-    process ``without``."""
+    """CPU seconds of a process, of its descendants that live, and of those that it has waited for, except the process
+    ``without``."""
     parents: dict[int, list[int]] = {}
     spent: dict[int, float] = {}
     for folder in Path("/proc").iterdir():

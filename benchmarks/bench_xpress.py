@@ -5,9 +5,9 @@
 
 The first form decodes the compressed buffers of each file, and synthetic ones, in interleaved rounds: dissect.util one
 buffer after the other, lastbranch with its compiled library, and without it with one process and with two (worker
-started before). All outputs must be equal. It prints medians; CPU time is that of this process, which other load on the
-machine disturbs less. The second form stores what dissect.util makes of the buffers (SHA-256, the first 16 digits of
-each) as the expected result of the tests. Needs lastbranch, compiled, and dissect.util in one environment.
+started before). All outputs must be equal. The benchmark prints medians; CPU time is this process's, which other load
+on the machine disturbs less. The second form stores dissect.util's output for the buffers (SHA-256, the first 16 digits
+of each) as the expected result of the tests. Needs lastbranch, compiled, and dissect.util in one environment.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Generate a large perf.data with branch stacks, the program it is of, and the exact counts it holds.
+"""Generate a program, a large perf.data of it with branch stacks, and the exact counts of the perf.data.
 
     python benchmarks/generate.py OUTDIR --size 1GB [--processes 3]
 
@@ -43,7 +43,7 @@ Words = NDArray[np.uint64]
 
 @dataclass(frozen=True)
 class Capture:
-    """What was generated: where it is and what is in it."""
+    """A generated capture: its path and its contents."""
 
     perf_data: str
     binary: str

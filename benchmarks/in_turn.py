@@ -1,8 +1,8 @@
 """Whole commands side by side in slices of time: each runs for a moment while the others are frozen.
 
-The speed of a virtual machine swings by a third within seconds. Runs one after the other differ by that; runs in turns
-of a second have it in common. A command's time is the sum of its turns. A control group freezes (cgroup v2,
-cgroup.freeze), which needs root; without it each command runs from start to end in its turn.
+The speed of a virtual machine swings by a third within seconds. Consecutive runs differ by these swings; runs in turns
+of a second share them. A command's time is the sum of its turns. A control group freezes (cgroup v2, cgroup.freeze),
+which needs root; without it each command runs from start to end in its turn.
 """
 
 from __future__ import annotations

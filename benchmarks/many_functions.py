@@ -31,7 +31,7 @@ _AT_ONCE = 4096
 
 @dataclass(frozen=True)
 class Many:
-    """Where it is, and what is in it."""
+    """A capture: its path and its contents."""
 
     perf_data: str
     symfs: str

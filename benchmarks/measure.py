@@ -3,8 +3,8 @@
 A command runs under a small launcher (this file, `python -I -S measure.py --launch ...`), never under the benchmark
 itself: Linux carries the peak resident size of the process that calls exec over to the program it becomes, so a
 benchmark that holds 500 MB of arrays would see at least 500 MB for every child. The launcher's own 10 MB is the floor
-of what can be seen. The peak is `ru_maxrss` from wait4: of the process or of the largest child that it waited for,
-including file pages that it maps (perf maps its whole input).
+of what can be seen. The peak is `ru_maxrss` from wait4, of the process or of the largest child that it waited for, and
+includes mapped file pages (perf maps its whole input).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _KEPT = 1 << 12
 
 @dataclass(frozen=True)
 class Command:
-    """What to run: standard output and error go to `log`, or output to `stdout` if that is given."""
+    """A command to run: standard output and error go to `log`, or output to `stdout` if given."""
 
     name: str
     argv: list[str]
@@ -91,7 +91,7 @@ def run_once(command: Command) -> Run:
 
 
 def run_rounds(commands: list[Command], rounds: int) -> dict[str, list[Run]]:
-    """Run all commands one after the other, `rounds` times over; one that failed is not run again."""
+    """Run all commands one after the other, `rounds` times over; a command that failed is not run again."""
     runs: dict[str, list[Run]] = {command.name: [] for command in commands}
     for number in range(rounds):
         for command in commands:
@@ -103,7 +103,7 @@ def run_rounds(commands: list[Command], rounds: int) -> dict[str, list[Run]]:
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the result; a row without a time says in `status` why it has none or why it does not count."""
+    """A line of the result; `status` says why a row has no time or does not count."""
 
     name: str
     status: str

@@ -84,7 +84,7 @@ def verb(capture: Capture, directory: Path, name: str, label: str = "") -> Tool:
 
 
 def bare_loops(capture: Capture, directory: Path) -> list[Tool]:
-    """The bare loop on one thread, on two, and twice at once on one: what two processors of this machine can give."""
+    """The bare loop on one thread, on two threads, and in two processes of one thread: what two processors yield."""
     if not compiler():
         return [Tool(BARE, None, lambda: "no C compiler")]
     one = [str(_bare_loop(directory)), capture.perf_data]
@@ -98,7 +98,7 @@ def bare_loops(capture: Capture, directory: Path) -> list[Tool]:
 
 
 def bare_phases(log: str) -> list[dict[str, Any]]:
-    """What the bare loops printed that wrote ``log``: counts, and the seconds of each phase."""
+    """The output of the bare loops in ``log``: counts, and the seconds of each phase."""
     return [json.loads(line) for line in log.splitlines() if line.startswith("{")]
 
 
@@ -151,6 +151,6 @@ def _differences(output: Path, truth: Path) -> str:
 
 
 def default_directory() -> Path:
-    """Where captures are kept from one run to the next."""
+    """The folder that keeps captures from one run to the next."""
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(cache) / "lastbranch-bench"

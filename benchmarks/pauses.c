@@ -76,7 +76,7 @@ static void work(const char *name)
     }
 }
 
-/* As soon as the thread has begun. What we do not see, because others run on our processor, is not a pause. */
+/* Starts as soon as the thread has begun. Time in which the watcher itself did not run is no pause. */
 static void watch(double seconds)
 {
     enum { LONG = 100000, BLIND = 20000 };

@@ -27,8 +27,8 @@ PROGRAMS = [
 
 
 def pauses(folder: Path, rounds: int) -> dict[str, list[float]]:
-    """By program: the longest pause in ms alone, recorded, and the difference; % of the time in pauses as the recording
-    states it, and as the watcher saw them. The last is not a number where each step takes longer than a pause."""
+    """By program: the longest pause in ms alone, recorded, and the difference; % of the time in pauses by the
+    recording, and by the watcher. The last is not a number where each step takes longer than a pause."""
     source = Path(__file__).with_name("pauses.c")
     for library, compiler in _LIBRARIES.items():
         if shutil.which(compiler[0]):

@@ -1,7 +1,8 @@
 """The peers on a generated capture: how each is called, and how much of the capture its output accounts for.
 
 A peer's row only counts if it reports at least 90 % of the ranges of one process: a tool that drops its input is fast.
-(llvm-profgen keeps one load base for the binary, so of three processes it reports one; the row stands and says so.)
+(llvm-profgen keeps one load base for the binary, so it reports only one of three processes; its row counts and says
+so.)
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _RANGE = re.compile(r"^[0-9a-f]+-[0-9a-f]+:(\d+)$", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Tool:
-    """A row of the benchmark: what to run, and how to judge what it left once it has run."""
+    """A row of the benchmark: the command, and the function that judges its output."""
 
     name: str
     command: Command | None
@@ -58,7 +59,7 @@ def _perf_script(perf: str, capture: Capture, directory: Path) -> Tool:
     argv = [perf, "script", "-F", "ip,brstack", "-i", capture.perf_data]
 
     def status() -> str:
-        """One more run, its text counted: entries less one a sample are the ranges."""
+        """Run it again and count its text: each sample has one range less than entries."""
         entries = samples = 0
         with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
             assert process.stdout is not None
@@ -92,7 +93,7 @@ def _perf2bolt(perf2bolt: str, capture: Capture, directory: Path, env: dict[str,
     argv = [perf2bolt, "-p", capture.perf_data, "-o", str(directory / "perf2bolt.fdata"), capture.binary]
 
     def status() -> str:
-        """From its report: a stack of n entries has n - 1 ranges ("traces"), less those that it could not place."""
+        """From its report: a stack of n entries has n - 1 ranges ("traces"), except ranges that it could not place."""
         text = log.read_text(errors="replace")
         read = re.search(r"read (\d+) samples and (\d+) LBR entries", text)
         lost = re.findall(r"(?:mismatching disassembled function contents|unknown regions): (\d+)", text)
@@ -106,7 +107,7 @@ def _perf2bolt(perf2bolt: str, capture: Capture, directory: Path, env: dict[str,
 
 
 def peers(capture: Capture, directory: Path) -> list[Tool]:
-    """The peers of this machine, and rows that say so for those it does not have.
+    """The peers of this machine, and rows that name the missing peers.
 
     `directory` gets a `bin` with links of exactly the names `perf` and `perf2bolt`: the tools start the perf that is
     first on PATH, and bolt under any other name (Debian's `perf2bolt-19` too) rewrites the binary instead.

@@ -62,7 +62,7 @@ def _record(kind: int, misc: int, body: bytes) -> bytes:
 
 
 class Writer:
-    """Writes one perf.data file: records in call order, the header when it is closed. ``chains``: samples have call
+    """Writes a perf.data file: records in call order, and the header on closing. ``chains``: samples have call
     chains."""
 
     def __init__(self, path: Path, chains: bool = False) -> None:

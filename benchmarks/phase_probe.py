@@ -1,4 +1,4 @@
-"""Runs lastbranch in this process and says which part of it the processor's time went to: for bench_phases.py.
+"""Runs lastbranch in this process and reports the CPU time of each part of the package, for bench_phases.py.
 
     python phase_probe.py REPORT VERB ...     as `lastbranch VERB ...`; REPORT becomes a JSON object of seconds by phase
 
@@ -49,7 +49,7 @@ _known: dict[str, str] = {}
 
 
 def _of_file(path: str) -> str:
-    """The phase of a file; empty for one that is not of the package or serves all of it."""
+    """The phase of a file; empty for a file outside of the package or for all phases."""
     _, found, inside = path.rpartition(_PACKAGE)
     return next(name for place, name in _places if inside.startswith(place)) if found else ""
 

@@ -1,9 +1,9 @@
 """The benchmark's program: generated C, compiled by gcc or clang, its control flow read back from the linked ELF.
 
-The program is never run. What matters is that its code is real: a position-independent executable with more than
-20,000 basic blocks in 1,000 functions, whose conditional branches, unconditional branches, direct calls and returns
-are read from a disassembly of the file that the tools under test will open. All edges are direct (no tables of
-branch targets, no PLT), so a walk over them needs nothing but the disassembly.
+The program is never run, but its code is real: a position-independent executable with more than 20,000 basic blocks in
+1,000 functions, whose conditional branches, unconditional branches, direct calls and returns are read from a
+disassembly of the file that the tools under test will open. All edges are direct (no tables of branch targets, no PLT),
+so a walk over them needs nothing but the disassembly.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _LABEL = re.compile(r"^([0-9a-f]+) <(.+)>:$")
 
 
 class Kind(IntEnum):
-    """What a control instruction does with the flow."""
+    """The kind of a control instruction."""
 
     COND = 0
     UNCOND = 1

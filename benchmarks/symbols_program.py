@@ -71,7 +71,7 @@ long NAME(UNIT)(const std::string &text) { return all<UNIT * COUNT, COUNT>(text)
 
 
 def build(folder: Path) -> Path:
-    """The program in ``folder``, built if it is not there: one unit after the other, so that it can be broken off."""
+    """The program in ``folder``, built if missing: unit by unit, so that an interrupted build can continue."""
     program = folder / "program"
     if program.exists():
         return program

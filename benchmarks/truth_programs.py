@@ -1,8 +1,8 @@
 """The programs of bench_truth.py: real ones where they are installed, and two of our own.
 
-Each does the same work a given number of times, so that one pass is the truth of all. Their inputs are the sources of
-the standard library of the Python that runs this, and two of our own. With the first ten the recorder and the
-estimator were tuned; the other five were chosen when that was done."""
+Each does the same work a given number of times, so that one pass is the truth of all. Their inputs are the standard
+library's sources of the running Python, and two of our own. The recorder and the estimator were tuned with the first
+ten programs; the other five were chosen after the tuning."""
 
 from __future__ import annotations
 
