@@ -49,6 +49,7 @@ def test_a_new_column_of_functions_is_one_declaration(run: Run, monkeypatch: pyt
     answer = ask(loaded(demo.capture(), demo.symfs()), "hot", {})
     samples = np.asarray(answer.columns["samples"])
     assert np.asarray(answer.columns["twice"]).tolist() == (2.0 * samples).tolist()
+    assert "made up" in [one["meaning"] for one in answer.header["columns"]], "the page shows what is declared"
 
 
 def test_a_new_column_of_branches_is_one_declaration(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,6 +61,7 @@ def test_a_new_column_of_branches_is_one_declaration(run: Run, monkeypatch: pyte
     assert (names[-1], keys[-1]) == ("twice_percent", "twice_percent")
     answer = ask(loaded(demo.capture(), demo.symfs()), "branches", {})
     assert np.asarray(answer.columns["twice"]).tolist() == (2.0 * np.asarray(answer.columns["count"])).tolist()
+    assert "made up" in [one["meaning"] for one in answer.header["columns"]], "the page shows what is declared"
     with LiveCapture(FileSource(demo.capture()), SymbolOptions(), symfs=demo.symfs()) as live:
         session = Session(live, None)
         session.read()

@@ -1,8 +1,8 @@
 // The columns of a table: what is in their cells, and how that is sorted and searched.
 
 import type { ComponentChild } from "preact";
-import { UNKNOWN } from "./format.ts";
-import type { Numbers } from "./wire.ts";
+import { count, decimal, percent, UNKNOWN } from "./format.ts";
+import type { Answer, Numbers } from "./wire.ts";
 
 export interface Column {
   /** Its name in the address of the page, and in tests (data-column). */
@@ -61,6 +61,31 @@ export function numberColumn(
     );
   };
   return { key, title, values, width, unknown, numeric: true, cell, ...rest };
+}
+
+interface Declared {
+  readonly name: string;
+  readonly title: string;
+  readonly unit: string;
+  readonly meaning: string;
+  readonly form: string;
+}
+
+const FORMATS: { readonly [form: string]: (value: number) => string } = { count, decimal, percent };
+
+/** The columns that an answer declares (its `header`) and that the page has no columns of its own for: none of the
+ * `known` ones. Their values have the `prefix` of their table. */
+export function declaredColumns(answer: Answer, header: string, known: readonly string[], prefix = ""): Column[] {
+  const declared = (answer.header[header] ?? []) as unknown as readonly Declared[];
+  return declared
+    .filter(({ name }) => !known.includes(name))
+    .map(({ name, title, unit, meaning, form }) => {
+      const heading = unit === "%" ? title.replace(/ %$/, "") : title;
+      const values = prefix + name;
+      return form === "text"
+        ? textColumn(name, heading, answer.texts(values), { hint: meaning })
+        : numberColumn(name, heading, answer.numbers(values), FORMATS[form] ?? count, { unit, hint: meaning });
+    });
 }
 
 /** Whether any row of a column has a number; a column of texts always counts as known. */

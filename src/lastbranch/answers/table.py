@@ -66,6 +66,12 @@ class Table:
         """The table without some of its columns."""
         return replace(self, columns=tuple(column for column in self.columns if column.name not in names))
 
+    @property
+    def declared(self) -> list[dict[str, str]]:
+        """What the columns of `arrays` are, for JSON: the page shows also those that it does not know."""
+        names = ("name", "title", "unit", "meaning", "form")
+        return [{name: getattr(c, name) for name in names} for c in self.columns if c.to & To.VIEWER]
+
     def arrays(self) -> dict[str, Array | list[str]]:
         """The columns of the viewer by name: numbers of which NaN is not known, texts that are safe to show and empty
         where they are not known. Shares are parts of 1."""

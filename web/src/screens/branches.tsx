@@ -3,7 +3,7 @@
 import type { ComponentChild } from "preact";
 import { useMemo } from "preact/hooks";
 import { useAnswer } from "../asking.ts";
-import { numberColumn, textColumn, type Column } from "../columns.tsx";
+import { declaredColumns, numberColumn, textColumn, type Column } from "../columns.tsx";
 import { count, counted, decimal, hex, largest, percent } from "../format.ts";
 import { Answered, Counts, countsOf, Notes, shareTitle, shareWidth } from "../parts.tsx";
 import { change, counts, go, linkTo, state } from "../state.ts";
@@ -221,6 +221,10 @@ function fewOf(answer: Answer, of: (name: string) => Numbers): (row: number) => 
   return (row) => (observed[row] ?? 0) < enough;
 }
 
+/** What the answer declares and the columns of this screen show. */
+const KNOWN =
+  "from to from_function to_function count share noise mispredicted cycles type wrong targets to_share".split(" ");
+
 function siteColumns(answer: Answer): Column[] {
   const of = (name: string): Numbers => answer.numbers(`sites.${name}`);
   const targets: Column = {
@@ -265,6 +269,7 @@ function siteColumns(answer: Answer): Column[] {
       unknown: NO_NAME,
     }),
     textColumn("from", "Address", answer.texts("sites.from"), { width: 9.2, hint: "As linked." }),
+    ...declaredColumns(answer, "site_columns", KNOWN, "sites."),
   ];
   return withNames(columns);
 }
@@ -301,6 +306,7 @@ function edgeColumns(answer: Answer): Column[] {
     ...rateColumns(of, fewOf(answer, of)),
     textColumn("from", "From address", answer.texts("from"), { width: 9.2, hint: "As linked." }),
     textColumn("to", "To address", answer.texts("to"), { width: 9.2, hint: "As linked." }),
+    ...declaredColumns(answer, "columns", KNOWN),
   ]);
 }
 

@@ -3,7 +3,7 @@
 import type { ComponentChild } from "preact";
 import { useMemo } from "preact/hooks";
 import { useAnswer, useOverview } from "../asking.ts";
-import { numberColumn, textColumn, type Column } from "../columns.tsx";
+import { declaredColumns, numberColumn, textColumn, type Column } from "../columns.tsx";
 import { count, counted, decimal, largest, percent } from "../format.ts";
 import { Answered, Counts, countsOf, Notes, shareTitle, shareWidth, Sparkline, type CountsOf } from "../parts.tsx";
 import { counts, go, linkTo } from "../state.ts";
@@ -61,6 +61,8 @@ function placeOf(answer: Answer, row: number): Record<string, string> | null {
     : null;
 }
 
+/** What the answer declares and the columns below show, or rest on. */
+const KNOWN = "function module samples noise bursts instructions branches mispredicted cycles".split(" ");
 const NO_CODE = "No branch stacks, or their code is not available: see the notes.";
 
 function columnsOf(answer: Answer, events: string[]): Column[] {
@@ -156,6 +158,7 @@ function columnsOf(answer: Answer, events: string[]): Column[] {
       hint: "Cycles from one taken branch to the next, on average.",
       unknown: noBranches,
     }),
+    ...declaredColumns(answer, "columns", KNOWN),
     ...(overTime.length ? [spark] : []),
   ];
 }

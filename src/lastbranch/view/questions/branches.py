@@ -32,7 +32,8 @@ def branches(loaded: Loaded, parameters: Parameters) -> Answer:
     were mispredicted), ``targets`` int64, and ``to_share`` float64 of that target.
 
     ``limit`` is how many rows to send of each. Header: ``branches``, ``sites`` and ``count`` in all, ``shown`` entries
-    of the branches that were sent, ``empty`` entries, ``counts`` (`counts_of`; ``estimate`` chooses them), ``enough``
+    of the branches that were sent, ``empty`` entries, ``columns`` and
+    ``site_columns`` (`Table.declared`), ``counts`` (`counts_of`; ``estimate`` chooses them), ``enough``
     of them for rates to mean something, ``notes``.
     """
     limit = whole_number(parameters, "limit", _ROWS)
@@ -48,22 +49,23 @@ def branches(loaded: Loaded, parameters: Parameters) -> Answer:
         "empty": int(table.count.sum()) - total, "counts": counts_of(estimate),
         "enough": ENOUGH, "notes": texts(without_binary(loaded.profile, shown.from_module, shown.to_module)),
     })  # fmt: skip
-    answer.columns |= _columns(loaded, chosen, estimate, shown, total)
-    of_sites = _columns(loaded, chosen, estimate, listed, total)
-    answer.columns |= {f"sites.{name}": column for name, column in of_sites.items()}
+    columns, answer.header["columns"] = _columns(loaded, chosen, estimate, shown, total)
+    of_sites, answer.header["site_columns"] = _columns(loaded, chosen, estimate, listed, total)
+    answer.columns |= columns | {f"sites.{name}": column for name, column in of_sites.items()}
     return answer
 
 
 def _columns(
     loaded: Loaded, chosen: SampleFilter | None, estimate: Estimate, table: BranchTable | SiteTable, total: int
-) -> dict[str, Column]:
-    """The declared columns, and what the page needs to lead to the code."""
+) -> tuple[dict[str, Column], list[dict[str, str]]]:
+    """(the declared columns, with what the page needs to lead to the code; `Table.declared`)."""
     rows = BranchRows(loaded.namer, table, total, replaced=estimate.replaced)
     key = "noise of branches", chosen, len(rows.ends), len(table), estimate.replaced
     rows.noise = loaded.once(key, lambda: noise_of_rows(rows, chosen))
-    columns: dict[str, Column] = {**branch_table(rows, estimate).arrays()}
+    answer = branch_table(rows, estimate)
+    columns: dict[str, Column] = {**answer.arrays()}
     columns |= {**_end(loaded, "from", *rows.source, table.process), **_end(loaded, "to", *rows.target, table.process)}
-    return columns | {"observed": table.count if rows.noise is None else rows.noise.observed}
+    return columns | {"observed": table.count if rows.noise is None else rows.noise.observed}, answer.declared
 
 
 def _end(loaded: Loaded, end: str, module: Array, address: Array, process: Array) -> dict[str, Column]:

@@ -37,7 +37,8 @@ def hot(loaded: Loaded, parameters: Parameters) -> Answer:
 
     ``limit`` is how many rows to send, those with most samples (0: all). Header: ``first``, a sentence, ``notes``,
     ``counts`` (`counts_of`; ``estimate`` chooses them), ``share_of``: what shares follow (`estimate.Basis`),
-    ``enough`` samples or branches for their shares to mean something, and ``other``: ``rows``, ``samples`` and
+    ``columns``: what the declared ones are (`Table.declared`), ``enough`` samples or branches for their shares to mean
+    something, and ``other``: ``rows``, ``samples`` and
     ``share`` (of all samples) of what was not sent.
     """
     chosen, limit = loaded.filter(parameters), whole_number(parameters, "limit", 0)
@@ -52,13 +53,15 @@ def hot(loaded: Loaded, parameters: Parameters) -> Answer:
         "counts": counts_of(estimate), "share_of": found.share_of,
     }  # fmt: skip
     shown = found.rows.take(rows)
+    table = function_table(shown, estimate)
+    header["columns"] = table.declared
     over_time = found.over_time.reshape(len(samples), -1)[rows] if len(found.over_time) else found.over_time
     return Answer(header, {
         "event": shown.event,
         "module_row": np.array([label.module for label in shown.labels], np.int64),
         "start": np.array([label.start for label in shown.labels], np.uint64),
         "share": found.share[rows],
-        **function_table(shown, estimate).arrays(),
+        **table.arrays(),
         "over_time": over_time.reshape(-1),
     })  # fmt: skip
 
