@@ -17,6 +17,7 @@ import pytest
 
 from capture_tools import needs_ptrace
 from command_line import Ran, run_cli
+from full_disks import fill, small_disk
 from lastbranch import demo
 from lastbranch import open as open_profile
 from lastbranch.capture import CollectorError, recording
@@ -307,32 +308,54 @@ OUTPUTS: dict[str, tuple[str, ...]] = {
 }
 
 
+@pytest.fixture(params=["a file that may not grow", "a full disk"])
+def crowded(
+    request: pytest.FixtureRequest, inputs: Path, tmp_path: Path
+) -> Iterator[tuple[Path, Callable[[], None] | None]]:
+    """A folder with ``inputs`` in which nothing else has room, and what has to run in a process that writes to it."""
+    if request.param == "a file that may not grow":
+        yield (tmp_path, limited)
+        return
+    with small_disk(tmp_path / "disk", "4m") as folder:
+        yield (folder, None)
+
+
 @pytest.mark.parametrize("what", OUTPUTS)
-def test_a_full_disk_is_named_and_nothing_half_stays(what: str, inputs: Path, tmp_path: Path) -> None:
+def test_a_full_disk_is_named_and_nothing_half_stays(
+    what: str, inputs: Path, crowded: tuple[Path, Callable[[], None] | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An older file of the name of the output is there afterwards as it was."""
+    folder, first = crowded
     verb, *words = OUTPUTS[what]
     if "parquet" in words:
         pytest.importorskip("pyarrow")
     for path in inputs.iterdir():
-        (tmp_path / path.name).write_bytes(path.read_bytes())
-    before = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
+        (folder / path.name).write_bytes(path.read_bytes())
     out = next((w for w in words if w.startswith("out")), "in.tb5")
+    if "." in out and out != "in.tb5":
+        (folder / out).write_bytes(b"older")
+        words = [*(word for word in words if word != "--force"), "--force"]
+    if first is None:
+        fill(folder)
+        monkeypatch.setenv("TMPDIR", str(folder))
+    before = {p.name: p.read_bytes() for p in folder.iterdir()}
     given = [str(CAPTURE) if w == "CAPTURE" else w for w in words]
     module, given = (f".{verb}", given) if verb.startswith("tbrw") else ("", [verb, *given])
     # -B: under the limit Python would leave compiled modules cut short, which break every later run.
     command = [sys.executable, "-B", "-c", PROGRAM.format(module=module, name=verb), *given]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, preexec_fn=limited)
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, preexec_fn=first)
     assert done.returncode != 0
     assert "Traceback" not in done.stderr
-    said = re.search("^error: (.*)File too large", done.stderr, re.M)
+    said = re.search("^error: (.*)(File too large|No space left on device)", done.stderr, re.M)
     assert said, done.stderr
     assert any(name in said[1] for name in (out, "in.tb5.dat", "a temporary file in ")), done.stderr
     assert done.returncode == 5
-    after = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
+    after = {p.name: p.read_bytes() for p in folder.iterdir()}
     assert sorted(after) == sorted(before)
     for name in before.keys() - ({"in.tb5"} if verb == "bind" else set()):
         assert after[name] == before[name], name
     if verb == "bind":
-        assert run_cli("verify", tmp_path / "in.tb5").code == 0
+        assert run_cli("verify", folder / "in.tb5").code == 0
 
 
 def test_a_full_device_is_named(tmp_path: Path) -> None:

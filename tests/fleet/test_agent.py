@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import random
 import shutil
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import NoReturn
 
 import pyarrow.parquet as pq
 import pytest
 
 from agent_world import MONDAY, KilledError, World, merge, part
 from command_line import Ran
+from full_disks import small_disk
 from lastbranch.errors import FormatError
 from lastbranch.fleet import Labels, Store, capture_file, count_batch
-from lastbranch.fleet.agent import Service
+from lastbranch.fleet.agent import Agent, Service, Settings
 from lastbranch.fleet.manifest import Manifest, State
+from lastbranch.fleet.objects import Folder
 from lastbranch.fleet.schedule import MOST, Rate, Turn, fitting
 from lastbranch.fleet.spool import Entry, Recorded, Spool
 from small_captures import three_branches
@@ -185,6 +190,64 @@ def test_a_full_spool_gets_thinner_evenly(tmp_path: Path) -> None:
     assert [one.dropped for one in Spool(spool.folder, 5000, merge).entries.values()] == [7, 3]
 
 
+@pytest.fixture(params=["mounted", "made up"])
+def small(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A disk on which a spool may have 32 kB."""
+    if request.param == "mounted":
+        with small_disk(tmp_path / "disk", "96k") as folder:  # each file takes whole pages
+            yield folder
+        return
+
+    def put(self: Folder, name: str, data: bytes) -> None:
+        there = sum(one.stat().st_size for one in disk.rglob("*") if one.is_file())
+        if Path(self._path(name)).is_relative_to(disk) and there + len(data) > 32 << 10:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        plain(self, name, data)
+
+    plain, disk = Folder.put, tmp_path / "disk"
+    monkeypatch.setattr(Folder, "put", put)
+    disk.mkdir()
+    yield disk
+
+
+def test_a_spool_on_a_full_disk_gets_thinner_too(small: Path, tmp_path: Path) -> None:
+    """Sums stay the same, a recording that no room can be made for is stood for by the next, and all can be shipped."""
+    spool = Spool(str(small / "spool"), 1 << 20, merge)
+    gone = [made(spool, tmp_path, slot, 3000) for slot in range(20)]
+    assert sum(map(len, gone)) + len(spool.entries) == 20
+    assert len(spool.entries) >= 2
+    assert any(gone)
+    for again in (spool, Spool(spool.folder, spool.limit, merge)):
+        stood = [one.stands_for for one in (*again.entries.values(), *again._owed.values())]
+        assert sum(stood) == 600 * 20
+    (alone,) = made(spool, tmp_path, 20, 120_000)[-1:]
+    assert (alone.slot, list(spool.entries)) == (20, [])
+    assert made(spool, tmp_path, 21, 3000) == []
+    assert [one.stands_for for one in spool.entries.values()] == [600 * 22]
+    batch = spool.seal(0)
+    assert batch is not None
+    assert spool.is_whole(batch)
+
+
+def test_an_agent_whose_disk_is_full_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It says what it cannot keep, once."""
+
+    def full(path: str) -> NoReturn:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    said = list[str]()
+    agent = Agent(Settings(str(tmp_path / "store"), str(tmp_path / "spool")), dict, lambda *_: 0.0, say=said.append)
+    monkeypatch.setattr("lastbranch.fleet.agent.writing_file", full)
+    try:
+        for _ in range(2):
+            agent.once()
+    finally:
+        agent.close()
+    assert [line for line in said if "No space" in line] == [
+        "spool: its state is not kept for a restart: No space left on device"
+    ]
+
+
 @pytest.mark.parametrize("oldest", ["a", "b"])
 def test_a_kill_while_a_recording_is_dropped(oldest: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was dropped is stood for once: by itself or by its heir, in the spool or, if that has none, to come."""
@@ -270,7 +333,8 @@ def shipped(tmp_path_factory: pytest.TempPathFactory) -> str:
     assert Store(str(folder / "store")).adopt(spool.folder, batch.parts)
     spool.shipped()
     assert spool.bytes == 0
-    assert not [path for path in Path(spool.folder).rglob("*") if path.is_file() and path.name != "owed.json"]
+    kept = ("owed.json", "reserve")
+    assert not [path for path in Path(spool.folder).rglob("*") if path.is_file() and path.name not in kept]
     return str(folder / "store")
 
 

@@ -32,6 +32,13 @@ def small_disk(folder: Path, size: str) -> Iterator[Path]:
         subprocess.run(["umount", "-l", folder], check=True)
 
 
+def fill(folder: Path) -> Path:
+    """A file that takes all the room of its disk."""
+    found = os.statvfs(folder)
+    (filler := folder / "filler").write_bytes(bytes(found.f_bavail * found.f_frsize))
+    return filler
+
+
 @contextmanager
 def no_file_beyond(size: int) -> Iterator[None]:
     """No file of this process and its children can grow beyond ``size`` bytes: writing fails with EFBIG."""

@@ -21,7 +21,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ..errors import LastbranchError, UnavailableError
-from ..model.atomic_output import temporary_folder, writing_file
+from ..model.atomic_output import FULL, temporary_folder, writing_file
 from ..model.safe_text import counted
 from .host import Host
 from .schedule import Rate, Turn, fitting
@@ -224,7 +224,10 @@ class Agent:
             self._last.pop(service.name, None)
             self._say(f"{service.name}: recorded {done.recorded:.1f} s; {kilobytes} kB wait to be shipped")
         for name, number in done.dropped.items():
-            self._say(f"{name}: dropped {counted(number, 'recording')}: the spool is full; the next one stands for it")
+            self._say(
+                f"{name}: dropped {counted(number, 'recording')}: the spool or its disk is full; "
+                "the next one stands for it"
+            )
         self._tell_all(done.notes)
         return bool(done.recorded)
 
@@ -328,8 +331,16 @@ class Agent:
         self._save()
 
     def _save(self) -> None:
-        with writing_file(os.path.join(self._settings.spool, _STATE)) as out:
-            out.write(json.dumps(asdict(self._kept)).encode())
+        """Keep the state for a restart. The agent goes on where the disk is full: the next one draws its turns anew."""
+        try:
+            with writing_file(os.path.join(self._settings.spool, _STATE)) as out:
+                out.write(json.dumps(asdict(self._kept)).encode())
+        except OSError as error:
+            if error.errno not in FULL:
+                raise
+            self._tell("spool", f"its state is not kept for a restart: {error.strerror}")
+        else:
+            self._last.pop("spool", None)
 
     # -- messages
 

@@ -8,7 +8,8 @@ store has it: only then can a killed agent tell, after its restart, whether the 
 
 If there is no room, the recording that stands for the least time is dropped, the oldest of several, and its time passes
 to the next recording of its service. So a spool that overflows for a week gets thinner evenly, and the sums of what its
-recordings stand for are the same as if nothing had gone.
+recordings stand for are the same as if nothing had gone. The same holds if the disk has less room than the spool may
+take: a file of a few kilobytes is in reserve for the bookkeeping of that.
 
 One process uses a spool at a time.
 """
@@ -19,12 +20,12 @@ import json
 import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from hashlib import sha256
 from typing import Any, NamedTuple
 
 from ..errors import FormatError
-from ..model.atomic_output import writing_file
+from ..model.atomic_output import FULL, writing_file
 from .objects import Folder
 from .parts import DONE, Amendment, Part, reduce_parts
 from .schema import TABLES
@@ -34,6 +35,7 @@ __all__ = ["Batch", "Entry", "Merge", "Recorded", "Spool", "merged"]
 _ENTRIES, _BATCH, _OWED = "entries", "batch.json", "owed.json"
 _BATCH_SHARE = 4
 """A batch has a fourth of the spool, at most: recordings have the rest."""
+_RESERVE, _RESERVED, _RESERVED_SHARE = "reserve", 1 << 15, 64
 _FILE, _LISTED = 512, 256
 """Bytes of the file of a recording, and more for each part that it lists: no fewer than it takes."""
 
@@ -146,6 +148,7 @@ class Spool:
         self._owed = self._read(_OWED, lambda **found: {name: _Owed(**one) for name, one in found.items()}) or {}
         self._recover()
         self._make_room(0)  # the limit may be lower than it was
+        self._reserve()
 
     def _recover(self) -> None:
         """End what an agent was doing that was killed."""
@@ -156,16 +159,24 @@ class Spool:
             self._forget(number)
         self._owed = {name: one for name, one in self._owed.items() if one.heir_of not in taken}
         self._next = max([self._next, *(n + 1 for n in self.entries), *(n + 1 for n in heirs | in_batch)])
-        known = {part.name for one in self.entries.values() for part in one.parts}
-        known |= {part.name for part in self.batch.parts} if self.batch else set()
-        objects = self._objects
-        for table in (*TABLES, DONE):
-            objects.delete([one.name for one in objects.below(table) if one.name not in known])
+        self._remove_strangers()
         with suppress(FileNotFoundError):
             names = {f"{number:010d}.json" for number in self.entries}
             for name in os.listdir(self._path(_ENTRIES)):
                 if name not in names:
                     os.unlink(self._path(f"{_ENTRIES}/{name}"))
+
+    @property
+    def _known(self) -> set[str]:
+        """The names of all parts of recordings and of the batch."""
+        known = {part.name for one in self.entries.values() for part in one.parts}
+        return known | ({part.name for part in self.batch.parts} if self.batch else set())
+
+    def _remove_strangers(self) -> None:
+        """Remove parts that nothing lists."""
+        known, objects = self._known, self._objects
+        for table in (*TABLES, DONE):
+            objects.delete([one.name for one in objects.below(table) if one.name not in known])
 
     # -- files
 
@@ -191,10 +202,35 @@ class Spool:
             return None
 
     def _write(self, name: str, contents: dict[str, Any]) -> None:
-        path = self._path(name)
+        path, data = self._path(name), json.dumps(contents, separators=(",", ":")).encode()
         os.makedirs(os.path.dirname(path), exist_ok=True)
-        with writing_file(path) as out:
-            out.write(json.dumps(contents, separators=(",", ":")).encode())
+        try:
+            with writing_file(path) as out:
+                out.write(data)
+        except OSError as error:
+            if error.errno not in FULL or not self._spend_reserve():
+                raise
+            with writing_file(path) as out:
+                out.write(data)
+
+    def _reserve(self) -> None:
+        """Keep some room on the disk, if there is any."""
+        path = self._path(_RESERVE)
+        with suppress(OSError):
+            if os.path.isdir(self.folder) and not os.path.exists(path):
+                with writing_file(path) as out:
+                    out.write(bytes(self._reserved))
+
+    @property
+    def _reserved(self) -> int:
+        return min(_RESERVED, self.limit // _RESERVED_SHARE)
+
+    def _spend_reserve(self) -> bool:
+        """Give the room back that was kept; whether there was any."""
+        with suppress(OSError):
+            os.unlink(self._path(_RESERVE))
+            return True
+        return False
 
     def _forget(self, number: int) -> None:
         """Let a recording go, first its file and then its parts."""
@@ -228,17 +264,36 @@ class Spool:
             self._owe(entry)
             return [entry]
         gone = self._make_room(entry.bytes)
-        owed = self._owed.get(entry.service, _Owed())
-        entry.stands_for += owed.stands_for
-        entry.dropped, entry.heir_of = owed.dropped, owed.heir_of
+        while not self._take(entry, source):
+            if not self.entries:  # no room even for this one alone
+                self._owe(entry)
+                gone.append(entry)
+                break
+            gone.append(self._drop_least())
+        self._reserve()
+        return gone
+
+    def _take(self, new: Entry, source: str) -> bool:
+        """Take a recording into the folder, with what is owed to it; whether the disk had room."""
+        owed = self._owed.get(new.service, _Owed())
+        entry = replace(
+            new, stands_for=new.stands_for + owed.stands_for, dropped=owed.dropped, heir_of=owed.heir_of
+        )  # fmt: skip
         there, here = Folder(source), self._objects
-        for part in parts:
-            here.put(part.name, there.get(part.name) or b"")
-        self._save(entry)
+        try:
+            for part in entry.parts:
+                here.put(part.name, there.get(part.name) or b"")
+            self._save(entry)
+        except OSError as error:
+            if error.errno not in FULL:
+                raise
+            known = self._known
+            here.delete([part.name for part in entry.parts if part.name not in known])
+            return False
         self.entries[entry.number] = entry
         if self._owed.pop(entry.service, None) is not None:
             self._save_owed()
-        return gone
+        return True
 
     @property
     def _most(self) -> int:
@@ -249,19 +304,23 @@ class Spool:
         """Drop recordings until there is room for ``size`` bytes more, beside a batch; return the dropped
         recordings."""
         here, gone = sum(one.bytes for one in self.entries.values()), list[Entry]()
-        while self.entries and here + size > self.limit - self._most:
-            least = min(self.entries.values(), key=lambda one: (one.stands_for, one.number))
-            later = (n for n, one in self.entries.items() if n > least.number and one.service == least.service)
-            heir = min(later, default=None)
-            if heir is None:
-                self._owe(least)
-            else:
-                _inherit(self.entries[heir], least)
-                self._save(self.entries[heir])
-            self._forget(least.number)
-            here -= least.bytes
-            gone.append(least)
+        while self.entries and here + size > self.limit - self._most - self._reserved:
+            gone.append(self._drop_least())
+            here -= gone[-1].bytes
         return gone
+
+    def _drop_least(self) -> Entry:
+        """Drop the recording that stands for the least time."""
+        least = min(self.entries.values(), key=lambda one: (one.stands_for, one.number))
+        later = (n for n, one in self.entries.items() if n > least.number and one.service == least.service)
+        heir = min(later, default=None)
+        if heir is None:
+            self._owe(least)
+        else:
+            _inherit(self.entries[heir], least)
+            self._save(self.entries[heir])
+        self._forget(least.number)
+        return least
 
     def _owe(self, entry: Entry) -> None:
         """Pass on what a recording stands for to the next one of its service, which is to come."""
@@ -290,7 +349,7 @@ class Spool:
                 size += entry.bytes
         if not chosen:
             return None
-        parts = self.merge(self.folder, chosen)
+        parts = self._merged(chosen)
         slots = {one.service: one.slot for one in chosen}
         recorded, stands_for = sum(one.recorded for one in chosen), sum(one.stands_for for one in chosen)
         batch = Batch(parts, now, [one.number for one in chosen], slots, recorded, stands_for)
@@ -299,7 +358,20 @@ class Spool:
         for entry in chosen:
             self._forget(entry.number)
         self._objects.delete(one.name for one in self._objects.below(DONE))
+        self._reserve()
         return batch
+
+    def _merged(self, chosen: list[Entry]) -> list[Part]:
+        """The final parts of ``chosen``, or of the first of these: as many as the disk has room for. Raises `OSError`
+        where it has none for one."""
+        while True:
+            try:
+                return self.merge(self.folder, chosen)
+            except OSError as error:
+                if error.errno not in FULL or (len(chosen) == 1 and not self._spend_reserve()):
+                    raise
+                self._remove_strangers()
+                del chosen[max(1, len(chosen) // 2) :]
 
     def is_whole(self, one: Entry | Batch) -> bool:
         """Whether all parts are there, as they were written."""

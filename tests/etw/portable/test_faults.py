@@ -22,6 +22,7 @@ import textwrap
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -29,6 +30,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from full_disks import fill, small_disk
 from lastbranch.analysis.checks import check
 from lastbranch.errors import FormatError
 from lastbranch.etw.flags import Control, EnableProvider, LogFileMode
@@ -217,9 +219,30 @@ def test_a_consumer_that_stands_still(sessions: Sessions) -> None:
 # -- disks and files
 
 
-def test_a_full_disk(sessions: Sessions) -> None:
-    """The daemon may write no longer files: it goes on, counts, and writes again when it may."""
-    started(sessions, maximum_buffers=400)
+@contextmanager
+def no_longer_files(sessions: Sessions, file: Path) -> Iterator[None]:
+    resource.prlimit(sessions.pid(), resource.RLIMIT_FSIZE, (file.stat().st_size, resource.RLIM_INFINITY))
+    yield
+    resource.prlimit(sessions.pid(), resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+
+
+@contextmanager
+def no_more_room(sessions: Sessions, file: Path) -> Iterator[None]:
+    filler = fill(file.parent)
+    yield
+    filler.unlink()
+
+
+@pytest.mark.parametrize(("full", "disk"), [(no_longer_files, None), (no_more_room, "2m")])
+def test_a_full_disk(full: Any, disk: str | None, sessions: Sessions, tmp_path: Path) -> None:
+    """It takes no more of the log for a while: the session goes on, counts, and writes again when there is room."""
+    with ExitStack() as mounted:
+        file = mounted.enter_context(small_disk(tmp_path / "disk", disk)) / "a.etl" if disk else sessions.file()
+        _on_a_full_disk(sessions, file, full)
+
+
+def _on_a_full_disk(sessions: Sessions, file: Path, full: Any) -> None:
+    started(sessions, file=str(file), maximum_buffers=400)
     registered = sessions.kernel.register(PROVIDER, None)
     offered = 0
 
@@ -232,19 +255,17 @@ def test_a_full_disk(sessions: Sessions) -> None:
     try:
         write(100)
         sessions.control(Control.FLUSH)
-        room = sessions.file().stat().st_size
-        resource.prlimit(sessions.pid(), resource.RLIMIT_FSIZE, (room, resource.RLIM_INFINITY))
-        write(500)
-        lost = sessions.control(Control.FLUSH)
-        assert lost.events_lost > 0
-        assert lost.log_buffers_lost > 0
-        assert delivered(sessions.file()) == 100
-        resource.prlimit(sessions.pid(), resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        with full(sessions, file):
+            write(500)
+            lost = sessions.control(Control.FLUSH)
+            assert lost.events_lost > 0
+            assert lost.log_buffers_lost > 0
+            assert delivered(file) == 100
         write(100)
         state = sessions.stop()
-        assert delivered(sessions.file()) + state.events_lost == offered
-        assert delivered(sessions.file()) >= 200
-        assert "lost buffers" in findings(sessions.file())
+        assert delivered(file) + state.events_lost == offered
+        assert delivered(file) >= 200
+        assert "lost buffers" in findings(file)
     finally:
         registered.close()
 
