@@ -2,11 +2,11 @@
 
     python examples/lbr_recipe.py [LbrProfile.etl] [--interval 65536]
 
-It is the example program of TraceConfigureLastBranchRecord's page in Python, with these differences: the profile
-source is chosen by its name, because numbers from 25 on differ from machine to machine; the session's group masks are
-read, PMC_PROFILE is added and they are written back, because setting them to PMC_PROFILE alone would end the process,
-thread and image events; there are buffers for the many events at the start; something runs while the session does; and
-image identities are merged into the log after it.
+This is the example program of TraceConfigureLastBranchRecord's page in Python, with these differences. The script
+chooses the profile source by its name, because numbers from 25 on differ from machine to machine. It reads the
+session's group masks, adds PMC_PROFILE and writes the masks back, because PMC_PROFILE alone would end the process,
+thread and image events. The session has buffers for the many events at the start, and a workload runs during the
+session. After the session, the script merges image identities into the log.
 
 Windows needs an elevated prompt (SeSystemProfilePrivilege), and the Windows Performance Toolkit for the merge. A
 machine without hardware branch records offers the source ``SoftwareBranches``, which records the workload alone.

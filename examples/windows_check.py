@@ -2,10 +2,10 @@
 
     python windows_check.py [windows_check.json]
 
-For anybody with Windows: lastbranch's code for Windows was written without one. Run it in an elevated prompt; without
-one, what needs rights is skipped. It takes less than a minute, prints ``pass``, ``FAIL`` or ``skip`` for each step, and
-writes the file: please send that back. In it are the build of Windows, the processor's name, the profile sources, and
-the codes and numbers of the calls; no names of users, files or programs.
+For anybody with Windows: lastbranch's code for Windows was written without one. Run the script in an elevated prompt;
+otherwise it skips all steps that need rights. The script takes less than a minute, prints ``pass``, ``FAIL`` or
+``skip`` for each step, and writes the file: please send the file back. In it are the build of Windows, the processor's
+name, the profile sources, and the codes and numbers of the calls; no names of users, files or programs.
 
 Sessions are called lastbranch-check. The last step stops what runs of them, sets the interval of the profile source
 back, and removes the folder for the logs.
@@ -62,7 +62,7 @@ class Skip(Exception):
 
 
 class Check:
-    """What the steps share, and what they found."""
+    """The state that the steps share, and their findings."""
 
     def __init__(self) -> None:
         self.folder = tempfile.mkdtemp(prefix="lastbranch-check-")
@@ -82,7 +82,7 @@ class Check:
         self.found |= values
 
     def equal(self, what: str, got: Any, *wanted: Any) -> None:
-        """Note a value; `AssertionError` if it is none of those that are right."""
+        """Note a value; `AssertionError` if it is none of the wanted values."""
         self.note(**{what: got})
         if got not in wanted:
             raise AssertionError(f"{what} is {got!r}, not {' or '.join(map(repr, wanted))}")
@@ -117,13 +117,13 @@ def system() -> WindowsKernel:
 
 
 def icacls(*words: str) -> str:
-    """What Windows' own tool says."""
+    """The output of Windows' own tool."""
     return subprocess.run(["icacls", *words], capture_output=True, text=True, check=True).stdout
 
 
 @step("access lists of files")
 def access_lists(check: Check) -> None:
-    """What a command leaves has the access list of a file that another program made in its folder."""
+    """A command's files have the access list of a file that another program made in the same folder."""
     from lastbranch.model.atomic_output import PartFolder
 
     folder, everyone = check.file("shared"), "*S-1-1-0:(OI)(CI)R"
@@ -178,7 +178,7 @@ def information(check: Check) -> None:
 
 @step("TraceQueryInformation: classes of newer systems")
 def newer_classes(check: Check) -> None:
-    """Whatever Windows answers is right; the report has it."""
+    """Any answer of Windows is right; the report has the answer."""
     for info in (*range(12, 14), *range(15, 30)):
         buffer = bytearray(256)
         status, length = etw.TraceQueryInformation(0, info, buffer, len(buffer))
@@ -395,7 +395,7 @@ def real_time(check: Check) -> None:
             reading.start()
             with suppress(EtwError):
                 session.flush()
-            came.wait(WAIT)  # that it did not is found by the count of events
+            came.wait(WAIT)  # the count of events finds a missing event
         session.stop()
     reading.join(WAIT)
     check.note(ended=not reading.is_alive(), closed=int(etw.CloseTrace(handle)))

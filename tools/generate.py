@@ -229,18 +229,18 @@ def fleet_store() -> str:
     counts = "counts/day=YYYY-MM-DD/bucket=NN/KEY.parquet"
     lines = [
         "# The store of counts", "",
-        "Made from `lastbranch.fleet.schema`. A store is a folder, or a folder of a bucket. It is Parquet: any program",
-        f"that reads Parquet can read it. This is version {store.VERSION} of the layout; a store of a newer version is",
-        "refused, one of an older version is read.", "",
+        "Made from `lastbranch.fleet.schema`. A store is a folder, or a folder of a bucket, of Parquet files: any",
+        f"program that reads Parquet can read a store. This is version {store.VERSION} of the layout; lastbranch",
+        "refuses a store of a newer version, and reads a store of an older version.", "",
         "| object | what it is |", "|---|---|",
-        "| `manifest/NUMBER.json` | a commit: which parts come and which go. It is created under the next number, "
-        "which only one writer can do; others begin anew. Each 32nd lists all parts (`whole`) |",
+        "| `manifest/NUMBER.json` | a commit: the added and the removed parts. A commit gets the next number, and only "
+        "one writer can create that file; other writers start again. Every 32nd commit lists all parts (`whole`) |",
         f"| `{counts}` | a part of `counts`: of captures of one day (UTC), and of the modules of one bucket: CRC-32 of "
         f"the identity (UTF-8), modulo {store.BUCKETS} |",
         "| `captures/day=.../KEY.parquet`, `modules/day=.../KEY.parquet` | parts of the other tables |",
         "| `done/KEY.json` | parts that are written and not committed yet: the same work is not done again |", "",
-        "A part is of the store if the newest state of the manifest lists it, whatever else the folders hold. KEY",
-        "depends on what was counted or merged, and the same work gives the same bytes. A commit lists for each part",
+        "A part belongs to the store if the newest state of the manifest lists it, whatever else the folders hold. KEY",
+        "depends on the counted or merged inputs, and the same work gives the same bytes. A commit lists for each part",
         "its rows, bytes and SHA-256. Rows are sorted by the columns, in the order of these tables.", "",
         "All numbers of `counts` after `fold` are sums. Rows whose other columns are the same can be in several parts:",
         "add them up. A sum that does not fit in 64 bits is an error.", "",
@@ -262,15 +262,15 @@ def fleet_store() -> str:
         "```sql",
         "SELECT module, sum(n) FROM read_parquet('STORE/counts/*/*/*.parquet') WHERE kind = 'branch' GROUP BY module",
         "```", "",
-        "This counts parts twice that were merged and not yet swept (`fleet compact --keep 0` sweeps them at once):",
-        "what is right is the list of the manifest.", "",
+        "This statement counts parts twice that were merged and not yet deleted (`fleet compact --keep 0` deletes them",
+        "at once): only the manifest's list of parts is right.", "",
         "## Who can write to it", "",
-        "Whoever can write to a store can put anything into it, so lastbranch takes nothing from there as it is.",
-        "Names, sizes, checksums and times of a commit have to be as this page says, or the commit is refused,",
-        "with the field and its value. Names never lead out of the store, and a store in a folder has neither",
+        "Whoever can write to a store can put anything into it, so lastbranch treats a store as untrusted input.",
+        "Names, sizes, checksums and times of a commit must be as this page says; otherwise lastbranch refuses the",
+        "commit, with the field and its value. Names never lead out of the store, and a store in a folder has neither",
         "symbolic links nor devices (the folder itself may be a link). SQL, also that of `fleet query`, runs in a",
         "database that can read the parts of this store and nothing else: no other files, no network, no",
-        "extensions. Counts and names of modules are not checked: only let those write to a store whose counts you",
+        "extensions. Counts and names of modules are not checked: give write access only to people whose counts you",
         "trust.", "",
     ]  # fmt: skip
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-/* What the example programs share: errors, strings, lists of entries, and which fields of a structure are strings. */
+/* Shared by the example programs: errors, strings, lists of entries, and which fields of a structure are strings. */
 #ifndef EXAMPLE_H
 #define EXAMPLE_H
 

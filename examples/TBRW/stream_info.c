@@ -2,7 +2,8 @@
 
        stream_info TB5FILE [described]
 
-   As printed there, the stream has no data descriptor, and done_stream refuses that (5.2). With "described" it has one. */
+   As printed there, the stream has no data descriptor, and done_stream refuses such a stream (5.2). With "described" the
+   stream has a descriptor. */
 
 #include <stdio.h>
 #include <string.h>
