@@ -26,16 +26,18 @@ static i64 after(const u64 *edge, u64 stack_before, struct caller *callers, i64 
     return all > 1 && !count && !expected ? -1 : count;
 }
 
-/* Of `count` edges, oldest first (source, target, perf's branch type with the length of the instruction in bits 8 up, stack
- * pointer), records of `depth` each, the first of which may have fewer. Each has in `out`:
- * with `chains`, the number of words of its call chain, and the chain; the number of its entries; the entries, newest first.
+/* Write the records of `count` edges, oldest first (source, target, perf's branch type with the length of the
+ * instruction in bits 8 up, stack pointer): records of `depth` entries each, the first of which may have fewer. A
+ * record has in `out`: with `chains`, the number of words of its call chain, and the chain; the number of its entries;
+ * the entries, newest first.
  *
- * `callers` has room for count + `known`. So many are those before the first edge, outermost first; less than 0: they are not
- * known, and all chains are empty. Where another stack comes into use, chains are empty from there on, and *fits is 0. `stack` is
- * the stack pointer before. `end` is where the newest record's chain begins, the others' at their newest target.
+ * `callers` has room for count + `known`. `known` is the number of callers before the first edge, outermost first; less
+ * than 0: the callers are not known, and all chains are empty. If the thread changes to another stack, chains are empty
+ * from there on, and *fits is 0. `stack` is the stack pointer before. `end` is where the newest record's chain begins,
+ * the others' at their newest target.
  *
- * How many records: `begins` has room for one more than these, and gets where they begin in `out`. -1: `room` words are not
- * enough. */
+ * Returns the number of records: `begins` has room for one more, and gets the beginning of each record in `out`. -1:
+ * `room` words are not enough. */
 EXPORT i64 lb_burst_records(const u64 *edges, i64 count, i64 depth, int chains, struct caller *callers, i64 known, u64 stack, u64 end,
                             u64 *out, i64 room, i64 *begins, int *fits)
 {

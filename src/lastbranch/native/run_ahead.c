@@ -1,15 +1,17 @@
-/* The branches that a stopped thread is about to take, on x86-64 Linux: its code is executed here, on copies of its registers
- * and of the memory that it reads. The thread itself stays where it is, and nothing of it changes.
+/* The branches that a stopped thread is about to take, on x86-64 Linux: its code is executed here, on copies of its
+ * registers and of the memory that it reads. The thread itself stays at its place, and nothing in the thread changes.
  *
- * The processor executes each instruction that only computes: as it is, in a piece of code that loads the thread's registers
- * and keeps the results. A memory operand is replaced by a copy of it. What moves the instruction pointer or the stack is done
- * in C. What cannot be known without the thread ends the run: system calls, clocks, random numbers.
+ * The processor executes each instruction that only computes: as it is, in a piece of code that loads the thread's
+ * registers and keeps the results. A memory operand is replaced by a copy of it. C code executes instructions that move
+ * the instruction pointer or the stack. Instructions whose result only the thread can know end the run: system calls,
+ * clocks, random numbers.
  *
- * A page is loaded from, stored to and executed as far as the thread may do that: /proc/PID/mem knows no rights, so they are
- * looked up once for each page and run. What the thread may not do is a fault there, and ends the run here.
+ * A run loads from, stores to and executes a page only with the thread's rights: /proc/PID/mem knows no rights, so
+ * rights are looked up once for each page and run. An access without the right is a fault in the thread, and ends the
+ * run here.
  *
- * Pieces of code are kept by address, with the page that they were decoded from: in each run a page is read again before it is
- * used. */
+ * Pieces of code are kept by address, with the page that they were decoded from: in each run a page is read again
+ * before it is used. */
 #define _GNU_SOURCE
 #include "x86_instruction.h"
 
@@ -53,7 +55,7 @@ static const u8 USER[16] = {10, 11, 12, 5, 19, 4, 13, 14, 9, 8, 7, 6, 3, 2, 1, 0
 
 struct vectors { u8 lanes[32][64]; u64 masks[8]; u8 x87[512]; } __attribute__((aligned(64)));
 
-/* What the pieces of code address, at the beginning of their memory. */
+/* The data of the pieces of code, at the beginning of their memory. */
 struct state {
     struct vectors v;
     u64 general[16], flags, host_stack, operand_at, piece;
@@ -65,8 +67,8 @@ enum { READ = 1, WRITE = 2, EXECUTE = 4 };
 
 struct mapping { u64 begin, end; u8 rights; };
 
-/* What a run may do with a page. WATCHED: it may be stored to, unless userfaultfd watches stores there: to be looked at.
- * PARTLY: what is in some of its words is not known. */
+/* The rights of a run to a page. WATCHED: the run may store to the page, unless userfaultfd watches stores there, which
+ * must be looked up. PARTLY: the contents of some words of the page are not known. */
 enum { WRITABLE, READABLE, CLOSED }; /* pages of a window */
 enum { LOADS = 1, STORES = 2, EXECUTES = 4, WATCHED = 8, PARTLY = 16 };
 
@@ -97,8 +99,9 @@ struct saved { u64 address, size, parts; u32 control; struct vectors v; };
 enum { KEYS = 9 };
 enum { X87_PART = 1, XMM_PART = 2, YMM_PART = 4, MASKS_PART = 0x20, ZMM_PART = 0x40, UPPER_PART = 0x80, ALL_PARTS = 0xE7 };
 
-/* What is asked, and what came of it. run_ahead.py has the same. `maps` and `pagemap` are file descriptors of those files of
- * the thread's process, `pagemap` -1 where the kernel has none; `most` is of work, `time` is ns of our own thread, 0: any. */
+/* The request for a run, and its result. run_ahead.py has the same structure. `maps` and `pagemap` are file descriptors
+ * of those files of the thread's process, `pagemap` -1 where the kernel has none; `most` is of work, `time` is ns of
+ * our own thread, 0: any. */
 struct run {
     u64 memory, maps, pagemap, thread, space, alone, kinds, wanted, depth, most, time, room;
     u64 *registers; /* struct user_regs_struct: before, and afterwards at the end of the run */
@@ -125,7 +128,7 @@ struct ahead {
     u32 number; /* of the run */
     u8 *guard, *signal_stack;
     u8 *windows[2][3]; /* two pages for the operand of a piece, by what may be done with them: `map_operands` */
-    struct mapping *mappings; /* of this run: those that pages were in, or all of them in order */
+    struct mapping *mappings; /* of this run: mappings that held pages, or all mappings in order */
     u32 mapping_count, mapping_room, mapping_next;
     int maps_as_text; /* and all are read */
     u64 check, until; /* the work at which the clock is looked at, and when the run is late */
@@ -311,7 +314,8 @@ static u64 own_time(void)
     return (u64)now.tv_sec * 1000000000 + (u64)now.tv_nsec;
 }
 
-/* Where `check` is reached: FULL, or why the run ends. One without a branch leaves time to follow the thread. */
+/* Look at the limits when work has reached `check`: FULL, or why the run ends. A run without a branch leaves time to
+ * follow the thread. */
 static int is_over(struct ahead *a)
 {
     struct run *r = a->now;
@@ -457,8 +461,8 @@ static struct page *page_of(struct ahead *a, u64 address)
     return a->last = page;
 }
 
-/* Whether the run may store to `page`. Where userfaultfd write-protects it, a store waits for another thread: bit 57 of its
- * entry (Documentation/admin-guide/mm/pagemap.rst). */
+/* Whether the run may store to `page`. If userfaultfd write-protects the page, a store waits for another thread: bit 57
+ * of the page's entry (Documentation/admin-guide/mm/pagemap.rst). */
 static int may_store(struct ahead *a, struct page *page)
 {
     if (page->may & WATCHED) {
@@ -493,7 +497,7 @@ static int is_unknown(const struct page *page, u64 offset, u64 size)
     return 0;
 }
 
-/* What is in `size` bytes at `address` is not known from now on. 0 where the thread may not store there. */
+/* Mark `size` bytes at `address` as not known from now on. 0 if the thread may not store there. */
 static int forget(struct ahead *a, u64 address, u64 size)
 {
     for (u64 done = 0; done < size;) {
@@ -508,7 +512,7 @@ static int forget(struct ahead *a, u64 address, u64 size)
     return 1;
 }
 
-/* What is stored is known: those words that `size` bytes fill. A state that was saved there is not as it was. */
+/* Mark the words that `size` stored bytes fill as known. A state that was saved there has changed. */
 static void remember(struct ahead *a, struct page *page, u64 offset, u64 size)
 {
     for (u32 n = 0; n < a->saved_count; n++)
@@ -518,8 +522,8 @@ static void remember(struct ahead *a, struct page *page, u64 offset, u64 size)
 
 enum { REACHES = 1, UNUSED = 2 };
 
-/* `size` bytes at `address`; 0 where they may not be read, or are not known. What REACHES into a page that may not be read is
- * zeros, which are not to be used; UNUSED bytes are only there to be overwritten. */
+/* `size` bytes at `address`; 0 if the run may not read these bytes, or they are not known. REACHES: bytes in a page
+ * that the run may not read are zeros, which nobody may use; UNUSED: all bytes are only there to be overwritten. */
 static int load(struct ahead *a, u64 address, void *into, u64 size, int how)
 {
     for (u64 done = 0; done < size;) {
@@ -540,7 +544,7 @@ static int load(struct ahead *a, u64 address, void *into, u64 size, int how)
     return 1;
 }
 
-/* What is known of code is compared with the page again before it is executed. */
+/* Have decoded code compared with its page again before its next execution. */
 static void code_changes(struct ahead *a, const struct page *page)
 {
     if (page->code) a->code_pages[page->code - 1].run = 0;
@@ -638,7 +642,7 @@ static void forget_code(struct ahead *a)
     a->code = (u8 *)a->state + STUBS + sizeof *a->state;
 }
 
-/* The page of code at `address`, as it is in this run. 0: it cannot be read, else 1 + its index. */
+/* The page of code at `address`, read in this run. 0: the page cannot be read, else 1 + its index. */
 static u32 code_page_of(struct ahead *a, u64 address)
 {
     address &= ~(u64)(PAGE - 1);
@@ -684,8 +688,8 @@ static int is_current(struct ahead *a, struct known *k)
     return page->generation == k->next_generation;
 }
 
-/* How far an 8-bit displacement of EVEX reaches: it counts in units that depend on the instruction. The processor tells the
- * address at which it cannot read. */
+/* Scale an 8-bit displacement of EVEX, which counts in units that depend on the instruction: the processor tells the
+ * address at which its read fails. */
 static int scale(struct ahead *a, struct instruction *i, const u8 *code, int scratch)
 {
     u8 bytes[LONGEST_INSTRUCTION + 2];
@@ -741,7 +745,7 @@ static struct known *known_at(struct ahead *a, u64 address, struct known *guess)
 {
     u32 space = (u32)a->now->space;
     if (guess->address == address && guess->space == space && guess < a->known + a->known_count && is_current(a, guess)) return guess;
-    /* Those of a page are next to each other here, too: what is far apart is slow to look at. */
+    /* Instructions of a page have neighbouring slots, too: distant slots are slow to look up. */
     u32 place = (u32)((address >> 12 ^ (u64)space << 48) * 0x9E3779B97F4A7C15u >> 45);
     place = (place + (u32)(address & (PAGE - 1))) & (SLOTS - 1);
     struct known *k = NULL;
@@ -1066,7 +1070,7 @@ static int executed(struct ahead *a, const struct known *k)
         memcpy(&now, operand, 8);
         if ((now != was || i->only_writes) && !store_number(a, at, now, i->size)) return FAULTS;
     } else if (i->memory && i->only_writes && page_of(a, at)->may & PARTLY) {
-        u8 result[64]; /* what was there is not known: a second time over other bytes, it leaves the same where it writes */
+        u8 result[64]; /* old contents are not known: over other bytes, a second execution leaves the same only where it writes */
         u64 first = 0, end = 0;
         memcpy(result, operand, size);
         for (u64 n = 0; n < size; n++) operand[n] = (u8)~before[n];
@@ -1191,7 +1195,7 @@ static int run(struct ahead *a)
         case READ_BASE:
             set_register(a, i->rm, r->registers[(i->reg & 7) == 0 ? U_FS : U_GS], i->size);
             break;
-        case READ_SHADOW_STACK: /* the unwinder of C++ asks; it does nothing in a thread without one */
+        case READ_SHADOW_STACK: /* the unwinder of C++ asks; nothing to do in a thread without a shadow stack */
             if (has_shadow_stack(a)) return NOT_MODELLED;
             break;
         case ZERO_UPPER: /* VZEROUPPER, VZEROALL */
@@ -1246,7 +1250,7 @@ static int run(struct ahead *a)
         r->address = at = target;
         from = k, guess = a->known + k->then;
         if ((counted >= r->wanted && r->count >= r->depth) || r->count == r->room) return FULL;
-        if (back && !r->alone) { /* it may wait for another thread, which does not run in between as it would */
+        if (back && !r->alone) { /* the loop may wait for another thread, which stands still meanwhile */
             if (target == seen_at && a->changes == seen_changes && !memcmp(seen, g, 16 * 8) && seen[16] == s->flags) return REPEATS;
             seen_at = target, seen_changes = a->changes, seen[16] = s->flags;
             memcpy(seen, g, 16 * 8);
@@ -1315,7 +1319,7 @@ EXPORT int lb_ahead_vectors(const struct ahead *a, void *lanes, void *masks)
     return a->has_vectors;
 }
 
-/* `size` bytes at `address` as the last run left them, for tests. 0 where it did not use that memory. */
+/* `size` bytes at `address` after the last run, for tests. 0 if the run did not use this memory. */
 EXPORT int lb_ahead_memory(const struct ahead *a, u64 address, void *into, u64 size)
 {
     for (u64 done = 0; done < size;) {
@@ -1336,7 +1340,7 @@ static void *memory(size_t size, int protection)
     return found == MAP_FAILED ? NULL : found;
 }
 
-/* What this processor saves, and where (Intel SDM volume 1, 13.2): the size of its vectors. */
+/* Find out what this processor saves, and where (Intel SDM volume 1, 13.2): the size of its vectors. */
 static void look_at_processor(struct ahead *a)
 {
     u32 eax, ebx, ecx, edx, low, high;

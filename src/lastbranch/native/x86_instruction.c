@@ -1,7 +1,7 @@
 /* Decoding x86-64 instructions: where their parts are, and what run_ahead.c has to do for them (x86_instruction.h). */
 #include "x86_instruction.h"
 
-/* One row for each opcode of a map: how its bytes go on, and what it is. */
+/* A row for each opcode of a map: the bytes that follow, and the kind of the instruction. */
 enum { M = 1, I8 = 2, IZ = 4, BYTE = 8, BAD = 16 }; /* ModRM; immediates; 8-bit operands; not known */
 
 static const u8 ONE_BYTE[256] = {
@@ -80,7 +80,7 @@ static int operand(struct instruction *f, const u8 *code, int at, int have, u8 r
     return at + bytes;
 }
 
-/* What a legacy instruction of the second map is: SSE and MMX aside, which `vector` tells. */
+/* The kind of a legacy instruction of the second map, except SSE and MMX: `vector` has these. */
 static void of_second_map(struct instruction *f, u8 mandatory, u8 rex)
 {
     u8 reg = f->reg & 7;

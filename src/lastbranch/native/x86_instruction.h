@@ -7,7 +7,7 @@
 enum { LONGEST_INSTRUCTION = 15, NO_REGISTER = 0xFF };
 enum { RAX, RCX, RDX, RBX, RSP, RBP, RSI, RDI }; /* numbers in instructions, up to 15 */
 
-/* What an instruction is to run_ahead.c. */
+/* The kinds of instructions for run_ahead.c. */
 enum {
     UNSUPPORTED, /* it reads clocks or random numbers, asks the kernel, or changes what only the processor has */
     EXECUTED,    /* the processor executes it, on the values of the thread */
