@@ -295,6 +295,7 @@ def record_growing(
     functions. On Linux only.
     """
     from .capture.hardware import collect_hardware
+    from .capture.overflow import loss_of
     from .capture.recording import collect
     from .capture.traceable import CollectorError
     from .formats.perfdata.record_file import RecordFile
@@ -302,10 +303,13 @@ def record_growing(
     def by_hardware() -> HardwareSummary:
         from .capture import HardwareSummary
 
-        return collect_hardware(
+        done = collect_hardware(
             target, _request(options, command_line), path, duration=options.duration,
             began=lambda pid: began(HardwareSummary(), pid), stop=stop,
         )  # fmt: skip
+        if done.full:
+            raise loss_of(done.dropped)
+        return done
 
     def by_software() -> Summary:
         _check_software(options)
