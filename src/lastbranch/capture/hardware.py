@@ -82,7 +82,7 @@ class HardwareSummary:
 
 
 class Elsewhere(NamedTuple):
-    """Where a recording goes on if its disk is full: the last arguments of `PerfFile`."""
+    """The place where a recording goes on if its disk is full: the last arguments of `PerfFile`."""
 
     rest: str
     went_on: Callable[[], None]
@@ -297,8 +297,8 @@ def record_hardware(
     """Record ``target``, a command, a process id, a group or ``None`` for the whole system, into ``output``.
 
     ``wanted`` says what; its target is filled in here. The recording ends with the command or the process, after
-    ``duration`` seconds, or by a signal: for a command the second one, as the first is the program's.
-    ``growing`` is called when it begins, with the perf.data that it fills, ``say`` where that goes on elsewhere.
+    ``duration`` seconds, or by a signal: for a command the second one, as the first is the program's. ``growing`` is
+    called at the beginning, with the growing perf.data; ``say`` is called if the recording goes on elsewhere.
 
     Raises `UnavailableError` where the kernel refuses (nothing has been executed then), `SelectionError` for an event
     or a selection that makes no sense, `RunError` where the command cannot be executed.

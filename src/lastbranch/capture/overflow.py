@@ -35,7 +35,8 @@ class Overflow:
 
     @classmethod
     def of_new_file(cls, output: str) -> Overflow:
-        """That of a new part of ``output``: in the folder for temporary files, if there is no room beside that."""
+        """The overflow of a new part of ``output``; the part is in the folder for temporary files if ``output``'s disk
+        is full."""
         try:
             return cls(PartFile(output))
         except OutputError as error:
@@ -54,7 +55,8 @@ class Overflow:
         return RecordFile(os.dup(self.spill.file.fileno()), self.rest, went_on)
 
     def tells(self, say: Say, watched: bool) -> Callable[[], None]:
-        """What ``went_on`` may be: it says so at once. ``watched``: somebody looks at the spill while it grows."""
+        """A function for ``went_on`` that reports the move at once. ``watched``: somebody looks at the growing
+        spill."""
         still = "; what you look at stands still until it is complete" if watched else ""
         where = os.path.dirname(self.rest)
         return lambda: say(f"the disk of {self.spill.final} is full: the recording goes on in {where}{still}")
@@ -69,7 +71,7 @@ class Overflow:
     def join(self) -> PartFile:
         """The whole recording.
 
-        Raises `OSError` where there is no room to join the pieces: both are kept then, and the error says where.
+        Raises `OSError` if there is no room to join the pieces: both pieces are then kept, and the error names both.
         """
         if not os.path.exists(self.rest):
             return self.spill
@@ -94,7 +96,7 @@ class Overflow:
 
 
 def loss_of(dropped: int) -> CollectorError:
-    """What ends a recording that found no room, with ``dropped`` records that are not in its file."""
+    """The error that ends a recording without room; ``dropped`` records are not in its file."""
     lost = f", {counted(dropped, 'record')} of its end {'is' if dropped == 1 else 'are'} lost" if dropped else ""
     return CollectorError(
         f"the recording ended early: no disk has room for more{lost}",

@@ -75,7 +75,7 @@ def record(
 
 @contextmanager
 def also(failure: LastbranchError | None) -> Iterator[None]:
-    """Have an error of what is inside say that ``failure`` was before it, if there was one."""
+    """Have an error of the block mention the earlier ``failure``, if any."""
     try:
         yield
     except CollectorError as error:

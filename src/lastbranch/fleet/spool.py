@@ -363,7 +363,7 @@ class Spool:
 
     def _merged(self, chosen: list[Entry]) -> list[Part]:
         """The final parts of ``chosen``, or of the first of these: as many as the disk has room for. Raises `OSError`
-        where it has none for one."""
+        if the disk has no room for the parts of a single recording."""
         while True:
             try:
                 return self.merge(self.folder, chosen)

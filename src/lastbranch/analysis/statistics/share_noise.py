@@ -40,7 +40,7 @@ class Noise:
 
     @property
     def notes(self) -> list[str]:
-        """How long to record for half of the errors. Nothing where that is not known."""
+        """How long to record for half of the errors. Empty if not known."""
         more = halving(self.seconds)
         noise = f"noise is the standard error of {self.of}, in points, from {self.bursts} {self.unit}"
         return [f"{noise}; {more}"] if more else []
