@@ -269,7 +269,7 @@ def test_engines_see_just_the_branches_of_known_code(
     for name, function in {"registers": read, "set_register_set": processor.set, "single_step": step,
                            "siginfo": lambda tid: (processor.code, 0, 0)}.items():  # fmt: skip
         monkeypatch.setattr(ptrace, name, function)
-    monkeypatch.setattr(engines, "next_stop", lambda tid, seconds: signal.SIGTRAP << 8 | 0x7F)
+    monkeypatch.setattr(engines, "next_stop", lambda tid, seconds, patient=True: signal.SIGTRAP << 8 | 0x7F)
     engine: engines.Engine = engines.SingleStep()
     if how != "steps":
         perf = engines.PerfBlocks(OfProcessor(processor))

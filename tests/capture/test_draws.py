@@ -17,6 +17,7 @@ from capture_tools import Recorded, build, needs_ptrace, needs_walk, record
 from command_line import run_cli
 from lastbranch.capture import ptrace
 from lastbranch.capture.options import Summary
+from lastbranch.capture.perf_events import syscall
 from lastbranch.capture.software.collector import Collector
 from lastbranch.capture.software.draws import Draws
 from waiting import until
@@ -37,8 +38,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("programs")
 
 
-def drawn(output: Path, *words: str | Path) -> Recorded:
-    command = [sys.executable, "-c", AT_ONCE, "record", "--no-progress", *SOFTWARE, "-o", str(output), *map(str, words)]
+def drawn(output: Path, *words: str | Path, how: str = AT_ONCE) -> Recorded:
+    """Record with ``python -c how``."""
+    command = [sys.executable, "-c", how, "record", "--no-progress", *SOFTWARE, "-o", str(output), *map(str, words)]
     done = subprocess.run(command, capture_output=True, timeout=120)
     return Recorded(done.returncode, done.stdout, done.stderr.decode(), output)
 
@@ -141,6 +143,123 @@ def test_a_process_that_was_attached_to_is_let_go_and_recorded_to_the_end_of_its
                    for one in batch.pid}  # fmt: skip
 
 
+CHILD_FIRST = """
+from lastbranch.capture import ptrace as P
+wait, held = P.PassingSignals.wait, []
+def child_first(self, passes):
+    if held:
+        return held.pop()
+    tid, status = wait(self, passes)
+    if P.stopped(status) and P.event_of(status) in P.NEW_TASK:
+        try:
+            first = P.wait(P.event_message(tid))
+        except (P.Interrupted, P.Gone):
+            return tid, status
+        held.append((tid, status))
+        return first
+    return tid, status
+P.PassingSignals.wait = child_first
+from lastbranch.capture.software.collector import Collector as C; first_seen = C._first_seen
+def begin(self, tid): self._draws or self._begin_draws(); return first_seen(self, tid)
+C._first_seen = begin
+from lastbranch.cli import main; main()
+"""
+"""A program is let go, and the first stop of each new task comes before the event of the task that created it."""
+
+
+def test_a_task_that_stops_before_the_event_of_its_parent_has_bursts(folder: Path, tmp_path: Path) -> None:
+    script = f"{build(folder, 'takes')} trap 1 1000000; exit 0"
+    done = drawn(tmp_path / "it.tb5", "--", "sh", "-c", script, how=CHILD_FIRST)
+    assert done.code == 0, done.err
+    assert "it is traced during bursts only" in done.err
+    assert "compute" in run_cli("report", done.path, "--by", "function", "--format", "csv").out
+
+
+STOPPED = """
+from lastbranch.capture.software.draws import Draws as D; cover = D.cover
+def checked(self, tid):
+    state = open(f"/proc/{tid}/stat").read().rpartition(")")[2].split()[0]
+    print("covered in state", state, file=__import__("sys").stderr)
+    cover(self, tid)
+D.cover = checked
+"""
+
+
+def test_a_task_creates_nothing_while_it_is_covered(folder: Path, tmp_path: Path) -> None:
+    """Otherwise bursts could never be drawn from what it creates then, and all that descends from this."""
+    end = tmp_path / "end"
+    script = f"(while ! [ -e {end} ]; do /bin/true; done) & /bin/true; touch {end}; wait"
+    done = drawn(tmp_path / "it.tb5", "--", "sh", "-c", script, how=STOPPED + AT_SECOND)
+    assert done.code == 0, done.err
+    states = re.findall("covered in state (.)", done.err)
+    assert len(states) > 1
+    assert set(states) == {"t"}
+
+
+AT_SECOND = (
+    "from lastbranch.capture.software.collector import Collector as C; executed = C._executed\n"
+    "def begin(self, thread, status):\n"
+    "    len(self.tree.processes) > 2 and (self._draws or self._begin_draws()); executed(self, thread, status)\n"
+    "C._executed = begin\n"
+    "from lastbranch.cli import main; main()"
+)
+ALWAYS_THE_FIRST = """
+import os, sys
+from lastbranch.capture.software.draws import Draws as D; running = D.running
+root = int(sys.argv[-1])
+def always(self):
+    found = running(self)
+    if os.path.exists(f"/proc/{root}/stat") and (root, root) not in found:
+        found.append((root, root))
+    return found
+D.running = always
+"""
+
+
+def test_an_attached_process_that_ends_in_a_burst_does_not_end_the_recording(folder: Path, tmp_path: Path) -> None:
+    program, ready = build(folder, "takes"), tmp_path / "go"
+    child = f"{program} trap 200000 1000000 & echo $! > {tmp_path}/child"
+    script = f"/bin/true; read go; /bin/true; while ! [ -e {ready} ]; do :; done; {child}; exit 3"
+    how = [sys.executable, "-c", ALWAYS_THE_FIRST + AT_ONCE]
+    with subprocess.Popen(["sh", "-c", script], stdin=subprocess.PIPE) as shell:
+        assert shell.stdin is not None
+        words = ["record", "--no-progress", *SOFTWARE, "-o", str(tmp_path / "it.tb5"), "-p", str(shell.pid)]
+        with subprocess.Popen([*how, *words], stderr=subprocess.PIPE) as recorder:
+            until(lambda: is_traced(shell.pid))
+            shell.stdin.write(b"\n")
+            shell.stdin.close()
+            until(lambda: not is_traced(shell.pid))
+            ready.touch()
+            assert recorder.stderr is not None
+            said = recorder.stderr.read().decode()
+            assert recorder.wait() == 0, said
+        assert shell.wait() == 3
+    recorded = Recorded(0, b"", "", tmp_path / "it.tb5").profile()
+    pid = int((tmp_path / "child").read_text())
+    assert pid in {int(one) for batch in recorded.streams[-1].batches() for one in batch.pid}
+
+
+FAILING = """
+from lastbranch.capture.software.collector import Collector as C; triggered = C._triggered
+def fails(self, thread):
+    if thread.process.name == "takes":
+        raise ValueError("something odd")
+    triggered(self, thread)
+C._triggered = fails
+from lastbranch.cli import main; main()
+"""
+
+
+def test_what_fails_of_one_thread_ends_its_tracing_and_not_the_recording(folder: Path, tmp_path: Path) -> None:
+    takes, timer = build(folder, "takes"), build(folder, "timer")
+    script = f"{takes} trap 100 1000000; {timer}"
+    done = drawn(tmp_path / "it.tb5", "--", "sh", "-c", script, how=FAILING)
+    alone = subprocess.run(["sh", "-c", script], capture_output=True, timeout=60)
+    assert (done.code, done.out) == (0, alone.stdout), done.err
+    assert re.search(r"1 thread not recorded \(something odd\): \d+ of takes \(\d+\)", done.err), done.err
+    assert "timer" in run_cli("report", done.path, "--by", "module", "--format", "csv").out
+
+
 def is_traced(pid: int) -> bool:
     with open(f"/proc/{pid}/status") as lines:
         return any(line.startswith("TracerPid") and line.split()[1] != "0" for line in lines)
@@ -177,6 +296,29 @@ def test_a_draw_finds_what_runs_and_what_that_creates() -> None:
         until(lambda: not draws.any_left())
     assert draws.running() == []
     draws.close()
+
+
+def test_what_was_reported_after_a_draw_is_not_in_the_next_one() -> None:
+    draws = Draws()
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as child:
+        draws.cover(child.pid)
+        until(draws.running)
+        events = [fd for _, reporting in draws._covered.values() for fd in reporting]
+        for fd in events:
+            syscall.enable(fd)
+        until(lambda: any(poll_now(draws)))
+        os.kill(child.pid, signal.SIGSTOP)
+        until(lambda: " T " in Path(f"/proc/{child.pid}/stat").read_text())
+        for fd in events:
+            syscall.disable(fd)
+        assert draws.running() == [], "it does not run"
+        child.kill()
+    draws.close()
+
+
+def poll_now(draws: Draws) -> list[int]:
+    """The heads of its rings that have records."""
+    return [1 for ring in draws._rings.values() if ring._map[1024:1032] != ring._map[1032:1040]]
 
 
 @needs_walk

@@ -67,3 +67,9 @@ def test_check_finds_it_and_nothing_where_samples_stand_for_it(tmp_path: Path, r
     assert "time without samples" in run("check", str(capture(tmp_path / "x.data"))).out
     whole = capture(tmp_path / "y.data", shell=600 * MS, each=MS // 100, samples=299)
     assert "time without samples" not in run("check", str(whole)).out
+
+
+def test_what_a_short_recording_takes_to_begin_is_no_finding(tmp_path: Path, run: Cli) -> None:
+    short = capture(tmp_path / "x.data", shell=98 * MS, each=0, samples=38)
+    assert "no sample stands for" not in run("report", str(short)).err
+    assert "time without samples" not in run("check", str(short)).out

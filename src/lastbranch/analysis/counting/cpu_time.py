@@ -18,6 +18,10 @@ _SOFTWARE, _CLOCKS = 1, (0, 1)
 """perf_event_attr: PERF_TYPE_SOFTWARE, and PERF_COUNT_SW_CPU_CLOCK and TASK_CLOCK."""
 _WORTH_SAYING = 20
 """One part in so many without a sample is said."""
+_BEGINNING = 20_000_000
+"""ns that are not said: a few programs take as long in the kernel to begin, where no sample is."""
+_DEVIATIONS = 2
+"""Standard errors of the time that samples stand for which are not said, either."""
 _NAMED = 3
 
 
@@ -36,6 +40,8 @@ class CpuTime:
     spent: NDArray[np.int64]
     sampled: NDArray[np.int64]
     names: list[str]
+    chance: float = 0.0
+    """The standard error of the sum of ``sampled`` in ns, as far as chance decides which time is sampled."""
 
     @property
     def total(self) -> int:
@@ -72,7 +78,7 @@ class CpuTime:
         """A sentence about CPU time without samples and the names with most of this time; empty if the time is
         small."""
         rest, total = int(self.without_samples.sum()), self.total
-        if rest * _WORTH_SAYING <= total:
+        if rest * _WORTH_SAYING <= total or rest < _BEGINNING + _DEVIATIONS * self.chance:
             return ""
         by_name, rows = Counter[str](), Counter[str]()
         for name, one in zip(self.names, self.without_samples.tolist(), strict=True):
@@ -107,10 +113,11 @@ def cpu_time(profile: Profile, table: WeightTable, by: Literal["process", "threa
     if any(capture.weight != 1 for capture in captures):
         weights = np.array([captures[profile.processes[row].capture].weight for row in process_of], np.int64)
         spent = np.where(spent >= 0, spent * weights, -1)
-    sampled = np.zeros(len(rows), np.int64)
+    sampled, chance = np.zeros(len(rows), np.int64), 0.0
     for clock in clocks:
         mine = (table.event == clock) & (table.key >= 0)
         one = np.zeros(len(rows), np.int64)
         one[table.key[mine]] = table.period[mine].astype(np.int64)
         sampled = np.maximum(sampled, one)
-    return CpuTime(spent, sampled, [row.name for row in rows])
+        chance = max(chance, float(one.sum()) / max(float(table.samples[mine].sum()), 1.0) ** 0.5)
+    return CpuTime(spent, sampled, [row.name for row in rows], chance)

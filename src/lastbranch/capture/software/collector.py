@@ -7,8 +7,8 @@ import random
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from fnmatch import fnmatch
 
 from ...errors import LastbranchError, UnavailableError
@@ -52,9 +52,11 @@ _SOONER = 4
 _NEW_CODE = 16
 """Most branches of a drawn burst that has to be followed through code that none was followed through: each takes as
 long as ten of known code, and there are as many bursts as their cost allows."""
+_LONG_DRAWN = 0.5
+"""Seconds after which a thread that runs has had its burst, if it has a trigger."""
 _KEPT = 64
 """Processes of which is known, between drawn bursts, what they have mapped."""
-_ENDED, _REFUSED = "the thread ended first", "the duty limit"
+_ENDED, _REFUSED, _NO_TRIGGER = "the thread ended first", "the duty limit", "no trigger stopped the thread"
 _FEW_UNSEEN = 0.1
 """For each burst, so many that did not happen are no news."""
 _DRAWN = (
@@ -114,8 +116,10 @@ class Collector:
         self._waiting, self._lapsed = ptrace.PassingSignals(), set[int]()
         """The second: threads whose burst has missed its deadline, the next stops of which may be ours."""
         self._own_signals = sum(1 << n - 1 for n in signal.valid_signals() - trigger.signals - _STOPPING)
-        self._creating = set[int]()
-        """Threads that may have created a task before they were covered by `_draws`."""
+        self._early = set[int]()
+        """New tasks whose first stop came before the event of the task that created them."""
+        self._given_up = set[int]()
+        """Threads that are no longer recorded since something failed."""
         self._traced = ptrace.FOLLOW | (ptrace.EXITKILL if kills else 0) | (ptrace.TRACE_CALLS if options.calls else 0)
         self.lengths, self.is_ring = lengths, is_ring(options, select)
         self.on_exec: Callable[[int, str], None] = lambda pid, path: None
@@ -157,7 +161,7 @@ class Collector:
         """Whether nothing is left to record."""
         watched = self._watched
         if watched is None:
-            left = self.tree.threads or (self._draws is not None and (self.kills or self._draws.any_left()))
+            left = self.kills or self.tree.threads or (self._draws is not None and self._draws.any_left())
             return not left or self.root_status is not None
         return watched.group is not None and watched.group.ends and watched.empty
 
@@ -186,7 +190,9 @@ class Collector:
             except ptrace.Gone:
                 if self._watched is None and self._draws is None:
                     break
-                time.sleep(TICK / 4)  # there is nothing to wait for until `_tick` or `_draw` finds it
+                # There is nothing to wait for until `_tick` or `_draw` finds it.
+                draws_in = TICK if self._draws is None else self._next_draw - time.monotonic()
+                time.sleep(min(max(draws_in, 0.0), TICK / 4))
                 continue
             finally:
                 self._passed(*asked)
@@ -198,7 +204,7 @@ class Collector:
             self._draws.close()
         self._tick(begun)
         for why, threads in self._unarmed.items():
-            named = ", ".join(threads)
+            named = ", ".join(threads[:_MOST_NAMED]) + (", and others" if len(threads) > _MOST_NAMED else "")
             self.summary.notes += (f"{counted(len(threads), 'thread')} not recorded ({why}): {named}",)
         self.summary.notes += self.chains.notes() + self.foreign.keep()
         self._note_processes()
@@ -237,6 +243,7 @@ class Collector:
             self._find_threads(process)
         if self._draws is not None:
             self._draws.any_left()  # it closes what belongs to none
+            self._forget_vanished()
             self.tree.keep(_KEPT)
         self.summary.seconds = time.monotonic() - begun
         self.summary.ended, self.summary.skipped = dict(self._ended), dict(self._skipped)
@@ -263,7 +270,8 @@ class Collector:
             losses.append((when, more))
 
     def _handle(self, tid: int, status: int) -> None:
-        """Handle one event of a thread. If it has ended meanwhile, a later event reports that."""
+        """Handle one event of a thread. If it has ended meanwhile, a later event reports that. What fails of one thread
+        ends the tracing of this thread alone."""
         try:
             if not stopped(status):
                 self._gone(tid, status)
@@ -271,40 +279,91 @@ class Collector:
             thread = self.tree.threads.get(tid)
             if thread is None:
                 thread = self._first_seen(tid)
-            if thread.timed_out:
-                self._recover(thread, status)
-                return
-            if at_call(status):
-                self._at_call(thread)
-                return
-            if thread.call is not None:
-                self._leave_call(thread)
-            if not thread.follows and self._stops.left() > _MOST_STOPS / 2:
-                thread.follows = True
-                ptrace.set_options(tid, self._traced)
-            event = event_of(status)
-            if event in NEW_TASK:
-                self._forked(thread, event)
-                self._limit_stops(thread, event)
-                self._go_on(thread, status)
-            elif event == EVENT_EXEC:
-                self._executed(thread, status)
-            elif thread.leaves:
-                self._go_on(thread, status)
-            elif self.trigger.due(thread, status):
-                self._triggered(thread)
-            elif event == EVENT_STOP:
-                self._stopped_otherwise(thread, status)
-            else:
-                self._limit_stops(thread, event)
-                self._go_on(thread, status)
+            self._handle_stop(thread, status)
         except ptrace.Gone:
             pass
+        except Exception as error:
+            if error is self.out.failure:
+                raise
+            self._give_up(tid, status, error)
+
+    def _handle_stop(self, thread: Thread, status: int) -> None:
+        if thread.timed_out:
+            self._recover(thread, status)
+            return
+        if at_call(status):
+            self._at_call(thread)
+            return
+        if thread.call is not None:
+            self._leave_call(thread)
+        if not thread.follows and self._stops.left() > _MOST_STOPS / 2:
+            thread.follows = True
+            ptrace.set_options(thread.tid, self._traced)
+        event = event_of(status)
+        if event in NEW_TASK:
+            self._forked(thread, event)
+            self._limit_stops(thread, event)
+            self._go_on(thread, status)
+        elif event == EVENT_EXEC:
+            self._executed(thread, status)
+        elif thread.leaves:
+            self._go_on(thread, status)
+        elif self.trigger.due(thread, status):
+            self._triggered(thread)
+        elif event == EVENT_STOP:
+            self._stopped_otherwise(thread, status)
+        else:
+            self._limit_stops(thread, event)
+            self._go_on(thread, status)
+
+    def _give_up(self, tid: int, status: int, error: Exception) -> None:
+        """Trace a thread no longer, about which ``error`` is said at the end. ``status`` is its last one."""
+        thread = self.tree.threads.get(tid)
+        if tid not in self._given_up:
+            self._note_failure(tid, process_of(tid) if thread is None else thread.process.pid, error)
+        elif stopped(status):  # letting it go has failed before
+            self.tree.remove(tid)
+            with suppress(ptrace.Gone, OSError):
+                ptrace.detach(tid, 0 if event_of(status) else signal_of(status))
+            return
+        if thread is None or not stopped(status):
+            return
+        thread.leaves = thread.drawn = True
+        thread.first_weight = 0
+        try:
+            self._let_go(thread, status)
+        except Exception:  # it runs, or its burst's remains cannot be removed now
+            with suppress(ptrace.Gone, OSError):
+                ptrace.interrupt(tid)
+
+    @contextmanager
+    def _of_one(self, pid: int) -> Iterator[None]:
+        """What fails of this process in here ends nothing else."""
+        try:
+            yield
+        except ptrace.Gone:
+            pass
+        except Exception as error:
+            if error is self.out.failure:
+                raise
+            if pid not in self._given_up:
+                self._note_failure(pid, pid, error)
+
+    def _note_failure(self, tid: int, pid: int, error: Exception) -> None:
+        self._given_up.add(tid)
+        self._note_unrecorded(tid, pid, error)
+
+    def _note_unrecorded(self, tid: int, pid: int, error: Exception) -> None:
+        process = self.tree.processes.get(pid)
+        name = (process and process.name) or program_of(pid)
+        why = (isinstance(error, OSError) and error.strerror) or str(error) or type(error).__name__
+        self._unarmed.setdefault(why, []).append(f"{tid} of {name} ({pid})")
+        self.summary.unrecorded += 1
 
     def _stopped_otherwise(self, thread: Thread, status: int) -> None:
-        """A group-stop lasts until SIGCONT; any other is the first stop of a new thread, or left from `_recover`."""
+        """A group-stop, the first stop of a new thread, or one that is left from `_recover`."""
         if signal_of(status) in _STOPPING:
-            ptrace.listen(thread.tid)
+            _resume_with_signal(thread, status)
             return
         self.arm(thread)
         self._go_on(thread, status)
@@ -319,7 +378,7 @@ class Collector:
         if thread.leaves:
             self._let_go(thread, status)
         else:
-            ptrace.cont(thread.tid, 0 if event_of(status) else signal_of(status))
+            _resume_with_signal(thread, status)
 
     def _recover(self, thread: Thread, status: int) -> None:
         """The first stop after a burst's deadline."""
@@ -329,12 +388,10 @@ class Collector:
             self._let_go(thread, status)
             return
         self._rearm(thread)
-        if event_of(status) == EVENT_STOP and signal_of(status) in _STOPPING:
-            ptrace.listen(thread.tid)
-        elif event_of(status) or signal_of(status) == thread.stops_by or self.trigger.due(thread, status):
+        if not event_of(status) and (signal_of(status) == thread.stops_by or self.trigger.due(thread, status)):
             ptrace.cont(thread.tid)
         else:
-            ptrace.cont(thread.tid, signal_of(status))
+            _resume_with_signal(thread, status)
 
     # -- the tree
 
@@ -351,7 +408,7 @@ class Collector:
         try:
             attach(pid, self.tree)
         except (LastbranchError, OSError) as error:
-            if status_of(pid, "TracerPid") == str(os.getpid()):
+            if _is_ours(pid):
                 watched.forget(pid)  # a thread of ours has created it: the stop that says so comes next
             elif is_program(pid):
                 self._refused.append(error)
@@ -359,11 +416,11 @@ class Collector:
                     self.summary.notes += (f"process {pid} ({os.path.basename(path)}) is not recorded: {error}",)
         new = set(self.tree.threads) - before
         if watched.group is not None and new:
-            self._begin(self.tree.processes[pid], since)
+            with self._of_one(pid):
+                self._begin(self.tree.processes[pid], since)
         self.arm_running(new)
-        if self._draws is not None and new:
-            with suppress(OSError):
-                self._cover(self._draws, new)
+        if self._draws is not None:
+            self._leave(new)
 
     def _begin(self, process: Process, since: int) -> None:
         """Record all of a process that was attached to."""
@@ -418,18 +475,20 @@ class Collector:
         """A new task whose first stop came before its parent's event."""
         thread = self.tree.add(tid, process_of(tid))
         thread.leaves = self._draws is not None
+        self._early.add(tid)
         return thread
 
     def _forked(self, parent: Thread, event: int) -> None:
         tid = ptrace.event_message(parent.tid)
         pid = process_of(tid) if event == EVENT_CLONE else tid
         same = pid == parent.process.pid
-        self._add(tid, pid, parent)
         self.summary.processes += not same
-        if self._draws is not None and parent.tid in self._creating:
-            self._creating.discard(parent.tid)
-            with suppress(OSError):
-                self._draws.cover(tid)
+        if tid in self._early:
+            self._early.discard(tid)
+            if tid not in self.tree.threads:  # it was let go, or has ended
+                self.summary.threads += 1
+                return
+        self._add(tid, pid, parent)
 
     def _add(self, tid: int, pid: int, parent: Thread) -> Thread:
         """A task that ``parent`` has created."""
@@ -471,7 +530,7 @@ class Collector:
             if parent is None or self._stops.left() <= 0:
                 return
             self._worked = time.process_time()
-            with suppress(OSError, ptrace.Gone):
+            with self._of_one(process.pid), suppress(OSError):
                 ptrace.seize(tid, self._traced)
                 self.arm(self._add(tid, process.pid, parent))
             self._stops.spend(self._own_time())
@@ -521,7 +580,9 @@ class Collector:
             self.sideband.ended(self.out, thread)
             if self._watched is not None and thread.process.pid not in self.tree.processes:
                 self._watched.forget(thread.process.pid)
-        if tid == self.root:
+        self._given_up.discard(tid)
+        if tid == self.root and (self.kills or self._draws is None):
+            # A process that was attached to and let go ends unseen, unless that is during its burst.
             self.root_status = status
 
     # -- bursts that are drawn: the program is not traced between them
@@ -532,31 +593,33 @@ class Collector:
             return False
         self._may_draw = False
         try:
-            draws = Draws()
+            self._draws = Draws()
         except (OSError, UnavailableError):
             return False
-        try:
-            self._cover(draws, self.tree.threads)
-        except OSError:
-            draws.close()
-            return False
-        self._draws = draws
+        self._leave(self.tree.threads)
         self.sideband.on_fork, self.sideband.on_exit = self._descended, self._let.discard
         self.summary.notes += (_DRAWN,)
         self.summary.trigger += ", later drawn"
         return True
 
-    def _cover(self, draws: Draws, tids: Iterable[int]) -> None:
-        """Let these threads go, each at its next stop. Raises `OSError` where bursts cannot be drawn from them."""
-        for tid in list(tids):
-            draws.cover(tid)
-            if ptrace.reports(tid):
-                self._creating.add(tid)
+    def _leave(self, tids: Iterable[int]) -> None:
+        """Let these threads go, each at its next stop."""
         for thread in map(self.tree.threads.__getitem__, tids):
             thread.leaves = thread.process.drawn = True
             self._let.add(thread.process.pid)
-            if thread.period:
-                self._owed += max(self.trigger.used(thread) - thread.spent, 0)
+
+    def _cover(self, draws: Draws, thread: Thread) -> bool:
+        """Draw bursts from a thread that has stopped to be let go, and from all that it creates from then on; whether
+        that can be. While it is stopped it creates nothing: what it has created before is traced itself, and covered
+        when it is let go in turn."""
+        try:
+            draws.cover(thread.tid)
+        except OSError:
+            return False
+        if thread.period:
+            self._owed += max(self.trigger.used(thread) - thread.spent, 0)
+        thread.drawn, thread.first_weight = True, 0
+        return True
 
     def _descended(self, pid: int, parent: int) -> None:
         if parent in self._let:
@@ -575,7 +638,8 @@ class Collector:
                 for left, (pid, tid) in zip(range(len(running), 0, -1), running, strict=True):
                     weight = self._owed // left
                     self._owed -= weight
-                    self._trace(tid, pid, weight)
+                    with self._of_one(pid):
+                        self._trace(tid, pid, weight)
             if not spare_processor():
                 self.duty.lost(time.thread_time() - begun)
         # Where none ran in user mode, the next draw comes sooner: so there are as many bursts for the CPU time.
@@ -590,15 +654,39 @@ class Collector:
             ptrace.seize(tid, ptrace.EXITKILL if self.kills else 0)
         except (OSError, ptrace.Gone) as error:
             self._miss((isinstance(error, OSError) and error.strerror) or _ENDED, weight)
+            if _is_ours(tid):  # it took this number when it executed a program
+                self._release(self.tree.add(tid, pid))
             return
         thread = self.tree.add(tid, pid)
-        thread.drawn = thread.process.drawn = True
+        thread.drawn, thread.since, thread.process.drawn = True, time.monotonic(), True
         thread.origin = self.root if self.kills else tid
         thread.seen = stat = thread.stat()
         thread.first_weight = max(weight, 1)
         thread.blocks_internal = stat is None or bool(stat.blocked >> INTERNAL - 1 & 1)
-        with suppress(OSError):  # it has ended, and its end is reported next
+        try:
             self.trigger.arm(thread, random.randint(*_SOON))
+        except ProcessLookupError:  # it has ended, and its end is reported next
+            return
+        except OSError as error:
+            thread.first_weight = 0
+            self._miss(error.strerror or str(error), weight)
+            self._release(thread)
+
+    def _release(self, thread: Thread) -> None:
+        """Let a running thread that bursts are drawn from go."""
+        thread.leaves = thread.drawn = True
+        with suppress(ptrace.Gone, OSError):
+            ptrace.interrupt(thread.tid)
+
+    def _forget_vanished(self) -> None:
+        """Forget drawn threads that ended without an event, since one of their process has executed a program. That one
+        has another number now, and no trigger."""
+        late = time.monotonic() - _LONG_DRAWN
+        for thread in [one for one in self.tree.threads.values() if one.drawn]:
+            if not _is_ours(thread.tid):
+                self._gone(thread.tid, 0)
+            elif thread.since < late and (stat := thread.stat()) is not None and stat.state == "R":
+                self._release(thread)
 
     def _miss(self, why: str, weight: int) -> None:
         """A thread that was drawn has no burst: the next ones get its weight."""
@@ -617,9 +705,22 @@ class Collector:
 
     def _let_go(self, thread: Thread, status: int) -> None:
         """Trace it no longer; it gets the signal of a stop that is its own."""
+        if self._draws is not None and not thread.drawn and not self._cover(self._draws, thread):
+            thread.leaves = False
+            self.arm(thread)
+            _resume_with_signal(thread, status)
+            return
+        if thread.first_weight:
+            self._miss(_NO_TRIGGER, thread.first_weight)
+            thread.first_weight = 0
         self.trigger.disarm(thread)
-        self.tree.remove(thread.tid)
-        detach_thread(thread, status, self.trigger, self.bursts)
+        last = detach_thread(thread, status, self.trigger, self.bursts)
+        if last is None:
+            thread.leaves = thread.drawn = True  # at its next stop
+        elif stopped(last):
+            self.tree.remove(thread.tid)
+        else:
+            self._gone(thread.tid, last)
 
     # -- bursts
 
@@ -633,10 +734,7 @@ class Collector:
         except ProcessLookupError:
             return
         except OSError as error:
-            program = thread.process.name or program_of(thread.process.pid)
-            whole = self._unarmed.setdefault(error.strerror or str(error), [])
-            whole.append(f"{thread.tid} of {program} ({thread.process.pid})")
-            self.summary.unrecorded += 1
+            self._note_unrecorded(thread.tid, thread.process.pid, error)
 
     def _rearm(self, thread: Thread) -> None:
         thread.spent = self.trigger.used(thread)
@@ -677,6 +775,8 @@ class Collector:
             if thread.timed_out:
                 self._lapsed.add(thread.tid)
             if drawn:
+                if burst.dropped:
+                    self._owed += weight
                 thread.leaves = True
                 if not burst.dropped and burst.status is None:
                     self._let_go(thread, _NOTHING)
@@ -751,9 +851,10 @@ class Collector:
             self.summary.calls += 1
 
     def _mapped(self, pid: int, names: Iterable[str]) -> None:
-        self.foreign.seen(pid, names)
-        if (process := self.tree.processes.get(pid)) is not None:
-            self.chains.mapped(process)
+        with self._of_one(pid):
+            self.foreign.seen(pid, names)
+            if (process := self.tree.processes.get(pid)) is not None:
+                self.chains.mapped(process)
 
     def _write_records(self, thread: Thread, burst: Burst, when: int, weight: int, cpu: int, length: int) -> None:
         """All records of a burst, oldest first: they have its time and its start, and share its weight."""
@@ -824,6 +925,19 @@ class Collector:
         if self.is_ring:
             return [newest_first[:depth]]
         return [newest_first[at : at + depth] for at in range(0, len(newest_first), depth)][::-1]
+
+
+def _resume_with_signal(thread: Thread, status: int) -> None:
+    """Let it run on, with its signal if that caused the stop; a group-stop lasts until SIGCONT."""
+    if event_of(status) == EVENT_STOP and signal_of(status) in _STOPPING:
+        ptrace.listen(thread.tid)
+    else:
+        ptrace.cont(thread.tid, 0 if event_of(status) else signal_of(status))
+
+
+def _is_ours(tid: int) -> bool:
+    """Whether we trace this thread."""
+    return status_of(tid, "TracerPid") == str(os.getpid())
 
 
 def _length_of_call(edge: Edge, code: Successors | None) -> int:

@@ -41,12 +41,13 @@ def detach_all(tree: Tree, trigger: Trigger, bursts: BurstRunner, *, killed: boo
                 if event_of(status) in NEW_TASK:  # its own first stop is on its way
                     waiting.append(tree.add(ptrace.event_message(thread.tid), thread.process.pid))
                 detach_thread(thread, status, trigger, bursts)
-        except ptrace.Gone:
+        except (ptrace.Gone, OSError):
             continue
 
 
-def detach_thread(thread: Thread, status: int, trigger: Trigger, bursts: BurstRunner) -> None:
-    """Detach from a stopped thread. It gets its own signal, but none of ours."""
+def detach_thread(thread: Thread, status: int, trigger: Trigger, bursts: BurstRunner) -> int | None:
+    """Detach from a stopped thread. It gets its own signal, but none of ours. The result is its last status, that of an
+    end where it has ended meanwhile; ``None``: it runs on, traced."""
     ours = _is_ours(thread, status, trigger) or (thread.timed_out and signal_of(status) == thread.stops_by)
     bursts.clean(thread)
     mask, blocked = ptrace.sigmask(thread.tid), False
@@ -60,11 +61,12 @@ def detach_thread(thread: Thread, status: int, trigger: Trigger, bursts: BurstRu
         ptrace.cont(thread.tid, 0 if nothing_else else signal_of(status))
         following = next_stop(thread.tid, _SECONDS)
         if following is None or not stopped(following):
-            return
+            return following
         status, ours = following, _is_ours(thread, following, trigger)
     if blocked:
         ptrace.set_sigmask(thread.tid, mask)
     ptrace.detach(thread.tid, 0 if event_of(status) or ours else signal_of(status))
+    return status
 
 
 def _is_ours(thread: Thread, status: int, trigger: Trigger) -> bool:

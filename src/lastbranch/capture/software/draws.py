@@ -84,16 +84,27 @@ class Draws:
     def running(self) -> list[tuple[int, int]]:
         """``(process, thread)`` of those that run in user mode now, at most one on each processor."""
         events = [fd for _, reporting in self._covered.values() for fd in reporting]
+        self._drop_late()
         for fd in events:
             syscall.enable(fd)
         until = time.clock_gettime_ns(CLOCK) + _LATEST
-        _ppoll(self._waits, len(self._waits), ctypes.byref((ctypes.c_long * 2)(0, _LATEST)), None)
+        self._wait(_LATEST)
         for fd in events:
             syscall.disable(fd)
         found: list[tuple[int, int]] = []
         for ring in self._rings.values():
             ring.drain(lambda records: found.extend(_first(records, until)))
         return list(dict.fromkeys(found))
+
+    def _wait(self, ns: int) -> None:
+        """Wait until a thread has reported itself, or for ``ns``."""
+        _ppoll(self._waits, len(self._waits), ctypes.byref((ctypes.c_long * 2)(0, ns)), None)
+
+    def _drop_late(self) -> None:
+        """Drop what was reported after the last wait: it would end the next one, and be taken for what runs then."""
+        for ring in self._rings.values():
+            ring.drain(lambda records: None)
+        self._wait(0)
 
     def cpu(self) -> int:
         """ns of CPU time that all of them have taken since they were covered."""

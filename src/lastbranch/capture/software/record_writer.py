@@ -80,8 +80,9 @@ class RecordWriter:
         """``select``: PERF_SAMPLE_BRANCH_* of the bursts. ``period``: CPU time between bursts, of the time samples
         ``time_period``, in ns. ``call_graph`` ``dwarf``: bursts have call chains, ``fp``: time samples. ``calls``:
         system calls have records, too."""
-        self.write: Callable[[bytes], object] = file.write
-        self.flush = file.flush
+        self.write: Callable[[bytes], object] = self._write
+        self.failure: Exception | None = None
+        """Why the file could not be written: whoever goes on after the failure of one thread does not after this."""
         self._file, self._state = file, CarriedState(RECORDS)
         self.size = 0
         """Bytes of records since the beginning of this file, where state is carried over (`carry_state`)."""
@@ -98,7 +99,18 @@ class RecordWriter:
     def _write_and_note(self, records: bytes) -> None:
         self._state.note(records)
         self.size += len(records)
-        self._file.write(records)
+        self._write(records)
+
+    def _write(self, records: bytes) -> None:
+        try:
+            self._file.write(records)
+        except Exception as error:
+            self.failure = error
+            raise
+
+    def flush(self) -> None:
+        """Pass all records on to the system. Raises `OSError`."""
+        self._file.flush()
 
     @property
     def full(self) -> bool:
@@ -120,8 +132,7 @@ class RecordWriter:
         """Go on in ``file``. All that happened before ``moment`` is in the one before, which is closed."""
         self.end()
         self._file.close()
-        self._file, self.flush = file, file.flush
-        self.write, self.size = file.write, 0
+        self._file, self.write, self.size = file, self._write, 0
         self.write(pipe_begin())
         self.begin(*self._begun)
         for one in self._state.at(moment):

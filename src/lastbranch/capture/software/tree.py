@@ -189,7 +189,8 @@ class Thread:
     follows: bool = True
     """Whether threads that it creates are traced."""
     drawn: bool = False
-    """It is traced for one burst."""
+    """It is traced for one burst, from `since` on (`time.monotonic`)."""
+    since: float = 0.0
     leaves: bool = False
     """It is let go at its next stop."""
     timed_out: bool = False
