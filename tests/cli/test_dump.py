@@ -11,13 +11,13 @@ import json
 import os
 import re
 import struct
+from contextlib import redirect_stderr, redirect_stdout
 from decimal import Decimal
 from functools import cache
 from pathlib import Path
 from uuid import UUID
 
 import pytest
-from click.testing import CliRunner
 
 import etl_builder as build
 import perfdata_writer as pw
@@ -37,10 +37,11 @@ GUID = UUID("12345678-1234-5678-1234-567812345678")
 
 def ran(*args):
     """(exit code, standard output, standard error)"""
-    done = CliRunner().invoke(command, [str(a) for a in args], standalone_mode=False)
-    if done.exception is not None:
-        raise done.exception
-    return done.return_value, done.stdout, done.stderr
+    out, err = io.TextIOWrapper(io.BytesIO(), "utf-8", newline="\n"), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(err):
+        code = command.main([str(a) for a in args], standalone_mode=False)
+    out.flush()
+    return code, out.buffer.getvalue().decode(), err.getvalue()
 
 
 def table(*args, code=0):

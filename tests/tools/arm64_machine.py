@@ -37,7 +37,7 @@ _PACKAGES = (
     "linux-image-cloud-arm64", "python3-minimal", "libpython3-stdlib", "busybox-static", "libstdc++6", "libc6-dev",
     "libgcc-12-dev",
 )  # fmt: skip
-_WHEELS = ("numpy>=2", "capstone>=5", "click>=8.4", "zstandard>=0.22")
+_WHEELS = ("numpy>=2", "capstone>=5", "click>=8.1", "zstandard>=0.22")
 """What recording imports."""
 _APT = """\
 Dir "{0}";

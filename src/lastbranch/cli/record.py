@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _LONGEST_BURST = 1 << 14
 
 
-class _Range(click.ParamType[tuple[int, int]]):
+class _Range(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.4 on
     """A number, or two with a hyphen."""
 
     name = "range"
@@ -60,7 +60,7 @@ duty_option = click.option("--duty", type=click.FloatRange(0.1, 50), default=5, 
               help="Software: the largest share of wall time, in percent, that bursts may take.")  # fmt: skip
 
 
-class _Processes(click.ParamType[tuple[int, ...]]):
+class _Processes(click.ParamType):  # type: ignore[type-arg]  # as above
     """Process ids with commas between them."""
 
     name = "processes"
