@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
 from capture_tools import build, needs_ptrace, record
+from lastbranch.capture.perf_events import cpu_times
 from lastbranch.capture.perf_events.cpu_times import CpuTimes
 from lastbranch.model import Profile
 from lastbranch.opening import open_profile
@@ -79,6 +82,32 @@ def test_where_the_kernel_does_not_say_it_triggers_do(threads: int, tmp_path: Pa
     done = subprocess.run([sys.executable, "-c", without, *words, *program], capture_output=True, timeout=120)
     profile, charged = open_profile(tmp_path / "x.data"), int(done.stdout) / 1e6
     assert LEAST * charged < stated(profile) < MOST * charged + 0.01
+
+
+def test_ends_that_came_too_fast_are_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(cpu_times, "_PAGES", 1)
+    program = build(tmp_path, "brief")
+    with CpuTimes() as times:
+        for many in ("400", "4"):  # the kernel says what was lost when there is room again
+            subprocess.run([program, "threads", many, "1000"], check=True, stdout=subprocess.DEVNULL)
+            assert list(times.ended())
+        assert times.lost > 0
+        assert times.notes == (f"CPU times are not stated of some threads: {times.lost} records of ends were lost",)
+
+
+def test_more_attached_threads_than_are_followed_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu_times, "_MOST_RINGS", 1)
+    over = threading.Event()
+    threads = [threading.Thread(target=over.wait) for _ in range(3)]
+    with CpuTimes() as times:
+        for thread in threads:
+            thread.start()
+        times.attach(os.getpid(), [thread.native_id or 0 for thread in threads])
+        over.set()
+        for thread in threads:
+            thread.join()
+        (note,) = times.notes
+        assert "begun by 2 of the threads that ran before" in note
 
 
 def test_several_files_of_one_recording_state_each_time_once(tmp_path: Path) -> None:

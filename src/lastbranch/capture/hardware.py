@@ -8,22 +8,26 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext, suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import dataclass, replace
 from typing import IO, NamedTuple
 
+import numpy as np
+
 from ..closing import Closing, on_failure
 from ..errors import LastbranchError, UnavailableError
+from ..formats.perfdata.layout import SAMPLE, SOFTWARE_EVENTS, TYPE
 from ..formats.perfdata.writer import Described, PerfFile, SideRecords, number, record
 from ..formats.registry import format_of
 from ..lbr import PERF_SELECT
-from ..model import Profile
+from ..model import Change, Profile
 from ..model.atomic_output import PartFile
 from ..opening import FileSource
 from .foreign_binaries import ForeignBinaries
 from .launch import Interruptions, Launched, held_signals, launch
 from .overflow import Overflow, Say, loss_of
+from .perf_events.cpu_times import CpuTimes, Ran
 from .perf_events.event_set import (
     PAGES,
     EventRefused,
@@ -41,7 +45,7 @@ from .perf_events.late_events import GroupEvents
 from .perf_events.linux_kernel import Kernel
 from .perf_events.refusals import Attempt, EventUnavailable
 from .perf_events.synthesis import features_of, kernel_records, late_build_ids, process_records, tasks_of
-from .perf_events.syscall import CLOCK
+from .perf_events.syscall import CLOCK, FLAG, attribute
 from .process_groups import ProcessGroup
 from .recording import also, save
 from .traceable import describe_exec
@@ -55,6 +59,21 @@ __all__ = [
 _KERNEL = PERF_SELECT["KERNEL"]
 _LOOK = 0.5
 """Seconds between two looks at what was lost."""
+_TIMES_OF = SAMPLE.IDENTIFIER | SAMPLE.TID | SAMPLE.TIME
+_TIMES = Described(
+    "cpu-clock",
+    attribute(
+        FLAG["sample_id_all"] | FLAG["use_clockid"] | FLAG["disabled"], type=int(TYPE.SOFTWARE),
+        config=SOFTWARE_EVENTS.index("cpu-clock"), clockid=CLOCK, sample_type=_TIMES_OF,
+    ),
+    (1 << 62,),
+)  # fmt: skip
+"""The event whose counts are CPU times: it has no samples, and an id that no kernel has reached."""
+_NO_TIMES = (
+    "CPU times of threads are not stated: the kernel writes none when they end",
+    "CPU times of threads are not stated: the kernel counts them for what is launched or attached only",
+)
+"""Of a program or group, and of the whole system."""
 _HIDDEN = "kernel addresses are hidden (kernel.kptr_restrict), so kernel code is not divided into modules"
 
 
@@ -122,11 +141,12 @@ class Recording(Closing):
 
     Raises `UnavailableError` with cause and remedy where the kernel refuses, and `SelectionError` for an event or
     selection that makes no sense; then nothing stays open. ``elsewhere``: where it goes on if the disk is full.
+    ``times``: the CPU times that the file is to state, opened before the launch; the caller closes them.
     """
 
     def __init__(
         self, request: Request, path: str, *, kernel: Kernel | None = None, host: Host | None = None,
-        elsewhere: Elsewhere = _NOWHERE,
+        elsewhere: Elsewhere = _NOWHERE, times: CpuTimes | None = None,
     ) -> None:  # fmt: skip
         self._kernel = kernel or Kernel()
         self._host = host or read_host(self._kernel)
@@ -138,6 +158,7 @@ class Recording(Closing):
         self._lost: dict[int, int] = {}
         """By the id of the event: samples that the file says were lost."""
         self._next_look = time.monotonic() + _LOOK
+        self._times = times if times is not None and times.works else None
         target = request.target
         attach = target.pid >= 0 and not target.before_exec
         tid = next(iter(tasks_of(self._kernel, target.pid)), target.pid) if attach else target.pid
@@ -158,7 +179,9 @@ class Recording(Closing):
         if target.group is not None:
             self._group = GroupEvents(self._set, self._specs, target.group)
             pids = self._group.attach(early.append)
+            self._count(pids)
         elif attach:
+            self._count(pids)
             self._set.attach(target.pid, early.append)
         else:
             self._set.open_thread(target.pid)
@@ -172,7 +195,22 @@ class Recording(Closing):
         return self._group.arrived(records) if self._group else records
 
     def _described(self) -> list[Described]:
-        return [Described(p.choice.name, p.attr, p.ids) for p in self._specs]
+        return [Described(p.choice.name, p.attr, p.ids) for p in self._specs] + [_TIMES] * bool(self._times)
+
+    def _count(self, pids: Iterable[int]) -> None:
+        """Have the CPU times of processes that run already."""
+        if self._times:
+            for pid in pids:
+                self._times.attach(pid, tasks_of(self._kernel, pid))
+
+    def _state(self, times: Iterable[Ran]) -> None:
+        """Write CPU times."""
+        assert self._file is not None
+        records = SideRecords(_TIMES_OF, *_TIMES.ids)
+        own = os.getpid()  # its threads have inherited the event, and it may be the parent of a command
+        for one in times:
+            if one.pid != own:
+                self._file.write(records.read(one.pid, one.tid, one.ns, one.when))
 
     def _side_records(self, identifier: int | None = None) -> SideRecords:
         """Maker of records of the tracking event, or of the event with ``identifier``."""
@@ -222,7 +260,9 @@ class Recording(Closing):
         self._copy()
         early = list[bytes]()
         since, records = time.clock_gettime_ns(CLOCK), self._side_records()
-        for pid in group.attach(early.append):
+        joined = group.attach(early.append)
+        self._count(joined)
+        for pid in joined:
             for part in process_records(self._kernel, pid, records, self._known, maps=True, time=since):
                 self._file.write(part)
         group.label(self._ids)
@@ -232,7 +272,10 @@ class Recording(Closing):
     def _copy(self) -> None:
         assert self._file is not None
         write = self._file.write
-        if self._set.drain(lambda records: write(self._arrived(records))):
+        came = self._set.drain(lambda records: write(self._arrived(records)))
+        if self._times:
+            self._state(self._times.ended())  # after the records of the forks
+        if came:
             self._file.write(record("FINISHED_ROUND", b""))
             self._file.flush()  # others may read the file while it grows
 
@@ -261,8 +304,11 @@ class Recording(Closing):
         self._file.flush()
         with suppress(LastbranchError, OSError):  # the recording is worth more than that
             recorded = FileSource(self._file.path)
-            late = late_build_ids(self._kernel, format_of(recorded).open(recorded).modules)
+            profile = format_of(recorded).open(recorded)
+            late = late_build_ids(self._kernel, profile.modules)
             features |= {"BUILD_ID": features.get("BUILD_ID", b"") + late} if late else {}
+            if self._times:
+                self._state(self._times.running(_tasks(profile)))
         file, self._file = self._file, None
         file.finish(features, self._side_records().lost)
         self.close()
@@ -279,6 +325,13 @@ class Recording(Closing):
             self._file.close()
             self._file = None
         self._set.close()
+
+
+def _tasks(profile: Profile) -> list[tuple[int, int]]:
+    """(pid, tid) of all threads that a recording names."""
+    changes = profile.timeline.columns()
+    named = np.isin(changes["kind"], (Change.FORK, Change.NAME)) & (changes["tid"] > 0)
+    return list(dict.fromkeys(zip(changes["pid"][named].tolist(), changes["tid"][named].tolist(), strict=True)))
 
 
 # -- from end to end: launch or attach, record until it is over, write the output
@@ -328,8 +381,10 @@ def collect_hardware(
     ``began`` is called when the kernel has granted the events, with the process id of the launched program. The
     recording ends where ``stop`` is true, and the program runs on.
     """
-    with held_signals() as unblocked:
-        child = None
+    with held_signals() as unblocked, ExitStack() as closing:
+        child, times = None, None
+        if target is not None and kernel is None:
+            times = closing.enter_context(CpuTimes())
         if isinstance(target, ProcessGroup):
             request = replace(wanted, target=Target(0, group=target))
         elif target is None or isinstance(target, int):
@@ -337,8 +392,10 @@ def collect_hardware(
         else:
             child = launch(target, unblocked, traced=False)
             request = replace(wanted, target=Target(child.pid, before_exec=True))
+            if times is not None:
+                times.launched(child.pid)
         with on_failure(child.abandon) if child else nullcontext():
-            recording = Recording(request, path, kernel=kernel, elsewhere=elsewhere)
+            recording = Recording(request, path, kernel=kernel, elsewhere=elsewhere, times=times)
         foreign = ForeignBinaries()
         for pid in (
             target.members() if isinstance(target, ProcessGroup) else [target] if isinstance(target, int) else ()
@@ -348,6 +405,7 @@ def collect_hardware(
             began(child.pid if child else None)
             summary = _until_over(recording, child, duration, stop)
         summary.notes += foreign.keep()
+        summary.notes += times.notes if times is not None and times.works else (_NO_TIMES[target is None],)
         if child and (failure := child.failed()):
             raise describe_exec(child.command[0], failure)
         return summary

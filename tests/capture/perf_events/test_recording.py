@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -22,10 +22,12 @@ import pytest
 
 import fake_kernel as fake
 import perfdata_writer
+from capture_tools import build
 from fake_kernel import FakeKernel, Machine
 from lastbranch.capture import HardwareSummary, Request, RunError, Target, hardware, record_hardware
 from lastbranch.capture.hardware import Recording
 from lastbranch.capture.perf_events import event_set
+from lastbranch.capture.perf_events.cpu_times import CpuTimes, Ran
 from lastbranch.capture.perf_events.refusals import EventUnavailable
 from lastbranch.capture.process_groups import ProcessGroup
 from lastbranch.errors import UnavailableError
@@ -50,6 +52,27 @@ def fork(parent: int, tid: int) -> bytes:
     now = time.monotonic_ns()
     body = struct.pack("=iiiiQ", 77, 77, tid, parent, now) + struct.pack("=iiQIIQ", 77, parent, now, 0, 0, 1003)
     return struct.pack("=IHH", 7, 0, 8 + len(body)) + body
+
+
+class Times(CpuTimes):
+    """CPU times as a test says: of each thread that ends, and 1 us more of each that runs."""
+
+    def __init__(self) -> None:
+        self.works, self.lost = True, 0
+        self.over: list[Ran] = []
+        self.attached: list[tuple[int, list[int]]] = []
+        self.asked: list[tuple[int, int]] = []
+
+    def attach(self, pid: int, tids: Iterable[int]) -> None:
+        self.attached.append((pid, list(tids)))
+
+    def ended(self) -> Iterator[Ran]:
+        over, self.over = self.over, []
+        yield from over
+
+    def running(self, tasks: Iterable[tuple[int, int]]) -> Iterator[Ran]:
+        self.asked = list(tasks)
+        yield Ran(77, 77, 1000, time.monotonic_ns())
 
 
 class TestOnAFakeKernel:
@@ -261,6 +284,34 @@ class TestOnAFakeKernel:
         forks = perfdata_writer.parse((tmp_path / "x").read_bytes()).named("FORK")
         early = [(f.fields["ptid"], f.fields["tid"]) for f in forks if f.fields["time"]]
         assert set(early) == {(77, 80), (81, 82)}, "records that came while threads were opened are kept"
+
+    def test_cpu_times_are_counts_of_a_clock_without_samples(self, tmp_path: Path) -> None:
+        kernel, times = self.kernel(), Times()
+        with Recording(Request(LAUNCH), str(tmp_path / "x"), kernel=kernel, times=times) as recording:
+            kernel.rings[0].pending = [fork(77, 78), fork(77, 79)]
+            times.over = [Ran(77, 78, 1_500_000, time.monotonic_ns()), Ran(4000, 4000, 5, time.monotonic_ns())]
+            recording.drain(0)
+            assert [t.cpu_ns for t in open_profile(str(tmp_path / "x")).threads if t.tid == 78] == [1_500_000]
+            times.over = [Ran(77, 79, 7, time.monotonic_ns()), Ran(os.getpid(), 1, 5, time.monotonic_ns())]
+            recording.finish()
+        assert set(times.asked) == {(77, 77), (77, 78), (77, 79)}, "what the file names may still run"
+        profile = open_profile(str(tmp_path / "x"))
+        assert not profile.damage
+        assert [e.name for e in profile.events] == ["r20c4", "dummy:u", "cpu-clock"]
+        assert {t.tid: t.cpu_ns for t in profile.threads} == {77: 1000, 78: 1_500_000, 79: 7}
+        assert {p.pid: p.cpu_ns for p in profile.processes} == {1: None, 77: 1_501_007}
+
+    def test_cpu_times_of_what_is_attached_are_opened_and_where_there_are_none_there_is_no_clock(
+        self, tmp_path: Path
+    ) -> None:
+        kernel, times = self.kernel(), Times()
+        kernel.folders["/proc/77/task"] = lambda: ["77", "80"]
+        with Recording(Request(Target(77)), str(tmp_path / "x"), kernel=kernel, times=times):
+            assert times.attached == [(77, [77, 80])]
+        times.works = False
+        with Recording(Request(Target(77)), str(tmp_path / "x"), kernel=kernel, times=times) as recording:
+            recording.finish()
+        assert [e.name for e in open_profile(str(tmp_path / "x")).events] == ["r20c4", "dummy:u"]
 
     def test_a_process_that_has_ended_is_refused(self, tmp_path: Path) -> None:
         kernel = self.kernel()
@@ -521,6 +572,29 @@ class TestEndToEnd:
         assert profile.format == ("perf.data" if name == "out.data" else "tb5")
         assert profile.samples > FEWEST
         assert not list(path.parent.glob(".lastbranch-*")), "the temporary file is gone"
+
+    @pytest.mark.parametrize(("what", "many"), [("threads", 100), ("processes", 48)])
+    def test_what_a_command_starts_has_its_cpu_time_however_short(
+        self, record: Callable[..., Any], tmp_path: Path, what: str, many: int
+    ) -> None:
+        with CpuTimes() as times:
+            if not times.works:
+                pytest.skip("this kernel writes no record of threads that end")
+        _, path = record([str(build(tmp_path, "brief")), what, str(many), "500000"])
+        profile = open_profile(str(path))
+        assert len(profile.threads) == many + 1
+        assert not [thread for thread in profile.threads if thread.cpu_ns is None]
+
+    def test_a_process_that_is_attached_has_its_cpu_time_when_it_runs_on(self, record: Callable[..., Any]) -> None:
+        with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as child:
+            try:
+                _, path = record(child.pid, duration=0.4)
+            finally:
+                child.kill()
+        (process,) = [p for p in open_profile(str(path)).processes if p.pid == child.pid]
+        if process.cpu_ns is None:
+            pytest.skip("this kernel writes no record of threads that end")
+        assert 0.01 < process.cpu_ns / 1e9 < 10
 
     def test_a_command_that_a_signal_ends(self, record: Callable[..., Any]) -> None:
         assert record(["sh", "-c", "kill -9 $$"])[0].exit_code == 128 + 9

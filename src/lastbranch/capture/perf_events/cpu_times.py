@@ -77,6 +77,8 @@ class CpuTimes(Closing):
         self._cpu = min(os.sched_getaffinity(0))
         self.lost = 0
         """Records that did not fit their ring."""
+        self._without_ring = 0
+        """Threads that ran before, and were too many."""
         self.works = False
         """Whether the kernel says it of threads that end."""
         if kernel_version() < _ONE_BY_ONE:
@@ -112,13 +114,28 @@ class CpuTimes(Closing):
     def attach(self, pid: int, tids: Iterable[int]) -> None:
         """Count the threads ``tids`` of ``pid``, and what they create."""
         for tid in tids if self.works else ():
-            if len(self._rings) > _MOST_RINGS:
-                break
-            with suppress(OSError, UnavailableError):
+            try:
+                if len(self._rings) > _MOST_RINGS:
+                    raise UnavailableError("too many rings")
                 self._own[pid, tid] = self._open(_OWN, tid, -1)
                 self._rings.append(Ring(self._open(_READS, tid, self._cpu), _PAGES_OF_ONE))
+            except ProcessLookupError:
+                continue  # it has ended
+            except (OSError, UnavailableError):
+                self._without_ring += 1
         for tid in tids:
             self._before.setdefault(tid, run_so_far(pid, tid) or 0)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What is not stated, and why."""
+        said = []
+        if self._without_ring:
+            before = f"{self._without_ring} of the threads that ran before, which were too many"
+            said.append(f"CPU times are not stated of what ends and was begun by {before}")
+        if self.lost:
+            said.append(f"CPU times are not stated of some threads: {self.lost} records of ends were lost")
+        return tuple(said)
 
     def ended(self) -> Iterator[Ran]:
         """The threads that have ended since the last call."""

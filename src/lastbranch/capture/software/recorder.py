@@ -105,6 +105,7 @@ def record_software(
             traced.run(collector, out, say)
             out.ran(times.ended())
             out.ran(times.running(_tasks(collector)))
+            summary.notes += times.notes
         finally:
             times.close()
             bursts.processor.close()
