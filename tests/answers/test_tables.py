@@ -107,6 +107,10 @@ def test_what_is_not_known_is_empty_for_people_and_nan_for_the_viewer() -> None:
     )  # fmt: skip
     table = make_table(kind, None, 3)
     assert table.cells() == [[37.5, 3, "a", None], [None, None, None, None], [62.5, 5, "b\x1b", None]]
+    assert repr(table).splitlines()[-1].split() == ["62.5", "5", "b\\x1b"]
+    assert "never" not in repr(table)
+    assert "<td>b\\x1b</td>" in table._repr_html_()
+    assert list(table.df()["share_percent"])[::2] == [37.5, 62.5]
     arrays = table.arrays()
     assert arrays["text"] == ["a", "", "b\\x1b"]
     assert np.asarray(arrays["share"])[[0, 2]].tolist() == [0.375, 0.625]

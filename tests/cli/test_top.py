@@ -26,7 +26,6 @@ from command_line import run_cli
 from growing_files import GrowingFile
 from lastbranch import demo
 from lastbranch.cli import top_tables
-from lastbranch.cli.output import objects
 from lastbranch.cli.top_tables import ORDERS, Session, View, chosen_functions, function_table, header
 from lastbranch.live import LiveCapture, RecorderState
 from lastbranch.opening import FileSource
@@ -104,7 +103,7 @@ def test_functions_are_sorted_by_each_order() -> None:
         view = session.look()
         for order, name in zip(ORDERS, columns, strict=True):
             found = function_table(session, view, chosen_functions(session, view, event=0, order=order))
-            values = [row[name] or 0 for row in objects(found)]
+            values = [row[name] or 0 for row in found.objects()]
             assert len({*values}) > 1 or name == "change", "before the first interval there was nothing"
             assert values == sorted(values, reverse=True), order
 

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..model import Array, visible
+from ..model.tabular import SHOWN, frame_library, html_table, text_table
 from .columns import Cell, Column, TableKind, To
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ Values = Array | Ratio | Known | Sequence[Cell]
 """The values of a column. A float NaN and ``None`` are not known."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)
 class Table:
     """An answer: rows of ``columns``, and ``notes`` about them for the user, in sentences without their ends."""
 
@@ -65,6 +66,31 @@ class Table:
     def without(self, *names: str) -> Table:
         """The table without some of its columns."""
         return replace(self, columns=tuple(column for column in self.columns if column.name not in names))
+
+    def objects(self) -> list[dict[str, Cell]]:
+        """The rows by `Column.key`, as csv and json have them."""
+        keys = [column.key for column in self.shown]
+        return [dict(zip(keys, row, strict=True)) for row in self.cells()]
+
+    def df(self) -> Any:
+        """As a pandas ``DataFrame``. Raises `UnavailableError` where pandas is not installed."""
+        return frame_library("pandas").DataFrame(self.objects(), columns=[column.key for column in self.shown])
+
+    def __repr__(self) -> str:
+        return text_table(self.kind.name, self.size, *self._texts())
+
+    def _repr_html_(self) -> str:
+        return html_table(self.kind.name, self.size, *self._texts())
+
+    def _texts(self) -> tuple[list[str], list[list[str]]]:
+        """(titles, first rows) for notebooks: columns that people get and that have any value."""
+        rows = self.cells()
+        at = [
+            i for i, column in enumerate(self.shown)
+            if column.to & To.PEOPLE and any(row[i] is not None for row in rows)
+        ]  # fmt: skip
+        texts = [["" if row[i] is None else visible(str(row[i])) for i in at] for row in rows[:SHOWN]]
+        return [self.shown[i].title for i in at], texts
 
     @property
     def declared(self) -> list[dict[str, str]]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterator
 from typing import TYPE_CHECKING
 
 from ..answers.columns import GUESS, Cell
-from .output import objects, print_json, print_lines, print_table, shorten, table_lines, terminal_width
+from .output import print_json, print_lines, print_table, shorten, table_lines, terminal_width
 from .paint import FAINT, can_print, colours, emphasis, heat, painted, terminal
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def print_annotated(shown: FunctionCode, form: str, limit: int, every: bool) -> 
 def _object(shown: FunctionCode, limit: int) -> dict[str, object]:
     found = shown.found
     tables: dict[str, list[dict[str, object]]] = {
-        name: [{**row} for row in objects(table)]
+        name: [{**row} for row in table.objects()]
         for name, table in (
             ("instructions", shown.instructions()), ("blocks", shown.blocks()), ("loops", shown.loops()),
             ("edges", shown.edges(limit)), ("arcs", shown.arcs()), ("indirect_targets", shown.targets(limit)),
@@ -54,7 +54,7 @@ def _object(shown: FunctionCode, limit: int) -> dict[str, object]:
         )
     }  # fmt: skip
     if shown.costs is not None:
-        tables["costly"] = [{**row} for row in objects(shown.costly(limit))]
+        tables["costly"] = [{**row} for row in shown.costly(limit).objects()]
     for row, spent in zip(tables["blocks"], found.cycles, strict=True):
         row["cycles_histogram"] = _histogram(spent)
     for row, trips in zip(tables["loops"], found.trips, strict=True):

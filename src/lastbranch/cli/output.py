@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ..model import Profile
 
 __all__ = [
-    "EXCEEDED", "Cell", "key", "objects", "print_damage", "print_json", "print_lines", "print_notes", "print_refused",
+    "EXCEEDED", "Cell", "key", "print_damage", "print_json", "print_lines", "print_notes", "print_refused",
     "print_rows", "print_table", "row_lines", "share", "shorten", "table_lines", "terminal_options", "terminal_width",
     "wrapped",
 ]  # fmt: skip
@@ -316,12 +316,6 @@ def table_lines(
         width=width or terminal_width,
         styled=styled,
     )
-
-
-def objects(table: Table) -> list[dict[str, Cell]]:
-    """The rows as `print_table` writes them in JSON."""
-    keys = [column.key for column in table.shown]
-    return [dict(zip(keys, row, strict=True)) for row in table.cells()]
 
 
 def print_rows(

@@ -201,8 +201,8 @@ def _print_once(session: Session, view: View, form: str, limit: int) -> None:
     if form == "table":
         _print_lines(session, view, limit)
         return
-    from .output import objects, print_json
+    from .output import print_json
     from .top_tables import branch_table, chosen_functions, facts, function_table
 
-    functions = objects(function_table(session, view, chosen_functions(session, view, limit)))
-    print_json(facts(view) | {"functions": functions, "hottest_branches": objects(branch_table(session, view, limit))})
+    functions = function_table(session, view, chosen_functions(session, view, limit)).objects()
+    print_json(facts(view) | {"functions": functions, "hottest_branches": branch_table(session, view, limit).objects()})
