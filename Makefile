@@ -114,7 +114,8 @@ test-lowest: $(VENV)-lock/installed ## the core with the lowest versions that py
 test-newest: $(VENV)-lock/installed ## the core with the newest versions, on each Python from 3.11 to 3.14 that is found
 	$(VENV)-lock/bin/python tests/tools/try_versions.py newest --uv $(VENV)-lock/bin/uv $(SUITE) $(CORE)
 
-docs: $(VENV)/developer ## write the generated pages of docs/reference anew
+docs: $(VENV)/developer ## write the generated pages of docs/reference, headers and stubs anew
+	$(BIN)/python tools/faces.py
 	$(BIN)/python tools/generate.py
 
 screenshots: $(VENV)/developer $(VENV)/native ## pictures of the viewer's screens in build/screenshots, two of them for the README

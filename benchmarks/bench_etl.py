@@ -41,7 +41,7 @@ from numpy.typing import NDArray
 
 from lastbranch import native
 from lastbranch.formats.etl import Decoder, EventBlock, TraceLog, batches_of
-from lastbranch.formats.etl.payload import Texts
+from lastbranch.formats.etl.payload.payload_columns import Texts
 from lastbranch.opening import open_source
 from measure import machine
 

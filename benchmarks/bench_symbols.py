@@ -19,7 +19,8 @@ from pathlib import Path
 
 import numpy as np
 
-from lastbranch.binaries import SegmentFlags, read_image
+from lastbranch.binaries import read_image
+from lastbranch.binaries.image import SegmentFlags
 from lastbranch.model import BytesSource
 from measure import Command, machine, run_once, run_rounds, summarise, table, version_of, write_json
 from symbols_program import build

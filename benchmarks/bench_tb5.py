@@ -24,8 +24,9 @@ from pathlib import Path
 
 import numpy as np
 
-from lastbranch.formats.tb5 import NEVER, STRUCTS, Scope, Table, Tb5File, Tb5Writer
-from lastbranch.formats.tb5.layout import ModuleFlag, empty_records
+from lastbranch.formats.tb5.layout import NEVER, STRUCTS, ModuleFlag, Scope, Table, empty_records
+from lastbranch.formats.tb5.reader import Tb5File
+from lastbranch.formats.tb5.writer import Tb5Writer
 from lastbranch.opening import open_source
 from lastbranch.tbrw.binding import bind_stream, unbind_stream
 from lastbranch.tbrw.c.build import build, missing
@@ -231,7 +232,9 @@ def scale(folder: Path, capture: str, symfs: str, gigabytes: float, large: str |
     """Memory: a file of ``gigabytes`` and a conversion of ``large``."""
     path = folder / "large.tb5"
     code = (
-        "import sys; from lastbranch.opening import open_profile; from lastbranch.formats.tb5 import ProfileWriter\n"
+        "import sys\n"
+        "from lastbranch.opening import open_profile\n"
+        "from lastbranch.formats.tb5.profile_writer import ProfileWriter\n"
         "path, out, limit = sys.argv[1:]; profile = open_profile(path); writer = ProfileWriter(out, profile.machine)\n"
         "(stream,) = profile.streams; to = writer.stream(stream.columns, depth=stream.deepest)\n"
         "while to.samples * to.layout.dtype.itemsize < float(limit):\n"

@@ -41,8 +41,9 @@ from numpy.typing import NDArray
 
 from lastbranch.analysis import Estimate, branches, estimate_executions, ranges
 from lastbranch.analysis.executions import markov_chain
-from lastbranch.binaries import Code, read_image
+from lastbranch.binaries import read_image
 from lastbranch.binaries.files import File
+from lastbranch.binaries.image import Code
 from lastbranch.errors import LastbranchError
 from lastbranch.isa import Decoder
 from lastbranch.lbr import KIND, branch_type

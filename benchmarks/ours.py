@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from generate import Capture
-from lastbranch.native import SIGNATURES, library
+from lastbranch.native import library
 from lastbranch.native.build import FLAGS, HERE, compiler, sources
+from lastbranch.native.signatures import SIGNATURES
 from measure import Command, version_of
 from peers import HOTTEST, Tool, last_line
 

@@ -1,10 +1,18 @@
 """How the package is built, in numbers: ``python tests/house.py [FOLDER]``. `make lint` prints it.
 
 Modules and their lengths in lines (median, 90 % are no longer, longest), modules that only one other imports, and lines
-of code: what is left without imports, ``__all__``, comments, docstrings and blank lines.
+of code: what is left without imports, ``__all__``, comments, docstrings and blank lines. Then the rules, with what
+breaks them:
 
-A verb asks `answers` and prints. The exit code is 1 where a module of ``cli`` imports more than `MOST_NAMES` names of
-the packages `COUNTED_IN`.
+- Imports make no circle, not through faces either.
+- No class has more than 300 lines, no function more than 60, none more than 8 parameters: ``self`` and the commands of
+  click apart.
+- A package whose ``__init__`` is a list of names (`lazy.lazy_face`) has a face. Others import these names from it, and
+  nothing from the modules in it; those import from each other. No name of a face is that of a module beside it. No
+  other ``__init__`` hands on names of its modules. The stub beside each list is made from it (tools/faces.py).
+- A verb asks `answers` and prints: a module of ``cli`` imports at most `MOST_NAMES` names of the packages `COUNTED_IN`.
+
+A broken rule of `HELD` ends the program with 1.
 """
 
 from __future__ import annotations
@@ -15,45 +23,89 @@ import sys
 import tokenize
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
+
+from faces import is_current, names_of
+
 PACKAGE = Path(__file__).parents[1] / "src" / "lastbranch"
+_NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
+CLASS_LIMIT, FUNCTION_LIMIT, PARAMETER_LIMIT = 300, 60, 8
+
 COUNTED_IN = ("analysis", "bind", "formats", "model", "symbols")
 MOST_NAMES = 8
-FORMAT_VERBS = ("dump.py", "verify.py")
+FORMAT_VERBS = ("dump", "verify")
 """They print a format as it is."""
-_NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
+HELD = ("circles", "faces", "verbs")
+"""Rules that the package keeps; the others are on the way."""
 
 
-def name_of(path: Path, root: Path) -> str:
-    """The dotted name of the module at ``path`` of the package ``root``."""
-    return ".".join(path.relative_to(root.parent).with_suffix("").parts).removesuffix(".__init__")
+@dataclass
+class Module:
+    """One module of the package, by its dotted name."""
+
+    name: str
+    path: Path
+
+    @cached_property
+    def tree(self) -> ast.Module:
+        return ast.parse(self.path.read_text())
+
+    @property
+    def is_package(self) -> bool:
+        return self.path.name == "__init__.py"
+
+    @property
+    def package(self) -> str:
+        return self.name if self.is_package else self.name.rpartition(".")[0]
+
+    @cached_property
+    def face(self) -> dict[str, str]:
+        """Name -> the module that has it, of a face; empty for other modules."""
+        found = names_of(self.path) if self.is_package else None
+        return {name: self.absolute(module, 1) for name, (module, _) in (found or {}).items()}
+
+    def absolute(self, module: str | None, level: int) -> str:
+        """The dotted name of what ``from`` ``level`` dots and ``module`` names here."""
+        up = len(module or "") - len((module or "").lstrip("."))
+        if up:
+            module, level = (module or "")[up:], up
+        above = self.package.split(".")[: len(self.package.split(".")) - level + 1] if level else []
+        return ".".join([*above, *([module] if module else [])])
+
+    def imports(self) -> Iterator[tuple[str, str]]:
+        """(what is imported from, name), as it is written; of ``import a.b`` the name is empty."""
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.ImportFrom):
+                base = self.absolute(node.module, node.level)
+                yield from ((base, alias.name) for alias in node.names)
+            elif isinstance(node, ast.Import):
+                yield from ((alias.name, "") for alias in node.names)
 
 
-def imported_names(path: Path, root: Path) -> Iterator[tuple[str, str]]:
-    """(module, name) of each name that the module at ``path`` imports; an empty name: the module itself."""
-    own = name_of(path, root)
-    package = own if path.name == "__init__.py" else own.rpartition(".")[0]
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.ImportFrom):
-            above = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
-            yield from ((".".join([*above, *([node.module] if node.module else [])]), a.name) for a in node.names)
-        elif isinstance(node, ast.Import):
-            yield from ((alias.name, "") for alias in node.names)
+Modules = dict[str, Module]
 
 
-def imported(path: Path, root: Path, names: set[str]) -> set[str]:
-    """Which modules, of ``names``, the one at ``path`` imports."""
-    found = {f"{base}.{name}" if f"{base}.{name}" in names else base for base, name in imported_names(path, root)}
-    return found & names - {name_of(path, root)}
+def modules_in(root: Path) -> Modules:
+    found = {}
+    for path in sorted(root.rglob("*.py")):
+        name = ".".join(path.relative_to(root.parent).with_suffix("").parts).removesuffix(".__init__")
+        found[name] = Module(name, path)
+    return found
 
 
-def names_from_below(path: Path, root: Path) -> int:
-    """How many names a module of ``cli`` imports of the packages `COUNTED_IN`."""
-    below = tuple(f"{root.name}.{package}" for package in COUNTED_IN)
-    return len(
-        {name for base, name in imported_names(path, root) if f"{base}.".startswith(tuple(f"{b}." for b in below))}
-    )
+def imported(module: Module, modules: Modules) -> set[str]:
+    """Which modules ``module`` imports: of a name that a face has, the module that it comes from."""
+    found = set()
+    for base, name in module.imports():
+        if f"{base}.{name}" in modules:
+            found.add(f"{base}.{name}")
+        elif base in modules:
+            found.add(modules[base].face.get(name, base))
+    return found & set(modules) - {module.name}
 
 
 def code_lines(path: Path) -> int:
@@ -73,22 +125,150 @@ def code_lines(path: Path) -> int:
     return len(lines - left_out)
 
 
+# -- the rules: each gives its offenders
+
+
+def circles(modules: Modules) -> Iterator[str]:
+    """Modules that import each other, in whatever number of steps."""
+    edges = {name: sorted(imported(module, modules)) for name, module in modules.items()}
+    order: dict[str, int] = {}
+    low: dict[str, int] = {}
+    path: list[str] = []
+    found: list[list[str]] = []
+
+    def visit(name: str) -> None:
+        order[name] = low[name] = len(order)
+        path.append(name)
+        for target in edges[name]:
+            if target not in order:
+                visit(target)
+            if target in path:
+                low[name] = min(low[name], low[target])
+        if low[name] == order[name]:
+            at = path.index(name)
+            found.append(path[at:])
+            del path[at:]
+
+    sys.setrecursionlimit(10_000)
+    for name in modules:
+        if name not in order:
+            visit(name)
+    yield from (" <-> ".join(ring) for ring in found if len(ring) > 1)
+
+
+def classes(modules: Modules) -> Iterator[str]:
+    yield from _long(modules, (ast.ClassDef,), CLASS_LIMIT)
+
+
+def functions(modules: Modules) -> Iterator[str]:
+    yield from _long(modules, (ast.FunctionDef, ast.AsyncFunctionDef), FUNCTION_LIMIT)
+
+
+def _long(modules: Modules, kinds: tuple[type, ...], limit: int) -> Iterator[str]:
+    for module in modules.values():
+        for node in ast.walk(module.tree):
+            if isinstance(node, kinds):
+                lines = (node.end_lineno or node.lineno) - node.lineno + 1
+                if lines > limit:
+                    yield f"{module.name}.{node.name} ({lines} lines)"
+
+
+def parameters(modules: Modules) -> Iterator[str]:
+    for module in modules.values():
+        for node in ast.walk(module.tree):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not _is_command(node):
+                named = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+                count = sum(one.arg not in ("self", "cls") for one in named)
+                if count > PARAMETER_LIMIT:
+                    yield f"{module.name}.{node.name} ({count})"
+
+
+def _is_command(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """Whether click calls it, with a parameter for each option."""
+    return any("command(" in text or "option" in text for text in map(ast.unparse, node.decorator_list))
+
+
+def faces(modules: Modules) -> Iterator[str]:
+    for module in modules.values():
+        if module.face:
+            beside = {path.stem for path in module.path.parent.iterdir()}
+            yield from (f"{module.name}: {name} is the name of a module" for name in sorted(beside & set(module.face)))
+            if not is_current(module.path):
+                yield f"{module.name}: its stub is not what its list says (make docs)"
+        elif module.is_package:
+            handed = {name for base, name in module.imports() if base.startswith(f"{module.name}.")}
+            yield from (f"{module.name} hands on {name}" for name in sorted(handed & set(_public(module))))
+        yield from _past_faces(module, modules)
+
+
+def _past_faces(module: Module, modules: Modules) -> Iterator[str]:
+    for base, name in module.imports():
+        target = f"{base}.{name}" if f"{base}.{name}" in modules else base
+        if target not in modules:
+            continue
+        package = modules[target].package
+        inside = module.name == package or module.name.startswith(f"{package}.")
+        if inside and target == package != module.name and name in modules[package].face:
+            yield f"{module.name} imports {name} from its own face"
+        if not inside and target != package and modules[package].face and package != PACKAGE.name:
+            yield f"{module.name} imports {target} past the face of {package}"
+        for face in modules.values():
+            listed = face.face.get(name) == base and base.startswith(f"{face.name}.") and face.name != PACKAGE.name
+            if listed and not module.name.startswith(f"{face.name}.") and package != face.name:
+                yield f"{module.name} imports {name} past the face of {face.name}"
+
+
+def _public(module: Module) -> list[str]:
+    for node in module.tree.body:
+        if (
+            isinstance(node, ast.Assign)
+            and ast.unparse(node.targets[0]) == "__all__"
+            and isinstance(node.value, ast.List)
+        ):
+            return [str(ast.literal_eval(one)) for one in node.value.elts]
+    return []
+
+
+def verbs(modules: Modules) -> Iterator[str]:
+    for module in modules.values():
+        verb = module.name.removeprefix(f"{PACKAGE.name}.cli.")
+        number = names_from_below(module)
+        if verb != module.name and verb not in FORMAT_VERBS and number > MOST_NAMES:
+            yield f"{verb} imports {number} names of {', '.join(COUNTED_IN)}"
+
+
+def names_from_below(module: Module) -> int:
+    """How many names a module imports of the packages `COUNTED_IN`."""
+    below = tuple(f"{PACKAGE.name}.{package}." for package in COUNTED_IN)
+    return len({name for base, name in module.imports() if f"{base}.".startswith(below)})
+
+
+RULES = {"circles": circles, "classes": classes, "functions": functions, "parameters": parameters,
+         "faces": faces, "verbs": verbs}  # fmt: skip
+
+
 def main(root: Path = PACKAGE) -> int:
-    modules = {name_of(path, root): path for path in sorted(root.rglob("*.py"))}
-    importers = Counter(name for path in modules.values() for name in imported(path, root, set(modules)))
-    single = [n for n, path in modules.items() if importers[n] == 1 and path.name != "__init__.py"]
-    lengths = sorted(len(path.read_text().splitlines()) for path in modules.values())
-    middle, most = lengths[len(lengths) // 2], lengths[int(len(lengths) * 0.9)]
-    print(f"{len(modules)} modules, lines: median {middle}, p90 {most}, longest {lengths[-1]}")
+    modules = modules_in(root)
+    importers = Counter(name for module in modules.values() for name in imported(module, modules))
+    single = [name for name, module in modules.items() if importers[name] == 1 and not module.is_package]
+    lengths = sorted(len(module.path.read_text().splitlines()) for module in modules.values())
+    middle, long = lengths[len(lengths) // 2], lengths[int(len(lengths) * 0.9)]
+    print(f"{len(modules)} modules, lines: median {middle}, p90 {long}, longest {lengths[-1]}")
     print(f"{len(single)} modules have a single importer: {', '.join(single)}")
-    print(f"{sum(map(code_lines, modules.values()))} lines of code")
-    verbs = [path for path in modules.values() if path.parent == root / "cli" and path.name not in FORMAT_VERBS]
-    numbers = sorted(((names_from_below(path, root), path.name) for path in verbs), reverse=True)
-    if numbers:
-        print(f"verbs import at most {numbers[0][0]} names of {', '.join(COUNTED_IN)} (cli/{numbers[0][1]})")
-    over = [f"cli/{name} imports {number}, more than {MOST_NAMES}" for number, name in numbers if number > MOST_NAMES]
-    print("".join(f"error: {one}\n" for one in over), end="", file=sys.stderr)
-    return 1 if over else 0
+    print(f"{sum(code_lines(module.path) for module in modules.values())} lines of code")
+    of_verbs = {name: names_from_below(module) for name, module in modules.items() if ".cli." in name}
+    if of_verbs:
+        most = max(of_verbs, key=lambda name: (name.rpartition(".")[2] not in FORMAT_VERBS, of_verbs[name]))
+        print(f"verbs import at most {of_verbs[most]} names of {', '.join(COUNTED_IN)} ({most})")
+    broken = []
+    for name, rule in RULES.items():
+        found = sorted(rule(modules))
+        print(f"{name}: {len(found)}{': ' if found else ''}{'; '.join(found)}")
+        if found and name in HELD:
+            broken.append(name)
+    if broken:
+        print(f"broken rules of the house: {', '.join(broken)}")
+    return 1 if broken else 0
 
 
 if __name__ == "__main__":

@@ -103,7 +103,7 @@ def _functions() -> Iterator[str]:
     yield from _table("function", "portable", "on Windows", "test")
     for name in etw.__all__:
         module = getattr(getattr(etw, name), "__module__", "").rpartition(".")[2]
-        if module not in _TESTS or inspect.isclass(getattr(etw, name)):
+        if module not in _TESTS or inspect.isclass(getattr(etw, name)) or name.islower():  # ours, not the vendor's
             continue
         theirs = FUNCTIONS.get(name) or FUNCTIONS.get(f"{name}W") or FUNCTIONS[_WINDOWS_NAMES[name]]
         since = f"yes, since {theirs.since}" if theirs.since else "yes"

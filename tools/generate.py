@@ -27,7 +27,7 @@ from lastbranch.answers.columns import To
 from lastbranch.cli import VERBS, cli
 from lastbranch.fleet import schema as store
 from lastbranch.formats.etl import kernel_names
-from lastbranch.formats.etl.kernel import LAYOUTS
+from lastbranch.formats.etl.kernel.layouts import LAYOUTS
 from lastbranch.model import COLUMNS
 from lastbranch.sql import TABLES
 from tbrw_headers import exports, samprec_shared_h, tbrw_h, tbrw_types_h

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from faces import ROOT, imports_of
 from lastbranch.formats.tb5.layout import POINTERS, STRUCTS
 from lastbranch.tbrw.calls import FUNCTIONS
 from lastbranch.tbrw.structures import ENUMERATIONS, NUMBERS, PAIRS, RECORDS, TYPES, Record
@@ -24,19 +25,8 @@ from os import PathLike
 from typing import Any, Generic, TypeAlias, TypeVar, overload
 
 {imports}
-from .binding import BindSummary as BindSummary
-from .binding import bind_stream as bind_stream
-from .binding import sample_streams as sample_streams
-from .binding import unbind_stream as unbind_stream
-from .files import SectionReader as SectionReader
-from .files import SectionWriter as SectionWriter
-from .files import Stream as Stream
-from .files import Tb5 as Tb5
-from .files import open_file as open_file
 from .handle import Handle
 from .rules import FileMode
-from .status import Status as Status
-from .status import TbrwError as TbrwError
 from .structures import TBRW_STRING_OR_ID as TBRW_STRING_OR_ID
 from .structures import ComputedType, Record
 
@@ -68,7 +58,7 @@ def stub() -> str:
     numbers = {type(value).__name__ for value in NUMBERS.values()} | {k.__name__ for k in ENUMERATIONS.values()}
     constants = sorted(numbers - {*_OWN, "ComputedType", "FileMode", "Status", "int"})
     lines = ["from ..formats.tb5.layout import (", *(f"    {n}," for n in constants), ")"]
-    imports = "\n".join([*lines, *(f"from ..formats.tb5.layout import {n} as {n}" for n in _OWN)])
+    imports = "\n".join([*lines, *imports_of(ROOT / "tbrw" / "__init__.py")])
     parts = [_HEAD.format(imports=imports)]
     for name, pair in PAIRS.items():
         parts.append(

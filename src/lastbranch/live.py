@@ -25,9 +25,7 @@ if TYPE_CHECKING:
     import subprocess
     from io import BufferedReader
 
-    from .analysis import BranchTable
-    from .analysis.function.annotation import Annotation
-    from .analysis.naming import Namer, Place
+    from .analysis import Annotation, BranchTable, Namer, Place
     from .analysis.running.snapshot import Snapshot
     from .capture import Options, ProcessGroup, Summary
     from .model import OpenFile, Profile
@@ -92,7 +90,7 @@ class LiveRecorder(Closing):
         self, target: Sequence[str] | int | ProcessGroup | None, options: Options, *, engine: str = "auto",
         command_line: Sequence[str] = (), output: str = os.devnull,
     ) -> None:  # fmt: skip
-        from .capture.traceable import CollectorError, check_target
+        from .capture import CollectorError, check_target
 
         try:
             check_target(target)
@@ -165,9 +163,7 @@ class LiveRecorder(Closing):
 
     def describe(self, profile: Profile) -> None:
         """Note in the profile how it was recorded."""
-        from .capture.hardware import HardwareSummary, describe_hardware
-        from .capture.options import Summary
-        from .capture.recording import describe
+        from .capture import HardwareSummary, Summary, describe, describe_hardware
 
         if self.state.summary is None:
             describe_hardware(profile, HardwareSummary(notes=self.state.notes))
@@ -221,7 +217,7 @@ def _be_recorder(
 
 
 def _software(done: Any) -> Summary | None:
-    from .capture.options import Summary
+    from .capture import Summary
 
     return done if isinstance(done, Summary) else None
 
@@ -449,7 +445,7 @@ class LiveCapture(Closing):
 
     def _changed(self) -> None:
         """The tables are other ones: bind anew."""
-        from .analysis.naming import Namer
+        from .analysis import Namer
         from .analysis.running.counts import RunningCounts
         from .bind import bind
         from .opening import attach_binaries, recorded_here
@@ -490,8 +486,8 @@ class LiveCapture(Closing):
 
         Raises `CollectorError` if writing is impossible.
         """
-        from .capture.recording import save
-        from .model.atomic_output import PartFile
+        from .capture import save
+        from .model import PartFile
 
         assert self._growing is not None
         whole = self._first == self._growing.start

@@ -13,11 +13,11 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 from warnings import warn
 
 from .errors import SelectionError, UnavailableError
-from .lbr.filters import PERF_SELECT, perf_select
+from .lbr import PERF_SELECT, perf_select
 
 if TYPE_CHECKING:
     from .capture import HardwareSummary, Options, ProcessGroup, Request, Summary, Targets
-    from .etw.hardware_recording import SessionSummary
+    from .etw import SessionSummary
     from .model import Profile
 
     Recordable = Sequence[str] | int | ProcessGroup | None
@@ -91,7 +91,7 @@ def record_file(
     Raises `SelectionError` for options that contradict themselves or the engine, `CollectorError` where recording is
     refused or fails, `RunError` where the command cannot be executed.
     """
-    from .capture.traceable import CollectorError, check_output
+    from .capture import CollectorError, check_output
 
     recorder = RECORDERS.get(sys.platform)
     if recorder is None:
@@ -138,7 +138,7 @@ def group_called(kind: str, name: str) -> ProcessGroup:
     Raises `CollectorError` if there is none of this name (with similar names in the message), or if it has no
     processes."""
     from . import capture
-    from .capture.traceable import CollectorError, check_linux
+    from .capture import CollectorError, check_linux
 
     try:
         check_linux()
@@ -150,8 +150,7 @@ def group_called(kind: str, name: str) -> ProcessGroup:
 
 def named_processes(pids: Sequence[int]) -> ProcessGroup:
     """The processes ``pids``. Raises `CollectorError` where one of them does not exist."""
-    from .capture import NamedProcesses
-    from .capture.traceable import CollectorError, check_target
+    from .capture import CollectorError, NamedProcesses, check_target
 
     try:
         for pid in pids:
@@ -178,7 +177,7 @@ def _by_engine(
     by_hardware: Callable[[], HardwareSummary], by_software: Callable[[], Summary],
 ) -> Summary | HardwareSummary:  # fmt: skip
     """Record by the requested engine, else by the better available engine."""
-    from .capture.traceable import check_target
+    from .capture import check_target
 
     check_target(target)
     if options.call_graph == "dwarf" and engine != "software":
@@ -244,8 +243,8 @@ def _by_software(
 
     if not output.endswith(".etl"):
         return record_file(traced, options, output, command_line, warn, progress, growing)
+    from .etw import EtwError
     from .etw.portable.software_recording import record_session
-    from .etw.status import EtwError
 
     try:
         done, state = record_session(traced, options, output, command_line, warn, progress)
@@ -261,7 +260,7 @@ def _traced(
 ) -> Sequence[str] | int | Targets:
     """The targets of the software engine. Says which processes a group has, and which processes a group never has."""
     from .capture import EveryProcess, ProcessGroup, Targets, Without
-    from .model.safe_text import counted
+    from .model import counted
 
     if target is not None and not isinstance(target, ProcessGroup):
         return target
@@ -294,10 +293,7 @@ def record_growing(
     ``stop`` returns true, the recording ends, and the program runs on. Messages of other processes go through the same
     functions. On Linux only.
     """
-    from .capture.hardware import collect_hardware
-    from .capture.overflow import loss_of
-    from .capture.recording import collect
-    from .capture.traceable import CollectorError
+    from .capture import CollectorError, collect, collect_hardware, loss_of
     from .formats.perfdata.record_file import RecordFile
 
     def by_hardware() -> HardwareSummary:
@@ -333,7 +329,7 @@ def record_growing(
 
 def _on_windows(wanted: Wanted) -> SessionSummary:
     from .capture import CollectorError, ProcessGroup
-    from .etw.hardware_recording import record_session
+    from .etw import record_session
 
     if isinstance(wanted.target, int):
         raise CollectorError(

@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lastbranch.binaries import Code, Segment, SegmentFlags
+from lastbranch.binaries.image import Code, Segment, SegmentFlags
 from lastbranch.model import BytesSource
 
 DATA = bytes(range(256)) * 40

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from lastbranch.binaries import DebugLink, Section, Segment, SegmentFlags, elf, read_image
+from lastbranch.binaries import elf, read_image
 from lastbranch.binaries.elf import CLASSES, read_elf
+from lastbranch.binaries.image import DebugLink, Section, Segment, SegmentFlags
 from lastbranch.errors import FormatError
 from lastbranch.model import BytesSource
 from lastbranch.opening import binaries as opened_binaries

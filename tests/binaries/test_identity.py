@@ -6,7 +6,8 @@ import sys
 import pytest
 
 import lastbranch.binaries
-from lastbranch.binaries import Image, Section, Segment, SegmentFlags, read_image, same_build_id
+from lastbranch.binaries import read_image
+from lastbranch.binaries.image import Image, Section, Segment, SegmentFlags, same_build_id
 from lastbranch.errors import FormatError
 from lastbranch.model import BytesSource
 from made_binaries import make_pe, typical

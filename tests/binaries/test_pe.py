@@ -9,7 +9,8 @@ from uuid import UUID
 
 import pytest
 
-from lastbranch.binaries import Section, Segment, SegmentFlags, read_image
+from lastbranch.binaries import read_image
+from lastbranch.binaries.image import Section, Segment, SegmentFlags
 from lastbranch.binaries.pe import DOS_HEADER, FILE_HEADER, OPTIONAL_HEADERS, SECTION_HEADER, read_pe
 from lastbranch.errors import FormatError
 from lastbranch.model import BytesSource

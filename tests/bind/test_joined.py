@@ -22,8 +22,8 @@ from lastbranch.analysis.counting.over_time import over_time, samples_over_time
 from lastbranch.bind import JoinedProfile
 from lastbranch.bind.joined import Member
 from lastbranch.errors import FormatError, SelectionError
-from lastbranch.export import ExportOptions
 from lastbranch.export import counts as counts_text
+from lastbranch.export.interface import ExportOptions
 from lastbranch.model import Array, Clock, Profile, SampleFilter
 from perfdata_writer import Builder
 

@@ -90,7 +90,10 @@ def test_names_that_are_kept_need_no_program(words: str, capture: Path, tmp_path
 
 def test_a_recording_starts_without_numpy() -> None:
     """What it needs before the program runs: NumPy alone takes as long as all of the rest."""
-    code = "import sys, lastbranch.capture.recording, lastbranch.capture.software; print(*sys.modules)"
+    code = (
+        "import sys, lastbranch.capture.recording; from lastbranch.capture.software import record_software; "
+        "print(*sys.modules)"
+    )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert "lastbranch.capture.software.collector" in found
     assert not {"numpy", "tempfile", "capstone", "platform", "lastbranch.model.tables"}.intersection(found)

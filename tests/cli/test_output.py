@@ -22,7 +22,7 @@ from lastbranch import demo
 from lastbranch import open as open_profile
 from lastbranch.capture import CollectorError, recording
 from lastbranch.export.folder import INDEX, writing_folder
-from lastbranch.formats.tb5 import Tb5Writer
+from lastbranch.formats.tb5.writer import Tb5Writer
 from lastbranch.model.atomic_output import OutputError, PartFile, PartFolder, writing_file
 
 CAPTURE = Path(demo.capture())

@@ -22,7 +22,7 @@ from lastbranch.etw.flags import MergeFlag
 from lastbranch.etw.merging import CreateMergedTraceFile, Merged, create_merged_trace_file
 from lastbranch.etw.status import EtwError
 from lastbranch.formats.etl import Decoder, Event, LogHeader, TraceLog, TraceWriter, kernel_event
-from lastbranch.formats.etl.payload import describe
+from lastbranch.formats.etl.payload.tracelogging import describe
 from lastbranch.formats.etl.profile.supplement_events import EVENTS, module_fields, supplement_event
 from lastbranch.model import BytesSource, Module
 from lastbranch.opening import FileSource, open_profile

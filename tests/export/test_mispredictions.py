@@ -16,7 +16,8 @@ from export_tools import ran, tool
 from lastbranch.analysis import Estimate
 from lastbranch.analysis.executions.estimate import Factors, Places
 from lastbranch.errors import UnavailableError
-from lastbranch.export import ExportOptions, mispredictions
+from lastbranch.export import mispredictions
+from lastbranch.export.interface import ExportOptions
 from lastbranch.opening import open_profile
 from perfdata_writer import Builder
 

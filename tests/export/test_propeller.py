@@ -15,8 +15,9 @@ import pytest
 from captures import Data
 from export_tools import made_up_stacks, ran, tool
 from lastbranch.analysis.layout.block_counts import block_counts
-from lastbranch.binaries import Code, read_image
+from lastbranch.binaries import read_image
 from lastbranch.binaries.block_map import read_block_map
+from lastbranch.binaries.image import Code
 from lastbranch.opening import FileSource
 
 SOURCE = r"""

@@ -23,12 +23,14 @@ from lastbranch.bind import Binder, SpaceIndex
 from lastbranch.bind import replay as space
 from lastbranch.errors import FormatError
 from lastbranch.formats.etl import TraceLog, read_etl
-from lastbranch.formats.perfdata import read_perfdata
-from lastbranch.formats.perfscript import read_perfscript
-from lastbranch.formats.tb5 import Scope, Table, Tb5File, Tb5Writer, read_tb5
-from lastbranch.formats.tb5.layout import Section, empty_records
+from lastbranch.formats.perfdata.reader import read_perfdata
+from lastbranch.formats.perfscript.reader import read_perfscript
+from lastbranch.formats.tb5.layout import Scope, Section, Table, empty_records
 from lastbranch.formats.tb5.model_section import pack, unpack
+from lastbranch.formats.tb5.profile_reader import read_tb5
 from lastbranch.formats.tb5.profile_writer import write_machine
+from lastbranch.formats.tb5.reader import Tb5File
+from lastbranch.formats.tb5.writer import Tb5Writer
 from lastbranch.model import (
     BytesSource,
     Change,

@@ -16,8 +16,11 @@ from captures import Data
 from command_line import Ran
 from lastbranch.bind import bind
 from lastbranch.errors import FormatError, LastbranchError
-from lastbranch.formats.tb5 import NEVER, STRUCTS, Scope, Table, Tb5File, Tb5Writer, compact, verify, write_profile
-from lastbranch.formats.tb5.layout import ModuleFlag
+from lastbranch.formats.tb5.layout import NEVER, STRUCTS, ModuleFlag, Scope, Table
+from lastbranch.formats.tb5.profile_writer import write_profile
+from lastbranch.formats.tb5.reader import Tb5File
+from lastbranch.formats.tb5.verification import verify
+from lastbranch.formats.tb5.writer import Tb5Writer, compact
 from lastbranch.opening import open_profile, open_source
 from lastbranch.tbrw.binding import Pairs, bind_stream, sample_streams, unbind_stream
 from tb5_profiles import KERNEL, write

@@ -12,7 +12,7 @@ import pytest
 import tbrw_recipe as recipe
 from lastbranch.tbrw import open_file
 from lastbranch.tbrw.c.build import build, missing
-from lastbranch.tbrw.listing import lines
+from lastbranch.tbrw.listing import list_lines
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples" / "TBRW"
@@ -44,7 +44,7 @@ def run(*words: str | Path, folder: Path | None = None) -> subprocess.CompletedP
 
 def listed(path: Path) -> list[str]:
     with open_file(path) as file:
-        return list(lines(file))
+        return list(list_lines(file))
 
 
 def test_the_package_has_the_files_of_the_guide(package: Path) -> None:

@@ -23,8 +23,10 @@ from fuzz_tb5 import mend
 from lastbranch import demo, tbrw
 from lastbranch import open as open_profile
 from lastbranch.cli import run as run_program
-from lastbranch.formats.tb5 import Scope, Table, Tb5File, Tb5Writer, write_profile
-from lastbranch.formats.tb5.layout import STRINGS
+from lastbranch.formats.tb5.layout import STRINGS, Scope, Table
+from lastbranch.formats.tb5.profile_writer import write_profile
+from lastbranch.formats.tb5.reader import Tb5File
+from lastbranch.formats.tb5.writer import Tb5Writer
 from lastbranch.opening import FileSource
 
 PROGRAMS = ("print_tb5", "tbrw_reader", "tbrw_writer")

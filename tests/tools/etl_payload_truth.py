@@ -12,11 +12,8 @@ from pathlib import Path
 import pytest
 
 from lastbranch.formats.etl import Decoder, Event, decompress
-from lastbranch.formats.etl.kernel import hook_provider, kernel_key
-from lastbranch.formats.etl.payload import (
-    FileTime,
-    Named,
-)
+from lastbranch.formats.etl.kernel.hooks import hook_provider, kernel_key
+from lastbranch.formats.etl.payload.types import FileTime, Named
 
 
 def walk(data):

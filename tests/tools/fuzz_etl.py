@@ -28,11 +28,12 @@ import numpy as np
 import etl_builder as build
 from command_line import time_limit
 from etl_compressors import COMPRESSORS
-from lastbranch.analysis.checks import check_profile
 from lastbranch.analysis.checks.etl import check_log
+from lastbranch.analysis.checks.profile import check_profile
 from lastbranch.bind import bind
 from lastbranch.errors import LastbranchError
-from lastbranch.export import ExportOptions, exporter
+from lastbranch.export import exporter
+from lastbranch.export.interface import ExportOptions
 from lastbranch.formats.dump import JSON, TEXT, Wanted
 from lastbranch.formats.etl import (
     LZNT1,

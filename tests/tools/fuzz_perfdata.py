@@ -26,8 +26,9 @@ import perfdata_writer as pw
 from lastbranch.analysis import weights
 from lastbranch.bind import bind
 from lastbranch.errors import LastbranchError
-from lastbranch.export import ExportOptions, exporter
-from lastbranch.formats.perfdata import read_perfdata
+from lastbranch.export import exporter
+from lastbranch.export.interface import ExportOptions
+from lastbranch.formats.perfdata.reader import read_perfdata
 from lastbranch.model import REQUIRED, BytesSource, Profile, SampleBatch, SampleStream, column
 from perfdata_writer import Builder, Capture
 

@@ -23,8 +23,9 @@ from _pytest.outcomes import Skipped
 
 from command_line import time_limit
 from hostile_server import ANSWERS, Talk, hostile_server
-from lastbranch.binaries import SegmentFlags, read_image
+from lastbranch.binaries import read_image
 from lastbranch.binaries.call_frames import CallFrames, Fde, frame_sections
+from lastbranch.binaries.image import SegmentFlags
 from lastbranch.binaries.pdb import pdb_identity
 from lastbranch.errors import LastbranchError
 from lastbranch.model import BytesSource, Profile

@@ -20,8 +20,11 @@ import numpy as np
 
 from command_line import run_cli, time_limit
 from lastbranch.errors import LastbranchError
-from lastbranch.formats.tb5 import Tb5File, Tb5Writer, compact, verify, write_profile
 from lastbranch.formats.tb5.commits import block_check
+from lastbranch.formats.tb5.profile_writer import write_profile
+from lastbranch.formats.tb5.reader import Tb5File
+from lastbranch.formats.tb5.verification import verify
+from lastbranch.formats.tb5.writer import Tb5Writer, compact
 from lastbranch.opening import open_profile, open_source
 from lastbranch.tbrw.binding import bind_stream
 
@@ -30,7 +33,8 @@ def originals(folder: Path) -> list[bytes]:
     """A file with branch stacks, bound; one with call chains and raw data; one of the guide's sections alone."""
     from lastbranch.bind import bind
     from lastbranch.demo import capture
-    from lastbranch.formats.tb5 import NEVER, ProfileWriter
+    from lastbranch.formats.tb5.layout import NEVER
+    from lastbranch.formats.tb5.profile_writer import ProfileWriter
     from lastbranch.model import COLUMNS, Event, Machine, Profile
     from tb5_profiles import KERNEL, every_column, write
 

@@ -25,9 +25,10 @@ import etl_builder as eb
 import perfdata_writer as pw
 from lastbranch.demo import capture
 from lastbranch.formats.etl import compress
-from lastbranch.formats.tb5 import Entry, Scope, Table, Tb5File, write_profile
 from lastbranch.formats.tb5.commits import encode_directory, encode_slot
-from lastbranch.formats.tb5.layout import DIRECTORY_ENTRY, SLOT_OFFSETS
+from lastbranch.formats.tb5.layout import DIRECTORY_ENTRY, SLOT_OFFSETS, Entry, Scope, Table
+from lastbranch.formats.tb5.profile_writer import write_profile
+from lastbranch.formats.tb5.reader import Tb5File
 from lastbranch.opening import open_profile, open_source
 from perfdata_writer import Builder
 

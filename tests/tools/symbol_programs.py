@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from lastbranch.binaries import SegmentFlags, read_image
+from lastbranch.binaries import read_image
+from lastbranch.binaries.image import SegmentFlags
 from lastbranch.model import BytesSource
 from lastbranch.symbols.backends import plt
 from lastbranch.symbols.backends.dwarf import reader as dwarf_reader

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from lastbranch.formats.tb5 import STRUCTS, Scope, Table, Tb5Writer
-from lastbranch.formats.tb5.layout import empty_records
+from lastbranch.formats.tb5.layout import STRUCTS, Scope, Table, empty_records
+from lastbranch.formats.tb5.writer import Tb5Writer
 from lastbranch.model import COLUMNS, SampleBatch
 
 KERNEL = 0xFFFF_8000_0000_0000

@@ -11,10 +11,10 @@ from ..errors import Damage
 from ..lbr import describe_perf, recorded_classes
 from ..model import Change, Event, Machine, Module, Profile, SampleStream
 
-__all__ = ["summary"]
+__all__ = ["summarize"]
 
 
-def summary(profile: Profile) -> dict[str, Any]:
+def summarize(profile: Profile) -> dict[str, Any]:
     """``profile`` as dicts, lists, text and integers, ready for JSON; ``None`` (and 0 of a size) means not known.
 
     The keys are in `docs/reference/info.md`. Bytes are hexadecimal text, times nanoseconds.

@@ -19,8 +19,7 @@ from .names import Names
 from .table import Known, Ratio, Table, make_table
 
 if TYPE_CHECKING:
-    from ..analysis.counting.count_tables import SiteTable
-    from ..analysis.naming import Namer
+    from ..analysis import Namer, SiteTable
 
 __all__ = ["BRANCHES", "ENOUGH", "SITES", "BranchRows", "branch_table", "hottest_branches", "noise_of_rows"]
 

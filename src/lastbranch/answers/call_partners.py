@@ -7,15 +7,14 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from ..analysis.naming import Place
-from ..analysis.stacks.callgraph import CallTable, callees, callers
+from ..analysis import CallTable, Place, callees, callers
 from ..model import Array, Profile, SampleFilter
 from .columns import GUESS, Column, TableKind
 from .names import FUNCTION, LINKAGE_NAME, MODULE, Names, module_of
 from .table import Known, Ratio, Table, make_table
 
 if TYPE_CHECKING:
-    from ..analysis.naming import Label
+    from ..analysis import Label
 
 __all__ = ["CALLEES", "CALLERS", "call_partners"]
 

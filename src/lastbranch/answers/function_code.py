@@ -15,10 +15,8 @@ from .names import Names, module_of
 from .table import Table, table_of_cells
 
 if TYPE_CHECKING:
+    from ..analysis import Annotation, Flow, Label, Namer, Place
     from ..analysis.counting.mispredictions import Mispredictions
-    from ..analysis.function.annotation import Annotation
-    from ..analysis.function.flow import Flow
-    from ..analysis.naming import Label, Namer, Place
     from ..analysis.statistics.distributions import Distribution
     from ..model import Array, Profile, SampleFilter
 
@@ -184,7 +182,7 @@ class FunctionCode:
         return self.found.place.label.shown(self.profile)
 
     def _lines(self, roots: Sequence[str]) -> list[Line | None]:
-        from ..analysis.sources import Sources
+        from ..analysis import Sources
 
         flow, sources = self.flow, Sources(self.profile, roots)
         module = np.full(len(flow), flow.module)
@@ -344,7 +342,7 @@ class FunctionCode:
         return table_of_cells(BLOCKS, self._blocks(), self.estimate)
 
     def _blocks(self) -> Iterator[list[Cell]]:
-        from ..analysis.function.block_graph import block_graph
+        from ..analysis import block_graph
 
         flow, blocks, graph = self.flow, self.flow.blocks, block_graph(self.flow)
         counted = self.found.missing is None
@@ -404,8 +402,8 @@ def count_function(
     source_roots: Sequence[str] | None,
 ) -> FunctionCode:  # fmt: skip
     """Count the function at ``place``; with ``costs`` also what its mispredictions cost, in a pass of its own."""
+    from ..analysis import annotate
     from ..analysis.counting.mispredictions import cost_note, mispredictions
-    from ..analysis.function.annotation import annotate
 
     profile = names.profile
     found = annotate(profile, place, sample_filter=sample_filter, estimate=estimate)

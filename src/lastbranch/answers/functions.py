@@ -24,8 +24,7 @@ from .table import Known, Ratio, Table, make_table, ratio
 from .unsampled_time import UnsampledTime
 
 if TYPE_CHECKING:
-    from ..analysis.naming import Label, Namer, View
-    from ..analysis.sources import Sources
+    from ..analysis import Label, Namer, Sources, View
 
 __all__ = [
     "ENOUGH",
@@ -235,7 +234,7 @@ class NamedSamples:
 
     def table(self, limit: int, source_roots: Sequence[str]) -> Table:
         """The table: the first ``limit`` rows of each event, 0: all."""
-        from ..analysis.sources import Sources
+        from ..analysis import Sources
 
         profile, counted, names = self.names.profile, self.counted, self.names
         rows = FunctionRows.of(profile, counted, self.noise, names.namer).take(first_rows(counted.event, limit))

@@ -12,7 +12,7 @@ from .names import EVENT, FILE, FUNCTION, LINE_NUMBER, LINKAGE_NAME, MODULE
 from .table import Known, Ratio, Table, make_table
 
 if TYPE_CHECKING:
-    from ..analysis.naming import Label
+    from ..analysis import Label
 
 __all__ = ["LIVE_FUNCTIONS", "live_functions"]
 

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from ..analysis import Sources
 from ..analysis.counting.mispredictions import NamedMispredictions, cost_note, mispredictions, named
-from ..analysis.sources import Sources
 from ..model import Array, Profile, SampleFilter
 from .columns import GUESS, Column, TableKind
 from .names import FILE, FUNCTION, LINE, LINE_NUMBER, LINKAGE_NAME, MODULE_OR_UNKNOWN, SOURCE, Names, module_of
 from .table import Known, Ratio, Table, make_table
 
 if TYPE_CHECKING:
-    from ..analysis.naming import Label, View
+    from ..analysis import Label, View
 
 __all__ = ["MISPREDICTIONS", "misprediction_costs"]
 

@@ -12,7 +12,7 @@ from ..errors import SelectionError
 from .columns import Column, To
 
 if TYPE_CHECKING:
-    from ..analysis.naming import Label, Namer, Place
+    from ..analysis import Label, Namer, Place
     from ..model import Profile, SampleFilter
     from ..symbols import Symbolizer, SymbolOptions
 
@@ -30,7 +30,7 @@ class Names:
 
     @cached_property
     def namer(self) -> Namer:
-        from ..analysis.naming import Namer
+        from ..analysis import Namer
         from ..symbols import Symbolizer
 
         return Namer(self.profile, None if self._options is None else Symbolizer(self.profile, self._options))
@@ -156,7 +156,7 @@ class NoSuchFunction(SelectionError):
 
 def find_function(profile: Profile, namer: Namer, wanted: str, sample_filter: SampleFilter | None) -> Place:
     """The one function that ``wanted`` means. Raises `NoSuchFunction` that lists what it could be."""
-    from ..analysis.naming import find_functions
+    from ..analysis import find_functions
     from ..model import ModuleKind, visible
 
     modules = sample_filter.modules if sample_filter else frozenset()

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..analysis import Counted
-from ..analysis.naming import Namer
+from ..analysis import Counted, Namer
 from ..analysis.stacks.functions import NamedCounts, counts_by_function
 from ..model import Array, Profile
 from .columns import GUESS, Column, TableKind
@@ -17,7 +16,7 @@ from .names import FUNCTION, MODULE_OR_UNKNOWN, Names, module_of
 from .table import Ratio, Table, make_table
 
 if TYPE_CHECKING:
-    from ..analysis.naming import Label
+    from ..analysis import Label
 
 __all__ = ["STORED_FUNCTIONS", "stored_functions"]
 

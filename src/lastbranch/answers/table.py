@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..model import Array, visible
-from ..model.tabular import SHOWN, frame_library, html_table, text_table
+from ..model import SHOWN, Array, frame_library, html_table, text_table, visible
 from .columns import Cell, Column, TableKind, To
 
 if TYPE_CHECKING:

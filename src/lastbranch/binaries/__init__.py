@@ -9,12 +9,9 @@ from collections.abc import Callable
 
 from ..errors import FormatError
 from ..model import Source, read_at
-from .image import Code, DebugLink, Image, Section, Segment, SegmentFlags, same_build_id
+from .image import Image
 
-__all__ = [
-    "Code", "DebugLink", "Image", "Section", "Segment", "SegmentFlags", "read_image",
-    "same_build_id",
-]  # fmt: skip
+__all__ = ["read_image"]
 
 
 def _elf(source: Source) -> Image:

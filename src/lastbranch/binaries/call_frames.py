@@ -17,10 +17,11 @@ from enum import IntEnum
 from struct import Struct
 from typing import NamedTuple
 
+from ..binaries import read_image
 from ..errors import FormatError
 from ..model import Source, read_at
-from . import Image, Section, read_image
 from .dwarf import DW_CFA, DW_EH_PE
+from .image import Image, Section
 from .leb128 import sleb, uleb
 
 __all__ = ["CallFrames", "Cie", "Fde", "FrameSection", "Row", "Rule", "RuleKind", "frame_sections", "landing_pads"]

@@ -7,8 +7,7 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 
-from ..model import Module, ModuleKind
-from ..model.user_cache import kept_binary
+from ..model import Module, ModuleKind, kept_binary
 from .files import below, whole_file
 from .kernel_modules import PACKED_SUFFIXES, module_name
 

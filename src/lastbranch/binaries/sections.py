@@ -8,10 +8,11 @@ from typing import Literal
 
 import numpy as np
 
+from ..binaries import read_image
 from ..errors import FormatError
 from ..model import BytesSource, Source
-from . import Image, read_image
 from .files import File, Space
+from .image import Image
 from .kernel_modules import as_loaded
 
 __all__ = ["Binary", "open_binary", "unpack_xz"]

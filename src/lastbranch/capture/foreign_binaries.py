@@ -17,14 +17,13 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from ..errors import LastbranchError
-from ..model import counted
-from ..model.user_cache import BINARIES, default_cache, kept_binary
+from ..model import BINARIES, counted, default_cache, kept_binary
 from .perf_events.syscall import sparing
 from .procfs import mappings, read
 
 if TYPE_CHECKING:
-    from ..binaries import Image
-    from ..symbols.cache import Cache
+    from ..binaries.image import Image
+    from ..symbols import Cache
 
 __all__ = ["ForeignBinaries"]
 
@@ -91,7 +90,7 @@ class ForeignBinaries:
             self._files, self._roots = {}, {}
 
     def _copied(self, found: list[tuple[tuple[str, int, int], int]]) -> tuple[str, ...]:
-        from ..symbols.cache import CacheRefused, open_cache  # loads NumPy
+        from ..symbols import CacheRefused, open_cache  # loads NumPy
 
         try:
             cache = open_cache(default_cache(BINARIES), "binaries of containers")

@@ -21,8 +21,7 @@ from ..formats.perfdata.layout import SAMPLE, SOFTWARE_EVENTS, TYPE
 from ..formats.perfdata.writer import Described, PerfFile, SideRecords, number, record
 from ..formats.registry import format_of
 from ..lbr import PERF_SELECT
-from ..model import Change, Profile
-from ..model.atomic_output import PartFile
+from ..model import Change, PartFile, Profile
 from ..opening import FileSource
 from .foreign_binaries import ForeignBinaries
 from .launch import Interruptions, Launched, held_signals, launch

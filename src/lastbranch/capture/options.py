@@ -9,7 +9,7 @@ from typing import Any
 
 from ..errors import SelectionError
 from ..lbr import PERF_SELECT
-from ..model.safe_text import counted
+from ..model import counted
 from .process_groups import ProcessGroup
 
 __all__ = ["CALL_GRAPHS", "Calls", "DEFAULT_SELECT", "Options", "Summary", "SwitchOutput", "Targets"]

@@ -13,8 +13,7 @@ from contextlib import ExitStack, suppress
 from typing import IO
 
 from ..formats.perfdata.record_file import RecordFile
-from ..model.atomic_output import FULL, OutputError, PartFile, unused_name
-from ..model.safe_text import counted
+from ..model import FULL, OutputError, PartFile, counted, unused_name
 from .traceable import CollectorError
 
 __all__ = ["Overflow", "Say", "copy_whole", "loss_of"]

@@ -21,7 +21,7 @@ from typing import IO, TYPE_CHECKING, NoReturn
 
 from ..errors import LastbranchError
 from ..formats.perfdata.record_file import Sink
-from ..model.atomic_output import FULL, PartFile, PartFolder, keep_old, unused_name
+from ..model import FULL, PartFile, PartFolder, keep_old, unused_name
 from .launch import Repeats, end_with_parent, held_signals, interruptible, received
 from .options import Options, Summary, SwitchOutput, Targets
 from .overflow import Overflow, Say, copy_whole
@@ -227,7 +227,7 @@ def _load(pipe: int, first: list[bytes]) -> None:
     from ..binaries import elf  # noqa: F401  # `read_image` does, for the program's own file
     from ..formats.perfdata import reader  # noqa: F401
     from ..formats.tb5 import profile_writer  # noqa: F401
-    from ..opening import captures  # noqa: F401
+    from ..opening import open_profile  # noqa: F401
 
 
 def _wait(pid: int) -> None:

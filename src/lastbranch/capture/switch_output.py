@@ -17,7 +17,7 @@ from dataclasses import asdict
 
 from ..errors import LastbranchError
 from ..formats.perfdata.record_file import RecordFile
-from ..model.atomic_output import PartFile
+from ..model import PartFile
 from .options import Summary, SwitchOutput
 from .overflow import Overflow, Say
 

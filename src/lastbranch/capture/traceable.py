@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from ..errors import LastbranchError, UnavailableError
-from ..model.atomic_output import PartFile
+from ..model import PartFile
 from .architectures import ARCHITECTURES, HERE
 from .process_groups import ProcessGroup
 from .procfs import read, status_of

@@ -163,7 +163,7 @@ def _crashed(error: BaseException | None) -> int:
 
 
 def _system_error(error: OSError) -> int:
-    from ..model.atomic_output import OutputError
+    from ..model import OutputError
 
     if isinstance(error, OutputError):
         _complain(str(error), None)
@@ -175,13 +175,13 @@ def _system_error(error: OSError) -> int:
 
 
 def _tell_wait(what: str) -> None:
-    from ..model.safe_text import visible
+    from ..model import visible
 
     click.echo(f"note: waiting for {visible(what)}", err=True)
 
 
 def _complain(message: str, hint: str | None) -> None:
-    from ..model.safe_text import visible
+    from ..model import visible
 
     click.echo(f"error: {visible(message)}", err=True)
     if hint:

@@ -10,7 +10,7 @@ from .output import print_json, print_lines, print_table, shorten, table_lines, 
 from .paint import FAINT, can_print, colours, emphasis, heat, painted, terminal
 
 if TYPE_CHECKING:
-    from ..analysis.function.flow import Flow
+    from ..analysis import Flow
     from ..analysis.statistics.distributions import Distribution
     from ..answers.function_code import FunctionCode
 

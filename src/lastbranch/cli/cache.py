@@ -13,7 +13,7 @@ from .options import table_options
 from .output import Cell, print_notes, print_rows
 
 if TYPE_CHECKING:
-    from ..symbols.cache import Cache
+    from ..symbols import Cache
 
 _WHAT: dict[str, Callable[[list[Any]], tuple[str, str]]] = {
     "answer": lambda key: (key[2], key[1]),
@@ -39,9 +39,8 @@ def command(action: str, form: str, limit: int) -> int:
     list shows the files, the most recently used first; size the bytes of each folder; path the folders. clear removes
     all files.
     """
-    from ..model import counted
-    from ..model.user_cache import default_cache
-    from ..symbols.cache import CacheRefused, open_cache
+    from ..model import counted, default_cache
+    from ..symbols import CacheRefused, open_cache
 
     caches: dict[str, Cache] = {}
     for name in _FOLDERS:

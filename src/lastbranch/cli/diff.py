@@ -22,7 +22,7 @@ from .sides import SecondSide, side_options
 from .symbols import symbol_options
 
 if TYPE_CHECKING:
-    from ..analysis.comparison import Thing
+    from ..analysis import Thing
     from ..symbols import SymbolOptions
 
 
@@ -58,8 +58,7 @@ def command(
     --format markdown is a table for a pull request, --format sarif has a result for each significant difference, with
     its source line where that is known.
     """
-    from ..analysis.comparison import compare
-    from ..analysis.naming import Namer
+    from ..analysis import Namer, compare
     from ..answers.names import symbol_notes
     from ..symbols import Symbolizer
 

@@ -17,7 +17,7 @@ from .options import rows_options, stacked
 from .output import EXCEEDED, Cell, print_json, print_lines, print_rows
 
 if TYPE_CHECKING:
-    from ..analysis.comparison import CodeLocation, Difference
+    from ..analysis import CodeLocation, Difference
     from ..model import Profile, SampleFilter
 
 __all__ = ["ENDS", "difference_options", "exceeded", "noise_note", "print_difference", "verdict"]

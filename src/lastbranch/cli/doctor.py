@@ -16,7 +16,7 @@ def command(form: str) -> int:
     It shows commands with their scope (this recording, this shell, until the next boot) and never runs them; replace
     the words in capitals. It needs no privileges.
     """
-    from ..capture.doctor import COLUMNS, examine
+    from ..capture import COLUMNS, examine
 
     rows = [row for finding in examine() for row in finding.rows]
     if form == "table":  # only the first command is on the line of its capability

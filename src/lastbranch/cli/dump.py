@@ -29,7 +29,7 @@ from .options import (
 from .output import key, print_damage, print_notes
 
 if TYPE_CHECKING:
-    from ..etw.streams import Stream
+    from ..etw import Stream
     from ..formats.dump import Cells, Dump, Wanted
     from ..formats.etl import Reading
 
@@ -128,8 +128,7 @@ def consume(source: str, real_time: bool, asked: Asked, log: LogOptions) -> int:
     as dump prints it; see there for the columns. Providers of EventSource, TraceLogging and manifests can be given by
     name.
     """
-    from ..etw.events import dump_session, is_session
-    from ..etw.providers import provider_guid
+    from ..etw import dump_session, is_session, provider_guid
 
     reading = log.reading()
     wanted = asked.wanted(reading, provider_guid)

@@ -9,18 +9,8 @@ from typing import TYPE_CHECKING
 import click
 
 from ..errors import NotRecordedError, UnavailableError
-from ..export import (
-    BY_MODULE,
-    COUNTED,
-    ESTIMATED,
-    EXPORTS,
-    FOLDERS,
-    Exported,
-    ExportOptions,
-    counting_for,
-    export_to,
-    exporter,
-)
+from ..export import BY_MODULE, COUNTED, ESTIMATED, EXPORTS, FOLDERS, counting_for, export_to, exporter
+from ..export.interface import Exported, ExportOptions
 from .options import (
     Capture,
     EstimateChoice,
@@ -180,7 +170,7 @@ def write(
 ) -> Exported:
     """Write ``profile`` as ``output``, or to standard output; and the second file where it has a name."""
     if symbol_order is not None:
-        from ..model.atomic_output import writing_file
+        from ..model import writing_file
 
         with writing_file(symbol_order) as second:
             return write(profile, name, output, replace(options, symbol_order=second))
@@ -224,7 +214,7 @@ def _check(
 
 def _write_tree(tree: SampleTree, output: str, extbinary: bool) -> None:
     from ..export.sampleprof import write_tree
-    from ..model.atomic_output import writing_file
+    from ..model import writing_file
 
     if not tree.functions:
         raise NotRecordedError(f"nothing fits, so {output} was not written")

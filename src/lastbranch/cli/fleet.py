@@ -32,7 +32,7 @@ from .query import print_result
 from .symbols import symbol_options
 
 if TYPE_CHECKING:
-    from ..analysis.comparison import Thing
+    from ..analysis import Thing
     from ..fleet import Certificates, Reading, Selection, Store
     from ..symbols import SymbolOptions
 
@@ -281,7 +281,7 @@ def export(
     Formats that show samples one by one, or call stacks, need the captures: a store has counts alone.
     """
     from ..answers.names import brief
-    from ..export import ExportOptions
+    from ..export.interface import ExportOptions
     from ..fleet import Store
 
     with Store(store).reading(selection) as reading:
@@ -417,8 +417,7 @@ def diff(
     time stands for as many as in `fleet report`, and --weight SERVICE=N for N times that. That changes shares; for the
     test it is still one sample.
     """
-    from ..analysis.comparison import compare_sums
-    from ..analysis.naming import Namer
+    from ..analysis import Namer, compare_sums
     from ..answers.names import symbol_notes
     from ..fleet import Store
     from ..symbols import Symbolizer

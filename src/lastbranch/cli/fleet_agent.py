@@ -17,8 +17,7 @@ from .record import check_trigger, duty_option, event_options
 
 if TYPE_CHECKING:
     from ..capture import Options
-    from ..fleet.agent import Recorder, Service
-    from ..fleet.schedule import Rate
+    from ..fleet import Rate, Recorder, Service
 
 _FROM_FILE = "lastbranch.fleet_agent.services"
 """Where the services of the configuration are, in the context's ``meta``."""
@@ -129,9 +128,8 @@ def command(
     reached; what was counted stays in the spool.
     """
     check_trigger(options)
-    from ..capture import Options
-    from ..capture.traceable import check_linux
-    from ..fleet.schedule import Rate
+    from ..capture import Options, check_linux
+    from ..fleet import Rate
 
     check_linux()
     default = Rate(rate, length)
@@ -160,8 +158,7 @@ def _services(
     from_file: Mapping[str, dict[str, Any]], named: Mapping[str, float | None], within: str, default: Rate, version: str
 ) -> Callable[[], Mapping[str, Service]]:
     """What finds the services to record, by name: those that were named, or else all of a slice."""
-    from ..fleet.agent import Service
-    from ..fleet.schedule import Rate
+    from ..fleet import Rate, Service
 
     known: dict[str, Service] = {}
     for name, one in from_file.items():
@@ -198,8 +195,7 @@ def _name_of(unit: str) -> str:
 
 def _units_in(within: str) -> list[str]:
     """The cgroups of services and scopes in a slice that have processes, but for our own."""
-    from ..capture import unit_called
-    from ..capture.cgroups import CgroupProcesses, hierarchies
+    from ..capture import CgroupProcesses, hierarchies, unit_called
 
     top = unit_called(within).folder
     hierarchy = max(
@@ -223,8 +219,7 @@ def _print_plan(services: Mapping[str, Service], spool: str) -> int:
     import random
     from datetime import UTC, datetime
 
-    from ..fleet.agent import plan
-    from ..fleet.host import Host
+    from ..fleet import Host, plan
 
     rows: list[list[Cell]] = []
     turns = plan(services, spool, Host(), random.Random())
@@ -251,7 +246,7 @@ def _recorder(engine: str, options: Options) -> Recorder:
 
     def record(service: Service, path: str, seconds: float) -> float:
         from ..capture import cgroup_at, unit_called
-        from ..fleet.agent import NotRunningError
+        from ..fleet import NotRunningError
         from ..recorders import record_file
 
         try:
@@ -272,9 +267,8 @@ def _run(
     record: Recorder, services: Callable[[], Mapping[str, Service]], once: bool, engine: str, options: dict[str, Any],
     settings: dict[str, Any],
 ) -> int:  # fmt: skip
-    from ..fleet.agent import Agent, Settings
-    from ..fleet.host import Host
-    from ..model.safe_text import counted
+    from ..fleet import Agent, Host, Settings
+    from ..model import counted
 
     def say(line: str) -> None:
         click.echo(line, err=True)
@@ -297,12 +291,11 @@ def _check_engine(host: Any, engine: str, options: dict[str, Any]) -> None:
 
     def check() -> None:
         if engine == "software":
-            from ..capture.traceable import check_machine
+            from ..capture import check_machine
 
             check_machine()
             return
-        from ..capture import Request, Target
-        from ..capture.hardware import negotiated
+        from ..capture import Request, Target, negotiated
         from ..capture.perf_events.host import read_host
         from ..capture.perf_events.linux_kernel import Kernel
 

@@ -22,10 +22,10 @@ def command(capture: Capture, form: str, limit: int) -> int:
     json is one object (docs: info); csv is the same with one key and value per line. --limit applies to modules and, in
     a table, to kinds of records, the most frequent first.
     """
-    from ..analysis.summary import summary
+    from ..analysis import summarize
 
     profile = capture.open()
-    facts = summary(profile)
+    facts = summarize(profile)
     modules = facts["modules"]
     facts["modules"] = modules[: limit or None]
     if form == "json":

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from ..analysis.counting.count_stacks import EarlyCounts
     from ..answers.estimates import Estimate
-    from ..formats.etl.decode import Reading
+    from ..formats.etl import Reading
     from ..model import Profile, SampleFilter, StackWatcher
 
 __all__ = [

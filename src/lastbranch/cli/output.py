@@ -410,7 +410,7 @@ def _printable(value: Any) -> Any:
 
 def print_notes(notes: Iterable[str], severity: str = "note") -> None:
     """Print sentences on standard error, each once."""
-    from ..model.safe_text import visible
+    from ..model import visible
 
     for note in dict.fromkeys(notes):
         click.echo(f"{severity}: {visible(note)}", err=True)
@@ -418,7 +418,7 @@ def print_notes(notes: Iterable[str], severity: str = "note") -> None:
 
 def print_damage(damage: Sequence[tuple[str, Damage]]) -> int:
     """Print the first damaged places of files (by name) on standard error, and how many more. 1 if any, else 0."""
-    from ..model.safe_text import visible
+    from ..model import visible
 
     for name, one in damage[:_DAMAGE_SHOWN]:
         click.echo(f"warning: {visible(f'{name}: {one}')}", err=True)
@@ -429,7 +429,7 @@ def print_damage(damage: Sequence[tuple[str, Damage]]) -> int:
 
 def print_refused(profile: Profile) -> None:
     """Print which captures could not be opened, and why, on standard error."""
-    from ..model.safe_text import visible
+    from ..model import visible
 
     for name, error in profile.refused:
         text = str(error)

@@ -13,11 +13,10 @@ __all__ = ["command", "main"]
 @click.argument("path", metavar="TB5FILE")
 def command(path: str) -> int:
     """Print what each section of a TB5 file holds. Exit code 1 if it is damaged."""
-    from ..tbrw.files import open_file
-    from ..tbrw.listing import lines
+    from ..tbrw import list_lines, open_file
 
     with open_file(path) as file:
-        for line in lines(file):
+        for line in list_lines(file):
             click.echo(line)
         return print_damage([(path, one) for one in file.damage])
 

@@ -16,8 +16,7 @@ from .options import DEFAULT_FILE, Count, complete_file, grouped, no_progress_op
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-    from ..capture import ProcessGroup, Summary
-    from ..capture.options import SwitchOutput
+    from ..capture import ProcessGroup, Summary, SwitchOutput
     from ..live import LiveViewer
 
 
@@ -260,7 +259,7 @@ def _look_at(output: str, progress: bool, browse: bool) -> None:
 
 
 def _switch(text: str | None, keep: int | None) -> SwitchOutput | None:
-    from ..capture.options import SwitchOutput
+    from ..capture import SwitchOutput
 
     if text is None:
         if keep is not None:

@@ -19,8 +19,7 @@ from .output import print_table
 from .symbols import symbol_options
 
 if TYPE_CHECKING:
-    from ..analysis import Key
-    from ..analysis.naming import View
+    from ..analysis import Key, View
     from ..model import Profile, SampleFilter
     from ..symbols import SymbolOptions
 

@@ -213,7 +213,7 @@ def rescue(name: str, output: str, force: bool) -> int:
     written them. They are kept until they are saved, or a session of that name starts. Windows keeps nothing.
     """
     from ..etw import rescue_session
-    from ..model.safe_text import counted, visible
+    from ..model import counted, visible
 
     check_new(output, force, "--output")
     found = rescue_session(name, output)
@@ -266,8 +266,7 @@ def merge(
     so the log can be read on any machine. A binary is used only if it is the recorded one: same time stamp and size, or
     same build id.
     """
-    from ..etw.flags import MergeFlag
-    from ..etw.merging import create_merged_trace_file
+    from ..etw import MergeFlag, create_merged_trace_file
     from ..model import visible
 
     if len(paths) < 2:

@@ -12,7 +12,7 @@ from .output import Cell, print_rows, terminal_options
 from .symbols import symbol_options
 
 if TYPE_CHECKING:
-    from ..analysis.naming import View
+    from ..analysis import View
     from ..symbols import SymbolOptions
 
 
@@ -43,8 +43,7 @@ def command(
     """
     from itertools import islice
 
-    from ..analysis.naming import Namer
-    from ..analysis.stacks.call_stacks import call_stacks
+    from ..analysis import Namer, call_stacks
     from ..answers.names import symbol_notes
     from ..export.folded import folded_line, folded_stacks, stack_notes
     from ..symbols import Symbolizer

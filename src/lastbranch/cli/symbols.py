@@ -11,7 +11,7 @@ import click
 from .options import complete_folder, grouped
 
 if TYPE_CHECKING:
-    from ..analysis.naming import Place
+    from ..analysis import Place
     from ..answers.names import Names
     from ..model import SampleFilter
     from ..symbols import SymbolOptions
@@ -28,7 +28,7 @@ def _symbols(
     debug_dir: tuple[str, ...], symbol_store: tuple[str, ...], debuginfod: bool, symbol_backend: str,
     no_symbol_cache: bool,
 ) -> SymbolOptions:  # fmt: skip
-    from ..model.user_cache import default_cache
+    from ..model import default_cache
     from ..symbols import SymbolOptions
 
     if debuginfod and no_symbol_cache:

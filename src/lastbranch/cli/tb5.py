@@ -57,7 +57,7 @@ def compact(path: str) -> int:
     Unused parts are removed bind information and what crashed writers left. The new file replaces the old one when
     it is complete.
     """
-    from ..formats import tb5
+    from ..formats.tb5.writer import compact as rewrite
 
-    click.echo(f"{tb5.compact(path)} bytes freed", err=True)
+    click.echo(f"{rewrite(path)} bytes freed", err=True)
     return 0

@@ -20,10 +20,10 @@ def command(source: str, target: str, force: bool) -> int:
     tbrw_writer makes a TB5 file of the two again. Bindings are left out. The files appear when they are complete. Exit
     code 1 if the TB5 file is damaged.
     """
-    from ..tbrw.interchange import save
+    from ..tbrw import save_exchange
 
     try:
-        names, damage = save(source, target, lambda names: check_new(names, force, "OUTPUT_FILE_NAME"))
+        names, damage = save_exchange(source, target, lambda names: check_new(names, force, "OUTPUT_FILE_NAME"))
     except FileExistsError as error:
         raise click.UsageError(f"{error.filename} {error.strerror}") from error
     for name in names:

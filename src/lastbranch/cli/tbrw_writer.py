@@ -18,10 +18,10 @@ def command(source: str, target: str, force: bool) -> int:
 
     All input is checked first, and the TB5 file appears when it is complete.
     """
-    from ..tbrw.interchange import load
+    from ..tbrw import load_exchange
 
     try:
-        load(source, target, lambda name: check_new(name, force, "TB5_FILE_NAME"))
+        load_exchange(source, target, lambda name: check_new(name, force, "TB5_FILE_NAME"))
     except FileExistsError as error:
         raise click.UsageError(f"{error.filename} {error.strerror}") from error
     click.echo(f"written: {target}", err=True)

@@ -19,7 +19,7 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 from textual.widgets import Input, Static
 
-from ..analysis.naming import Label, Place, place_of
+from ..analysis import Label, Place, place_of
 from ..answers.columns import Cell, Spare
 from ..answers.function_code import INSTRUCTIONS, FunctionCode
 from ..answers.table import Table, table_of_cells

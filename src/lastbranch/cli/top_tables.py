@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ..analysis.naming import Label
+    from ..analysis import Label
     from ..analysis.running.snapshot import LiveFunctions, Order, Snapshot
     from ..answers.table import Table
     from ..live import LiveCapture, LiveRecorder, RecorderState, StreamCopy

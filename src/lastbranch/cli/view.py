@@ -131,7 +131,7 @@ def _loaded(capture: Capture, profile: Profile, symbols: SymbolOptions, source_r
 
 
 def _write(capture: Capture, loaded: Loaded, parameters: Parameters, file: HtmlFile) -> None:
-    from ..model.atomic_output import writing_file
+    from ..model import writing_file
     from ..view.single_file import single_file
     from .progress import bar
 

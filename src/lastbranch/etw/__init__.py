@@ -13,160 +13,42 @@ at first use.
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ..lazy import lazy_names
+from ..lazy import lazy_face
 
-if TYPE_CHECKING:
-    from .consumer_api import INVALID_PROCESSTRACE_HANDLE, CloseTrace, Logfile, OpenTrace, ProcessTrace
-    from .control_api import (
-        ControlTrace,
-        EnableTraceEx2,
-        QueryAllTraces,
-        StartTrace,
-        TraceConfigureLastBranchRecord,
-        TraceQueryInformation,
-        TraceSetInformation,
-    )
-    from .event_records import event_of
-    from .events import ConsumedEvent, consume
-    from .flags import (
-        GROUPS,
-        ClientContext,
-        Control,
-        EnableFlag,
-        EnableProvider,
-        Info,
-        LogFileMode,
-        MergeFlag,
-        ProcessTraceMode,
-        V2Option,
-        WnodeFlag,
-    )
-    from .interface import EnableParameters, EventDescriptor, ProfileSource
-    from .merging import CreateMergedTraceFile
-    from .properties import Filter, SessionRequest, SessionState
-    from .provider_api import (
-        EventEnabled,
-        EventProviderEnabled,
-        EventRegister,
-        EventSetInformation,
-        EventUnregister,
-        EventWrite,
-        EventWriteTransfer,
-        TraceEvent,
-    )
-    from .providers import event_id_filter, pid_filter, provider_guid
-    from .session import (
-        Provider,
-        Session,
-        configure_profile_sources,
-        profile_interval,
-        profile_sources,
-        rescue_session,
-        sessions,
-        set_profile_interval,
-    )
-    from .status import EtwError, Status
-    from .structures import guid_of, structure, uuid_of
-
-__all__ = [
-    "ClientContext",
-    "CloseTrace",
-    "ConsumedEvent",
-    "Control",
-    "ControlTrace",
-    "CreateMergedTraceFile",
-    "EnableFlag",
-    "EnableParameters",
-    "EnableProvider",
-    "EnableTraceEx2",
-    "EtwError",
-    "EventDescriptor",
-    "EventEnabled",
-    "EventProviderEnabled",
-    "EventRegister",
-    "EventSetInformation",
-    "EventUnregister",
-    "EventWrite",
-    "EventWriteTransfer",
-    "Filter",
-    "GROUPS",
-    "INVALID_PROCESSTRACE_HANDLE",
-    "Info",
-    "LogFileMode",
-    "Logfile",
-    "MergeFlag",
-    "OpenTrace",
-    "ProcessTrace",
-    "ProcessTraceMode",
-    "ProfileSource",
-    "Provider",
-    "QueryAllTraces",
-    "Session",
-    "SessionRequest",
-    "SessionState",
-    "StartTrace",
-    "Status",
-    "TraceConfigureLastBranchRecord",
-    "TraceEvent",
-    "TraceQueryInformation",
-    "TraceSetInformation",
-    "V2Option",
-    "WnodeFlag",
-    "configure_profile_sources",
-    "consume",
-    "event_id_filter",
-    "event_of",
-    "guid_of",
-    "pid_filter",
-    "profile_interval",
-    "profile_sources",
-    "provider_guid",
-    "rescue_session",
-    "sessions",
-    "set_profile_interval",
-    "structure",
-    "uuid_of",
-]
-
-_declared = lazy_names(
-    __name__,
-    {
-        "consumer_api": "CloseTrace OpenTrace ProcessTrace INVALID_PROCESSTRACE_HANDLE Logfile",
-        "control_api": (
-            "ControlTrace EnableTraceEx2 QueryAllTraces "
-            "StartTrace TraceConfigureLastBranchRecord TraceQueryInformation TraceSetInformation"
-        ),
-        "event_records": "event_of",
-        "events": "ConsumedEvent consume",
-        "flags": (
-            "GROUPS ClientContext Control EnableFlag EnableProvider "
-            "Info LogFileMode MergeFlag ProcessTraceMode V2Option WnodeFlag"
-        ),
-        "interface": "EnableParameters EventDescriptor ProfileSource",
-        "merging": "CreateMergedTraceFile",
-        "properties": "Filter SessionRequest SessionState",
-        "provider_api": (
-            "EventEnabled EventProviderEnabled EventRegister EventSetInformation "
-            "EventUnregister EventWrite EventWriteTransfer TraceEvent"
-        ),
-        "providers": "event_id_filter pid_filter provider_guid",
-        "session": (
-            "Provider Session configure_profile_sources profile_interval profile_sources rescue_session sessions "
-            "set_profile_interval"
-        ),
-        "status": "EtwError Status",
-        "structures": "guid_of structure uuid_of",
-    },
-)
+_named, _, __all__ = lazy_face(__name__, {
+    "consumer_api": "CloseTrace INVALID_PROCESSTRACE_HANDLE Logfile OpenTrace ProcessTrace",
+    "control_api":
+        "ControlTrace EnableTraceEx2 QueryAllTraces StartTrace TraceConfigureLastBranchRecord "
+        "TraceQueryInformation TraceSetInformation",
+    "event_records": "event_of",
+    "events": "ConsumedEvent consume dump_session is_session",
+    "flags":
+        "ClientContext Control EnableFlag EnableProvider GROUPS Info LogFileMode MergeFlag ProcessTraceMode "
+        "V2Option WnodeFlag",
+    "hardware_recording": "SessionSummary record_session",
+    "interface": "EnableParameters EventDescriptor ProfileSource",
+    "merging": "CreateMergedTraceFile create_merged_trace_file",
+    "properties": "Filter SessionRequest SessionState",
+    "provider_api":
+        "EventEnabled EventProviderEnabled EventRegister EventSetInformation EventUnregister EventWrite "
+        "EventWriteTransfer TraceEvent",
+    "providers": "event_id_filter pid_filter provider_guid",
+    "session":
+        "Provider Session configure_profile_sources profile_interval profile_sources rescue_session sessions "
+        "set_profile_interval",
+    "status": "EtwError Status",
+    "streams": "Stream",
+    "structures": "guid_of structure uuid_of",
+})  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
     if name in __all__ or name.islower():  # as the modules are, which `from . import` asks for here
-        return _declared(name)
+        return _named(name)
     constants = import_module(".flags", __name__).constants()
-    return constants[name] if name in constants else _declared(name)
+    return constants[name] if name in constants else _named(name)
 
 
 def __dir__() -> list[str]:

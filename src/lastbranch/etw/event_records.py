@@ -17,9 +17,7 @@ from uuid import UUID
 import numpy as np
 from numpy.typing import NDArray
 
-from ..formats.etl.events.columns import EVENT, FULL, IMAGE_LOAD, MESSAGE_FORM, EventBlock, counters_of
-from ..formats.etl.kernel import GROUPS
-from ..formats.etl.layout import (
+from ..formats.etl import (
     EVENT_FLAG,
     EXTENDED_ITEM,
     EXTENDED_TYPE,
@@ -28,9 +26,12 @@ from ..formats.etl.layout import (
     MESSAGE_FLAG,
     PEBS_INDEX,
     PMC_COUNTERS,
+    Event,
+    EventBlock,
     packed,
 )  # fmt: skip
-from ..formats.etl.single_event import Event
+from ..formats.etl.events.columns import EVENT, FULL, IMAGE_LOAD, MESSAGE_FORM, counters_of
+from ..formats.etl.kernel.hooks import GROUPS
 from .structures import structure
 
 __all__ = ["HeaderFlag", "Structures", "event_of", "event_records", "event_traces"]

@@ -17,15 +17,23 @@ from typing import Any
 from uuid import UUID
 
 from ..formats.dump import Dump, Wanted
-from ..formats.etl import Event, LogHeader
+from ..formats.etl import (
+    AS_IT_SAYS,
+    BUFFER_TYPE,
+    Decoded,
+    Decoder,
+    Event,
+    LogHeader,
+    Reading,
+    describes,
+    dump_live,
+    encode_event,
+    events_of,
+)
 from ..formats.etl.container.buffer_header import BufferHeader
 from ..formats.etl.container.trace_file import aligned, encode_first_buffer
-from ..formats.etl.decode import AS_IT_SAYS, Decoded, Decoder, Reading, describes
-from ..formats.etl.dump import dump_live
-from ..formats.etl.events.columns import CHUNK, events_of
-from ..formats.etl.layout import BUFFER_TYPE
-from ..formats.etl.payload import Described, message_of
-from ..formats.etl.single_event import encode_event
+from ..formats.etl.events.columns import CHUNK
+from ..formats.etl.payload.manifest import Described, message_of
 from ..opening import reading_of
 from .consumer_api import Logfile, close_trace, open_trace, process_trace
 from .event_records import event_of

@@ -11,7 +11,7 @@ from functools import cache
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from ..formats.etl.layout import LogFileMode
+from ..formats.etl import LogFileMode
 from .structures import LAYOUTS, structure
 
 __all__ = [
@@ -221,7 +221,7 @@ _IMAGE_LOAD = {0x140A: 0x030A}
 
 @cache
 def _groups() -> dict[UUID, int]:
-    from ..formats.etl.kernel import GROUPS
+    from ..formats.etl.kernel.hooks import GROUPS
 
     return {UUID(guid): group for group, (guid, _) in GROUPS.items()}
 

@@ -19,12 +19,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
-from ..capture.options import Options
-from ..capture.traceable import CollectorError, check_command, describe_exec
+from ..capture import CollectorError, Options, check_command, describe_exec
 from ..errors import LastbranchError, SelectionError
 from ..lbr import convert
-from ..model import counted
-from ..model.atomic_output import OutputError, PartFolder, keep_old, naming, unused_name
+from ..model import OutputError, PartFolder, counted, keep_old, naming, unused_name
 from .flags import GROUPS, EnableFlag, LogFileMode, MergeFlag
 from .interface import ProfileSource
 from .merging import create_merged_trace_file

@@ -19,14 +19,23 @@ from uuid import UUID
 import numpy as np
 from numpy.typing import NDArray
 
-from ..binaries import Image, read_image
+from ..binaries import read_image
+from ..binaries.image import Image
 from ..errors import Damage, FormatError, LastbranchError, UnavailableError
-from ..formats.etl import Decoder, Event, EventBlock, LogHeader, TraceLog, TraceWriter, convert, kernel_event
-from ..formats.etl.kernel import IMAGE, IMAGE_ID, PROCESS, kernel_key
-from ..formats.etl.layout import LogFileMode
+from ..formats.etl import (
+    Decoder,
+    Event,
+    EventBlock,
+    LogFileMode,
+    LogHeader,
+    TraceLog,
+    TraceWriter,
+    convert,
+    kernel_event,
+)
+from ..formats.etl.kernel.hooks import IMAGE, IMAGE_ID, PROCESS, kernel_key
 from ..formats.etl.profile.supplement_events import PROVIDER, fields_of, segment_fields, supplement_event
-from ..model import Module, ModuleKind, Source, check_replaceable
-from ..model.atomic_output import PartFolder
+from ..model import Module, ModuleKind, PartFolder, Source, check_replaceable
 from ..opening import FileSource, attach_binaries
 from .flags import MergeFlag
 from .kernel_choice import windows

@@ -17,13 +17,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import FormatError
+from ..formats.etl import (
+    AS_IT_SAYS,
+    BUFFER_FLAG,
+    BUFFER_HEADER,
+    BUFFER_HEADER_SIZE,
+    BUFFER_TYPE,
+    MAX_BUFFER,
+    EventBlock,
+    LogHeader,
+    Reading,
+    picked,
+    read_header,
+)
 from ..formats.etl.container.buffers import Buffers, DamageLog
-from ..formats.etl.container.header import LogHeader, read_header
 from ..formats.etl.container.read_windows import PAD, Window
-from ..formats.etl.decode import AS_IT_SAYS, Reading
-from ..formats.etl.events.columns import EventBlock, Rules
+from ..formats.etl.events.columns import Rules
 from ..formats.etl.events.merge import LAST, Held, blocks_of_runs, release
-from ..formats.etl.layout import BUFFER_FLAG, BUFFER_HEADER, BUFFER_HEADER_SIZE, BUFFER_TYPE, MAX_BUFFER, picked
 from ..model import BytesSource
 from ..opening import FileSource
 from .kernel_choice import kernel

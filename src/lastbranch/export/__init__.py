@@ -13,8 +13,7 @@ if TYPE_CHECKING:
     from ..model import Profile
 
 __all__ = [
-    "BY_MODULE", "COUNTED", "ESTIMATED", "EXPORTS", "FOLDERS", "SAMPLES", "ExportOptions", "Exported", "Exporter",
-    "export_to", "exporter",
+    "BY_MODULE", "COUNTED", "ESTIMATED", "EXPORTS", "FOLDERS", "SAMPLES", "export_to", "exporter",
 ]  # fmt: skip
 
 BY_MODULE = (
@@ -86,7 +85,7 @@ def export_to(profile: Profile, name: str, path: str, options: ExportOptions) ->
         from .folder import export_folder
 
         return export_folder(profile, path, import_module(f".{name}", __name__).FORMAT, options)
-    from ..model.atomic_output import writing_file
+    from ..model import writing_file
 
     with writing_file(path) as out:
         return exporter(name)(profile, out, options)

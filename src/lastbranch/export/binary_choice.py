@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 
-from ..binaries import Image
+from ..binaries.image import Image
 from ..binaries.kernel_modules import module_name
 from ..errors import LastbranchError, SelectionError
 from ..model import Module, ModuleKind, Profile, SampleFilter, word

@@ -22,7 +22,7 @@ import numpy as np
 from ..analysis.counting.branch_kinds import CodeOf
 from ..analysis.counting.executed import row_of
 from ..arrays import group
-from ..binaries import Image
+from ..binaries.image import Image
 from ..lbr import KIND
 from ..model import Array
 from ..opening import code_of

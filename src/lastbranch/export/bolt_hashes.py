@@ -17,8 +17,8 @@ import numpy as np
 from xxhash import xxh3_64_intdigest
 
 from ..arrays import Ints
-from ..binaries import Code
 from ..binaries.block_map import BlockMap
+from ..binaries.image import Code
 from ..isa import NOT_A_BRANCH, Decoder
 from ..lbr import KIND
 

@@ -17,10 +17,10 @@ from ..analysis.counting.branch_kinds import CALLS
 from ..analysis.layout.block_counts import block_counts
 from ..analysis.layout.code_blocks import code_blocks
 from ..arrays import distinct
-from ..binaries import Code, Image
 from ..binaries.block_map import BlockMap
 from ..binaries.call_frames import landing_pads
 from ..binaries.files import strings_at
+from ..binaries.image import Code, Image
 from ..binaries.sections import Binary
 from ..errors import UnavailableError
 from ..isa import NOT_A_BRANCH, UNDECODABLE, Decoder

@@ -13,8 +13,7 @@ from typing import IO
 import numpy as np
 from numpy.typing import NDArray
 
-from ..analysis import how_to_record
-from ..analysis.sample_filtering import filtered_batches
+from ..analysis import filtered_batches, how_to_record
 from ..errors import NotRecordedError
 from ..lbr import BRANCH_TYPES, NEW_TYPES, SPEC, branch_type, call_stack_mode, flag
 from ..model import BRANCH, Profile, SampleBatch, counted

@@ -15,8 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from ..analysis.sample_filtering import filtered_batches
-from ..analysis.sample_rows import TYPE_NAMES, BoundRows
+from ..analysis import TYPE_NAMES, BoundRows, filtered_batches
 from ..errors import UnavailableError
 from ..lbr import FLAG_FIELDS, branch_type, flag, flag_known
 from ..model import (
@@ -27,13 +26,14 @@ from ..model import (
     TABLES,
     Column,
     Module,
+    PartFolder,
     Profile,
     SampleBatch,
     Segment,
     column,
+    naming,
     visible,
 )
-from ..model.atomic_output import PartFolder, naming
 from .binary_choice import limited
 from .folder import write_index, writing_folder
 from .interface import Exported, ExportOptions

@@ -13,10 +13,10 @@ from typing import TypeVar
 
 import numpy as np
 
+from ..analysis import filtered_batches
 from ..analysis.counting.branch_kinds import kinds_table
-from ..analysis.sample_filtering import filtered_batches
 from ..arrays import Ints, RowNumbers, distinct, distinct_unordered, interval_of, offsets_of, sums, take_rows
-from ..binaries import SegmentFlags
+from ..binaries.image import SegmentFlags
 from ..errors import NotRecordedError, UnavailableError
 from ..isa import UNDECODABLE, Decoder
 from ..model import FRAME, Array, Profile, SampleBatch, SampleFilter, word

@@ -18,7 +18,7 @@ import numpy as np
 
 from ..analysis.counting.executed import row_of, stops
 from ..arrays import covered, distinct, interval_of
-from ..binaries import Code, Image, SegmentFlags, same_build_id
+from ..binaries.image import Code, Image, SegmentFlags, same_build_id
 from ..binaries.pseudo_probes import read_descriptors
 from ..binaries.sections import open_binary
 from ..bind import bind

@@ -9,9 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import IO
 
-from ..analysis.naming import Namer, View
-from ..analysis.stacks.call_stacks import CallStacks, call_stacks
-from ..analysis.stacks.functions import fold
+from ..analysis import CallStacks, Namer, View, call_stacks, fold
 from ..model import Profile, visible
 from ..symbols import Symbolizer
 from .binary_choice import limited

@@ -9,8 +9,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 
 from ..errors import NotRecordedError, UnavailableError
-from ..model import Module, Profile, word
-from ..model.atomic_output import PartFolder
+from ..model import Module, PartFolder, Profile, word
 from .interface import Exported, ExportOptions
 from .modules import ModuleCounts, ModuleFormat, count_modules, unverified, why_not
 

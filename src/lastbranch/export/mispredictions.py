@@ -14,10 +14,9 @@ from typing import IO
 
 import numpy as np
 
-from ..analysis import Bound, Counted, count_stacks
+from ..analysis import Bound, Counted, count_stacks, filtered_batches
 from ..analysis.counting.count_stacks import EntryCounter
 from ..analysis.counting.mispredictions import misprediction_events, no_outcomes
-from ..analysis.sample_filtering import filtered_batches
 from ..arrays import group
 from ..errors import UnavailableError
 from ..model import Array, Event, Profile, SampleFilter, visible

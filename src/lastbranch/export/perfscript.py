@@ -17,11 +17,9 @@ from typing import IO
 
 import numpy as np
 
-from ..analysis import count_stacks, how_to_record
-from ..analysis.counting.bound_pairs import Bound
-from ..analysis.sample_filtering import filtered_batches
+from ..analysis import Bound, count_stacks, filtered_batches, how_to_record
 from ..arrays import distinct_rows, offsets_of
-from ..bind.binder import place
+from ..bind import place
 from ..errors import NotRecordedError
 from ..model import (
     BRANCH,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from typing import IO
 
-from ..analysis.naming import Label
+from ..analysis import Label
 from ..model import Profile, visible
 from .interface import Exported, ExportOptions
 from .json_stream import text, write_array, write_joined

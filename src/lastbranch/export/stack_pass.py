@@ -10,13 +10,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..analysis.naming import Label, Namer
-from ..analysis.sample_filtering import filtered_batches, period_of
+from ..analysis import Label, Namer, filtered_batches, period_of
 from ..analysis.stacks.call_stacks import Stacked, StackMaker
 from ..arrays import Table, distinct_rows, numbered
 from ..errors import NotRecordedError
-from ..model import Array, ModuleKind, Profile, visible
-from ..model.atomic_output import temporary_file
+from ..model import Array, ModuleKind, Profile, temporary_file, visible
 from ..symbols import Names, Symbolizer
 from .binary_choice import limited
 from .interface import Exported, ExportOptions

@@ -10,31 +10,15 @@
 The tables are those of docs/reference/fleet-store.md.
 """
 
-from __future__ import annotations
+from ..lazy import lazy_face
 
-from typing import TYPE_CHECKING
-
-from ..lazy import lazy_names
-
-if TYPE_CHECKING:
-    from .counting import CaptureFile, Labels, capture_file
-    from .parts import Part, count_batch, reduce_parts
-    from .reading import Reading, Saturation, StoredCounts
-    from .schema import TABLES
-    from .selection import Selection
-    from .store import Added, Run, Store, Verified, in_turn
-    from .workers import Certificates, Cluster, Processes
-
-__all__ = [
-    "TABLES", "Added", "CaptureFile", "Certificates", "Cluster", "Labels", "Part", "Processes", "Reading", "Run",
-    "Saturation", "Selection", "Store", "StoredCounts", "Verified", "capture_file", "count_batch", "in_turn",
-    "reduce_parts",
-]  # fmt: skip
-
-__getattr__ = lazy_names(__name__, {
+__getattr__, __dir__, __all__ = lazy_face(__name__, {
+    "agent": "Agent NotRunningError Recorder Service Settings plan",
     "counting": "CaptureFile Labels capture_file",
+    "host": "Host",
     "parts": "Part count_batch reduce_parts",
     "reading": "Reading Saturation StoredCounts",
+    "schedule": "Rate",
     "schema": "TABLES",
     "selection": "Selection",
     "store": "Added Run Store Verified in_turn",

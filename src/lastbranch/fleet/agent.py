@@ -21,8 +21,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ..errors import LastbranchError, UnavailableError
-from ..model.atomic_output import FULL, temporary_folder, writing_file
-from ..model.safe_text import counted
+from ..model import FULL, counted, temporary_folder, writing_file
 from .host import Host
 from .schedule import Rate, Turn, fitting
 

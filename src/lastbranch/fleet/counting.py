@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from ..analysis import why_no_ranges, why_no_stacks
 from ..analysis.counting import count_tables
-from ..analysis.counting.availability import why_no_ranges, why_no_stacks
 from ..analysis.counting.count_stacks import EntryCounter
 from ..analysis.counting.early_pass import EarlyPass, Spaces
 from ..analysis.statistics.sample_sums import BranchSums

@@ -82,7 +82,7 @@ class Host:
                 # A recording takes them while they are blocked, and ends. The counting that follows takes little time.
                 for number in (signal.SIGTERM, signal.SIGINT):
                     signal.signal(number, signal.SIG_IGN)
-                from ..capture.launch import end_with_parent
+                from ..capture import end_with_parent
 
                 end_with_parent()
                 if os.getppid() == parent:

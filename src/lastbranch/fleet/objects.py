@@ -16,7 +16,7 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from ..errors import FormatError, UnavailableError
-from ..model.atomic_output import PartFile, naming
+from ..model import PartFile, naming
 
 __all__ = ["MOST_JSON", "Folder", "Object", "Objects", "open_objects"]
 

@@ -23,8 +23,7 @@ import numpy as np
 from ..arrays import distinct
 from ..closed_database import closed_database, first_line, text
 from ..errors import FormatError, SelectionError, UnavailableError
-from ..model import Array, Module
-from ..model.atomic_output import temporary_folder
+from ..model import Array, Module, temporary_folder
 from .counting import CaptureFile, ModuleKey, Rows, count_captures
 from .objects import MOST_JSON, Objects, open_objects
 from .schema import BUCKETS, TABLES, VERSION, StoreTable, bucket_of

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ..analysis import Counted
-from ..analysis.counting.bound_pairs import Bound
+from ..analysis import Bound, Counted
 from ..analysis.counting.count_stacks import Sampled
 from ..analysis.statistics.sample_sums import SampleSums, SummedThings
 from ..analysis.statistics.significance import Totals
@@ -385,7 +384,7 @@ class StoredCounts:
         attach_binaries(self.profile.modules, "", symfs, folders)
         notes: list[str] = []
         if options.debuginfod and options.cache:
-            from ..symbols.debuginfod import fetch
+            from ..symbols import fetch
 
             for row, module in enumerate(self.profile.modules):
                 if module.missing and module.build_id:

@@ -25,7 +25,7 @@ from hashlib import sha256
 from typing import Any, NamedTuple
 
 from ..errors import FormatError
-from ..model.atomic_output import FULL, writing_file
+from ..model import FULL, writing_file
 from .objects import Folder
 from .parts import DONE, Amendment, Part, reduce_parts
 from .schema import TABLES

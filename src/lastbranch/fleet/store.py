@@ -14,8 +14,7 @@ from itertools import chain
 from typing import Any
 
 from ..errors import FormatError, LastbranchError, UnavailableError
-from ..model import Stages, check_utf8, no_progress
-from ..model.atomic_output import temporary_folder
+from ..model import Stages, check_utf8, no_progress, temporary_folder
 from ..opening import captures_at
 from .counting import CaptureFile, Labels, capture_file
 from .manifest import MANIFEST, Change, Manifest, State

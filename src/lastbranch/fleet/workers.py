@@ -27,7 +27,7 @@ from urllib.parse import urlsplit
 
 from ..closing import Closing, on_failure
 from ..errors import SelectionError, UnavailableError
-from ..model.atomic_output import PartFolder, temporary_folder
+from ..model import PartFolder, temporary_folder
 from ..version import __version__
 
 __all__ = ["Certificates", "Cluster", "Processes"]

@@ -22,7 +22,7 @@ from .signatures import SIGNATURES, abi
 if TYPE_CHECKING:
     import ctypes
 
-__all__ = ["FILE", "SIGNATURES", "address", "describe", "library"]
+__all__ = ["FILE", "address", "describe", "library"]
 
 ENDING = {"win32": ".dll", "darwin": ".dylib"}.get(sys.platform, ".so")
 FILE = os.path.join(os.path.dirname(__file__), f"_lastbranch{ENDING}")

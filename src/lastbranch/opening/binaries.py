@@ -10,9 +10,10 @@ import os
 import time
 from collections.abc import Iterable, Sequence
 
-from ..binaries import Image, SegmentFlags, read_image, same_build_id
+from ..binaries import read_image
 from ..binaries.candidates import Candidates
 from ..binaries.files import is_unchanged
+from ..binaries.image import Image, SegmentFlags, same_build_id
 from ..binaries.kernel_modules import as_loaded
 from ..closing import on_failure
 from ..errors import LastbranchError

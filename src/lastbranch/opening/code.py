@@ -7,10 +7,10 @@ from contextlib import suppress
 
 import numpy as np
 
-from ..binaries import Code, Image
+from ..binaries.image import Code, Image
 from ..binaries.kernel_memory import OpenSource, copies_at, fits, text_of
 from ..binaries.kernel_modules import module_name
-from ..bind.binder import bias_of
+from ..bind import bias_of
 from ..closing import on_failure
 from ..errors import LastbranchError, SelectionError
 from ..model import PATCHED, Change, Module, ModuleKind, Profile, visible

@@ -11,15 +11,14 @@ from ..model import read_at
 from .sources import FileSource
 
 if TYPE_CHECKING:
-    from ..formats.etl.decode import Reading
-    from ..formats.etl.payload import Manifests
+    from ..formats.etl import Manifests, Reading
 
 __all__ = ["read_manifests", "reading_of"]
 
 
 def reading_of(pointer_size: int | None = None, manifests: Sequence[str | os.PathLike[str]] = ()) -> Reading:
     """How to read trace logs, from what users say: the bits of a pointer, and `read_manifests`. Raises `ValueError`."""
-    from ..formats.etl.decode import Reading
+    from ..formats.etl import Reading
 
     if pointer_size not in (None, 32, 64):
         raise ValueError(f"a pointer has 32 or 64 bits, not {pointer_size}")
@@ -33,7 +32,8 @@ def read_manifests(paths: Sequence[str | os.PathLike[str]]) -> Manifests:
     file that is no manifest and a folder without any, `OSError` where one cannot be read. What is in a folder and no
     manifest becomes a note.
     """
-    from ..formats.etl.payload import LARGEST, Manifests
+    from ..formats.etl import Manifests
+    from ..formats.etl.payload.manifest_xml import LARGEST
 
     found = Manifests()
     for path in [os.fspath(path) for path in paths]:

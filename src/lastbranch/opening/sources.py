@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, cast
 from ..errors import FormatError
 from ..formats.registry import SNIFFED, format_of
 from ..long_waits import waiting
-from ..model import BytesSource, OpenFile
-from ..model.atomic_output import naming
+from ..model import BytesSource, OpenFile, naming
 
 if TYPE_CHECKING:
     from io import BufferedReader

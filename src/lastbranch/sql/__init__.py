@@ -1,6 +1,8 @@
 """SQL over a profile: tables are loaded as a query needs them, into a database without access to the outside."""
 
-from .result import Result, counted_by, query
-from .schema import TABLES, SqlColumn, SqlTable
+from ..lazy import lazy_face
 
-__all__ = ["TABLES", "Result", "SqlColumn", "SqlTable", "counted_by", "query"]
+__getattr__, __dir__, __all__ = lazy_face(__name__, {
+    "result": "Result counted_by query",
+    "schema": "SqlColumn SqlTable TABLES",
+})  # fmt: skip

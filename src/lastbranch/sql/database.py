@@ -18,8 +18,7 @@ import numpy as np
 
 from ..closed_database import closed_database, first_line
 from ..errors import LastbranchError, SelectionError, UnavailableError
-from ..model import Array, check_utf8
-from ..model.atomic_output import temporary_folder
+from ..model import Array, check_utf8, temporary_folder
 from .arrow_stream import FORMATS, ChunkStream
 from .schema import GROUPS, TABLES, SqlColumn, SqlTable
 

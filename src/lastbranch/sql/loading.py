@@ -8,8 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..analysis import CallStacks, Counted, Estimate, Namer, call_stacks, count_stacks, how_to_record, why_no_stacks
-from ..analysis.sample_rows import TYPE_NAMES, BoundRows, recorded_address
+from ..analysis import (
+    TYPE_NAMES,
+    BoundRows,
+    CallStacks,
+    Counted,
+    Estimate,
+    Namer,
+    call_stacks,
+    count_stacks,
+    how_to_record,
+    recorded_address,
+    why_no_stacks,
+)
 from ..arrays import positions
 from ..errors import NotRecordedError
 from ..lbr import branch_type, flag, flag_known

@@ -9,8 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ..errors import LastbranchError
-from ..model import Array, Profile, visible
-from ..model.tabular import SHOWN, frame_library, html_table, text_table
+from ..model import SHOWN, Array, Profile, frame_library, html_table, text_table, visible
 from .database import Database, Plan, plan_of, scanned_again, statement_of, unplanned
 from .loading import Loading, counting_for
 from .schema import TABLES

@@ -4,21 +4,14 @@ A `Symbolizer` names the addresses of one profile. It searches for the files of 
 and lets a worker process read symbol files for the rest.
 """
 
-from __future__ import annotations
+from ..lazy import lazy_face
 
-from typing import TYPE_CHECKING
-
-from ..lazy import lazy_names
-
-if TYPE_CHECKING:
-    from .model import Frame, Function, FunctionTable, Names, plain
-    from .options import SymbolOptions
-    from .symbolizer import Symbolizer
-
-__all__ = ["Frame", "Function", "FunctionTable", "Names", "SymbolOptions", "Symbolizer", "plain"]
-
-__getattr__ = lazy_names(__name__, {
+__getattr__, __dir__, __all__ = lazy_face(__name__, {
+    "cache": "Cache CacheRefused open_cache",
+    "debuginfod": "fetch",
     "model": "Frame Function FunctionTable Names plain",
     "options": "SymbolOptions",
+    "search": "file_state",
+    "symbol_lists": "running_build_id",
     "symbolizer": "Symbolizer",
 })  # fmt: skip

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from ..binaries.files import open_regular
 from ..closing import on_failure
-from ..model.atomic_output import private_mode
+from ..model import private_mode
 from .model import FunctionTable, Names
 from .table_bytes import Columns, pack, pack_functions, pack_names, unpack, unpack_functions, unpack_names
 

@@ -23,9 +23,10 @@ from typing import IO, Any
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
 
-from ..binaries import read_image, same_build_id
+from ..binaries import read_image
 from ..binaries.files import read_regular
-from ..model.atomic_output import private_mode
+from ..binaries.image import same_build_id
+from ..model import private_mode
 from .cache import Cache
 
 __all__ = ["SIZE_LIMIT", "fetch"]

@@ -15,7 +15,7 @@ from functools import partial
 from itertools import pairwise
 from typing import Any
 
-from ..model.atomic_output import temporary_file
+from ..model import temporary_file
 from . import tools
 from .table_bytes import texts_column, texts_of
 from .tools import newest

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ..model.user_cache import default_cache
+from ..model import default_cache
 
 __all__ = ["BACKENDS", "SymbolOptions"]
 

@@ -19,13 +19,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..arrays import distinct
-from ..binaries import DebugLink, Image, SegmentFlags, read_image, same_build_id
+from ..binaries import read_image
 from ..binaries.candidates import AnyCaseFolder
 from ..binaries.files import below, open_regular, read_regular
+from ..binaries.image import DebugLink, Image, SegmentFlags, same_build_id
 from ..binaries.kernel_modules import PACKED_SUFFIXES, as_loaded, module_name
 from ..binaries.pdb import pdb_identity
-from ..model import Change, Module, ModuleKind, Profile, Source
-from ..model.user_cache import kept_binary
+from ..model import Change, Module, ModuleKind, Profile, Source, kept_binary
 from .breakpad import module_id
 from .cache import Cache
 from .model import DebugFiles

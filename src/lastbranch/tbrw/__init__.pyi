@@ -29,10 +29,13 @@ from .files import SectionWriter as SectionWriter
 from .files import Stream as Stream
 from .files import Tb5 as Tb5
 from .files import open_file as open_file
-from .handle import Handle
-from .rules import FileMode
+from .interchange import load_exchange as load_exchange
+from .interchange import save_exchange as save_exchange
+from .listing import list_lines as list_lines
 from .status import Status as Status
 from .status import TbrwError as TbrwError
+from .handle import Handle
+from .rules import FileMode
 from .structures import TBRW_STRING_OR_ID as TBRW_STRING_OR_ID
 from .structures import ComputedType, Record
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..closing import on_failure
-from ..formats.tb5 import check_descriptors
+from ..formats.tb5.descriptors import check_descriptors
 from ..formats.tb5.layout import (
     NOT_EMPTY,
     POINTERS,
@@ -32,8 +32,7 @@ from ..formats.tb5.layout import (
     Table,
     with_children,
 )
-from ..model import Array
-from ..model.atomic_output import temporary_file
+from ..model import Array, temporary_file
 from .status import Status, TbrwError
 from .store import Store, translated
 from .structure_sections import PLACES, REQUIRED, parts_of

@@ -5,8 +5,8 @@ Methods have the names of the guide's functions, and raise `TbrwError` where tho
 
 from __future__ import annotations
 
-from ..formats.tb5 import verify
 from ..formats.tb5.layout import StreamSection
+from ..formats.tb5.verification import verify
 from .binding import StreamBinding
 from .drafts import Drafts
 from .reader import Reader

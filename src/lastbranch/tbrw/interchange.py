@@ -19,10 +19,11 @@ from zlib import crc32
 import numpy as np
 
 from ..errors import Damage, FormatError
-from ..formats.tb5 import Tb5File, Tb5Writer, verify
 from ..formats.tb5.layout import CHILDREN, HEADS, SINGLE, STRINGS, Scope, StreamSection, Table
-from ..model import check_replaceable
-from ..model.atomic_output import PartFolder, writing_file
+from ..formats.tb5.reader import Tb5File
+from ..formats.tb5.verification import verify
+from ..formats.tb5.writer import Tb5Writer
+from ..model import PartFolder, check_replaceable, writing_file
 from ..opening import FileSource
 from .files import Owner, Tb5, open_file
 from .reader import Block, events, rows
@@ -30,7 +31,7 @@ from .store import translated
 from .structure_sections import PLACES, parts_of
 from .structures import ID_MARK, Record
 
-__all__ = ["load", "save"]
+__all__ = ["load_exchange", "save_exchange"]
 
 RECORDS = 4
 """A section of ``Scope.STORE`` that only these files have. A table for each stream: `_SUMMARY`, and a file name."""
@@ -49,7 +50,7 @@ def _is_store(key: Table, *sections: int) -> bool:
 # -- tbrw_reader
 
 
-def save(
+def save_exchange(
     source: str, target: str, check: Callable[[list[str]], None] = lambda names: None
 ) -> tuple[list[str], list[Damage]]:
     """Write what the TB5 file ``source`` holds to ``target``, and its records to files next to it.
@@ -113,8 +114,8 @@ def _save_records(file: IO[bytes], view: Tb5File, key: Table) -> bytes:
 # -- tbrw_writer
 
 
-def load(source: str, target: str, check: Callable[[str], None] = lambda name: None) -> None:
-    """Write the TB5 file ``target`` from what `save` left, through the calls of the guide.
+def load_exchange(source: str, target: str, check: Callable[[str], None] = lambda name: None) -> None:
+    """Write the TB5 file ``target`` from what `save_exchange` left, through the calls of the guide.
 
     ``check`` gets its name before anything is written. Raises `FormatError` if ``source`` or a file of records was
     changed after writing, `TbrwError` if ``source`` breaks a rule, and `FileExistsError` if ``target`` is one of these

@@ -13,7 +13,7 @@ from .files import Owner, Stream, Tb5
 from .structure_sections import parts_of
 from .structures import RECORDS, Record
 
-__all__ = ["lines"]
+__all__ = ["list_lines"]
 
 _HEXADECIMAL = {
     "addr", "address", "flags", "eflags", "input", "eax", "ebx", "ecx", "edx", "select", "val", "value", "selector",
@@ -25,7 +25,7 @@ _OTHER_FORM = {True: {"eip", "eflags", "csd_lowWord", "csd_highWord"}, False: {"
 """IA64PC of a legacy sample record -> the half of its union that does not hold (6.10, 6.11)."""
 
 
-def lines(file: Tb5) -> Iterator[str]:
+def list_lines(file: Tb5) -> Iterator[str]:
     """The lines, without line ends. Raises `TbrwError` where the file cannot be read on."""
     for section in sorted(file.handle.rules.sections.existing | file.handle.rules.sections.generated):
         yield f"section {Section(section).name}"

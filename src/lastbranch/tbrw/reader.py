@@ -9,7 +9,6 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ..formats.tb5 import Tb5File
 from ..formats.tb5.layout import (
     POINTERS,
     STRUCTS,
@@ -23,6 +22,7 @@ from ..formats.tb5.layout import (
     struct_of,
     with_children,
 )
+from ..formats.tb5.reader import Tb5File
 from ..formats.tb5.sample_reader import SampleRecords
 from ..model import Array
 from .rules import Access, Rules

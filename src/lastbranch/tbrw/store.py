@@ -14,11 +14,10 @@ from typing import IO
 
 from ..closing import on_failure
 from ..errors import Damage, FormatError, UnavailableError
-from ..formats.tb5 import Tb5File, Tb5Writer
 from ..formats.tb5.layout import Scope, Section, StreamSection, Table
-from ..formats.tb5.writer import lock, sync_folder
-from ..model import Array, check_replaceable
-from ..model.atomic_output import OutputError, PartFolder
+from ..formats.tb5.reader import Tb5File
+from ..formats.tb5.writer import Tb5Writer, lock, sync_folder
+from ..model import Array, OutputError, PartFolder, check_replaceable
 from ..opening import FileSource
 from .rules import FileMode
 from .status import Status, TbrwError

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..analysis.sources import Sources
+from ..analysis import Sources
 from ..model import Event, Module, ModuleKind, Process, Profile, Thread, visible
 from ..symbols import Function, FunctionTable, Names, Symbolizer, SymbolOptions
 from .answer import Answer

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..analysis import Estimate, NameTable, WeightTable
-from ..analysis.counting.count_tables import Key, WeightCounter
+from ..analysis import Estimate, Key, Namer, NameTable, WeightTable
+from ..analysis.counting.count_tables import WeightCounter
 from ..analysis.counting.over_time import KeptTimes, Shares, TimeCounter, TimelineCounter
-from ..analysis.naming import Namer
 from ..analysis.stacks.functions import NameCounter
 from ..analysis.statistics.share_noise import Noise, innermost, noise_of_addresses
 from ..arrays import distinct

@@ -19,10 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from ..model import Limits
-from ..model.user_cache import default_cache
-from ..symbols.cache import Cache, CacheRefused, open_cache
-from ..symbols.search import file_state
+from ..model import Limits, default_cache
+from ..symbols import Cache, CacheRefused, file_state, open_cache
 from ..version import __version__
 from . import wire
 from .loaded import Loaded, Parameters

@@ -14,20 +14,17 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ..analysis import BranchTable, Estimate, WeightTable, branches
-from ..analysis.counting.count_tables import Key, weights_by
+from ..analysis import BranchTable, Estimate, Key, Namer, WeightTable, branches
+from ..analysis.counting.count_tables import weights_by
 from ..analysis.counting.over_time import Rates, rates_over_time, samples_over_time
-from ..analysis.naming import Namer
 from ..errors import SelectionError, UnavailableError
 from ..model import Profile, SampleFilter, visible
 from ..symbols import Symbolizer, SymbolOptions
 from .function_counts import MOMENTS, WEIGHED, FunctionCounts, FunctionTables
 
 if TYPE_CHECKING:
-    from ..analysis import Annotation, Place
-    from ..analysis.comparison import Difference, Thing
-    from ..analysis.sources import Sources
-    from ..formats.etl.decode import Reading
+    from ..analysis import Annotation, Difference, Place, Sources, Thing
+    from ..formats.etl import Reading
 
 __all__ = ["FILTERS", "MOMENTS", "Loaded", "Parameters", "parameters_of", "whole_number"]
 
@@ -96,7 +93,7 @@ class Loaded:
 
     @cached_property
     def sources(self) -> Sources:
-        from ..analysis.sources import Sources
+        from ..analysis import Sources
 
         return Sources(self.profile, self.source_roots)
 
@@ -163,7 +160,7 @@ class Loaded:
     def differences(self, by: Thing, parameters: Parameters) -> Difference:
         """`compare` of the capture `before` with this one, under the filters of ``parameters``. Raises
         `UnavailableError` without one, and what `compare` and `filter` raise."""
-        from ..analysis.comparison import compare
+        from ..analysis import compare
 
         before = self.other
         filters = before.filter(self.translated(parameters)), self.filter(parameters)

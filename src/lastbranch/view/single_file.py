@@ -11,8 +11,7 @@ from contextlib import suppress
 from functools import cache
 from urllib.parse import urlencode
 
-from ..analysis.naming import place_of
-from ..analysis.sources import Sources
+from ..analysis import Sources, place_of
 from ..errors import LastbranchError
 from ..model import Progress, counted, visible
 from . import page, wire

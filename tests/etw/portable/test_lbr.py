@@ -32,7 +32,7 @@ from lastbranch.etw.properties import SessionRequest
 from lastbranch.etw.status import EtwError, Status
 from lastbranch.formats.etl import LogHeader, TraceFile, TraceLog, encode_event
 from lastbranch.formats.etl.container.writer import Packer
-from lastbranch.formats.tb5 import write_profile
+from lastbranch.formats.tb5.profile_writer import write_profile
 from lastbranch.lbr import KIND
 from lastbranch.lbr.filters import capture_mask
 from lastbranch.model import BytesSource

@@ -35,7 +35,7 @@ from lastbranch.etw.portable.protocol import (
 )
 from lastbranch.etw.portable.session.spawn import Order, Started
 from lastbranch.etw.portable.session_registry import EnableState, Entry, Notice, ProcessKey
-from lastbranch.etw.portable.sources import SourceConfiguration
+from lastbranch.etw.portable.sources.configuration import SourceConfiguration
 from lastbranch.etw.properties import Filter, SessionRequest, SessionState
 from lastbranch.etw.status import EtwError, Status
 

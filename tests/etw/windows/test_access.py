@@ -99,8 +99,8 @@ def test_outputs_of_other_verbs(lists: AccessLists, run: Callable[..., Ran], tmp
     ):  # fmt: skip
         done = run(*(tmp_path / word if "." in word else word for word in words))
         assert done.code == 0, (words, done.err)
-    interchange.save(str(tmp_path / "x.tb5"), str(tmp_path / "x.dat"))
-    interchange.load(str(tmp_path / "x.dat"), str(tmp_path / "back.tb5"))
+    interchange.save_exchange(str(tmp_path / "x.tb5"), str(tmp_path / "x.dat"))
+    interchange.load_exchange(str(tmp_path / "x.dat"), str(tmp_path / "back.tb5"))
     assert {"back.tb5", "x.dat", "x.etl", "x.tb5", "y.etl", "z.etl"} <= {path.name for path in tmp_path.iterdir()}
     assert lists.left(tmp_path) == []
 

@@ -16,8 +16,9 @@ import etl_builder as build
 from etl_oracle import largest_thorough
 from lastbranch.formats.etl import Decoder, TraceLog, batches_of, events_of
 from lastbranch.formats.etl.decode import COUNTERS
-from lastbranch.formats.etl.kernel import LAYOUTS
-from lastbranch.formats.etl.payload import REST, Numbers, Payloads, Texts, decode_columns
+from lastbranch.formats.etl.kernel.layouts import LAYOUTS
+from lastbranch.formats.etl.payload.layouts import REST
+from lastbranch.formats.etl.payload.payload_columns import Numbers, Payloads, Texts, decode_columns
 from lastbranch.model import BytesSource
 
 CAPTURES = [

@@ -24,7 +24,7 @@ from etl_event_logs import write
 from lastbranch.errors import FormatError
 from lastbranch.etw import consume
 from lastbranch.formats.etl import Manifests
-from lastbranch.formats.etl.payload import message_of
+from lastbranch.formats.etl.payload.manifest import message_of
 from lastbranch.opening import read_manifests
 
 GUID = uuid.UUID("11112222-3333-4444-5555-666677778888")

@@ -16,7 +16,8 @@ import perfdata_writer as pw
 from captures import REAL, SYNTHETIC, Data
 from lastbranch.bind import bind
 from lastbranch.errors import FormatError
-from lastbranch.export import ExportOptions, exporter
+from lastbranch.export import exporter
+from lastbranch.export.interface import ExportOptions
 from lastbranch.formats.etl import Decoder, TraceLog, write_profile
 from lastbranch.formats.etl.profile.lbr_information import flags_of, information_of, is_extended
 from lastbranch.formats.etl.profile.sample_events import MOST_FRAMES

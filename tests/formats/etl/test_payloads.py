@@ -24,8 +24,10 @@ from etl_payload_truth import BASELINES, RENAMED, baseline, captured, difference
 from lastbranch.errors import FormatError
 from lastbranch.formats.etl import Decoded, Decoder, Event, kernel_layout, kernel_names, read_etl
 from lastbranch.formats.etl.decode import PAYLOAD
-from lastbranch.formats.etl.kernel import GROUPS, LAYOUTS, hook_provider, kernel_key
-from lastbranch.formats.etl.payload import (
+from lastbranch.formats.etl.kernel.hooks import GROUPS, hook_provider, kernel_key
+from lastbranch.formats.etl.kernel.layouts import LAYOUTS
+from lastbranch.formats.etl.payload.layouts import REST, layout, newest
+from lastbranch.formats.etl.payload.types import (
     ANSI,
     BOOL8,
     BOOL32,
@@ -43,7 +45,6 @@ from lastbranch.formats.etl.payload import (
     PLAIN_SID,
     PORT,
     PTR,
-    REST,
     SID,
     SIZE,
     SYSTEMTIME,
@@ -66,8 +67,6 @@ from lastbranch.formats.etl.payload import (
     Rows,
     Short,
     Struct,
-    layout,
-    newest,
 )
 from lastbranch.model import BytesSource
 

@@ -27,8 +27,8 @@ from etl_kernel_logs import (  # fmt: skip
     sample,
     stack_event,
 )
-from lastbranch.analysis.checks import check_profile
 from lastbranch.analysis.checks.etl import check_log
+from lastbranch.analysis.checks.profile import check_profile
 from lastbranch.bind import bind
 from lastbranch.formats.etl import Decoder, TraceLog, read_etl
 from lastbranch.formats.etl.profile.reader import _Reader

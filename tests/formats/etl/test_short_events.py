@@ -33,8 +33,8 @@ from etl_kernel_logs import (
 )
 from lastbranch import demo
 from lastbranch.formats.etl import TraceLog, read_etl, write_profile
-from lastbranch.formats.etl.kernel import LAYOUTS, kernel_key
-from lastbranch.formats.etl.kernel.hooks import IMAGE_ID, SYS_CONFIG_EX
+from lastbranch.formats.etl.kernel.hooks import IMAGE_ID, SYS_CONFIG_EX, kernel_key
+from lastbranch.formats.etl.kernel.layouts import LAYOUTS
 from lastbranch.formats.etl.profile import supplement, supplement_events, system
 from lastbranch.formats.etl.profile.supplement_events import supplement_event
 from lastbranch.formats.etl.profile.system import HANDLERS, System

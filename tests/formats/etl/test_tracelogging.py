@@ -18,19 +18,11 @@ from command_line import time_limit
 from etl_payload_truth import baseline, captured, differences, learned, printed_lines, real_events
 from lastbranch.formats.etl import Decoder, Event
 from lastbranch.formats.etl.decode import PAYLOAD
-from lastbranch.formats.etl.payload import (
-    REST,
-    Chunks,
-    FileTime,
-    Hex,
-    Names,
-    describe,
-    parse_event_info,
-    parse_manifest,
-    parse_map_info,
-    parse_schema,
-    parse_traits,
-)
+from lastbranch.formats.etl.payload.layouts import REST, Names
+from lastbranch.formats.etl.payload.manifest import parse_event_info, parse_map_info
+from lastbranch.formats.etl.payload.manifest_xml import Chunks, parse_manifest
+from lastbranch.formats.etl.payload.tracelogging import describe, parse_schema, parse_traits
+from lastbranch.formats.etl.payload.types import FileTime, Hex
 
 CONSTANT, VARIABLE, CUSTOM, CHAIN, STRUCT = 0x20, 0x40, 0x60, 0x80, 24
 PROVIDER = uuid.UUID("d3dd3dd4-aac2-4e2a-8dd4-a8fb61b77615").bytes_le

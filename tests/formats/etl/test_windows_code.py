@@ -17,8 +17,9 @@ import lastbranch
 from command_line import Ran
 from etl_kernel_logs import lbr, pmc, process, thread, wide
 from lastbranch.analysis import Namer, annotate, find_functions
-from lastbranch.binaries import Image, read_image
+from lastbranch.binaries import read_image
 from lastbranch.binaries.candidates import windows_parts
+from lastbranch.binaries.image import Image
 from lastbranch.model import BytesSource, Module, Profile
 from lastbranch.opening import attach_binaries, code_of, open_profile
 from lastbranch.symbols import Symbolizer, SymbolOptions

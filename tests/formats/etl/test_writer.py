@@ -31,7 +31,7 @@ from lastbranch.formats.etl import (
 )
 from lastbranch.formats.etl.container.header import encode_log_header
 from lastbranch.formats.etl.container.writer import Packer
-from lastbranch.formats.etl.kernel import hook_provider
+from lastbranch.formats.etl.kernel.hooks import hook_provider
 from lastbranch.formats.etl.layout import LogFileMode
 from lastbranch.formats.etl.single_event import encode_header
 from lastbranch.model import BytesSource

@@ -22,7 +22,7 @@ from command_line import Ran, time_limit
 from fuzz_perfdata import examine, small_capture
 from lastbranch.bind import bind
 from lastbranch.errors import FormatError
-from lastbranch.formats.perfdata import read_perfdata
+from lastbranch.formats.perfdata.reader import read_perfdata
 from lastbranch.model import BytesSource, Profile
 from perfdata_writer import Builder, Record
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import perfdata_writer as pw
 from any_perfdata import SIZES, captures, sample_values
 from captures import FORMS, REAL, SYNTHETIC, Data
-from lastbranch.formats.perfdata import read_perfdata
+from lastbranch.formats.perfdata.reader import read_perfdata
 from lastbranch.model import (
     COLUMNS,
     MAX_ENTRIES,

@@ -23,7 +23,7 @@ import lastbranch
 import perfdata_writer as pw
 from captures import FORMS, SYNTHETIC, Data
 from command_line import Ran
-from lastbranch.formats.perfdata import read_perfdata
+from lastbranch.formats.perfdata.reader import read_perfdata
 from lastbranch.model import BytesSource, Change, ModuleKind
 from perf_script_oracle import OLD_FLAGS, changed, needs_perf, perf_script
 from perfdata_writer import Builder, Capture

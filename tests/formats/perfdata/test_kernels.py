@@ -15,7 +15,7 @@ import perfdata_writer as pw
 from binding_oracle import GUEST_KERNEL, GUEST_USER, KERNEL, USER, Event, GuestMap, KernelMap, Map, Query, bind
 from command_line import Ran
 from lastbranch.bind import bind as bound
-from lastbranch.formats.perfdata import read_perfdata
+from lastbranch.formats.perfdata.reader import read_perfdata
 from lastbranch.model import KERNEL_HALF, BytesSource, Mode, Profile, kernel_start
 from perf_script_oracle import needs_perf, perf_script
 from perfdata_writer import Builder
@@ -213,7 +213,7 @@ def test_kernel_code_of_a_hidden_address_does_not_say_where_the_kernel_begins(hi
 
 def test_text_of_a_32_bit_machine_has_modes(tmp_path: Path) -> None:
     """Text names no mode: the kernel's mappings do, in it as elsewhere."""
-    from lastbranch.formats.perfscript import read_perfscript
+    from lastbranch.formats.perfscript.reader import read_perfscript
 
     text = b"""PERF_RECORD_MMAP -1/0: [0xc1000000(0x800000) @ 0xc1000000]: x [kernel.kallsyms]_text
 PERF_RECORD_MMAP2 7/7: [0xb7700000(0x1000) @ 0 00:00 0 0]: r-xp /lib/libc.so

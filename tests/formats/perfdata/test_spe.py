@@ -18,8 +18,9 @@ import spe_writer as spe
 from lastbranch.analysis import count_stacks
 from lastbranch.bind import bind
 from lastbranch.errors import FormatError
-from lastbranch.formats.perfdata import auxtrace, read_perfdata
+from lastbranch.formats.perfdata import auxtrace
 from lastbranch.formats.perfdata import spe as spe_packets
+from lastbranch.formats.perfdata.reader import read_perfdata
 from lastbranch.formats.perfdata.spe import Operations, decode
 from lastbranch.lbr import BRANCH_TYPES, branch_type, flag
 from lastbranch.model import BytesSource, Profile, SampleBatch, concatenate

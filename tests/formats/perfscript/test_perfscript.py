@@ -14,7 +14,8 @@ from captures import REAL, SYNTHETIC, Data
 from command_line import run_cli
 from lastbranch.analysis import count_stacks
 from lastbranch.errors import FormatError
-from lastbranch.export import ExportOptions, exporter
+from lastbranch.export import exporter
+from lastbranch.export.interface import ExportOptions
 from lastbranch.formats.perfscript import text as blocks
 from lastbranch.lbr import flag, type_name
 from lastbranch.lbr.flags import branch_type

@@ -10,7 +10,7 @@ import pytest
 from captures import Data
 from command_line import Ran
 from etl_event_logs import BIND, PMC, sampled, session, write
-from lastbranch.formats.tb5 import write_profile
+from lastbranch.formats.tb5.profile_writer import write_profile
 from lastbranch.model import Profile
 from lastbranch.opening import open_profile
 

@@ -9,7 +9,10 @@ import numpy as np
 import pytest
 
 import tbrw_recipe as recipe
-from lastbranch.formats.tb5 import Scope, Table, Tb5File, Tb5Writer, struct_of, verify
+from lastbranch.formats.tb5.layout import Scope, Table, struct_of
+from lastbranch.formats.tb5.reader import Tb5File
+from lastbranch.formats.tb5.verification import verify
+from lastbranch.formats.tb5.writer import Tb5Writer
 from lastbranch.opening import open_source
 
 SYSTEM, NODE, CPU, ARCH, CPUID = (Table(Scope.GLOBAL, 0, 0, part) for part in range(5))

@@ -23,12 +23,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lastbranch.errors import FormatError, UnavailableError
-from lastbranch.formats.tb5 import STRUCTS, Scope, Table, Tb5File, Tb5Writer, check_descriptors, verify
 from lastbranch.formats.tb5 import writer as durable
 from lastbranch.formats.tb5.commits import block_check
-from lastbranch.formats.tb5.layout import empty_records
+from lastbranch.formats.tb5.descriptors import check_descriptors
+from lastbranch.formats.tb5.layout import STRUCTS, Scope, Table, empty_records
 from lastbranch.formats.tb5.model_section import pack, unpack
+from lastbranch.formats.tb5.reader import Tb5File
 from lastbranch.formats.tb5.strings import decode, encode
+from lastbranch.formats.tb5.verification import verify
+from lastbranch.formats.tb5.writer import Tb5Writer
 from lastbranch.opening import open_source
 from tb5_reader import TB5
 from tb5_reader import block_check as other_check

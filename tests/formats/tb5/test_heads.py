@@ -11,11 +11,14 @@ import pytest
 import tbrw_recipe as recipe
 from lastbranch import tbrw
 from lastbranch.bind import bind
-from lastbranch.formats.tb5 import ProfileWriter, Scope, Table, Tb5File, Tb5Writer, verify
-from lastbranch.formats.tb5.layout import HEADS
+from lastbranch.formats.tb5.layout import HEADS, Scope, Table
+from lastbranch.formats.tb5.profile_writer import ProfileWriter
+from lastbranch.formats.tb5.reader import Tb5File
+from lastbranch.formats.tb5.verification import verify
+from lastbranch.formats.tb5.writer import Tb5Writer
 from lastbranch.model import BRANCH, COLUMNS, Event, Profile, SampleBatch, concatenate
 from lastbranch.opening import open_profile, open_source
-from lastbranch.tbrw.interchange import load, save
+from lastbranch.tbrw.interchange import load_exchange, save_exchange
 from tb5_profiles import every_column
 from tb5_reader import TB5
 
@@ -136,19 +139,19 @@ def test_heads_that_are_not_those_of_the_records(
 
 @pytest.mark.thorough
 def test_the_programs_carry_heads_along(path: Path, tmp_path: Path) -> None:
-    names, _ = save(str(path), str(tmp_path / "saved.dat"))
+    names, _ = save_exchange(str(path), str(tmp_path / "saved.dat"))
     assert (
         sum(Path(name).stat().st_size for name in names) < path.stat().st_size - TB5(path).tables[3, 0, 3, 0][0] * 8000
     )
-    load(str(tmp_path / "saved.dat"), str(tmp_path / "again.tb5"))
+    load_exchange(str(tmp_path / "saved.dat"), str(tmp_path / "again.tb5"))
     assert TB5(tmp_path / "again.tb5").tables[3, 0, HEADS, 0] == TB5(path).tables[3, 0, HEADS, 0]
 
 
 def test_streams_of_other_writers_have_no_heads(path: Path, tmp_path: Path) -> None:
     """Neither in a file that a TBRW program made, and that went through both programs, nor where one was added."""
     recipe.write_recipe(tmp_path / "recipe.tb5")
-    save(str(tmp_path / "recipe.tb5"), str(tmp_path / "saved.dat"))
-    load(str(tmp_path / "saved.dat"), str(tmp_path / "again.tb5"))
+    save_exchange(str(tmp_path / "recipe.tb5"), str(tmp_path / "saved.dat"))
+    load_exchange(str(tmp_path / "saved.dat"), str(tmp_path / "again.tb5"))
     old, new = TB5(tmp_path / "recipe.tb5"), TB5(tmp_path / "again.tb5")
     assert old.texts == new.texts  # in segments of other sizes
     assert {k: v for k, v in new.tables.items() if k[0] != 3} == {k: v for k, v in old.tables.items() if k[0] != 3}

@@ -15,9 +15,12 @@ from captures import REAL, SYNTHETIC, Data
 from command_line import Ran
 from lastbranch.bind import bind
 from lastbranch.errors import FormatError
-from lastbranch.formats.tb5 import STRUCTS, ProfileWriter, Scope, Table, Tb5File, Tb5Writer, verify, write_profile
-from lastbranch.formats.tb5.layout import MODEL, ModuleFlag, empty_records
+from lastbranch.formats.tb5.layout import MODEL, STRUCTS, ModuleFlag, Scope, Table, empty_records
 from lastbranch.formats.tb5.model_section import read_model
+from lastbranch.formats.tb5.profile_writer import ProfileWriter, write_profile
+from lastbranch.formats.tb5.reader import Tb5File
+from lastbranch.formats.tb5.verification import verify
+from lastbranch.formats.tb5.writer import Tb5Writer
 from lastbranch.model import COLUMNS, Clock, Event, Machine, Module, Profile
 from lastbranch.opening import open_profile, open_source
 from lastbranch.tbrw.binding import bind_stream

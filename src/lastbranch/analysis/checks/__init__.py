@@ -23,11 +23,10 @@ from .profile import (
     about_names,
     about_outside_modules,
     about_profile,
-    check_profile,
     sample_hits,
 )
 
-__all__ = ["RULES", "check", "check_profile", "keep_findings"]
+__all__ = ["RULES", "check", "keep_findings"]
 
 RULES: dict[str, Callable[[Source, Reading | None], list[Finding]] | None] = {
     "tb5": None,

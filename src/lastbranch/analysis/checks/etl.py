@@ -14,6 +14,7 @@ from ...arrays import distinct
 from ...formats.etl import (
     AS_IT_SAYS,
     INTERVAL_HOOKS,
+    PMC_COUNTERS,
     SAMPLE_CACHE,
     BranchRecords,
     CarriedTriggers,
@@ -30,8 +31,8 @@ from ...formats.etl import (
     trigger_candidates,
     types_of,
 )
-from ...formats.etl.layout import PMC_COUNTERS
-from ...formats.etl.payload import PTR, REST, WIDE
+from ...formats.etl.payload.layouts import REST
+from ...formats.etl.payload.types import PTR, WIDE
 from ...formats.interface import Reading as FormatReading
 from ...lbr import no_ranges_because
 from ...model import Source

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ... import native
 from ...arrays import distinct, distinct_rows
-from ...binaries import Code
+from ...binaries.image import Code
 from ...errors import UnavailableError
 from ...isa import UNDECODABLE, Decoder
 from ...lbr import KIND, branch_type

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...arrays import covered, distinct
-from ...binaries import Code
+from ...binaries.image import Code
 from ...isa import NOT_A_BRANCH, UNDECODABLE, Decoder
 from ...lbr import KIND
 from ...model import PATCHED, Array, Profile

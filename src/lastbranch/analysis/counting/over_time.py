@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...arrays import StackSums, Sums, Table, distinct_rows
-from ...lbr.words import FLAG_FIELDS
+from ...lbr import FLAG_FIELDS
 from ...model import ENTRY, Array, Profile, SampleBatch, SampleFilter
 from ..naming import Label, Namer
 from ..sample_filtering import any_end_in, filtered_batches

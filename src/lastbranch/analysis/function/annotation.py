@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ... import native
 from ...arrays import StackSums, Sums, Table, distinct_rows
-from ...binaries import Code
+from ...binaries.image import Code
 from ...errors import SelectionError, UnavailableError
 from ...isa import Decoder
 from ...lbr import KIND, flag

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ...arrays import Ints, covered, group
-from ...binaries import Code
 from ...binaries.block_map import BlockFlags, BlockMap
+from ...binaries.image import Code
 from ...isa import Decoder
 from ...lbr import KIND
 from ...model import Array, counted

@@ -10,8 +10,8 @@ from __future__ import annotations
 import numpy as np
 
 from ...arrays import Ints, distinct
-from ...binaries import Code, Image
 from ...binaries.block_map import BlockFlags, BlockMap
+from ...binaries.image import Code, Image
 from ...isa import Decoder, Instructions
 from ...lbr import KIND
 from ...model import Array, Source, read_at

@@ -150,7 +150,7 @@ def features_of(
     kernel: Kernel, host: Host, events: Sequence[Described], command_line: Sequence[str], branches: bool
 ) -> dict[str, bytes]:
     """All features of a file with events of the processor."""
-    from ...symbols.symbol_lists import running_build_id  # it loads more than a software recording does to begin
+    from ...symbols import running_build_id  # it loads more than a software recording does to begin
 
     found = machine_features(kernel.text, host.release, host.machine, command_line) | {
         "EVENT_DESC": event_desc(events),

@@ -1,6 +1,8 @@
 """The software branch record: taken branches of a traced program, followed in short bursts."""
 
-from .record_writer import RECORDS, RecordWriter
-from .recorder import record_software
+from ...lazy import lazy_face
 
-__all__ = ["RECORDS", "RecordWriter", "record_software"]
+__getattr__, __dir__, __all__ = lazy_face(__name__, {
+    "record_writer": "RECORDS RecordWriter",
+    "recorder": "record_software",
+})  # fmt: skip

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ...lbr import KIND, convert
-from ...lbr.filters import CALL_STACK
+from ...lbr import CALL_STACK, KIND, convert
 from ..options import DEFAULT_SELECT, Options
 from .bursts import BurstLimits
 from .schedule import BurstLengths

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from fnmatch import fnmatch
 
 from ...errors import LastbranchError, UnavailableError
-from ...lbr.filters import CALL_STACK
+from ...lbr import CALL_STACK
 from ...model import counted
 from .. import ptrace
 from ..foreign_binaries import ForeignBinaries

@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from ...errors import UnavailableError
 from ...formats.perfdata.record_file import Sink
-from ...lbr import convert
-from ...lbr.filters import CALL_STACK
+from ...lbr import CALL_STACK, convert
 from .. import ptrace
 from ..architectures import HERE
 from ..launch import Interruptions

@@ -43,7 +43,7 @@ SOURCE = ProfileSource(SOFTWARE_BRANCHES, "SoftwareBranches", 1_000_000, 2_147_4
 
 def software_source() -> list[ProfileSource]:
     """The profile source, if programs can be traced here and the processor records no branches itself."""
-    from ...capture.traceable import check_machine
+    from ...capture import check_machine
 
     try:
         check_machine()
@@ -144,8 +144,8 @@ def argv(socket: str) -> list[str]:
 def state_triggers(registry: Registry, handle: int, flags: int, events: Sequence[tuple[UUID, int]]) -> None:
     """Write the event Triggers to a session, if it accepts another writer. `check` finds by it a trigger that was
     configured and not enabled."""
+    from ...formats.etl import encode_event  # with NumPy, which daemons start without
     from ...formats.etl.profile.supplement_events import supplement_event
-    from ...formats.etl.single_event import encode_event  # with NumPy, which daemons start without
     from .protocol import address_in
     from .provider.writer import connect_writer
 

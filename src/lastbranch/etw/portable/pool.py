@@ -38,7 +38,7 @@ import struct
 from typing import TYPE_CHECKING, NamedTuple
 
 from ...closing import on_failure
-from ...formats.etl.layout import BUFFER_HEADER, BUFFER_HEADER_SIZE, LogFileMode, offset_of
+from ...formats.etl import BUFFER_HEADER, BUFFER_HEADER_SIZE, LogFileMode, offset_of
 from ..status import EtwError, Status
 
 if TYPE_CHECKING:

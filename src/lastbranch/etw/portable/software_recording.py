@@ -6,11 +6,8 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
-from ...capture.launch import held_signals
-from ...capture.options import Options, Summary, Targets
-from ...capture.recording import collect, describe
-from ...model import Profile
-from ...model.atomic_output import token, unused_name
+from ...capture import Options, Summary, Targets, collect, describe, held_signals
+from ...model import Profile, token, unused_name
 from ..flags import Control, LogFileMode
 from ..properties import SessionRequest, SessionState
 from ..status import EtwError

@@ -10,102 +10,31 @@ of fields), `kernel` (its layouts), `events` (walk and columns), `decode` (event
 Names are imported at first use: a program that only writes events to a session loads no more than `layout`.
 """
 
-from __future__ import annotations
+from ...lazy import lazy_face
 
-from typing import TYPE_CHECKING
-
-from ...lazy import lazy_names
-
-if TYPE_CHECKING:
-    from .container.compression import compress
-    from .container.decompression import LZNT1, XPRESS, XPRESS_HUFF, decompress
-    from .container.header import LogHeader, is_etl, read_header
-    from .container.trace_file import TraceFile
-    from .container.writer import TraceWriter
-    from .convert_logs import Converted, convert
-    from .decode import AS_IT_SAYS, Batch, Decoded, Decoder, Known, Reading, batches_of, types_of
-    from .dump import dump_etl, dump_live
-    from .edit_records import BufferRecord, EventRecord, encode_record, read_records
-    from .events.columns import EventBlock, events_of
-    from .events.reader import EventType, TraceLog
-    from .kernel.hooks import SAMPLE_CACHE, kernel_names
-    from .kernel.layouts import kernel_event, kernel_layout
-    from .payload.manifest_xml import Manifests
-    from .profile.intervals import INTERVAL_HOOKS
-    from .profile.reader import read_etl
-    from .profile.samples import BranchRecords, CarriedTriggers, too_short, trigger_candidates
-    from .profile.supplement import Supplement
-    from .profile.writer import Written, write_profile
-    from .single_event import Event, encode_event
-
-__all__ = [
-    "AS_IT_SAYS",
-    "Batch",
-    "BranchRecords",
-    "BufferRecord",
-    "CarriedTriggers",
-    "Converted",
-    "Decoded",
-    "Decoder",
-    "Event",
-    "EventBlock",
-    "EventRecord",
-    "EventType",
-    "INTERVAL_HOOKS",
-    "Known",
-    "LZNT1",
-    "LogHeader",
-    "Manifests",
-    "Reading",
-    "SAMPLE_CACHE",
-    "Supplement",
-    "TraceFile",
-    "TraceLog",
-    "TraceWriter",
-    "Written",
-    "XPRESS",
-    "XPRESS_HUFF",
-    "batches_of",
-    "compress",
-    "convert",
-    "decompress",
-    "dump_etl",
-    "dump_live",
-    "encode_event",
-    "encode_record",
-    "events_of",
-    "is_etl",
-    "kernel_event",
-    "kernel_layout",
-    "kernel_names",
-    "read_etl",
-    "read_header",
-    "read_records",
-    "too_short",
-    "trigger_candidates",
-    "types_of",
-    "write_profile",
-]
-
-__getattr__ = lazy_names(__name__, {
+__getattr__, __dir__, __all__ = lazy_face(__name__, {
     "container.compression": "compress",
     "container.decompression": "LZNT1 XPRESS XPRESS_HUFF decompress",
     "container.header": "LogHeader is_etl read_header",
     "container.trace_file": "TraceFile",
     "container.writer": "TraceWriter",
     "convert_logs": "Converted convert",
-    "decode": "AS_IT_SAYS Batch Decoded Decoder Known Reading batches_of types_of",
+    "decode": "AS_IT_SAYS Batch Decoded Decoder Known Reading batches_of describes types_of",
     "dump": "dump_etl dump_live",
     "edit_records": "BufferRecord EventRecord encode_record read_records",
     "events.columns": "EventBlock events_of",
     "events.reader": "EventType TraceLog",
     "kernel.hooks": "SAMPLE_CACHE kernel_names",
     "kernel.layouts": "kernel_event kernel_layout",
+    "layout":
+        "BUFFER_FLAG BUFFER_HEADER BUFFER_HEADER_SIZE BUFFER_TYPE EVENT_FLAG EXTENDED_ITEM EXTENDED_TYPE HEADERS "
+        "LARGEST_EVENT LOGFILE_HEADER LogFileMode MAX_BUFFER MESSAGE MESSAGE_FLAG PEBS_INDEX PMC_COUNTERS "
+        "offset_of packed picked",
     "payload.manifest_xml": "Manifests",
     "profile.intervals": "INTERVAL_HOOKS",
     "profile.reader": "read_etl",
     "profile.samples": "BranchRecords CarriedTriggers too_short trigger_candidates",
     "profile.supplement": "Supplement",
     "profile.writer": "Written write_profile",
-    "single_event": "Event encode_event",
+    "single_event": "Event encode_event encode_items",
 })  # fmt: skip

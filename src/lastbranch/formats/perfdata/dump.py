@@ -12,8 +12,7 @@ import pickle
 from collections.abc import Iterator
 from typing import IO, Any, NamedTuple
 
-from ...model import Progress, SampleBatch, Source
-from ...model.atomic_output import temporary_file
+from ...model import Progress, SampleBatch, Source, temporary_file
 from ..dump import Cells, Dump, Form, Placed, Row, Wanted, cells_of, sample_rows
 from ..fields import Hex, decode
 from .layout import RECORD, RECORDS, SAMPLE, USER_RECORDS

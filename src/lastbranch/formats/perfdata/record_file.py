@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
-from ...model.atomic_output import FULL
+from ...model import FULL
 from .layout import RECORD
 
 __all__ = ["RecordFile", "Sink"]

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 
 from ...closing import on_failure
 from ...errors import FormatError, UnavailableError
-from ...model import Array, OpenFile, Source
-from ...model.atomic_output import NamedFile, PartFile
+from ...model import Array, NamedFile, OpenFile, PartFile, Source
 from ..interface import Conversion, Rewriting
 from . import layout
 from .commits import block_check, encode_directory, encode_header, encode_slot

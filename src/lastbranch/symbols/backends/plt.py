@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...arrays import distinct
-from ...binaries import Section
 from ...binaries.files import Space, strings_at
+from ...binaries.image import Section
 from ...binaries.sections import Binary
 from ...errors import FormatError
 from ...x86 import ENDBR32, ENDBR64, Opcode, Prefix

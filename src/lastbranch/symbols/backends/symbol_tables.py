@@ -8,8 +8,8 @@ from struct import Struct
 import numpy as np
 from numpy.typing import NDArray
 
-from ...binaries import SegmentFlags
 from ...binaries.files import File, Space, strings_at
+from ...binaries.image import SegmentFlags
 from ...binaries.pdb import DBI_STREAM, PdbStreams
 from ...binaries.pe import pe_headers
 from ...binaries.sections import Binary, open_binary, unpack_xz

@@ -12,8 +12,7 @@ from ..answer import Answer, Column, counts_of, texts
 from ..loaded import Loaded, Parameters, whole_number
 
 if TYPE_CHECKING:
-    from ...analysis import BranchTable, Estimate
-    from ...analysis.counting.count_tables import SiteTable
+    from ...analysis import BranchTable, Estimate, SiteTable
     from ...model import Array, SampleFilter
 
 __all__ = ["branches"]

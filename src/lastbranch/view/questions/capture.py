@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from ...analysis import summarize
 from ...analysis.checks import check
-from ...analysis.summary import summary
-from ...capture.doctor import COLUMNS, examine
+from ...capture import COLUMNS, examine
 from ...errors import UnavailableError
 from ...model import visible
 from ..answer import Answer
@@ -16,8 +16,8 @@ __all__ = ["capture", "doctor", "findings"]
 
 
 def capture(loaded: Loaded, _parameters: Parameters) -> Answer:
-    """The header is what `analysis.summary` makes (docs/reference/info.md)."""
-    return Answer(_shown(summary(loaded.profile)))
+    """The header is what `analysis.summarize` makes (docs/reference/info.md)."""
+    return Answer(_shown(summarize(loaded.profile)))
 
 
 def findings(loaded: Loaded, _parameters: Parameters) -> Answer:

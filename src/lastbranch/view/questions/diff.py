@@ -9,8 +9,7 @@ from typing import cast, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from ...analysis import call_stacks, fold
-from ...analysis.comparison import CodeLocation, Difference, Matching, Thing
+from ...analysis import CodeLocation, Difference, Matching, Thing, call_stacks, fold
 from ...analysis.statistics.significance import ENOUGH
 from ...errors import SelectionError
 from ...model import SampleFilter, visible

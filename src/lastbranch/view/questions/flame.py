@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...analysis import CallStacks, call_stacks, fold
-from ...analysis.naming import View
+from ...analysis import CallStacks, View, call_stacks, fold
 from ...analysis.stacks.call_stacks import REBUILT
 from ...analysis.stacks.functions import Folded
 from ...model import Array, Profile, visible

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...analysis import Annotation, Place, find_functions
+from ...analysis import Annotation, BlockGraph, EdgeKind, Place, block_graph, find_functions, place_of
 from ...analysis.function.annotation import SourceLines, indirect_targets, source_lines
 from ...analysis.function.arcs import arcs_of
-from ...analysis.function.block_graph import BlockGraph, EdgeKind, block_graph
-from ...analysis.naming import place_of
 from ...analysis.statistics.distributions import Distribution
 from ...analysis.statistics.significance import ENOUGH, halving
 from ...errors import SelectionError

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ...analysis.counting.count_tables import Key
+from ...analysis import Key
 from ...analysis.counting.over_time import losses_over_time
 from ...errors import NotRecordedError, SelectionError
 from ...model import THROTTLES, Array, SampleFilter

@@ -23,7 +23,8 @@ from lastbranch.etw.portable.sources.sockets import Sockets
 from lastbranch.etw.portable.sources.system_calls import CALLS, SystemCalls
 from lastbranch.etw.status import EtwError, Status
 from lastbranch.formats.etl import Decoder, TraceLog, read_etl
-from lastbranch.formats.etl.kernel import FILE_IO, PROCESS, kernel_event
+from lastbranch.formats.etl.kernel.hooks import FILE_IO, PROCESS
+from lastbranch.formats.etl.kernel.layouts import kernel_event
 from lastbranch.formats.etl.profile.supplement_events import segment_fields, supplement_event
 from lastbranch.formats.etl.single_event import Event, encode_event
 from lastbranch.model import Segment

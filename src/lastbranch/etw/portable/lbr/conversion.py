@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ....formats.etl.kernel import LBR_SAMPLE, kernel_names
+from ....formats.etl import kernel_names
+from ....formats.etl.kernel.hooks import LBR_SAMPLE
 from ....formats.etl.profile.lifecycle_events import LifecycleEvents
 from ....formats.etl.profile.sample_events import PeriodEncoder, PeriodEncoding, Trigger
 from ....formats.etl.profile.session_events import SessionEvents

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import IO
 
-from ....capture.options import Summary
+from ....capture import Summary
 from ....model import Profile
 from ..sources.process import Output
 from .conversion import FINISHED_ROUND, Conversion

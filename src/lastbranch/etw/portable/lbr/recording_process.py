@@ -19,8 +19,7 @@ from contextlib import closing, suppress
 from functools import partial
 from typing import Any
 
-from ....capture.options import Calls, Options, Targets
-from ....capture.recording import collect
+from ....capture import Calls, Options, Targets, collect
 from ....errors import FormatError, LastbranchError
 from ....formats.etl.profile.supplement_events import supplement_event
 from ....lbr import convert

@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 from ....errors import FormatError
-from ....model.atomic_output import token
+from ....model import token
 from ...flags import EnableProvider
 from ...interface import ClassicHeader, EnableCallback, EventDescriptor
 from ...properties import NO_GUID
@@ -312,7 +312,7 @@ def _refused_by(session: SessionKey) -> Put:
 def _encoded(items: list[Item]) -> bytes:
     if not items:
         return b""
-    from ....formats.etl.single_event import encode_items
+    from ....formats.etl import encode_items
 
     return encode_items(items)
 

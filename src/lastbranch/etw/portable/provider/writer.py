@@ -21,7 +21,7 @@ from weakref import WeakValueDictionary
 
 from ....closing import Closing, on_failure
 from ....errors import FormatError
-from ....formats.etl.layout import BUFFER_HEADER_SIZE, EVENT_FLAG, HEADERS, LARGEST_EVENT, packed
+from ....formats.etl import BUFFER_HEADER_SIZE, EVENT_FLAG, HEADERS, LARGEST_EVENT, packed
 from ...interface import ClassicHeader, EventDescriptor
 from ...status import EtwError, Status
 from ..clock import Clock

@@ -16,11 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ....arrays import take_ranges
+from ....formats.etl import HEADERS, MESSAGE, MESSAGE_FLAG, LogHeader, offset_of
 from ....formats.etl.container.buffer_header import BufferHeader
-from ....formats.etl.container.header import LogHeader
 from ....formats.etl.container.trace_file import aligned, encode_first_buffer
 from ....formats.etl.events.walk import HEADER_BYTES, KIND, MESSAGE_BYTES, SHIFT, chains
-from ....formats.etl.layout import HEADERS, MESSAGE, MESSAGE_FLAG, offset_of
 from ...flags import ClientContext, LogFileMode
 from ...properties import SessionRequest
 from ..clock import Clock

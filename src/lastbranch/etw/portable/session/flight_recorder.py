@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from ....formats.etl.layout import BUFFER_HEADER_SIZE
+from ....formats.etl import BUFFER_HEADER_SIZE
 from ..pool import BELL_AT, COMMIT_AT, EVENT, RING, SPARE, Attached, Geometry, Mapping, read_barrier
 from ..pool import DONE as DONE_AT
 from .writers import LEAST_EVENT, MOST_LOST, Piece, Slot, Writers

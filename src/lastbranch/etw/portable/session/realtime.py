@@ -20,8 +20,8 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ....formats.etl import BUFFER_FLAG, BUFFER_HEADER, BUFFER_HEADER_SIZE, BUFFER_TYPE, offset_of
 from ....formats.etl.container.buffer_header import BufferHeader
-from ....formats.etl.layout import BUFFER_FLAG, BUFFER_HEADER, BUFFER_HEADER_SIZE, BUFFER_TYPE, offset_of
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer

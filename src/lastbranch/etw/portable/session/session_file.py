@@ -15,9 +15,16 @@ from typing import IO, NamedTuple
 from uuid import UUID
 
 from ....errors import FormatError
-from ....formats.etl.container.header import LogHeader, read_header
-from ....formats.etl.container.trace_file import TraceFile
-from ....formats.etl.layout import BUFFER_HEADER_SIZE, HEADERS, LOGFILE_HEADER, LogFileMode, packed
+from ....formats.etl import (
+    BUFFER_HEADER_SIZE,
+    HEADERS,
+    LOGFILE_HEADER,
+    LogFileMode,
+    LogHeader,
+    TraceFile,
+    packed,
+    read_header,
+)
 from ....model import BytesSource
 from ...properties import SessionRequest
 from ..clock import FILETIME_EPOCH, Clock, filetime

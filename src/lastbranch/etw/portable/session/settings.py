@@ -120,7 +120,7 @@ class Settings:
         """Encoded events for the header buffer of a system logger that begins at ``time``: its groups."""
         if not self.request.system:
             return []
-        from ....formats.etl.single_event import encode_event
+        from ....formats.etl import encode_event
         from ..sources.recorder import mask_event
 
         return [encode_event(mask_event(self.masks, time))]
@@ -131,7 +131,7 @@ class Settings:
             return b""
         from .. import lbr_configuration as lbr
         from ..profile_sources import source_settings
-        from ..sources import SourceConfiguration
+        from ..sources.configuration import SourceConfiguration
 
         def hooks(info: Info) -> tuple[int, ...]:
             return tuple(hook_ids(self.information.get(info, ())))

@@ -19,14 +19,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ....errors import FormatError, LastbranchError
-from ....formats.etl.layout import BUFFER_FLAG
+from ....formats.etl import BUFFER_FLAG
 from ...flags import LogFileMode
 from ...properties import SessionRequest
 from ...status import EtwError, Status
 from .log_file import Disk, as_status, check_room, file_limit, open_log
 
 if TYPE_CHECKING:
-    from ....formats.etl.container.header import LogHeader
+    from ....formats.etl import LogHeader
     from .session_file import SessionFile, Totals
 
 __all__ = ["FileSink", "Finished", "HeaderEvents"]

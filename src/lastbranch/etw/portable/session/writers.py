@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from ....closing import on_failure
-from ....formats.etl.layout import BUFFER_HEADER_SIZE
+from ....formats.etl import BUFFER_HEADER_SIZE
 from ...status import EtwError, Status
 from ..pool import (
     ANY_PROCESSOR,

@@ -14,12 +14,11 @@ from ...properties import SessionRequest
 from ...status import EtwError, Status
 from ..enable_map import kinds_of, normalised_masks, unmapped
 from ..lbr_configuration import SOFTWARE_BRANCHES
-from .configuration import SourceConfiguration
 
 if TYPE_CHECKING:
     from ....capture.perf_events.linux_kernel import Kernel
 
-__all__ = ["SourceConfiguration", "argv", "check", "needed", "normalised_masks"]
+__all__ = ["argv", "check", "needed"]
 
 
 def needed(request: SessionRequest, masks: Sequence[int], pmc_sources: Sequence[int] | None = None) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from ....capture.perf_events.linux_kernel import Kernel
-from ....formats.etl.kernel import DISK_IO, SPLIT_IO
+from ....formats.etl.kernel.hooks import DISK_IO, SPLIT_IO
 from .joint_events import Row, TracepointFollower
 
 __all__ = ["BlockIo"]

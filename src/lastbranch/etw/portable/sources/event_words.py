@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 
 from ....arrays import distinct, offsets_of, take_ranges
 from ....errors import FormatError
+from ....formats.etl import Event, encode_event, kernel_names
 from ....formats.etl.container.trace_file import aligned
-from ....formats.etl.kernel import guid_text, kernel_key, kernel_names
+from ....formats.etl.kernel.hooks import guid_text, kernel_key
 from ....formats.etl.profile.sample_events import PeriodEncoding, Trigger, frames_of, sample_events
-from ....formats.etl.single_event import Event, encode_event
 from ....model import Array, SampleBatch
 
 __all__ = [

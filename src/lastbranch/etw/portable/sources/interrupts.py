@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from ....capture.perf_events.linux_kernel import Kernel
-from ....formats.etl.kernel import PERF_INFO
+from ....formats.etl.kernel.hooks import PERF_INFO
 from .joint_events import Row, TracepointFollower
 
 __all__ = ["Interrupts"]

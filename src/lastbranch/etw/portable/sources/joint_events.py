@@ -12,9 +12,9 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 from ....capture.perf_events.linux_kernel import Kernel
-from ....formats.etl.kernel import STACK_WALK, kernel_event
+from ....formats.etl import Event, kernel_event
+from ....formats.etl.kernel.hooks import STACK_WALK
 from ....formats.etl.profile.sample_events import frames_of
-from ....formats.etl.single_event import Event
 from ....model import SampleBatch
 from .event_words import Events, Ints, count_unwritten, encoded, shown_hook
 from .kinds import Raw

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from ....capture.perf_events.host import Host
 from ....capture.perf_events.linux_kernel import Kernel
-from ....formats.etl.kernel import PROCESS, kernel_event
-from ....formats.etl.single_event import Event
+from ....formats.etl import Event, kernel_event
+from ....formats.etl.kernel.hooks import PROCESS
 from ....formats.perfdata.layout import RECORD
 from .event_words import Events, encoded
 from .perf_records import Ticks

@@ -13,14 +13,14 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from ....capture import memory_kb
 from ....capture.perf_events.host import Host, read_host
 from ....capture.perf_events.linux_kernel import Kernel
-from ....capture.procfs import memory_kb
 from ....closing import on_failure
-from ....formats.etl.kernel import PERF_INFO, SESSION, kernel_event
+from ....formats.etl import Event, kernel_event
+from ....formats.etl.kernel.hooks import PERF_INFO, SESSION
 from ....formats.etl.profile.session_events import SessionEvents
 from ....formats.etl.profile.supplement_events import supplement_event
-from ....formats.etl.single_event import Event
 from ....model import Clock, Machine, Profile, SampleBatch
 from ...status import EtwError
 from ..clock import Clock as SessionClock

@@ -14,17 +14,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ....capture import Request, Target
 from ....capture.perf_events.event_names import EventChoice
-from ....capture.perf_events.event_set import (
-    EventRefused,
-    EventSet,
-    EventSpec,
-    Request,
-    Target,
-    negotiate,
-    open_event,
-    tracking_spec,
-)
+from ....capture.perf_events.event_set import EventRefused, EventSet, EventSpec, negotiate, open_event, tracking_spec
 from ....capture.perf_events.host import Host
 from ....capture.perf_events.linux_kernel import Kernel
 from ....capture.perf_events.refusals import Attempt, explain

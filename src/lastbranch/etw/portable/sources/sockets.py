@@ -11,7 +11,7 @@ from ipaddress import IPv4Address, IPv6Address
 from typing import ClassVar
 
 from ....capture.perf_events.linux_kernel import Kernel
-from ....formats.etl.kernel import TCP_IP, UDP_IP
+from ....formats.etl.kernel.hooks import TCP_IP, UDP_IP
 from .joint_events import Row, TracepointFollower
 
 __all__ = ["Sockets"]

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from ....capture.perf_events.linux_kernel import Kernel
-from ....formats.etl.kernel import FILE_IO, PAGE_FAULT
+from ....formats.etl.kernel.hooks import FILE_IO, PAGE_FAULT
 from ...status import EtwError, Status
 from .event_words import Events
 from .joint_events import Row, TracepointFollower, signed

@@ -13,15 +13,15 @@ import numpy as np
 from ....capture.perf_events.host import Host
 from ....capture.perf_events.linux_kernel import Kernel
 from ....capture.perf_events.synthesis import kernel_records, process_records
-from ....formats.etl.kernel import IMAGE, PROCESS, THREAD
+from ....formats.etl import Event
+from ....formats.etl.kernel.hooks import IMAGE, PROCESS, THREAD
 from ....formats.etl.profile.lifecycle_events import LifecycleEvents
-from ....formats.etl.single_event import Event
 from ....formats.perfdata.layout import RECORD
 from ....formats.perfdata.state import State
 from ....formats.perfdata.writer import SideRecords
 from ....model import ModuleKind, Profile
 from ....opening import attach_binaries
-from ....symbols.symbol_lists import running_build_id
+from ....symbols import running_build_id
 from .event_words import Events, encoded
 from .perf_records import FOREVER, Ticks, follow_records, handle_records, records_in
 from .ring_stream import Round, Stream, tracking

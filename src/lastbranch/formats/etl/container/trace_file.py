@@ -17,8 +17,7 @@ from dataclasses import replace
 from typing import IO
 
 from ....errors import FormatError
-from ....model import BytesSource
-from ....model.atomic_output import PartFile, naming
+from ....model import BytesSource, PartFile, naming
 from ..layout import (
     BUFFER_FLAG,
     BUFFER_HEADER,

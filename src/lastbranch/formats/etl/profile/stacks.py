@@ -21,8 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ....arrays import Ints, in_groups, insertion_points, offsets_of, ranges, take_ranges
-from ....model import KERNEL_HALF, KERNEL_HALF_32, Array, Source
-from ....model.atomic_output import temporary_file
+from ....model import KERNEL_HALF, KERNEL_HALF_32, Array, Source, temporary_file
 from ..events.columns import EventBlock
 from ..kernel.hooks import STACK, STACK_DEFINITIONS, STACK_KEY_KERNEL, STACK_KEY_USER, STACK_WALK
 from ..layout import BUFFER_FLAG

@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ....arrays import Ints, distinct
-from ....binaries import SegmentFlags
 from ....binaries.dwarf import DW_AT, DW_FORM
 from ....binaries.files import Space, Words, strings_at
+from ....binaries.image import SegmentFlags
 from ....binaries.sections import Binary, open_binary
 from ....errors import FormatError
 from ...model import DebugFiles, FunctionTable, Names
