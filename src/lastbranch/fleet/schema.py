@@ -73,24 +73,24 @@ def _sum(name: str, meaning: str) -> StoreColumn:
 
 
 _LABELS = (
-    _text("service", "what the program is a part of, as it was said when the capture was added; empty: not said"),
-    _text("host", "where it ran: as was said, else as the capture has it"),
-    _text("version", "which version of the service; empty: not said"),
+    _text("service", "the service of the program, as given when the capture was added; empty: not given"),
+    _text("host", "the host: as given when the capture was added, else from the capture"),
+    _text("version", "the version of the service; empty: not given"),
 )
 _FOLD = _number("fold", "0 of half of the captures, by their digests; 1 of a quarter, 2 of an eighth, 3 of the rest")
 _EVENT = _text("event", "name of the event whose samples these are")
 _MODULE = _text(
     "module",
-    "identity of the module: build-id:HEX, pdb:GUID:AGE, pe:TIMESTAMP:SIZE; path:DIGEST:NAME for one without, which is "
-    "then a module of that capture only",
+    "identity of the module: build-id:HEX, pdb:GUID:AGE, pe:TIMESTAMP:SIZE; path:DIGEST:NAME for a module without "
+    "identity, which belongs to its capture only",
 )
 
 _COUNTS = StoreTable(
     "counts", "something that was counted in a module",
     (
         _MODULE,
-        _text("kind", "branch: a taken branch in the module; entry: one from elsewhere into it, which is the branch of "
-              "another module, too; range: code that ran without a taken branch; sample: an address that was sampled"),
+        _text("kind", "branch: a taken branch in the module; entry: a branch from elsewhere into the module, "
+              "also a branch of another module; range: code run without a taken branch; sample: a sampled address"),
         _number("address", "of the branch, of the target of an entry, of the first instruction of a range, of the "
                 "sample: offset in the file of an ELF module, from the base of a PE, from _text of a kernel, from the "
                 "start of any other"),
@@ -117,9 +117,9 @@ _CAPTURES = StoreTable(
         _text("digest", "SHA-256 of the file, hexadecimal"),
         _EVENT,
         *_LABELS,
-        StoreColumn("time", "TIMESTAMP", "when it was recorded (UTC): as was said, else as the capture has it, else "
-                    "when the file was changed last"),
-        _text("file", "its name when it was added"),
+        StoreColumn("time", "TIMESTAMP", "time of the recording (UTC): as given when the capture was added, else from "
+                    "the capture, else the file's last change"),
+        _text("file", "name of the file when it was added"),
         _text("format", "what it is"),
         _number("bytes", "its size"),
         _number("period", "events between two samples; 0: a frequency was used"),
@@ -140,7 +140,7 @@ _CAPTURES = StoreTable(
 )  # fmt: skip
 
 _MODULES = StoreTable(
-    "modules", "a module under one of its names, and mapped in one way",
+    "modules", "a module with one of its names and one of its mappings",
     (
         _MODULE,
         _text("name", "full path as recorded"),
