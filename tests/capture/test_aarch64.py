@@ -15,7 +15,7 @@ from lastbranch.capture.software.bursts import BurstLimits
 from lastbranch.capture.software.control_flow import Code, Fork
 from lastbranch.capture.software.engines import PerfBreakpoints
 from lastbranch.capture.software.instructions import NOT_TAKEN
-from lastbranch.capture.software.startup_test import KNOWN
+from lastbranch.capture.software.self_check import KNOWN
 from lastbranch.capture.software.successors import Successors
 from lastbranch.errors import UnavailableError
 from lastbranch.lbr import KIND

@@ -15,7 +15,7 @@ import pytest
 from capture_tools import FREESTANDING, build, needs_ptrace, record
 from fuzz_capture import attached
 from lastbranch.capture import ptrace
-from lastbranch.capture.software import attaching
+from lastbranch.capture.software import tracing
 from lastbranch.capture.software.tree import Tree
 from lastbranch.model import ModuleKind
 from waiting import until
@@ -215,9 +215,9 @@ def test_a_thread_that_an_attached_one_has_just_created_is_ours(
         seize(tid, options)
 
     monkeypatch.setattr(ptrace, "seize", refuse_others)
-    monkeypatch.setattr(attaching, "threads_of", lambda pid: {pid, 1})
-    attaching.attach(target.pid, tree)
+    monkeypatch.setattr(tracing, "threads_of", lambda pid: {pid, 1})
+    tracing.attach(target.pid, tree)
     assert (set(tree.threads), ended) == ({target.pid}, [1])
-    monkeypatch.setattr(attaching, "status_of", lambda tid, name: str(os.getpid()))
-    attaching.attach(target.pid, tree)
+    monkeypatch.setattr(tracing, "status_of", lambda tid, name: str(os.getpid()))
+    tracing.attach(target.pid, tree)
     assert set(tree.threads) == {target.pid, 1}

@@ -20,7 +20,7 @@ from capture_tools import needs_ptrace
 from lastbranch.capture import ptrace
 from lastbranch.capture.procfs import fixed_program, parse_stat, stat_of
 from lastbranch.capture.ptrace import event_of, next_stop, signal_of, ticking
-from lastbranch.capture.software import startup_test
+from lastbranch.capture.software import self_check
 from lastbranch.capture.software.burst_runner import BurstRunner, NoBurst, SharedProcessor, ThreadsProcessor, Watch
 from lastbranch.capture.software.bursts import Burst, BurstLimits
 from lastbranch.capture.software.control_flow import End, Fork
@@ -53,7 +53,7 @@ def _ticks() -> Iterator[None]:
 @pytest.mark.parametrize("name", ENGINES)
 def test_an_engine_sees_just_the_branches_of_known_code(name: str) -> None:
     engine: Engine = ENGINES[name]()
-    assert startup_test.test_engines([engine]) == {engine.name: startup_test.OK}
+    assert self_check.test_engines([engine]) == {engine.name: self_check.OK}
 
 
 def test_the_start_up_test_finds_an_engine_that_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,7 +67,7 @@ def test_the_start_up_test_finds_an_engine_that_is_wrong(monkeypatch: pytest.Mon
         return burst
 
     monkeypatch.setattr(engine, "burst", wrong)
-    assert startup_test.test_engines([engine]) == {engine.name: "branch 20 is wrong"}
+    assert self_check.test_engines([engine]) == {engine.name: "branch 20 is wrong"}
 
 
 @pytest.fixture

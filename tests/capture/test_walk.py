@@ -20,7 +20,7 @@ from capture_tools import FREESTANDING, WALK, build, needs_ptrace, needs_walk, r
 from lastbranch.capture import Summary, ptrace
 from lastbranch.capture.launch import end_with_parent, launch
 from lastbranch.capture.ptrace import event_of, next_stop, signal_of, stopped, ticking
-from lastbranch.capture.software import engine_choice, engines, startup_test, walk_tables
+from lastbranch.capture.software import engine_choice, engines, self_check, walk_tables
 from lastbranch.capture.software.burst_runner import BurstRunner, SharedProcessor
 from lastbranch.capture.software.bursts import Burst, BurstLimits
 from lastbranch.capture.software.engines import (
@@ -435,7 +435,7 @@ def test_without_the_library_python_does_it_all(folder: Path, monkeypatch: pytes
     assert not engine.walks
     assert engine._walker is None
     assert edges_of(program, engine, 600) == walked
-    assert startup_test.test_engines([engine]) == {engine.name: startup_test.OK}
+    assert self_check.test_engines([engine]) == {engine.name: self_check.OK}
 
 
 @pytest.mark.parametrize("switch", ["0", "1"])
@@ -488,9 +488,7 @@ def test_structures_are_laid_out_as_the_compiler_lays_them_out(tmp_path: Path) -
 
 def test_without_a_walk_that_fails_the_start_up_test_python_does_it_all(monkeypatch: pytest.MonkeyPatch) -> None:
     def tested(engines: list[Engine]) -> dict[str, str]:
-        return {
-            e.name: "branch 3 is wrong" if isinstance(e, BlockStep) and e.walks else startup_test.OK for e in engines
-        }
+        return {e.name: "branch 3 is wrong" if isinstance(e, BlockStep) and e.walks else self_check.OK for e in engines}
 
     monkeypatch.setattr(engine_choice, "test_engines", tested)
     summary = Summary()

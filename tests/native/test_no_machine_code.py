@@ -17,7 +17,7 @@ BINARIES = {
     "demo/capture.perf.data", "demo/symfs/opt/lbrdemo/lbrdemo", "demo/symfs/opt/lbrdemo/liblbrdemo.so",
 }  # fmt: skip
 """What the demo opens. The program in them is read, never executed."""
-EXECUTES = {"capture/software/startup_test.py", "native/run_ahead.c"}
+EXECUTES = {"capture/software/self_check.py", "native/run_ahead.c"}
 """The start-up test of the engines runs a program of 46 or 52 bytes, listed instruction by instruction, in a child.
 Running ahead executes instructions of the recorded program, on copies of what they read."""
 

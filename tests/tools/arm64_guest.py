@@ -60,7 +60,7 @@ def engines() -> None:
         SingleStep,
         SteppedBlocks,
     )
-    from lastbranch.capture.software.startup_test import test_engines
+    from lastbranch.capture.software.self_check import test_engines
 
     with ticking():
         for engine in (

@@ -20,13 +20,11 @@ from ..options import Calls, Options, Summary
 from ..process_groups import is_program
 from ..procfs import has_interpreter, image_of, process_of, program_of, spare_processor, status_of
 from ..ptrace import EVENT_CLONE, EVENT_EXEC, EVENT_STOP, NEW_TASK, TICK, at_call, event_of, signal_of, stopped
-from .attaching import attach, describe_running, threads_of
 from .burst_choice import is_ring
 from .burst_runner import BurstRunner, NoBurst
 from .bursts import Burst
 from .call_chains import CallChains
 from .control_flow import CALLS, Edge
-from .detaching import detach_all, detach_thread
 from .draws import Draws
 from .instructions import LONGEST
 from .kept_file import KeptFile
@@ -35,6 +33,7 @@ from .record_writer import RecordWriter, Sideband, now
 from .run_ahead import Foreseen
 from .schedule import Budget, BurstLengths, Duty, Trigger
 from .successors import Successors
+from .tracing import attach, describe_running, detach_all, detach_thread, threads_of
 from .tree import Call, Process, Thread, Tree, queued
 from .unwinder import Unwinder
 from .watched import Watched

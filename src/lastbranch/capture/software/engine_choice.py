@@ -23,7 +23,7 @@ from .engines import (
 )
 from .run_ahead import RunAhead
 from .schedule import ClockTrigger, PollTrigger, Trigger
-from .startup_test import OK, test_ahead, test_engines
+from .self_check import OK, test_ahead, test_engines
 
 __all__ = ["FIRST_PERIOD", "choose_ahead", "choose_engine", "choose_trigger"]
 

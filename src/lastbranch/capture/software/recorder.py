@@ -17,14 +17,13 @@ from ..perf_events.syscall import read_count
 from ..ptrace import ticking
 from ..switch_output import Switcher
 from ..traceable import check_machine, warnings_of
-from .attaching import threads_of, warning_of_handlers
 from .burst_choice import limits_of
 from .burst_runner import BurstRunner, SharedProcessor, ThreadsProcessor
 from .collector import Collector
 from .engine_choice import FIRST_PERIOD, choose_ahead, choose_engine, choose_trigger
 from .record_writer import RecordWriter, now
-from .startup_test import report_time
-from .traced import Traced
+from .self_check import report_time
+from .tracing import Traced, threads_of, warning_of_handlers
 from .tree import Process, Thread
 
 __all__ = ["record_software"]
@@ -101,7 +100,8 @@ def record_software(
         if not times.works:
             collector.on_ended = lambda thread: out.ran(_count_of(thread))
         try:
-            traced.run(collector, out, say)
+            traced.begin(collector.arm_running, out, say)
+            collector.run()
             out.ran(times.ended())
             out.ran(times.running(_tasks(collector)))
             summary.notes += times.notes
