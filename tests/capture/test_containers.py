@@ -191,6 +191,9 @@ def test_processes_join_and_leave_a_cgroup_while_it_is_recorded(program: Path, c
         done = Recorded(0, b"", ours.stderr.read().decode() if ours.stderr else "", output)
     assert second.pid in programs(done)
     assert other.pid not in programs(done)
+    (stated,) = [process.cpu_ns for process in done.profile().processes if process.pid == second.pid]
+    assert stated is not None
+    assert stated > 5e7, "of the tenth of a second that it computed while it was recorded"
 
 
 def test_processes_that_may_not_be_traced_are_named_and_the_others_recorded(tmp_path: Path) -> None:

@@ -110,6 +110,14 @@ def test_more_attached_threads_than_are_followed_are_said(monkeypatch: pytest.Mo
         assert "begun by 2 of the threads that ran before" in note
 
 
+def test_a_log_states_them_too(tmp_path: Path) -> None:
+    folder = {"LASTBRANCH_ETW_DIR": str(tmp_path / "etw")}
+    done = record(tmp_path / "x.etl", *OPTIONS, "--", build(tmp_path, "brief"), "threads", "40", "2000000", env=folder)
+    profile, charged = done.profile(), int(done.out) / 1e6
+    assert not [thread for thread in profile.threads if thread.cpu_ns is None]
+    assert LEAST * charged < stated(profile) < MOST * charged + 0.01
+
+
 def test_several_files_of_one_recording_state_each_time_once(tmp_path: Path) -> None:
     words = ("--switch-output", "0.3s", "--", build(tmp_path, "brief"), "threads", "4", "250000000")
     done = record(tmp_path / "x.data", *OPTIONS, *words)

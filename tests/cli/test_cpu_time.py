@@ -73,3 +73,9 @@ def test_what_a_short_recording_takes_to_begin_is_no_finding(tmp_path: Path, run
     short = capture(tmp_path / "x.data", shell=98 * MS, each=0, samples=38)
     assert "no sample stands for" not in run("report", str(short)).err
     assert "time without samples" not in run("check", str(short)).out
+
+
+def test_less_than_a_tenth_of_a_second_is_said_and_no_finding(tmp_path: Path, run: Cli) -> None:
+    short = capture(tmp_path / "x.data", shell=60 * MS, each=0, samples=3)
+    assert "no sample stands for 0.054 s" in run("report", str(short)).err
+    assert "time without samples" not in run("check", str(short)).out

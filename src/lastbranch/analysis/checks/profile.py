@@ -152,8 +152,8 @@ def sample_hits(profile: Profile) -> SampleHits:
         process, once = binder.process_of(scope[inside]), np.ones(len(inside), np.int64)
         places.add(process, module[inside], address[inside], once)
     hits.places = tuple(places.result())
-    if spent is not None and (found := cpu_time(profile, spent.result()[0], "process")) is not None:
-        hits.unsampled = found.said
+    if spent is not None and (times := cpu_time(profile, spent.result()[0], "process")) is not None:
+        hits.unsampled = times.found
     return hits
 
 

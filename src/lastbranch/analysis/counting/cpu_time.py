@@ -22,6 +22,8 @@ _BEGINNING = 20_000_000
 """ns that are not said: a few programs take as long in the kernel to begin, where no sample is."""
 _DEVIATIONS = 2
 """Standard errors of the time that samples stand for which are not said, either."""
+_LITTLE = 100_000_000
+"""ns that `report` says, but that are no finding: a short program's launch and stops take as long in the kernel."""
 _NAMED = 3
 
 
@@ -56,6 +58,11 @@ class CpuTime:
     def note(self) -> str:
         """A sentence about `said`, where there is something to say."""
         return f"no sample stands for {self.said}" if self.said else ""
+
+    @property
+    def found(self) -> str:
+        """`said`, where it is long enough to be a finding."""
+        return self.said if int(self.without_samples.sum()) >= _LITTLE else ""
 
     def every_row(self, table: WeightTable, profile: Profile) -> WeightTable:
         """``table`` with a row for everything that spent CPU time, under each clock of the table; rows of clocks are
