@@ -227,8 +227,9 @@ def test_all_processes_are_those_of_the_namespace_but_never_ours(tmp_path: Path)
         pytest.skip("no process id namespace can be made here")
     output = tmp_path / "it.data"
     line = " ".join([
-        "sleep 1000 &", sys.executable, "-m lastbranch record --no-progress -o", str(output),
-        *SOFTWARE, "--duration 0.3 -a; kill $!",
+        "sleep 1000 & timeout 60 sh -c 'while :; do :; done' &",
+        sys.executable, "-m lastbranch record --no-progress -o", str(output),
+        *SOFTWARE, "--duration 0.5 -a; kill $!",
     ])  # fmt: skip
     done = subprocess.run(["unshare", "-pf", "--mount-proc", "sh", "-c", line], capture_output=True, text=True)
     assert "recording all processes: " in done.stderr
@@ -236,3 +237,4 @@ def test_all_processes_are_those_of_the_namespace_but_never_ours(tmp_path: Path)
     assert "note: lastbranch and the processes that it descends from are not recorded: 1, " in done.stderr
     profile = Recorded(0, b"", "", output).profile()
     assert {p.pid for p in profile.processes if p.name == "sleep"} == {2}
+    assert sum(p.cpu_ns or 0 for p in profile.processes if p.name == "sh"), "the loop has its CPU time"
