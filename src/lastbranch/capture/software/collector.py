@@ -7,7 +7,7 @@ import random
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from fnmatch import fnmatch
 
@@ -20,19 +20,16 @@ from ..options import Calls, Options, Summary
 from ..process_groups import is_program
 from ..procfs import has_interpreter, image_of, process_of, program_of, spare_processor, status_of
 from ..ptrace import EVENT_CLONE, EVENT_EXEC, EVENT_STOP, NEW_TASK, TICK, at_call, event_of, signal_of, stopped
-from .burst_choice import is_ring
 from .burst_runner import BurstRunner, NoBurst
+from .burst_writer import BurstWriter
 from .bursts import Burst
 from .call_chains import CallChains
-from .control_flow import CALLS, Edge
 from .draws import Draws
-from .instructions import LONGEST
 from .kept_file import KeptFile
 from .quiet_signals import INTERNAL
 from .record_writer import RecordWriter, Sideband, now
 from .run_ahead import Foreseen
 from .schedule import Budget, BurstLengths, Duty, Trigger
-from .successors import Successors
 from .tracing import attach, describe_running, detach_all, detach_thread, threads_of
 from .tree import Call, Process, Thread, Tree, queued
 from .unwinder import Unwinder
@@ -120,7 +117,7 @@ class Collector:
         self._given_up = set[int]()
         """Threads that are no longer recorded since something failed."""
         self._traced = ptrace.FOLLOW | (ptrace.EXITKILL if kills else 0) | (ptrace.TRACE_CALLS if options.calls else 0)
-        self.lengths, self.is_ring = lengths, is_ring(options, select)
+        self.lengths = lengths
         self.on_exec: Callable[[int, str], None] = lambda pid, path: None
         self.on_attached: Callable[[Process], None] = lambda process: None
         self.on_ended: Callable[[Thread], None] = lambda thread: None
@@ -130,6 +127,7 @@ class Collector:
         self._noted = 0
         """Triggers without a burst whose time is in the summary."""
         self.chains = CallChains(Unwinder() if summary.call_graph == "dwarf" else None)
+        self._writer = BurstWriter(options, select, bursts.limits, self.chains, out, summary)
         self.foreign = ForeignBinaries()
         sideband.on_mapping = self._mapped
         self._refused: list[LastbranchError | OSError] = []
@@ -794,7 +792,7 @@ class Collector:
         # burst has cost them as much as the thread.
         begun, busy = time.thread_time(), not spare_processor()
         if len(burst) and not burst.dropped:
-            self._write_records(thread, burst, when, weight, cpu_number, length)
+            self._writer.write(thread, burst, when, weight, cpu_number, length)
         successors = thread.process.successors
         followed = not isinstance(burst, Foreseen)
         if followed and burst.status is None and successors is not None and successors.burst > 1:
@@ -831,7 +829,8 @@ class Collector:
             thread.call = None
             ptrace.cont(thread.tid)
         if call is not None and enters:
-            self._write_call(thread, call, when)
+            code = self.bursts.successors(thread.process) if call.burst.edges and self.select & CALL_STACK else None
+            self._writer.write_call(thread, call, when, code)
 
     def _leave_call(self, thread: Thread) -> None:
         """It is not in a recorded system call any more, or stopped in it for another reason."""
@@ -839,91 +838,11 @@ class Collector:
         if call is not None and call.entered:
             self.out.sample(now(), thread.process.pid, thread.tid, call.cpu, 0, 0, 0, (), call=True)
 
-    def _write_call(self, thread: Thread, call: Call, when: int) -> None:
-        burst = call.burst
-        code = self.bursts.successors(thread.process) if burst.edges and self.select & CALL_STACK else None
-        stack = self._records(burst.edges, self._call_lengths(burst, code))[-1] if burst.edges else []
-        if stack:
-            self.out.sample(
-                when, thread.process.pid, thread.tid, call.cpu, burst.start, burst.end, 0, stack, call=True
-            )  # fmt: skip
-            self.summary.calls += 1
-
     def _mapped(self, pid: int, names: Iterable[str]) -> None:
         with self._of_one(pid):
             self.foreign.seen(pid, names)
             if (process := self.tree.processes.get(pid)) is not None:
                 self.chains.mapped(process)
-
-    def _write_records(self, thread: Thread, burst: Burst, when: int, weight: int, cpu: int, length: int) -> None:
-        """All records of a burst, oldest first: they have its time and its start, and share its weight."""
-        if isinstance(burst, Foreseen):
-            if not self.is_ring:
-                self._write_foreseen(thread, burst, when, weight, cpu)
-                return
-            burst.read_edges()
-            self.chains.follow(thread, burst)
-        # The last stop may reveal more than `length`. A ring is read after exactly that many, since the newest that a
-        # stop reveals is never a direct jump.
-        kept = self._cut(burst.edges, length) if self.is_ring else burst.edges[-length:]
-        records = self._records(kept, self._call_lengths(burst, thread.process.successors))
-        last = len(records) - 1
-        every, cut = len(burst.edges), self.is_ring and len(kept) < len(burst.edges)
-        places = [len(kept), every] if cut else [every - self.options.depth * n for n in range(last, -1, -1)]
-        chains = self.chains.of(burst.edges, places)[: len(records)]
-        for number, (stack, frames) in enumerate(zip(records, chains, strict=True)):
-            end = stack[0][1] if number < last else kept[-1][1] if cut else burst.end
-            part = weight * (number + 1) // len(records) - weight * number // len(records)
-            self.out.sample(when, thread.process.pid, thread.tid, cpu, burst.start, end, part, stack, frames)
-            self.summary.branches += len(stack)
-            self.summary.full += len(stack) == self.options.depth
-        self.summary.bursts += 1
-
-    def _write_foreseen(self, thread: Thread, burst: Foreseen, when: int, weight: int, cpu: int) -> None:
-        depth, count, pid = self.options.depth, len(burst), thread.process.pid
-        records = self.chains.records(thread, burst, depth)
-        for number, (end, stacks) in enumerate(records):
-            part = weight * (number + 1) // len(records) - weight * number // len(records)
-            self.out.packed(when, pid, thread.tid, cpu, burst.start, end, part, stacks)
-        self.summary.branches += count
-        self.summary.full += count // depth
-        self.summary.bursts += 1
-
-    def _cut(self, edges: list[Edge], length: int) -> list[Edge]:
-        """The oldest of ``edges`` up to that with which ``length`` have passed the filter."""
-        passed = 0
-        for number, edge in enumerate(edges, 1):
-            passed += self.bursts.limits.kinds >> edge[2] & 1
-            if passed == length:
-                return edges[:number]
-        return edges
-
-    def _call_lengths(self, burst: Burst, code: Successors | None) -> list[int]:
-        """For call-stack mode, bytes of each branch of ``burst`` that may be a call of the next instruction, else 0."""
-        if not self.select & CALL_STACK:
-            return []
-        if isinstance(burst, Foreseen):
-            return burst.lengths
-        return [_length_of_call(edge, code) for edge in burst.edges]
-
-    def _records(self, edges: Sequence[Edge], lengths: Sequence[int]) -> list[list[Edge]]:
-        """The branches of a burst as rings of the recording's depth and filter deliver them, each newest first.
-        ``lengths``: `_call_lengths`, of ``edges`` and maybe more."""
-        depth = self.options.depth
-        if self.select & CALL_STACK:
-            import numpy as np
-
-            from ...lbr import ring_contents
-
-            columns = (np.array(c, t) for c, t in zip(zip(*edges, strict=True), ("u8", "u8", "u1"), strict=True))
-            length = np.array(lengths[: len(edges)], np.uint64)
-            kept = ring_contents(*columns, depth=depth, select=self.select, length=length)
-            return [[edges[i] for i in kept.tolist()]]
-        counted = self.bursts.limits.counted  # for a filter this is faster
-        newest_first = [edge for edge in reversed(edges) if edge[2] in counted]
-        if self.is_ring:
-            return [newest_first[:depth]]
-        return [newest_first[at : at + depth] for at in range(0, len(newest_first), depth)][::-1]
 
 
 def _resume_with_signal(thread: Thread, status: int) -> None:
@@ -937,12 +856,3 @@ def _resume_with_signal(thread: Thread, status: int) -> None:
 def _is_ours(tid: int) -> bool:
     """Whether we trace this thread."""
     return status_of(tid, "TracerPid") == str(os.getpid())
-
-
-def _length_of_call(edge: Edge, code: Successors | None) -> int:
-    """Bytes of the instruction of a call that may be one of the next instruction; 0 for any other branch."""
-    source, target, kind = edge
-    if kind not in CALLS or not 0 < target - source <= LONGEST or code is None:
-        return 0
-    branch = code.line(source)
-    return branch.length if branch is not None and branch.address == source else 0
