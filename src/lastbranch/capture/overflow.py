@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import io
 import os
-import tempfile
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from typing import IO
@@ -28,7 +27,7 @@ class Overflow:
 
     def __init__(self, spill: PartFile, rest: str = "") -> None:
         self.spill = spill
-        name = os.path.join(tempfile.gettempdir(), os.path.basename(spill.final))
+        name = os.path.join(_temporary_folder(), os.path.basename(spill.final))
         self.rest = rest or f"{unused_name(name, 'rest')}.data"
         """The file of the rest, if there is one."""
 
@@ -41,7 +40,7 @@ class Overflow:
         except OutputError as error:
             if error.errno not in FULL:
                 raise
-            return cls(PartFile(os.path.join(tempfile.gettempdir(), os.path.basename(output))))
+            return cls(PartFile(os.path.join(_temporary_folder(), os.path.basename(output))))
 
     @property
     def size(self) -> int:
@@ -92,6 +91,11 @@ class Overflow:
         os.unlink(self.rest)
         self.spill.discard()  # its disk has that room again
         return whole
+
+
+def _temporary_folder() -> str:
+    """The folder for temporary files. A program waits for its recorder's imports, and `tempfile` has many."""
+    return os.environ.get("TMPDIR") or "/tmp"
 
 
 def loss_of(dropped: int) -> CollectorError:
