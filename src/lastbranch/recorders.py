@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Callable, Collection, Sequence
 from contextlib import closing
-from typing import IO, TYPE_CHECKING, Any, NamedTuple
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from warnings import warn
 
 from .errors import SelectionError, UnavailableError
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from .etw import SessionSummary
     from .model import Profile
 
-    Recordable = Sequence[str] | int | ProcessGroup | None
+    Recordable: TypeAlias = Sequence[str] | int | ProcessGroup | None
 
 __all__ = [
     "CLASSES", "ENGINES", "INSTEAD", "RECORDERS", "Recorder", "Wanted", "branch_select", "group_called",
