@@ -9,7 +9,7 @@
  * The tables are Python's own, not input: their indexes are not checked. All memory of the traced program is read by
  * system calls. */
 #define _GNU_SOURCE
-#include "lastbranch.h"
+#include "x86_flags.h"
 
 #if defined(__linux__) && defined(__x86_64__) && defined(__LP64__)
 
@@ -23,7 +23,6 @@
 enum { POKEUSER = 6, CONT = 7, GETREGS = 12, DEBUG_REGISTER = 848, WALL = 0x40000000 };
 enum { MODIFY_ATTRIBUTES = 0x4008240B, BP_ADDR = 56 / 8 };
 enum { RCX = 11, RIP = 16, EFLAGS = 18, RSP = 19, REGISTERS = 27, RESUME_FLAG = 1 << 16 };
-enum { CF = 1, PF = 4, ZF = 0x40, SF = 0x80, OF = 0x800 };
 enum { SLOTS = 4, KNOWN = 3, PAGE = 4096, BLOCK = 512, BLOCKS = 4, NONE = 0xFF };
 
 /* How the branch of an end is evaluated. */
@@ -319,22 +318,6 @@ static int astray(struct context *c, const struct end *end)
             break;
         }
     return 0;
-}
-
-static int holds(u32 code, u64 flags)
-{
-    int sign = !!(flags & SF) != !!(flags & OF), is;
-    switch (code >> 1) {
-    case 0: is = !!(flags & OF); break;
-    case 1: is = !!(flags & CF); break;
-    case 2: is = !!(flags & ZF); break;
-    case 3: is = !!(flags & (CF | ZF)); break;
-    case 4: is = !!(flags & SF); break;
-    case 5: is = !!(flags & PF); break;
-    case 6: is = sign; break;
-    default: is = flags & ZF || sign; break;
-    }
-    return is != (int)(code & 1);
 }
 
 /* Whether the way of the branch of `end` is known: to `target`, or, with `taken` 0, straight on. */

@@ -13,6 +13,7 @@
  * Pieces of code are kept by address, with the page that they were decoded from: in each run a page is read again
  * before it is used. */
 #define _GNU_SOURCE
+#include "x86_flags.h"
 #include "x86_instruction.h"
 
 #if defined(__linux__) && defined(__x86_64__) && defined(__LP64__)
@@ -45,7 +46,6 @@ enum { BYTES_MOVED = 64, ELEMENTS_COMPARED = 16, PAGE_READ = 32, BETWEEN_LOOKS =
 /* Why a run ends. The order is that of `WHY` of run_ahead.py. */
 enum { FULL, AT_SYSTEM_CALL, UNREADABLE, NOT_MODELLED, FAULTS, STOPS, REPEATS, CHANGED, LATE };
 
-enum { CF = 1, PF = 4, AF = 0x10, ZF = 0x40, SF = 0x80, TF = 0x100, DF = 0x400, OF = 0x800, NT = 0x4000, RF = 0x10000, AC = 0x40000, ID = 0x200000 };
 enum { SWITCHED = 1 << 16 }; /* of an edge: before it, the stack pointer was set to a lower address */
 enum { OWN_FLAGS = CF | PF | AF | ZF | SF | DF | OF, FIXED_FLAGS = TF | NT | AC | ID };
 enum { GETREGSET = 0x4204, X_STATE = 0x202, SHADOW_STACK = 0x204 };
@@ -836,22 +836,6 @@ static int has_shadow_stack(const struct ahead *a)
     return syscall(SYS_ptrace, GETREGSET, a->now->thread, SHADOW_STACK, &to) == 0;
 }
 
-static int holds(u64 flags, int condition)
-{
-    int c = 0;
-    switch (condition >> 1) {
-    case 0: c = (flags & OF) != 0; break;
-    case 1: c = (flags & CF) != 0; break;
-    case 2: c = (flags & ZF) != 0; break;
-    case 3: c = (flags & (CF | ZF)) != 0; break;
-    case 4: c = (flags & SF) != 0; break;
-    case 5: c = (flags & PF) != 0; break;
-    case 6: c = !(flags & SF) != !(flags & OF); break;
-    case 7: c = (flags & ZF) != 0 || !(flags & SF) != !(flags & OF); break;
-    }
-    return c != (condition & 1);
-}
-
 static int push(struct ahead *a, u64 value)
 {
     u64 *g = a->state->general;
@@ -904,7 +888,7 @@ static u64 in_page(u64 at, u64 size, int down)
  * the run ends: the registers say how far it came. */
 static int string(struct ahead *a, const struct instruction *i)
 {
-    enum { MOVS = 0xA4, CMPS = 0xA6, STOS = 0xAA, LODS = 0xAC, SCAS = 0xAE, COMPARED = 512 };
+    enum { COMPARED = 512 };
     u64 *g = a->state->general, size = i->size;
     if (i->address_32) return FAULTS;
     int op = i->opcode & 0xFE, down = (a->state->flags & DF) != 0, why;
@@ -934,7 +918,7 @@ static int string(struct ahead *a, const struct instruction *i)
                 memcpy(&right, to + n, 8);
                 left &= mask, right &= mask;
                 done++;
-                if (i->repeats && (left == right) == (i->repeats == 0xF2)) break;
+                if (i->repeats && (left == right) == (i->repeats == REPNE)) break;
             }
             subtract_flags(a, left, right, i->size);
         }
@@ -949,7 +933,7 @@ static int string(struct ahead *a, const struct instruction *i)
         if (!i->repeats) break;
         a->now->work += compares ? done / ELEMENTS_COMPARED + 1 : passed / BYTES_MOVED + 1;
         g[RCX] -= done;
-        if (compares && !(a->state->flags & ZF) == (i->repeats == 0xF3)) break;
+        if (compares && !(a->state->flags & ZF) == (i->repeats == REP)) break;
     }
     return FULL;
 }
@@ -1207,7 +1191,7 @@ static int run(struct ahead *a)
             break;
         case SYSTEM_CALL: return AT_SYSTEM_CALL;
         case CONDITION:
-            if (holds(s->flags, i->opcode & 15)) target = i->immediate, kind = 1;
+            if (holds(i->opcode & 15, s->flags)) target = i->immediate, kind = 1;
             break;
         case JUMP: target = i->immediate, kind = 2; break;
         case CALL:

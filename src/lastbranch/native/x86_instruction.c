@@ -46,7 +46,7 @@ enum { OPERAND_SIZE = 0x66, ADDRESS_SIZE = 0x67, FS = 0x64, GS = 0x65, LOCK = 0x
 
 static int is_prefix(u8 byte)
 {
-    return (byte & 0xE7) == 0x26 || (byte & 0xFC) == 0x64 || byte == LOCK || byte == 0xF2 || byte == 0xF3;
+    return (byte & 0xE7) == 0x26 || (byte & 0xFC) == 0x64 || byte == LOCK || byte == REPNE || byte == REP;
 }
 
 /* ModRM, SIB and displacement; where they end, or 0. */
@@ -163,9 +163,9 @@ static void of_first_map(struct instruction *f, u8 mandatory, u8 rex)
         case 0x9B: f->state = X87_STATE; break;
         case 0x9C: f->what = PUSH_FLAGS; break;
         case 0x9D: f->what = POP_FLAGS; break;
-        case 0xA4: case 0xA5: case 0xA6: case 0xA7: case 0xAA: case 0xAB: case 0xAC: case 0xAD: case 0xAE: case 0xAF:
+        case MOVS: case MOVS + 1: case CMPS: case CMPS + 1: case STOS: case STOS + 1: case LODS: case LODS + 1: case SCAS: case SCAS + 1:
             f->what = STRING;
-            f->repeats = mandatory == 0xF2 || mandatory == 0xF3 ? mandatory : 0;
+            f->repeats = mandatory == REPNE || mandatory == REP ? mandatory : 0;
             break;
         case 0xC2: case 0xC3: f->what = RETURN; break;
         case 0xC6: case 0xC7: f->what = reg == 0 ? EXECUTED : UNSUPPORTED; f->only_writes = 1; break;
@@ -195,7 +195,7 @@ int x86_decode(struct instruction *f, const u8 *code, int have, u64 address)
         if (byte == OPERAND_SIZE) size_16 = 1;
         else if (byte == ADDRESS_SIZE) f->address_32 = 1;
         else if (byte == FS || byte == GS) f->segment = byte == FS ? 1 : 2;
-        else if (byte == 0xF2 || byte == 0xF3) repeat = byte;
+        else if (byte == REPNE || byte == REP) repeat = byte;
         else locked |= byte == LOCK;
     }
     f->prefixes = (u8)at;
@@ -346,7 +346,7 @@ int x86_at_register(const struct instruction *of, const u8 *code, int scratch, u
 {
     int n = 0;
     for (int i = 0; i < of->prefixes; i++)
-        if (code[i] == OPERAND_SIZE || code[i] == LOCK || code[i] == 0xF2 || code[i] == 0xF3) out[n++] = code[i];
+        if (code[i] == OPERAND_SIZE || code[i] == LOCK || code[i] == REPNE || code[i] == REP) out[n++] = code[i];
     int opcodes = of->opcodes;
     if (of->has_rex) out[n++] = (u8)(code[of->prefixes] & ~(REX_X | REX_B));
     for (int i = opcodes; i < of->modrm; i++) {

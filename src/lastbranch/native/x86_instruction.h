@@ -7,6 +7,10 @@
 enum { LONGEST_INSTRUCTION = 15, NO_REGISTER = 0xFF };
 enum { RAX, RCX, RDX, RBX, RSP, RBP, RSI, RDI }; /* numbers in instructions, up to 15 */
 
+/* Prefixes and opcodes, those of strings for operands of one byte: the next number is that for larger ones. */
+enum { REPNE = 0xF2, REP = 0xF3 };
+enum { MOVS = 0xA4, CMPS = 0xA6, STOS = 0xAA, LODS = 0xAC, SCAS = 0xAE };
+
 /* The kinds of instructions for run_ahead.c. */
 enum {
     UNSUPPORTED, /* it reads clocks or random numbers, asks the kernel, or changes what only the processor has */
@@ -29,7 +33,7 @@ struct instruction {
     u8 reg, rm;                   /* ModRM.reg; ModRM.rm where that is a register, else NO_REGISTER */
     u8 other;                     /* VEX.vvvv or EVEX.vvvv, else NO_REGISTER */
     u8 memory, base, index, shift, segment; /* memory: it has such an operand; segment: 0, 1 FS, 2 GS */
-    u8 address_32, only_writes, repeats;    /* repeats: 0, 0xF2, 0xF3 */
+    u8 address_32, only_writes, repeats;    /* repeats: 0, REPNE, REP */
     u8 has_rex, scaled;                     /* scaled: an 8-bit displacement in units of EVEX */
     /* where its parts are in its bytes */
     u8 prefixes, opcodes, modrm, after_operand;
