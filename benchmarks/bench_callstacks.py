@@ -58,8 +58,11 @@ def main() -> None:
         peer = _compiled(Path(folder))
         _compare(open_calls(*columns), peer(*columns))
         _compare(open_calls(*some), _in_python(*some))
-        ways = {"lastbranch open_calls": (open_calls, columns), "C, push and pop": (peer, columns),
-                "Python, push and pop": (_in_python, some)}  # fmt: skip
+        ways = {
+            "lastbranch open_calls": (open_calls, columns),
+            "C, push and pop": (peer, columns),
+            "Python, push and pop": (_in_python, some),
+        }
         took: dict[str, list[float]] = {name: [] for name in ways}
         for _ in range(arguments.rounds):
             for name, (way, data) in ways.items():
@@ -96,8 +99,15 @@ def _compiled(folder: Path) -> Callable[..., Result]:
 
     def run(source: object, target: object, kind: NDArray[np.uint8], offsets: NDArray[np.int64]) -> Result:
         keep, unmatched = np.empty(len(kind), np.uint8), np.empty(len(offsets) - 1, np.int64)
-        replay(kind.ctypes, offsets.ctypes, ctypes.c_long(len(unmatched)), KIND["call"], KIND["ret"], keep.ctypes,
-               unmatched.ctypes)  # fmt: skip
+        replay(
+            kind.ctypes,
+            offsets.ctypes,
+            ctypes.c_long(len(unmatched)),
+            KIND["call"],
+            KIND["ret"],
+            keep.ctypes,
+            unmatched.ctypes,
+        )
         return keep.view(np.bool_), unmatched
 
     return run

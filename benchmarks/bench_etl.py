@@ -154,8 +154,27 @@ def wrap(events: bytes, *, sequence: int = 0, cpu: int = 0, kind: int = 0) -> by
 
 
 def header_buffer(buffers: int) -> bytes:
-    log = struct.pack("<I4BIIqIIIIIIIIQQ", BUFFER, 10, 0, 1, 5, 19045, PROCESSORS, 133 * 10**15, 156250, 0, 1, buffers,
-                      1, 8, 0, 3000, 6, 7)  # fmt: skip
+    log = struct.pack(
+        "<I4BIIqIIIIIIIIQQ",
+        BUFFER,
+        10,
+        0,
+        1,
+        5,
+        19045,
+        PROCESSORS,
+        133 * 10**15,
+        156250,
+        0,
+        1,
+        buffers,
+        1,
+        8,
+        0,
+        3000,
+        6,
+        7,
+    )
     log += bytes(172) + struct.pack("<IqqqII", 0, 0, 10_000_000, 133 * 10**15, 1, 0) + bytes(4)
     return wrap(system(0, BEGIN, log, compact=False) + bytes(-len(log) % 8), kind=4)
 

@@ -168,8 +168,13 @@ def _burst_rate(folder: Path, command: list[str]) -> float:
     usage = [str(folder / "harm"), "usage", str(used), *command]
     quiet = subprocess.DEVNULL
     subprocess.run([*_RECORD, str(capture), "--", *usage], check=True, stdout=quiet, stderr=quiet)
-    bursts = {(int(tid), int(when)) for stream in lastbranch.open(capture).streams if "branch_from" in stream.columns
-              for batch in stream.batches() for tid, when in zip(batch.tid, batch.time, strict=True)}  # fmt: skip
+    bursts = {
+        (int(tid), int(when))
+        for stream in lastbranch.open(capture).streams
+        if "branch_from" in stream.columns
+        for batch in stream.batches()
+        for tid, when in zip(batch.tid, batch.time, strict=True)
+    }
     return len(bursts) / (int(used.read_text()) / 1e6)
 
 

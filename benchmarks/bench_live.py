@@ -261,11 +261,21 @@ def _cost(folder: Path, program: Path, threads: int, arguments: argparse.Namespa
     words = [str(program), str(threads), str(rounds_for(program, threads, arguments.seconds))]
     env, pid, name, kinds = environment(folder), folder / "pid", f"{threads} threads", _kinds()
     commands = [
-        Command(one, ["/bin/sh", "-c", f'echo $$ > {pid}-{one}; exec "$@"', "sh", *_recording(
-            folder / f"{one}.tb5", *(["--live", "--no-open"] if one in kinds else [])), *words],
-            folder / f"{one}.log", env=env)
+        Command(
+            one,
+            [
+                "/bin/sh",
+                "-c",
+                f'echo $$ > {pid}-{one}; exec "$@"',
+                "sh",
+                *_recording(folder / f"{one}.tb5", *(["--live", "--no-open"] if one in kinds else [])),
+                *words,
+            ],
+            folder / f"{one}.log",
+            env=env,
+        )
         for one in ("before", *kinds, "after")
-    ]  # fmt: skip
+    ]
     _compile_modules(folder)
     found: dict[str, list[tuple[Run, Run, Run]]] = {one: [] for one in kinds}
     starts: dict[str, list[float]] = {one: [] for one in kinds}
@@ -288,9 +298,13 @@ def _cost(folder: Path, program: Path, threads: int, arguments: argparse.Namespa
                 starts[one].append(ender.started)
                 rates[one].append((ender.viewer - ender.started) / run.wall)
                 browsers[one].append(looker.browser / run.wall)
-                print(f"{name}, {one}: {_figures(found[one][-1])}, viewer {ender.started:.2f} s of CPU to start and "
-                      f"{rates[one][-1] * 1e3:.0f} ms/s, browser {browsers[one][-1] * 1e3:.0f} ms/s, "
-                      f"{len(looker.seen)} states", file=sys.stderr, flush=True)  # fmt: skip
+                print(
+                    f"{name}, {one}: {_figures(found[one][-1])}, viewer {ender.started:.2f} s of CPU to start and "
+                    f"{rates[one][-1] * 1e3:.0f} ms/s, browser {browsers[one][-1] * 1e3:.0f} ms/s, "
+                    f"{len(looker.seen)} states",
+                    file=sys.stderr,
+                    flush=True,
+                )
     finally:
         groups.close()
     rows = [summarise(f"recorded, {name}", "", [run for one in found["client"] for run in (one[0], one[2])])]
@@ -340,8 +354,12 @@ def _lag(folder: Path, words: list[str], name: str, page: bool) -> Row:
     log.unlink(missing_ok=True)
     looker = Looker(log, page=page)
     with log.open("wb") as said:
-        recorder = subprocess.Popen([*_recording(out, "--live", "--no-open"), *words], stdout=said, stderr=said,
-                                    env={**os.environ, **environment(folder)})  # fmt: skip
+        recorder = subprocess.Popen(
+            [*_recording(out, "--live", "--no-open"), *words],
+            stdout=said,
+            stderr=said,
+            env={**os.environ, **environment(folder)},
+        )
     while recorder.poll() is None and _DONE not in log.read_text():
         time.sleep(0.05)  # only the log says when the recording is written
     viewer = _viewer_of(recorder.pid)
@@ -396,8 +414,11 @@ def _size(
         with other:
             viewer = subprocess.Popen(
                 [sys.executable, "-P", "-m", "lastbranch.view.live_process", str(out), ""],
-                stdin=other.fileno(), stdout=said, stderr=said, env={**os.environ, **environment(folder)},
-            )  # fmt: skip
+                stdin=other.fileno(),
+                stdout=said,
+                stderr=said,
+                env={**os.environ, **environment(folder)},
+            )
         ends.callback(viewer.kill)
         socket.send_fds(line, [b"\n"], [file.fileno()])
         began, written = time.monotonic(), 0

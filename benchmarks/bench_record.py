@@ -237,8 +237,7 @@ def _measure(case: Case, rounds: int, folder: Path) -> list[Row]:
     before, after = (Command("alone", case.words(run), folder / f"{run}.log") for run in ("before", "after"))
     record, env = _recording(folder), environment(folder)
     subprocess.run([*record, "true"], check=True, env={**os.environ, **env}, stderr=subprocess.DEVNULL)
-    recorded = Command(f"recorded, {case.name}", record + case.words("recorded"), folder / "recorded.log",
-                       env=env)  # fmt: skip
+    recorded = Command(f"recorded, {case.name}", record + case.words("recorded"), folder / "recorded.log", env=env)
     found: list[Round] = []
     groups = Groups()
     if groups.folder is None:
@@ -365,8 +364,9 @@ def _of_perfs(recording: Path) -> str:
     said = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
     stacks = [
         {line.split(None, 1)[1] for line in part.splitlines() if len(line.split(None, 1)) == 2}
-        for part in said.split("\n\n") if part.strip()
-    ]  # fmt: skip
+        for part in said.split("\n\n")
+        if part.strip()
+    ]
     return _reaching(len(stacks), [(names, 1) for names in stacks], recording)
 
 

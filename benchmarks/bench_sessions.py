@@ -99,10 +99,16 @@ def session(folder: Path, name: str, seconds: float, buffers: int) -> dict[str, 
     elapsed = time.monotonic() - begin
     offered = sum(int(words[0]) for words in said)
     return {
-        "offered": offered, "refused": sum(int(words[1]) for words in said), "lost": state.events_lost,
-        "delivered": events_in(file), "seconds": elapsed, "rate": offered / elapsed, "MB": file.stat().st_size / 1e6,
-        "buffers": state.number_of_buffers, "cpu_us": cpu / offered * 1e6,
-    }  # fmt: skip
+        "offered": offered,
+        "refused": sum(int(words[1]) for words in said),
+        "lost": state.events_lost,
+        "delivered": events_in(file),
+        "seconds": elapsed,
+        "rate": offered / elapsed,
+        "MB": file.stat().st_size / 1e6,
+        "buffers": state.number_of_buffers,
+        "cpu_us": cpu / offered * 1e6,
+    }
 
 
 def disabled_call() -> float:
@@ -192,15 +198,24 @@ def main() -> None:
     whole = speed["lost"] == 0 and speed["delivered"] == speed["offered"]
     exact = overload["delivered"] + overload["lost"] == overload["offered"]
     rows = [
-        ("speed", f"{speed['rate']:,.0f} events/s, {speed['offered']:,} offered, {speed['lost']:,} lost, "
-         f"{speed['MB']:.0f} MB, {speed['buffers']} buffers, {speed['cpu_us']:.2f} us of processor time an event",
-         speed["rate"] >= 500_000 and whole),
-        ("overload", f"{overload['offered']:,} offered = {overload['delivered']:,} delivered + "
-         f"{overload['lost']:,} lost", exact),
+        (
+            "speed",
+            f"{speed['rate']:,.0f} events/s, {speed['offered']:,} offered, {speed['lost']:,} lost, "
+            f"{speed['MB']:.0f} MB, {speed['buffers']} buffers, {speed['cpu_us']:.2f} us of processor time an event",
+            speed["rate"] >= 500_000 and whole,
+        ),
+        (
+            "overload",
+            f"{overload['offered']:,} offered = {overload['delivered']:,} delivered + {overload['lost']:,} lost",
+            exact,
+        ),
         ("disabled", f"{call:.3f} us a call", call < 0.2),
-        ("circular", f"{week['offered']:,} events, file at most {week['MB']:.2f} MB, {week['kept']:,} kept, "
-         f"{week['lost']} lost", week["MB"] <= 8 * 1.048577 and not week["lost"]),
-    ]  # fmt: skip
+        (
+            "circular",
+            f"{week['offered']:,} events, file at most {week['MB']:.2f} MB, {week['kept']:,} kept, {week['lost']} lost",
+            week["MB"] <= 8 * 1.048577 and not week["lost"],
+        ),
+    ]
     print(" ".join(f"{key}={value}" for key, value in machine().items()))
     for label, text, reached in rows:
         print(f"{label:9} {'ok  ' if reached else 'MISS'} {text}")

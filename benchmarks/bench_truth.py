@@ -108,11 +108,26 @@ def _count(program: Program, folder: Path) -> None:
     unfinished = folder.with_suffix(".part")
     shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir()
-    command = ["valgrind", "--tool=callgrind", "--dump-instr=yes", "--dump-line=no", "--collect-jumps=yes",
-               "--skip-plt=no", "--compress-strings=no", "--compress-pos=no", "--trace-children=yes",
-               f"--callgrind-out-file={unfinished}/%p"]  # fmt: skip
-    subprocess.run([*command, *program.words(program.passes)], cwd=program.folder, env=_ENVIRONMENT, check=True,
-                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # fmt: skip
+    command = [
+        "valgrind",
+        "--tool=callgrind",
+        "--dump-instr=yes",
+        "--dump-line=no",
+        "--collect-jumps=yes",
+        "--skip-plt=no",
+        "--compress-strings=no",
+        "--compress-pos=no",
+        "--trace-children=yes",
+        f"--callgrind-out-file={unfinished}/%p",
+    ]
+    subprocess.run(
+        [*command, *program.words(program.passes)],
+        cwd=program.folder,
+        env=_ENVIRONMENT,
+        check=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
     unfinished.rename(folder)
 
 
@@ -251,8 +266,14 @@ def record(program: Program, seconds: float, options: Sequence[str] = (), name: 
     if not output.exists():
         passes = max(round(seconds / _one_pass(program)), 1)
         command = [sys.executable, "-m", "lastbranch", "record", "--engine", "software", "-o", str(output), *options]
-        subprocess.run([*command, "--", *program.words(passes)], cwd=program.folder, env=_ENVIRONMENT, check=True,
-                       stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # fmt: skip
+        subprocess.run(
+            [*command, "--", *program.words(passes)],
+            cwd=program.folder,
+            env=_ENVIRONMENT,
+            check=True,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
     return output
 
 
@@ -261,8 +282,14 @@ def _one_pass(program: Program) -> float:
     took = []
     for passes in (program.passes, 2 * program.passes):
         begun = os.times()
-        subprocess.run(program.words(passes), cwd=program.folder, env=_ENVIRONMENT, check=True,
-                       stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # fmt: skip
+        subprocess.run(
+            program.words(passes),
+            cwd=program.folder,
+            env=_ENVIRONMENT,
+            check=True,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
         ended = os.times()
         took.append(sum(ended[2:4]) - sum(begun[2:4]))  # of children
     return max(took[1] - took[0], took[1] / 4) / program.passes
@@ -408,9 +435,16 @@ class Figures:
         estimated = self.estimated.cells() if self.estimated else ("", "", "", "")
         moved = [f"{one:.1%}" if one is not None else "" for one in (self.moved, self.estimate_noise)]
         return (
-            self.program, str(self.bursts), str(self.branches), *self.observed.cells(), f"{self.noise:.1%}",
-            *estimated, *moved, "yes" if self.used else "no", f"{self.left_out:.1%}",
-        )  # fmt: skip
+            self.program,
+            str(self.bursts),
+            str(self.branches),
+            *self.observed.cells(),
+            f"{self.noise:.1%}",
+            *estimated,
+            *moved,
+            "yes" if self.used else "no",
+            f"{self.left_out:.1%}",
+        )
 
 
 def figures(program: Program, recording: Path) -> Figures:
@@ -420,9 +454,17 @@ def figures(program: Program, recording: Path) -> Figures:
         estimate = estimate_executions(profile)
     estimated = Nearness.of(true, *executions(profile, estimate)) if estimate.replaced else None
     return Figures(
-        program.name, recorded.bursts, len(recorded.edge), Nearness.of(true, counts_of(recorded), recorded.passed),
-        noise(true, recorded), estimated, estimate.moved, estimate.noise, used, true.left_out,
-    )  # fmt: skip
+        program.name,
+        recorded.bursts,
+        len(recorded.edge),
+        Nearness.of(true, counts_of(recorded), recorded.passed),
+        noise(true, recorded),
+        estimated,
+        estimate.moved,
+        estimate.noise,
+        used,
+        true.left_out,
+    )
 
 
 def executions(profile: Profile, estimate: Estimate) -> tuple[dict[Edge, float], list[tuple[Place, int, float]]]:
@@ -458,8 +500,18 @@ def main() -> None:
             rows.append(figures(program, record(program, arguments.seconds, arguments.options)))
             print(f"{'  '.join(rows[-1].cells())}", file=sys.stderr, flush=True)
     near = ("edges", "top 10", "top 50", "ways")
-    head = ("", "bursts", "branches", *near, "noise", *(f"est. {name}" for name in near), "moved", "its noise", "used",
-            "not compared")  # fmt: skip
+    head = (
+        "",
+        "bursts",
+        "branches",
+        *near,
+        "noise",
+        *(f"est. {name}" for name in near),
+        "moved",
+        "its noise",
+        "used",
+        "not compared",
+    )
     print(columns([head, *(row.cells() for row in rows)]))
     given = [(row.estimated if row.estimated and row.used else row.observed).overlap for row in rows]
     mean = sum(row.observed.overlap for row in rows) / len(rows)

@@ -269,8 +269,9 @@ def main() -> None:
     _counts(capture, folder)  # compiles modules
     subprocess.run(  # reads the names into the cache
         [sys.executable, "-m", "lastbranch", "report", capture.perf_data, "--symfs", capture.symfs, "--by", "function"],
-        check=True, stdout=subprocess.DEVNULL,
-    )  # fmt: skip
+        check=True,
+        stdout=subprocess.DEVNULL,
+    )
     rows = [_counts(capture, folder)]
     with sync_playwright() as playwright:
         root = ["--no-sandbox"] if os.geteuid() == 0 else []

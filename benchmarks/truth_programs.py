@@ -231,18 +231,33 @@ def programs(folder: Path, names: list[str] | None = None, *, untuned: bool = Fa
         "gcc": (1, lambda n: ["gcc", "-O2", "-S", *[f"work{i % 2}.c" for i in range(2 * n)]]),
         "c++": (20, lambda n: [str(folder / "cpp"), str(n)]),
         "slow and fast": (3, lambda n: [str(folder / "slow_fast"), str(n)]),
-    }  # fmt: skip
+    }
     others: dict[str, tuple[int, Callable[[int], list[str]]]] = {
         "awk": (2, lambda n: ["awk", "-f", "work.awk", *["text"] * n]),
         "jq": (2, lambda n: ["jq", "-f", "work.jq", *["lines.json"] * n]),
-        "git": (2, lambda n: [
-            "sh", "-c", f'yes "$(cat commits)" | head -n {_COMMITS * n} | exec git -C repository diff-tree --stdin -p',
-        ]),
-        "clang": (1, lambda n: [
-            _CLANG, "-cc1", "-O2", "-w", "-S", "-o", "clang.s", *[f"work{i % 2}.i" for i in range(2 * n)],
-        ]),
+        "git": (
+            2,
+            lambda n: [
+                "sh",
+                "-c",
+                f'yes "$(cat commits)" | head -n {_COMMITS * n} | exec git -C repository diff-tree --stdin -p',
+            ],
+        ),
+        "clang": (
+            1,
+            lambda n: [
+                _CLANG,
+                "-cc1",
+                "-O2",
+                "-w",
+                "-S",
+                "-o",
+                "clang.s",
+                *[f"work{i % 2}.i" for i in range(2 * n)],
+            ],
+        ),
         "objdump": (1, lambda n: ["objdump", "-d", *["cpp"] * (40 * n)]),
-    }  # fmt: skip
+    }
     chosen = tuned_with | others if names else others if untuned else tuned_with
     return [
         Program(name, words, passes, folder)
@@ -257,22 +272,32 @@ def _inputs(folder: Path) -> None:
     text = b"".join(path.read_bytes() for path in sources)[: 3 << 20]
     lines = [
         {"file": path.name, "line": number, "text": line}
-        for path in sources[:60] for number, line in enumerate(path.read_text().splitlines(), 1)
-    ]  # fmt: skip
+        for path in sources[:60]
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+    ]
     native = Path(__file__).parents[1] / "src" / "lastbranch" / "native"
     written = {
-        "text": text, "work.sql": _SQL.encode(), "work.py": _PYTHON.encode(), "work.awk": _AWK.encode(),
-        "work.pl": _PERL.encode(), "cpp.cpp": _CPP.encode(), "slow_fast.c": _SLOW_FAST.encode(),
-        "work.jq": _JQ.encode(), "lines.json": json.dumps(lines).encode(),
-        "work0.c": (native / "count_stacks.c").read_bytes(), "work1.c": (native / "decompress.c").read_bytes(),
+        "text": text,
+        "work.sql": _SQL.encode(),
+        "work.py": _PYTHON.encode(),
+        "work.awk": _AWK.encode(),
+        "work.pl": _PERL.encode(),
+        "cpp.cpp": _CPP.encode(),
+        "slow_fast.c": _SLOW_FAST.encode(),
+        "work.jq": _JQ.encode(),
+        "lines.json": json.dumps(lines).encode(),
+        "work0.c": (native / "count_stacks.c").read_bytes(),
+        "work1.c": (native / "decompress.c").read_bytes(),
         "lastbranch.h": (native / "lastbranch.h").read_bytes(),
-    }  # fmt: skip
+    }
     for name, content in written.items():
         (folder / name).write_bytes(content)
     for made_by in (
-        ["g++", "-O2", "-o", "cpp", "cpp.cpp"], ["gcc", "-O2", "-o", "slow_fast", "slow_fast.c"],
-        [_CLANG, "-E", "-P", "-o", "work0.i", "work0.c"], [_CLANG, "-E", "-P", "-o", "work1.i", "work1.c"],
-    ):  # fmt: skip
+        ["g++", "-O2", "-o", "cpp", "cpp.cpp"],
+        ["gcc", "-O2", "-o", "slow_fast", "slow_fast.c"],
+        [_CLANG, "-E", "-P", "-o", "work0.i", "work0.c"],
+        [_CLANG, "-E", "-P", "-o", "work1.i", "work1.c"],
+    ):
         if shutil.which(made_by[0]):
             subprocess.run(made_by, cwd=folder, check=True)
     if shutil.which("git") and not (folder / "commits").exists():

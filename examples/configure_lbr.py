@@ -116,9 +116,7 @@ def main(source: int) -> int:
         # This is done by setting the second mask to the PMC_PROFILE mask.
         pmc_masks = PERFINFO_GROUPMASK()
         pmc_masks.Masks[1] = 0x00000400  # Mask of PERF_PMC_PROFILE
-        status = TraceSetInformation(
-            trace_handle, TraceSystemTraceEnableFlagsInfo, pmc_masks, ctypes.sizeof(pmc_masks)
-        )  # fmt: skip
+        status = TraceSetInformation(trace_handle, TraceSystemTraceEnableFlagsInfo, pmc_masks, ctypes.sizeof(pmc_masks))
         subprocess.run([sys.executable, "-c", WORK], check=True)
     finally:
         ControlTrace(trace_handle, None, props, EVENT_TRACE_CONTROL_STOP)

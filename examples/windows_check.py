@@ -334,8 +334,10 @@ def a_file(check: Check) -> None:
     header = logfile.LogfileHeader
     check.note(
         opened=[logfile.BufferSize, logfile.EventsLost, logfile.IsKernelTrace, header.BufferSize, header.EventsLost],
-        pointer=header.PointerSize, processors=header.NumberOfProcessors, frequency=header.PerfFreq,
-    )  # fmt: skip
+        pointer=header.PointerSize,
+        processors=header.NumberOfProcessors,
+        frequency=header.PerfFreq,
+    )
     check.equal("ProcessTrace", int(etw.ProcessTrace([handle], None, None)), 0)
     check.note(buffers=buffers[True], contexts={hex(value): count for value, count in contexts.items()})
     check.equal("CloseTrace", int(etw.CloseTrace(handle)), 0)
@@ -346,8 +348,9 @@ def a_file(check: Check) -> None:
     ours = Counter(
         event.payload[:7].decode("latin-1")
         for part in _blocks(open_stream(check.log, session=False))
-        for event in part if event.provider == PROVIDER.bytes_le
-    )  # fmt: skip
+        for event in part
+        if event.provider == PROVIDER.bytes_le
+    )
     check.equal("events by our reader", ours["payload"], FEW)
     check.equal("all of the provider, by both", sum(ours.values()) == sum(seen.values()), True)
 
@@ -480,9 +483,14 @@ def read_branches(check: Check) -> None:
         samples.update(profile.events[event].name for event in batch.event.tolist())
         depths.update(batch.depth.tolist())
         branches += int(batch.depth.sum())
-    check.note(samples=samples, branches=branches, depths={str(depth): n for depth, n in sorted(depths.items())},
-               processes=len(profile.processes), modules=len(profile.modules),
-               identified=sum(bool(module.pdb_guid) for module in profile.modules))  # fmt: skip
+    check.note(
+        samples=samples,
+        branches=branches,
+        depths={str(depth): n for depth, n in sorted(depths.items())},
+        processes=len(profile.processes),
+        modules=len(profile.modules),
+        identified=sum(bool(module.pdb_guid) for module in profile.modules),
+    )
     assert branches, "there is no branch record in it"
 
 
@@ -553,9 +561,14 @@ def main(arguments: list[str]) -> int:
         return 2
     check = Check()
     machine = {
-        "lastbranch": __version__, "python": sys.version, "system": platform.platform(), "build": platform.version(),
-        "machine": platform.machine(), "processor": platform.processor(), "processors": os.cpu_count(),
-    }  # fmt: skip
+        "lastbranch": __version__,
+        "python": sys.version,
+        "system": platform.platform(),
+        "build": platform.version(),
+        "machine": platform.machine(),
+        "processor": platform.processor(),
+        "processors": os.cpu_count(),
+    }
     steps = [_ran(check, name, function) for name, function in STEPS]
     with open(report, "w", encoding="utf-8") as file:
         json.dump({"machine": machine, "steps": steps}, file, indent=1, default=str)

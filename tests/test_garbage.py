@@ -56,7 +56,7 @@ def counted(path: str) -> None:
 @pytest.mark.parametrize("use", [opened, asked, counted])
 def test_a_capture_that_was_read_leaves_nothing(
     use: Callable[..., None], form: str, captures: dict[str, list[str]]
-) -> None:  # fmt: skip
+) -> None:
     assert left_by(lambda path: use(path), captures[form]) == []
 
 

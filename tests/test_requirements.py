@@ -37,8 +37,9 @@ def test_what_does_not_satisfy_is_a_fault(project: dict[str, Any]) -> None:
     project["project"]["dependencies"].append("nowhere; sys_platform == 'plan9'")
     found = of()
     assert {fault.partition(", and")[0] for fault in found} == {
-        "pyproject.toml wants numpy>=1000", 'pyproject.toml wants not-there; sys_platform == "win32"'
-    }  # fmt: skip
+        "pyproject.toml wants numpy>=1000",
+        'pyproject.toml wants not-there; sys_platform == "win32"',
+    }
     del project["project"]["dependencies"][-3:]
     assert of(first=TEXTS["developer"].replace("click==", "click==99.")) != set()
     assert of(TEXTS["package"] + "\nclick==1.0 --hash=sha256:00\n") != set()

@@ -29,14 +29,18 @@ def _rows() -> Iterator[tuple[str, int, int, int, int, int]]:
 def document_reference() -> str:
     """The page, as Markdown."""
     lines = [
-        "# What the documents say", "",
+        "# What the documents say",
+        "",
         "Made from tables of the tests. Each statement of a document has a number, its place, and the tests that run",
-        "it, or the reason why it is not as stated. `python tools/document_reference.py` prints the counts.", "",
-        f"| document | {' | '.join(_COLUMNS)} |", f"|{'---|' * (len(_COLUMNS) + 1)}",
-        *(f"| {' | '.join(map(str, row))} |" for row in _rows()), "",
+        "it, or the reason why it is not as stated. `python tools/document_reference.py` prints the counts.",
+        "",
+        f"| document | {' | '.join(_COLUMNS)} |",
+        f"|{'---|' * (len(_COLUMNS) + 1)}",
+        *(f"| {' | '.join(map(str, row))} |" for row in _rows()),
+        "",
         "Tests are functions and classes of files of `tests/`; those of `tools/etw_cases_*` are run by",
         "`etw/test_sentences.py`, on real sessions of the portable kernel.",
-    ]  # fmt: skip
+    ]
     for key, title in DOCUMENTS.items():
         lines += ["", f"## {title}", "", "| | place | says | proof |", "|---|---|---|---|"]
         lines += [_line(statement) for statement in STATEMENTS if statement.document == key]

@@ -86,13 +86,14 @@ def _case(name: str) -> str:
 
 def _head() -> list[str]:
     return [
-        "# Trace sessions", "",
+        "# Trace sessions",
+        "",
         "Made from the tables of `lastbranch.etw` and of its tests. *Portable* is the kernel of this package,",
         "*Windows* the system's own. Nothing of the latter was executed on Windows: what each call rests on instead",
         "is in [Trace sessions on Windows](etw-windows.md). Tests are files of `tests/`, or a case of",
         "`etw/test_sentences.py`, which runs on real sessions of the portable kernel. Codes that no document states",
         "are *our choice*. What each document states, with its proof: [What the documents say](documents.md).",
-    ]  # fmt: skip
+    ]
 
 
 def _functions() -> Iterator[str]:
@@ -170,9 +171,14 @@ def _modes() -> Iterator[str]:
         ]
         name = str(mode.mode.name)
         yield _row(
-            f"`{int(mode.mode):#x}`", name, ", ".join(map(str, needs)), ", ".join(forbids), mode.does, "passed on",
+            f"`{int(mode.mode):#x}`",
+            name,
+            ", ".join(map(str, needs)),
+            ", ".join(forbids),
+            mode.does,
+            "passed on",
             f"`etw/test_modes.py` {name}",
-        )  # fmt: skip
+        )
     yield ""
     yield "FILE is a log file's name, SIZE a MaximumFileSize. SEQUENTIAL with NEWFILE is NEWFILE."
 

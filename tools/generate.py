@@ -62,29 +62,35 @@ def _helps(command: click.Command, name: str, parent: click.Context) -> Iterator
 
 def columns() -> str:
     lines = [
-        "# Columns of a sample batch", "",
+        "# Columns of a sample batch",
+        "",
         "Made from `lastbranch.model.columns.COLUMNS`. A column belongs to a group: `sample` has one value a sample;",
         "each other group is ragged, with `batch.offsets[group]` (samples + 1) into its values. Columns that are not",
-        "required are absent from a batch whose source lacks them.", "",
-        "| column | dtype | unit | group | required | meaning |", "|---|---|---|---|---|---|",
-    ]  # fmt: skip
+        "required are absent from a batch whose source lacks them.",
+        "",
+        "| column | dtype | unit | group | required | meaning |",
+        "|---|---|---|---|---|---|",
+    ]
     for c in COLUMNS:
         lines.append(f"| `{c.name}` | {c.dtype} | {c.unit} | {c.group} | {'' if c.optional else 'yes'} | {c.meaning} |")
     lines += [
-        "", "What verbs print as `share of time %`, `share of executions %` and `executions`, and what they are in",
+        "",
+        "What verbs print as `share of time %`, `share of executions %` and `executions`, and what they are in",
         "csv and json: [observed counts and executions](../concepts/executions.md#where).",
-    ]  # fmt: skip
+    ]
     return "\n".join([*lines, ""])
 
 
 def answers() -> str:
     lines = [
-        "# Columns of tables", "",
+        "# Columns of tables",
+        "",
         "Made from the declarations in `lastbranch.answers`. A table in a terminal has the titles, csv and json have",
         "the keys. A dash: the terminal lacks the column. A table leaves out columns that are empty in all rows.",
         "What follows time or executions has another title and key, where that is known: `share of time %`,",
-        "`share_of_time_percent` ([observed counts and executions](../concepts/executions.md#where)).", "",
-    ]  # fmt: skip
+        "`share_of_time_percent` ([observed counts and executions](../concepts/executions.md#where)).",
+        "",
+    ]
     for kind in TABLE_KINDS:
         lines += [f"## {kind.name[:1].upper()}{kind.name[1:]}", "", f"A row is {kind.row}.", ""]
         lines += ["| title | key | unit | meaning |", "|---|---|---|---|"]
@@ -98,10 +104,12 @@ def answers() -> str:
 
 def api() -> str:
     lines = [
-        "# Python API", "",
+        "# Python API",
+        "",
         "Made from the docstrings. A guide with examples: [Python](../guides/python.md). Every class and function",
-        "is listed under the module that it is imported from.", "",
-    ]  # fmt: skip
+        "is listed under the module that it is imported from.",
+        "",
+    ]
     for module, names in _PUBLIC.items():
         lines += [f"## {module.__name__}", ""]
         for name in names:
@@ -186,13 +194,16 @@ def _doc(thing: object) -> str:
 
 def etl_events() -> str:
     lines = [
-        "# Kernel events that are decoded", "",
+        "# Kernel events that are decoded",
+        "",
         "Made from the tables in `lastbranch.formats.etl.kernel.layouts`. Names are those of Microsoft's own reader",
         "where it prints the field. A version that is not listed is read as the newest lower one; bytes after the",
         "known fields are kept as `rest`. Self-describing (TraceLogging) events and events whose manifest is in the",
-        "log, or is given (--manifest), are decoded by that; all others stay raw and are counted.", "",
-        "| event | versions | fields of the newest |", "|---|---|---|",
-    ]  # fmt: skip
+        "log, or is given (--manifest), are decoded by that; all others stay raw and are counted.",
+        "",
+        "| event | versions | fields of the newest |",
+        "|---|---|---|",
+    ]
     for key, versions in sorted(LAYOUTS.items(), key=lambda item: kernel_names(item[0])):
         newest = versions[max(versions)]
         number = f"{key[0]:#04x}/{key[1]:#04x}" if isinstance(key[0], int) else f"{key[1]}"
@@ -205,7 +216,8 @@ def etl_events() -> str:
 
 def sql_tables() -> str:
     lines = [
-        "# SQL", "",
+        "# SQL",
+        "",
         "Made from `lastbranch.sql.TABLES`: the tables of `lastbranch query FILE SQL`, of `profile.sql(SQL)` in",
         "Python, and of `lastbranch.query(profile, SQL)`, which has options. One SELECT statement is run by",
         "DuckDB, in its [dialect](https://duckdb.org/docs/stable/sql/introduction); only the columns that it",
@@ -216,7 +228,7 @@ def sql_tables() -> str:
         "rows no sample of the capture can have is an error (exit code 4). Raw data, copies of the stack and AUX",
         "snapshots are in no table: the batches in Python have them.",
         "",
-    ]  # fmt: skip
+    ]
     for table in TABLES.values():
         lines += [f"## {table.name}", "", f"A row is {table.row}.", "", "| column | type | unit | meaning |"]
         lines += ["|---|---|---|---|"]
@@ -228,23 +240,29 @@ def sql_tables() -> str:
 def fleet_store() -> str:
     counts = "counts/day=YYYY-MM-DD/bucket=NN/KEY.parquet"
     lines = [
-        "# The store of counts", "",
+        "# The store of counts",
+        "",
         "Made from `lastbranch.fleet.schema`. A store is a folder, or a folder of a bucket, of Parquet files: any",
         f"program that reads Parquet can read a store. This is version {store.VERSION} of the layout; lastbranch",
-        "refuses a store of a newer version, and reads a store of an older version.", "",
-        "| object | what it is |", "|---|---|",
+        "refuses a store of a newer version, and reads a store of an older version.",
+        "",
+        "| object | what it is |",
+        "|---|---|",
         "| `manifest/NUMBER.json` | a commit: the added and the removed parts. A commit gets the next number, and only "
         "one writer can create that file; other writers start again. Every 32nd commit lists all parts (`whole`) |",
         f"| `{counts}` | a part of `counts`: of captures of one day (UTC), and of the modules of one bucket: CRC-32 of "
         f"the identity (UTF-8), modulo {store.BUCKETS} |",
         "| `captures/day=.../KEY.parquet`, `modules/day=.../KEY.parquet` | parts of the other tables |",
-        "| `done/KEY.json` | parts that are written and not committed yet: the same work is not done again |", "",
+        "| `done/KEY.json` | parts that are written and not committed yet: the same work is not done again |",
+        "",
         "A part belongs to the store if the newest state of the manifest lists it, whatever else the folders hold. KEY",
         "depends on the counted or merged inputs, and the same work gives the same bytes. A commit lists for each part",
-        "its rows, bytes and SHA-256. Rows are sorted by the columns, in the order of these tables.", "",
+        "its rows, bytes and SHA-256. Rows are sorted by the columns, in the order of these tables.",
+        "",
         "All numbers of `counts` after `fold` are sums. Rows whose other columns are the same can be in several parts:",
-        "add them up. A sum that does not fit in 64 bits is an error.", "",
-    ]  # fmt: skip
+        "add them up. A sum that does not fit in 64 bits is an error.",
+        "",
+    ]
     for table in store.TABLES.values():
         lines += [
             f"## {table.name}",
@@ -257,22 +275,28 @@ def fleet_store() -> str:
         lines += [f"| `{c.name}` | {c.type} | {'' if c.key else 'sum'} | {_cell(c.meaning)} |" for c in table.columns]
         lines.append("")
     lines += [
-        "## Read it with DuckDB", "",
-        "`lastbranch fleet query STORE SQL` shows these tables, with a column `day`. Without lastbranch:", "",
+        "## Read it with DuckDB",
+        "",
+        "`lastbranch fleet query STORE SQL` shows these tables, with a column `day`. Without lastbranch:",
+        "",
         "```sql",
         "SELECT module, sum(n) FROM read_parquet('STORE/counts/*/*/*.parquet') WHERE kind = 'branch' GROUP BY module",
-        "```", "",
+        "```",
+        "",
         "This statement counts parts twice that were merged and not yet deleted (`fleet compact --keep 0` deletes them",
-        "at once): only the manifest's list of parts is right.", "",
-        "## Who can write to it", "",
+        "at once): only the manifest's list of parts is right.",
+        "",
+        "## Who can write to it",
+        "",
         "Whoever can write to a store can put anything into it, so lastbranch treats a store as untrusted input.",
         "Names, sizes, checksums and times of a commit must be as this page says; otherwise lastbranch refuses the",
         "commit, with the field and its value. Names never lead out of the store, and a store in a folder has neither",
         "symbolic links nor devices (the folder itself may be a link). SQL, also that of `fleet query`, runs in a",
         "database that can read the parts of this store and nothing else: no other files, no network, no",
         "extensions. Counts and names of modules are not checked: give write access only to people whose counts you",
-        "trust.", "",
-    ]  # fmt: skip
+        "trust.",
+        "",
+    ]
     return "\n".join(lines)
 
 

@@ -25,11 +25,24 @@ def pages() -> Iterator[tuple[str, str]]:
     verbs = [(verb, cli.get_command(root, verb)) for verb in VERBS]
     about = (cli.help or "").partition("\n\n")[0]
     others = [f"lastbranch-{verb}" for verb in VERBS]
-    yield "lastbranch", "\n".join([
-        *_head("lastbranch", about), *_body(cli, root), ".SH COMMANDS",
-        *(line for verb, command in verbs if command for line in _term(_page(f"lastbranch-{verb}"), summary(command))),
-        *_see(others), "",
-    ])  # fmt: skip
+    yield (
+        "lastbranch",
+        "\n".join(
+            [
+                *_head("lastbranch", about),
+                *_body(cli, root),
+                ".SH COMMANDS",
+                *(
+                    line
+                    for verb, command in verbs
+                    if command
+                    for line in _term(_page(f"lastbranch-{verb}"), summary(command))
+                ),
+                *_see(others),
+                "",
+            ]
+        ),
+    )
     for verb, command in verbs:
         assert command is not None
         context = click.Context(command, info_name=verb, parent=root)
@@ -47,16 +60,22 @@ def _head(name: str, about: str) -> list[str]:
     about = " ".join(about.split()).rstrip(".")
     return [
         f'.TH "{name.upper()}" "1" "" "lastbranch {__version__}" "User Commands"',
-        ".nh", ".ad l", ".SH NAME", f"{_safe(name)} \\- {_text(about)}",
-    ]  # fmt: skip
+        ".nh",
+        ".ad l",
+        ".SH NAME",
+        f"{_safe(name)} \\- {_text(about)}",
+    ]
 
 
 def _body(command: click.Command, context: click.Context) -> list[str]:
     options = _options(command, context)
     return [
-        ".SH SYNOPSIS", *_usage(command, context), ".SH DESCRIPTION", *_paragraphs(command.help or ""),
+        ".SH SYNOPSIS",
+        *_usage(command, context),
+        ".SH DESCRIPTION",
+        *_paragraphs(command.help or ""),
         *([".SH OPTIONS", *options] if options else []),
-    ]  # fmt: skip
+    ]
 
 
 def _inner(command: click.Command, context: click.Context) -> list[str]:

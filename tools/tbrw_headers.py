@@ -105,9 +105,11 @@ def tbrw_types_h() -> str:
     for name, given in _CALLBACKS:
         parts.append(f"typedef TBRW_U32 {name}_CALLBACK({given}, void *user_ptr);\n")
     return _header(
-        "tbrw_types.h", "Types of the TBRW API. Structures have the layout of 64-bit systems.", "".join(parts),
+        "tbrw_types.h",
+        "Types of the TBRW API. Structures have the layout of 64-bit systems.",
+        "".join(parts),
         "#include <wchar.h>\n\n",
-    )  # fmt: skip
+    )
 
 
 def _alone(value: Any) -> bool:
@@ -192,10 +194,15 @@ _BY_HAND = {"TBRW_abort_cleanup_and_close", "TBRW_add_data", "TBRW_add_data_from
 def exports() -> str:
     """The exported functions of libtbrw: each calls an entry point of `lastbranch.tbrw.c_calls`."""
     lines = [
-        "/* What libtbrw exports. Made by tools/generate.py. */", "",
-        f"#define CALLS {len(CALLS) + 1}", f"#define CHECK {CHECK}u", "",
-        "static void *calls[CALLS];", "static int started(void);", "",
-    ]  # fmt: skip
+        "/* What libtbrw exports. Made by tools/generate.py. */",
+        "",
+        f"#define CALLS {len(CALLS) + 1}",
+        f"#define CHECK {CHECK}u",
+        "",
+        "static void *calls[CALLS];",
+        "static int started(void);",
+        "",
+    ]
     sized: dict[str, Callable[..., Any] | type[Record]] = {**RECORDS, **PAIRS}
     for name, kind in sized.items():
         if name != "PID_BIND_STRUCT":

@@ -18,17 +18,20 @@ from .lazy import lazy_face, provide
 if TYPE_CHECKING:
     from .model import Profile
 
-_named, __dir__, __all__ = lazy_face(__name__, {
-    "analysis": "branches ranges weights",
-    "analysis.checks": "check",
-    "errors": "Damage FormatError LastbranchError NotRecordedError UnavailableError",
-    "model": "Limits Profile SampleBatch SampleFilter",
-    "opening": "open=open_profile reading_of",
-    "recorders": "record",
-    "sql": "query",
-    "verbs": "convert dump verify",
-    "version": "__version__",
-})  # fmt: skip
+_named, __dir__, __all__ = lazy_face(
+    __name__,
+    {
+        "analysis": "branches ranges weights",
+        "analysis.checks": "check",
+        "errors": "Damage FormatError LastbranchError NotRecordedError UnavailableError",
+        "model": "Limits Profile SampleBatch SampleFilter",
+        "opening": "open=open_profile reading_of",
+        "recorders": "record",
+        "sql": "query",
+        "verbs": "convert dump verify",
+        "version": "__version__",
+    },
+)
 
 
 def _query(profile: Profile, query: str) -> Any:

@@ -14,11 +14,34 @@ from numpy.typing import NDArray
 from . import native
 
 __all__ = [
-    "Array", "Ints", "RowNumbers", "SortKey", "StackSums", "Sums", "SummedStacks", "Table", "bisect_within", "covered",
-    "distinct", "distinct_rows", "distinct_stacks", "distinct_unordered", "group", "group_unordered", "in_groups",
-    "insertion_points", "interval_of", "lowest_rows", "offsets_of", "positions", "ranges", "sums", "take_ranges",
-    "take_rows", "unaligned",
-]  # fmt: skip
+    "Array",
+    "Ints",
+    "RowNumbers",
+    "SortKey",
+    "StackSums",
+    "Sums",
+    "SummedStacks",
+    "Table",
+    "bisect_within",
+    "covered",
+    "distinct",
+    "distinct_rows",
+    "distinct_stacks",
+    "distinct_unordered",
+    "group",
+    "group_unordered",
+    "in_groups",
+    "insertion_points",
+    "interval_of",
+    "lowest_rows",
+    "offsets_of",
+    "positions",
+    "ranges",
+    "sums",
+    "take_ranges",
+    "take_rows",
+    "unaligned",
+]
 
 Array = NDArray[Any]
 Ints = NDArray[np.int64]

@@ -41,9 +41,11 @@ def closed_database(
         raise UnavailableError("SQL needs DuckDB", hint="pip install duckdb") from None
     database = duckdb.connect(":memory:", config={**_SETTINGS, **settings})
     for setting, value in (
-        ("allowed_directories", _texts(folders)), ("allowed_paths", _texts(files)), ("enable_external_access", "false"),
+        ("allowed_directories", _texts(folders)),
+        ("allowed_paths", _texts(files)),
+        ("enable_external_access", "false"),
         *([("lock_configuration", "true")] if lock else []),
-    ):  # fmt: skip
+    ):
         if value != "[]":
             database.execute(f"SET {setting} = {value}")
     return database

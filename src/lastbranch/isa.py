@@ -64,16 +64,26 @@ _X86_DIRECT = _table(
     call="call",
 )
 _X86_OTHERS = _table(
-    uncond="jmpf", ind="jmp ljmp", ind_call="call lcall", ret="ret retf retfq retq retl", syscall="syscall sysenter",
-    sysret="sysret sysretq sysexit sysexitq", eret="iret iretd iretq", irq="int int1 int3 into",
-)  # fmt: skip
+    uncond="jmpf",
+    ind="jmp ljmp",
+    ind_call="call lcall",
+    ret="ret retf retfq retq retl",
+    syscall="syscall sysenter",
+    sysret="sysret sysretq sysexit sysexitq",
+    eret="iret iretd iretq",
+    irq="int int1 int3 into",
+)
 _A64_CONDITIONS = "eq ne cs hs cc lo mi pl vs vc hi ls ge lt gt le al nv"
 _A64_CONDITIONAL = " ".join(f"b.{c} bc.{c}" for c in _A64_CONDITIONS.split())
 _A64_DIRECT = _table(cond=f"cbz cbnz tbz tbnz {_A64_CONDITIONAL}", uncond="b", call="bl")
 _A64_OTHERS = _table(
-    ind="br braa braaz brab brabz", ind_call="blr blraa blraaz blrab blrabz", ret="ret retaa retab",
-    syscall="svc hvc smc", eret="eret eretaa eretab", irq="brk hlt",
-)  # fmt: skip
+    ind="br braa braaz brab brabz",
+    ind_call="blr blraa blraaz blrab blrabz",
+    ret="ret retaa retab",
+    syscall="svc hvc smc",
+    eret="eret eretaa eretab",
+    irq="brk hlt",
+)
 
 _I386 = Architecture(("CS_ARCH_X86", "CS_MODE_32"), 1, 15, _X86_DIRECT, _X86_OTHERS, 0xFFFFFFFF)
 ARCHITECTURES: dict[str, Architecture] = {
@@ -272,9 +282,16 @@ class Decoder:
         columns: list[NDArray[Any]] = [np.empty(room, kind) for kind in ("u8", "u1", "u1", "u8")]
         given = [np.ascontiguousarray(column) for column in (code, offsets, size, span, address)]
         found = library.lb_decode(
-            *self._engine.iterate(), self._table, len(self._table) // _ROW.size, self.arch.unit, self.arch.address_mask,
-            *map(native.address, given), len(size), room, *map(native.address, (count, *columns)),
-        )  # fmt: skip
+            *self._engine.iterate(),
+            self._table,
+            len(self._table) // _ROW.size,
+            self.arch.unit,
+            self.arch.address_mask,
+            *map(native.address, given),
+            len(size),
+            room,
+            *map(native.address, (count, *columns)),
+        )
         self._engine.check()
         return Instructions(*(column[:found] for column in columns)), count
 

@@ -87,9 +87,14 @@ class LiveRecorder(Closing):
     """
 
     def __init__(
-        self, target: Sequence[str] | int | ProcessGroup | None, options: Options, *, engine: str = "auto",
-        command_line: Sequence[str] = (), output: str = os.devnull,
-    ) -> None:  # fmt: skip
+        self,
+        target: Sequence[str] | int | ProcessGroup | None,
+        options: Options,
+        *,
+        engine: str = "auto",
+        command_line: Sequence[str] = (),
+        output: str = os.devnull,
+    ) -> None:
         from .capture import CollectorError, check_target
 
         try:
@@ -177,9 +182,15 @@ class LiveRecorder(Closing):
 
 
 def _be_recorder(
-    target: Sequence[str] | int | ProcessGroup | None, file: int, options: Options, engine: str,
-    command_line: Sequence[str], out: int, messages: int, ends: int,
-) -> NoReturn:  # fmt: skip
+    target: Sequence[str] | int | ProcessGroup | None,
+    file: int,
+    options: Options,
+    engine: str,
+    command_line: Sequence[str],
+    out: int,
+    messages: int,
+    ends: int,
+) -> NoReturn:
     """Record in this process, which was forked for it, and report to the pipe ``messages``. The recording ends when the
     other end of the pipe ``ends`` is closed, at the latest when the process that holds it ends."""
     from dataclasses import asdict
@@ -197,9 +208,15 @@ def _be_recorder(
         os.set_blocking(messages, False)
         reporter = _Reporter(messages)
         done = record_growing(
-            target, f"/proc/self/fd/{file}", options, engine=engine, command_line=command_line,
-            say=reporter.say, began=reporter.began, stop=lambda: bool(select.select([ends], [], [], 0)[0]),
-        )  # fmt: skip
+            target,
+            f"/proc/self/fd/{file}",
+            options,
+            engine=engine,
+            command_line=command_line,
+            say=reporter.say,
+            began=reporter.began,
+            stop=lambda: bool(select.select([ends], [], [], 0)[0]),
+        )
         last |= {"notes": done.notes}
         if (summary := _software(done)) is not None:
             last |= _facts(summary) | {"summary": asdict(summary)}
@@ -224,9 +241,11 @@ def _software(done: Any) -> Summary | None:
 
 def _facts(summary: Summary) -> dict[str, Any]:
     return {
-        "engine": f"software: {summary.engine}; trigger {summary.trigger}", "share": round(summary.share, 4),
-        "skipped": summary.throttled + sum(summary.skipped.values()), "unrecorded": summary.unrecorded,
-    }  # fmt: skip
+        "engine": f"software: {summary.engine}; trigger {summary.trigger}",
+        "share": round(summary.share, 4),
+        "skipped": summary.throttled + sum(summary.skipped.values()),
+        "unrecorded": summary.unrecorded,
+    }
 
 
 class _Reporter:
@@ -283,8 +302,11 @@ class LiveViewer(Closing):
             try:
                 self._process = subprocess.Popen(
                     [sys.executable, "-P", "-m", "lastbranch.view.live_process", *words],
-                    stdin=line.fileno(), stdout=2, process_group=0, env={**os.environ, **_ONE_THREAD},
-                )  # fmt: skip
+                    stdin=line.fileno(),
+                    stdout=2,
+                    process_group=0,
+                    env={**os.environ, **_ONE_THREAD},
+                )
             except OSError as error:
                 say(f"warning: the viewer cannot be started: {error.strerror}")
 
@@ -377,9 +399,15 @@ class LiveCapture(Closing):
     """
 
     def __init__(
-        self, source: OpenFile, symbols: SymbolOptions | None = None, *, symfs: str | None = None,
-        folders: Sequence[str] = (), kept: int = KEPT, ours: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        source: OpenFile,
+        symbols: SymbolOptions | None = None,
+        *,
+        symfs: str | None = None,
+        folders: Sequence[str] = (),
+        kept: int = KEPT,
+        ours: bool = False,
+    ) -> None:
         from .formats.perfdata.growing import GrowingPerfData
 
         self._source, self._symbols, self._symfs, self._folders = source, symbols, symfs, folders

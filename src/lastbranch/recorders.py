@@ -23,9 +23,19 @@ if TYPE_CHECKING:
     Recordable: TypeAlias = Sequence[str] | int | ProcessGroup | None
 
 __all__ = [
-    "CLASSES", "ENGINES", "INSTEAD", "RECORDERS", "Recorder", "Wanted", "branch_select", "group_called",
-    "named_processes", "record", "record_file", "record_growing",
-]  # fmt: skip
+    "CLASSES",
+    "ENGINES",
+    "INSTEAD",
+    "RECORDERS",
+    "Recorder",
+    "Wanted",
+    "branch_select",
+    "group_called",
+    "named_processes",
+    "record",
+    "record_file",
+    "record_growing",
+]
 
 ENGINES = ("auto", "hardware", "software")
 INSTEAD = "using the software engine: "
@@ -45,9 +55,14 @@ def branch_select(classes: str, call_stack: bool = False) -> int:
 
 
 def record(
-    target: Sequence[str] | int | ProcessGroup | None, output: str | os.PathLike[str] = "lastbranch.tb5", *,
-    engine: str = "auto", classes: str = "user,any", call_graph: str = "auto", **options: Any,
-) -> Profile:  # fmt: skip
+    target: Sequence[str] | int | ProcessGroup | None,
+    output: str | os.PathLike[str] = "lastbranch.tb5",
+    *,
+    engine: str = "auto",
+    classes: str = "user,any",
+    call_graph: str = "auto",
+    **options: Any,
+) -> Profile:
     """Record a program, and open the recording.
 
     ``target`` is a command as a sequence of words, the id of a running process, a group of processes
@@ -72,11 +87,17 @@ def record(
 
 
 def record_file(
-    target: Recordable, output: str, options: Options, *, engine: str = "auto",
-    command_line: Sequence[str] = (), say: Callable[[str], None] = print,
+    target: Recordable,
+    output: str,
+    options: Options,
+    *,
+    engine: str = "auto",
+    command_line: Sequence[str] = (),
+    say: Callable[[str], None] = print,
     progress: Callable[[Summary], None] = lambda summary: None,
-    growing: Callable[[IO[bytes]], None] | None = None, left_out: Collection[int] = (),
-) -> Summary | HardwareSummary | SessionSummary:  # fmt: skip
+    growing: Callable[[IO[bytes]], None] | None = None,
+    left_out: Collection[int] = (),
+) -> Summary | HardwareSummary | SessionSummary:
     """Record ``target`` (a command, a process id, a group of processes, or ``None`` for the whole system) into the
     file ``output``.
 
@@ -166,16 +187,23 @@ def named_processes(pids: Sequence[int]) -> ProcessGroup:
 def _on_linux(wanted: Wanted) -> Summary | HardwareSummary:
     target, output, options, engine, command_line, say, progress, growing, left_out = wanted
     return _by_engine(
-        target, options, engine, say,
+        target,
+        options,
+        engine,
+        say,
         lambda: _by_hardware(target, output, options, command_line, say, growing),
         lambda: _by_software(target, output, options, command_line, say, progress, growing, left_out),
-    )  # fmt: skip
+    )
 
 
 def _by_engine(
-    target: Recordable, options: Options, engine: str, say: Callable[[str], None],
-    by_hardware: Callable[[], HardwareSummary], by_software: Callable[[], Summary],
-) -> Summary | HardwareSummary:  # fmt: skip
+    target: Recordable,
+    options: Options,
+    engine: str,
+    say: Callable[[str], None],
+    by_hardware: Callable[[], HardwareSummary],
+    by_software: Callable[[], Summary],
+) -> Summary | HardwareSummary:
     """Record by the requested engine, else by the better available engine."""
     from .capture import check_target
 
@@ -205,9 +233,13 @@ def _by_engine(
 
 
 def _by_hardware(
-    target: Recordable, output: str, options: Options, command_line: Sequence[str],
-    say: Callable[[str], None], growing: Callable[[IO[bytes]], None] | None,
-) -> HardwareSummary:  # fmt: skip
+    target: Recordable,
+    output: str,
+    options: Options,
+    command_line: Sequence[str],
+    say: Callable[[str], None],
+    growing: Callable[[IO[bytes]], None] | None,
+) -> HardwareSummary:
     from .capture import record_hardware
 
     request = _request(options, command_line)
@@ -222,16 +254,27 @@ def _request(options: Options, command_line: Sequence[str]) -> Request:
     from .capture import Request, Target
 
     return Request(
-        Target(), options.event, options.period, options.frequency, options.select, options.call_graph == "lbr",
-        tuple(command_line), chains=options.call_graph == "fp",
-    )  # fmt: skip
+        Target(),
+        options.event,
+        options.period,
+        options.frequency,
+        options.select,
+        options.call_graph == "lbr",
+        tuple(command_line),
+        chains=options.call_graph == "fp",
+    )
 
 
 def _by_software(
-    target: Recordable, output: str, options: Options, command_line: Sequence[str],
-    say: Callable[[str], None], progress: Callable[[Summary], None], growing: Callable[[IO[bytes]], None] | None,
+    target: Recordable,
+    output: str,
+    options: Options,
+    command_line: Sequence[str],
+    say: Callable[[str], None],
+    progress: Callable[[Summary], None],
+    growing: Callable[[IO[bytes]], None] | None,
     left_out: Collection[int],
-) -> Summary:  # fmt: skip
+) -> Summary:
     from .capture import CollectorError
     from .capture import record as record_file
 
@@ -281,11 +324,16 @@ def _check_software(options: Options) -> None:
 
 
 def record_growing(
-    target: Recordable, path: str, options: Options, *, engine: str = "auto",
-    command_line: Sequence[str] = (), say: Callable[[str], None] = print,
+    target: Recordable,
+    path: str,
+    options: Options,
+    *,
+    engine: str = "auto",
+    command_line: Sequence[str] = (),
+    say: Callable[[str], None] = print,
     began: Callable[[Summary | HardwareSummary, int | None], None] = lambda summary, pid: None,
     stop: Callable[[], bool] = lambda: False,
-) -> Summary | HardwareSummary:  # fmt: skip
+) -> Summary | HardwareSummary:
     """Record into ``path``, which becomes a perf.data that others may read while it grows; else as `record_file`.
 
     ``began`` is called when recording begins, with the recording's state and the process id of the launched program;
@@ -300,9 +348,13 @@ def record_growing(
         from .capture import HardwareSummary
 
         done = collect_hardware(
-            target, _request(options, command_line), path, duration=options.duration,
-            began=lambda pid: began(HardwareSummary(), pid), stop=stop,
-        )  # fmt: skip
+            target,
+            _request(options, command_line),
+            path,
+            duration=options.duration,
+            began=lambda pid: began(HardwareSummary(), pid),
+            stop=stop,
+        )
         if done.full:
             raise loss_of(done.dropped)
         return done
@@ -311,9 +363,14 @@ def record_growing(
         _check_software(options)
         with closing(RecordFile(os.open(path, os.O_RDWR | os.O_CLOEXEC))) as file:
             done, failure = collect(
-                _traced(target, say), options, file, command_line, lambda sentence: say(f"warning: {sentence}"),
-                lambda summary: began(summary, None), stop=stop,
-            )  # fmt: skip
+                _traced(target, say),
+                options,
+                file,
+                command_line,
+                lambda sentence: say(f"warning: {sentence}"),
+                lambda summary: began(summary, None),
+                stop=stop,
+            )
         if failure is not None:
             raise failure
         return done
@@ -361,8 +418,10 @@ _ELSEWHERE = "captures made elsewhere can still be opened here"
 RECORDERS: dict[str, Recorder] = {
     "linux": Recorder(_on_linux, ENGINES, {**_TB5, ".data": "a perf.data (.data)", **_ETL}),
     "win32": Recorder(
-        _on_windows, ("auto", "hardware"), {**_TB5, **_ETL},
+        _on_windows,
+        ("auto", "hardware"),
+        {**_TB5, **_ETL},
         "--engine hardware takes the processor's branch records; software ones need Linux",
     ),
-}  # fmt: skip
+}
 """The recorder of each system, by its name in ``sys.platform``."""

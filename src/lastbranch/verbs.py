@@ -36,9 +36,16 @@ _Path = str | os.PathLike[str]
 
 
 def convert(
-    captures: _Path | Sequence[_Path], output: _Path, *, compress: bool | None = None, start: Fraction | None = None,
-    end: Fraction | None = None, pids: Iterable[int] = (), reading: Reading | None = None, stages: Stages | None = None,
-) -> Conversion:  # fmt: skip
+    captures: _Path | Sequence[_Path],
+    output: _Path,
+    *,
+    compress: bool | None = None,
+    start: Fraction | None = None,
+    end: Fraction | None = None,
+    pids: Iterable[int] = (),
+    reading: Reading | None = None,
+    stages: Stages | None = None,
+) -> Conversion:
     """Write ``captures`` as the file ``output``, which appears when it is complete: a TB5 where its name ends in .tb5,
     else a Windows trace log.
 

@@ -120,7 +120,7 @@ def test_large_functions_keep_all_blocks_and_gain() -> None:
         # Called from everywhere: none of its callers makes a tenth of the calls.
         ([10] * 13, [5000, *range(120, 0, -10)], {(i, 0): 1 for i in range(1, 13)}, [0, *range(1, 13)]),
     ],
-)  # fmt: skip
+)
 def test_functions_follow_their_callers(
     sizes: list[int], weights: list[int], calls: dict[tuple[int, int], int], want: list[int]
 ) -> None:

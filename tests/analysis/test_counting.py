@@ -64,9 +64,14 @@ class Capture:
         stream = SampleStream(0, columns, (0,), len(depths), sum(depths), max(depths, default=0), read)  # type: ignore[arg-type]
         seen = {(s.pid, s.tid or s.pid) for s in self.samples}
         profile = Profile(
-            "made", "test", modules=self.modules, events=self.events, streams=[stream], timeline=self.timeline,
+            "made",
+            "test",
+            modules=self.modules,
+            events=self.events,
+            streams=[stream],
+            timeline=self.timeline,
             seen_threads=seen,
-        )  # fmt: skip
+        )
         return bind(profile)
 
     @staticmethod
@@ -75,12 +80,15 @@ class Capture:
         entries = [e for s in samples for e in s.stack]
         offsets = np.cumsum([0, *(len(s.stack) for s in samples)])
         columns = {
-            "time": np.array([s.time for s in samples], np.int64), "ip": np.array([s.ip for s in samples], np.uint64),
+            "time": np.array([s.time for s in samples], np.int64),
+            "ip": np.array([s.ip for s in samples], np.uint64),
             "pid": np.array([s.pid for s in samples], np.int32),
             "tid": np.array([s.tid or s.pid for s in samples], np.int32),
-            "cpu": np.zeros(n, np.int32), "event": np.array([s.event for s in samples], np.int32),
-            "period": np.array([s.period for s in samples], np.uint64), "mode": np.full(n, 2, np.uint8),
-        }  # fmt: skip
+            "cpu": np.zeros(n, np.int32),
+            "event": np.array([s.event for s in samples], np.int32),
+            "period": np.array([s.period for s in samples], np.uint64),
+            "mode": np.full(n, 2, np.uint8),
+        }
         for i, name in enumerate(("branch_from", "branch_to", "branch_flags")):
             columns[name] = np.array([e[i] for e in entries], np.uint64)
         return SampleBatch(columns, {"branch": offsets})
@@ -213,12 +221,18 @@ def test_a_mapping_that_changes_between_samples_splits_the_counts() -> None:
 @pytest.mark.parametrize(
     ("select", "words"),
     [
-        ("ANY_CALL", "any_call"), ("COND", "cond"), ("IND_JUMP", "ind_jump"), ("CALL", "call"),
+        ("ANY_CALL", "any_call"),
+        ("COND", "cond"),
+        ("IND_JUMP", "ind_jump"),
+        ("CALL", "call"),
         ("IND_CALL", "ind_call"),
-        ("ANY_RETURN", "any_return"), ("CALL_STACK", "call-stack mode"), ("ANY|NO_TX", "no_tx"), ("ANY|IN_TX", "in_tx"),
+        ("ANY_RETURN", "any_return"),
+        ("CALL_STACK", "call-stack mode"),
+        ("ANY|NO_TX", "no_tx"),
+        ("ANY|IN_TX", "in_tx"),
         ("ANY|CALL_STACK", "call-stack mode"),
     ],
-)  # fmt: skip
+)
 def test_ranges_need_every_near_branch(select: str, words: str) -> None:
     bits = sum(PERF_SELECT[s] for s in select.split("|"))
     c = Capture([Sample(1, 1, [(1, 2, 2)])], events=[Event("cycles", branch_select=bits)])
@@ -247,30 +261,39 @@ def test_weights_are_per_event_and_never_added_up() -> None:
     c = two_modules()
     c.events = [Event("cycles", has_period=True), Event("fixed", period=100), Event("adaptive", frequency=99)]
     c.samples = [
-        Sample(1, 1, [(1, 2, 2)], ip=0x1800, event=0, period=7), Sample(2, 1, [], ip=0x2800, event=0, period=5),
-        Sample(3, 1, [], ip=0x1800, event=1, period=0), Sample(4, 2, [], ip=0x9000, event=1, period=0),
+        Sample(1, 1, [(1, 2, 2)], ip=0x1800, event=0, period=7),
+        Sample(2, 1, [], ip=0x2800, event=0, period=5),
+        Sample(3, 1, [], ip=0x1800, event=1, period=0),
+        Sample(4, 2, [], ip=0x9000, event=1, period=0),
         Sample(5, 2, [], ip=0x50, event=2, period=0),
-    ]  # fmt: skip
+    ]
     profile = c.profile(size=2)
     rows = lastbranch.weights(profile, "module")
     columns = (rows.event, rows.key, rows.samples, rows.period, rows.has_period, rows.entries)
     assert sorted(zip(*(x.tolist() for x in columns), strict=True)) == [
-        (0, 0, 1, 7, True, 1), (0, 1, 1, 5, True, 0), (1, 0, 2, 200, True, 0), (2, -1, 1, 0, False, 0),
-    ]  # fmt: skip
+        (0, 0, 1, 7, True, 1),
+        (0, 1, 1, 5, True, 0),
+        (1, 0, 2, 200, True, 0),
+        (2, -1, 1, 0, False, 0),
+    ]
     rows = lastbranch.weights(profile, "process")
 
     names = [bind(profile).binder.processes[k].name for k in rows.key]
     assert list(zip(rows.event.tolist(), names, rows.samples.tolist(), strict=True)) == [
-        (0, "one", 2), (1, "one", 1), (1, "two", 1), (2, "two", 1),
-    ]  # fmt: skip
+        (0, "one", 2),
+        (1, "one", 1),
+        (1, "two", 1),
+        (2, "two", 1),
+    ]
 
 
 def test_filters() -> None:
     c = two_modules()
     c.samples = [
-        Sample(1, 1, [(0x1010, 0x1020, 2)], ip=0x1000), Sample(2, 1, [(0x2010, 0x2020, 2)], ip=0x2000, tid=9),
+        Sample(1, 1, [(0x1010, 0x1020, 2)], ip=0x1000),
+        Sample(2, 1, [(0x2010, 0x2020, 2)], ip=0x2000, tid=9),
         Sample(3, 2, [(0x9010, 0x9020, 2), (0x1, 0x2, 2)], ip=0x9000),
-    ]  # fmt: skip
+    ]
 
     def count(**options: object) -> int:
         return int(lastbranch.branches(c.profile(), sample_filter=SampleFilter(**options)).count.sum())  # type: ignore[arg-type]

@@ -214,13 +214,18 @@ def made(
     offsets = np.cumsum([0, *(len(stack) for _, stack in stacks)])
     n = len(stacks)
     columns = {
-        "time": np.arange(n), "ip": np.array([ip for ip, _ in stacks], np.uint64),
-        "pid": np.full(n, 1, np.int32), "tid": np.full(n, 1, np.int32), "cpu": np.zeros(n, np.int32),
-        "event": np.zeros(n, np.int32), "period": np.full(n, 5, np.uint64), "mode": np.full(n, 2, np.uint8),
+        "time": np.arange(n),
+        "ip": np.array([ip for ip, _ in stacks], np.uint64),
+        "pid": np.full(n, 1, np.int32),
+        "tid": np.full(n, 1, np.int32),
+        "cpu": np.zeros(n, np.int32),
+        "event": np.zeros(n, np.int32),
+        "period": np.full(n, 5, np.uint64),
+        "mode": np.full(n, 2, np.uint8),
         "branch_from": np.array([f for f, _ in entries], np.uint64),
         "branch_to": np.array([t for _, t in entries], np.uint64),
         "branch_flags": np.zeros(len(entries), np.uint64),
-    }  # fmt: skip
+    }
     batch = SampleBatch(columns, {"branch": offsets})
     stream = SampleStream(
         0,
@@ -234,9 +239,14 @@ def made(
     timeline = Timeline()
     timeline.add(Change.MAP, 0, 1, module=0, start=0x400000, end=0x500000)
     profile = Profile(
-        name, "test", modules=[Module(name, build_id=build)], streams=[stream], timeline=timeline,
-        events=[Event(event, branch_select=ANY, has_period=True)], seen_threads={(1, 1)},
-    )  # fmt: skip
+        name,
+        "test",
+        modules=[Module(name, build_id=build)],
+        streams=[stream],
+        timeline=timeline,
+        events=[Event(event, branch_select=ANY, has_period=True)],
+        seen_threads={(1, 1)},
+    )
     return bind(profile)
 
 
@@ -297,8 +307,10 @@ def test_blocks_that_only_one_recording_saw_begin() -> None:
     taken = loop(0x400010, 0x400010, 0x400020)
     found = compare([named(made([straight] * 20), OLD), named(made([straight] * 15 + [taken] * 5), OLD)], "block")
     assert by_spot(found) == {
-        ("f+0x10",): (1, 1), ("fbehind +0x20",): (1, 0.75), ("fbehind +0x30",): (0, 0),
-    }  # fmt: skip
+        ("f+0x10",): (1, 1),
+        ("fbehind +0x20",): (1, 0.75),
+        ("fbehind +0x30",): (0, 0),
+    }
 
 
 def test_other_builds_match_by_name_offset_and_line() -> None:

@@ -185,7 +185,7 @@ def steady(samples: int = 40, changes: dict[int, tuple[Any, ...]] | None = None)
         # and some change nothing
         ({20: (0, ("exit", 1)), 22: (0, ("fork", 1, 1))}, 0, 0),
     ],
-)  # fmt: skip
+)
 def test_only_blocks_that_a_change_touches_are_read_again(changes: dict[int, Any], least: int, most: int) -> None:
     raw = steady(changes=changes)
     with patch.object(walk, "BLOCK_BYTES", 512):

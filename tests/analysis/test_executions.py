@@ -172,8 +172,16 @@ def test_what_was_seen_has_at_least_one_execution(slow: tuple[Profile, NDArray[n
 def test_returns_are_as_many_as_calls() -> None:
     """Two callers of a function that is left for either place as often as they call it, which was seen otherwise."""
     x, w, f, y, z = range(5)
-    rows = [(x, f, -1, y), (w, f, -1, z), (f, y, y, -1), (f, z, z, -1), (y, x, -1, -1), (y, w, -1, -1),
-            (z, x, -1, -1), (z, w, -1, -1)]  # fmt: skip
+    rows = [
+        (x, f, -1, y),
+        (w, f, -1, z),
+        (f, y, y, -1),
+        (f, z, z, -1),
+        (y, x, -1, -1),
+        (y, w, -1, -1),
+        (z, x, -1, -1),
+        (z, w, -1, -1),
+    ]
     state, to, returns, calls = np.array(rows).T
     count = np.array([1000, 1000, 500, 1500, 250, 250, 750, 750])
     each, none = np.arange(8), np.zeros(8, np.int64)
@@ -215,13 +223,24 @@ def test_reasons_of_a_refusal(attr: dict[str, int], stacks: int, why: str, tmp_p
 @pytest.mark.parametrize(
     ("name", "basis"),
     [
-        ("cycles:u", "time"), ("cpu_core/cycles/P", "time"), ("cpu-clock", "time"), ("software-lbr", "time"),
-        ("Timer", "time"), ("ref-cycles", "time"), ("br_inst_retired.near_taken:ppp", "executions"),
-        ("r20c4:u", "executions"), ("cpu_atom/rc0c4/", "executions"), ("rc4", "executions"),
-        ("br_inst_exec:taken", "executions"), ("cpu/event=0xc4,umask=0x20/u", "executions"),
-        ("branches", "executions"), ("branch-misses", "entries"), ("cache-misses", "entries"), ("", "entries"),
+        ("cycles:u", "time"),
+        ("cpu_core/cycles/P", "time"),
+        ("cpu-clock", "time"),
+        ("software-lbr", "time"),
+        ("Timer", "time"),
+        ("ref-cycles", "time"),
+        ("br_inst_retired.near_taken:ppp", "executions"),
+        ("r20c4:u", "executions"),
+        ("cpu_atom/rc0c4/", "executions"),
+        ("rc4", "executions"),
+        ("br_inst_exec:taken", "executions"),
+        ("cpu/event=0xc4,umask=0x20/u", "executions"),
+        ("branches", "executions"),
+        ("branch-misses", "entries"),
+        ("cache-misses", "entries"),
+        ("", "entries"),
     ],
-)  # fmt: skip
+)
 def test_what_counts_follow(name: str, basis: str) -> None:
     profile = Profile("x", "perf.data", events=[Event(name, branch_select=0), Event("cache-references")])
     assert basis_of(profile) == basis
@@ -248,10 +267,14 @@ def file(tmp_path_factory: pytest.TempPathFactory, slow: tuple[Profile, NDArray[
 def test_each_verb_says_what_its_counts_are(file: Path) -> None:
     said = "note: counts are executions, estimated from 600 branch stacks"
     for words in (
-        ["branches", file], ["branches", "--by", "site", file], ["report", "--by", "function", file],
-        ["stacks", file], ["query", file, "select count(*) from edges"], ["export", "--to", "counts", file],
+        ["branches", file],
+        ["branches", "--by", "site", file],
+        ["report", "--by", "function", file],
+        ["stacks", file],
+        ["query", file, "select count(*) from edges"],
+        ["export", "--to", "counts", file],
         ["export", "--to", "folded", file],
-    ):  # fmt: skip
+    ):
         assert said in run_cli(*words, "--estimate", "executions").err, words
         assert said not in run_cli(*words).err
     assert "counts are as observed, and follow time" in run_cli("export", "--to", "counts", file).err

@@ -224,8 +224,10 @@ def test_many_functions_are_counted_in_one_pass() -> None:
                 column: repr(values) for column, values in expected.items()
             }
         assert (other.samples.tolist(), other.flow.left_out, other.notes) == (
-            one.samples.tolist(), one.flow.left_out, one.notes,
-        )  # fmt: skip
+            one.samples.tolist(),
+            one.flow.left_out,
+            one.notes,
+        )
         ran += one.flow.executed > 0
     assert ran > 3
 

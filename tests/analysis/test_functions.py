@@ -190,9 +190,11 @@ def test_names_that_depend_on_the_process(demo: Profile) -> None:
     process, module = np.array([0, 1, 0, 1]), np.array([0, 0, 0, -1])
     rows = namer.rows(process, module, np.array([5, 5, 5, 5], np.uint64))
     assert [namer.labels[r] for r in rows.tolist()] == [
-        Label(0, "jit_0_5", "jit_0_5", start=5), Label(0, "jit_1_5", "jit_1_5", start=5),
-        Label(0, "jit_0_5", "jit_0_5", start=5), Label(-1, ""),
-    ]  # fmt: skip
+        Label(0, "jit_0_5", "jit_0_5", start=5),
+        Label(0, "jit_1_5", "jit_1_5", start=5),
+        Label(0, "jit_0_5", "jit_0_5", start=5),
+        Label(-1, ""),
+    ]
 
 
 # -- code and sources of binaries

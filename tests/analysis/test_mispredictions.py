@@ -62,8 +62,10 @@ def test_a_case_by_hand(run, tmp_path: Path) -> None:
     stacks = [[entry(0x80, 0x10, False, cycles), entry(source, 0x40, wrong, 5)] for source, wrong, cycles in ways]
     path = capture(tmp_path / "x.data", stacks)
     table, cycles = mispredictions(open_profile(path))
-    found = {int(a): (int(n), int(w), int(t), float(c)) for a, n, w, t, c in zip(
-        table.address, table.count, table.mispredicted, table.timed, table.lost, strict=True)}  # fmt: skip
+    found = {
+        int(a): (int(n), int(w), int(t), float(c))
+        for a, n, w, t, c in zip(table.address, table.count, table.mispredicted, table.timed, table.lost, strict=True)
+    }
     assert found[0x20] == (3, 2, 2, 40.0)
     assert found[0x10] == (1, 0, 0, 0.0)
     assert cycles == 8 + 12 + 30 + 30 + 4 * 5
@@ -77,9 +79,10 @@ def test_a_case_by_hand(run, tmp_path: Path) -> None:
 def test_what_is_not_timed_is_taken_to_cost_as_much(run, tmp_path: Path) -> None:
     """Of two mispredictions one is the newest of its stack, so that no branch follows it."""
     stacks = [
-        [entry(0x80, 0x10, False, 8), entry(0x10, 0x40, False, 5)], [entry(0x20, 0x40, True, 5)],
+        [entry(0x80, 0x10, False, 8), entry(0x10, 0x40, False, 5)],
+        [entry(0x20, 0x40, True, 5)],
         [entry(0x80, 0x10, False, 30), entry(0x20, 0x40, True, 5)],
-    ]  # fmt: skip
+    ]
     path = capture(tmp_path / "x.data", stacks)
     table, _ = mispredictions(open_profile(path))
     assert table.estimated()[table.address == 0x20].tolist() == [2 * (30 - 8)]
@@ -94,10 +97,12 @@ def test_all_entries_are_counted_as_by_hand(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setenv("LASTBRANCH_NATIVE", native)
     draw = random.Random(7)
     stacks = [
-        [entry(draw.choice((0x20, 0x80, 0x90)), draw.choice((0x10, 0x40)), draw.random() < 0.3, draw.randint(0, 20))
-         for _ in range(draw.randint(0, 6))]
+        [
+            entry(draw.choice((0x20, 0x80, 0x90)), draw.choice((0x10, 0x40)), draw.random() < 0.3, draw.randint(0, 20))
+            for _ in range(draw.randint(0, 6))
+        ]
         for _ in range(400)
-    ]  # fmt: skip
+    ]
     table, _ = mispredictions(open_profile(capture(tmp_path / "x.data", stacks)))
     want = by_hand(stacks)
     assert table.address.tolist() == sorted(want)
@@ -124,13 +129,26 @@ def test_what_does_not_go_together_is_refused(run, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "counts"),
     [
-        ("branch-misses", True), ("branch-misses:upp", True), ("cpu_core/branch-misses/upp", True),
-        ("BR_MISP_RETIRED.ALL_BRANCHES:upp", True), ("br_misp_retired.conditional", True), ("r00c5", True),
-        ("r20c5", True), ("ex_ret_brn_misp", True), ("ex_ret_brn_ind_misp", True), ("br_mis_pred_retired", True),
-        ("BranchMispredictions", True), ("cpu/event=0xc5,umask=0x0/", True),
-        ("branches", False), ("br_inst_retired.near_taken", False), ("cycles", False), ("r00c4", False),
-        ("cache-misses", False), ("ex_ret_brn", False), ("rc500", False),
+        ("branch-misses", True),
+        ("branch-misses:upp", True),
+        ("cpu_core/branch-misses/upp", True),
+        ("BR_MISP_RETIRED.ALL_BRANCHES:upp", True),
+        ("br_misp_retired.conditional", True),
+        ("r00c5", True),
+        ("r20c5", True),
+        ("ex_ret_brn_misp", True),
+        ("ex_ret_brn_ind_misp", True),
+        ("br_mis_pred_retired", True),
+        ("BranchMispredictions", True),
+        ("cpu/event=0xc5,umask=0x0/", True),
+        ("branches", False),
+        ("br_inst_retired.near_taken", False),
+        ("cycles", False),
+        ("r00c4", False),
+        ("cache-misses", False),
+        ("ex_ret_brn", False),
+        ("rc500", False),
     ],
-)  # fmt: skip
+)
 def test_events_that_count_mispredictions_are_known(name: str, counts: bool) -> None:
     assert bool(misprediction_events(Profile("x", "perf.data", events=[Event(name)]))) is counts

@@ -138,8 +138,10 @@ def test_functions_and_ranges_are_those_that_numpy_counts(
         place = find_functions(live.profile, live.namer, "x.so+0x2000")[0]._replace(start=0x2000, end=0x2800)
         _, _, near, between, samples, missing = cast("Any", live.annotate(place))
         for name, kept in (("branches", near), ("ranges", between)):
-            inside = [(kept.a_module == place.module) & (kept.a >= place.start) & (kept.a < place.end),
-                      (kept.b_module == place.module) & (kept.b >= place.start) & (kept.b < place.end)]  # fmt: skip
+            inside = [
+                (kept.a_module == place.module) & (kept.a >= place.start) & (kept.a < place.end),
+                (kept.b_module == place.module) & (kept.b >= place.start) & (kept.b < place.end),
+            ]
             over = (kept.a_module == kept.b_module) & (kept.a_module == place.module) & (kept.a < place.end)
             inside.append(over & (kept.b >= place.start) & (name == "ranges"))
             kept = kept.take(np.logical_or.reduce(inside))

@@ -95,16 +95,24 @@ def test_declarations_hold_together(kind: TableKind) -> None:
 def test_what_is_not_known_is_empty_for_people_and_nan_for_the_viewer() -> None:
     counts, whole = np.array([3, 0, 5]), np.array([8, 0, 8])
     kind = TableKind(
-        name="t", row="a row",
+        name="t",
+        row="a row",
         columns=(
-            Column(name="share", title="share %", meaning="m", form="percent", to=To.ALL,
-                   value=lambda rows: Ratio(counts, whole)),
+            Column(
+                name="share",
+                title="share %",
+                meaning="m",
+                form="percent",
+                to=To.ALL,
+                value=lambda rows: Ratio(counts, whole),
+            ),
             Column(name="few", title="few", meaning="m", to=To.ALL, value=lambda rows: Known(counts, counts > 0)),
-            Column(name="text", title="text", meaning="m", form="text", to=To.ALL,
-                   value=lambda rows: ["a", None, "b\x1b"]),
+            Column(
+                name="text", title="text", meaning="m", form="text", to=To.ALL, value=lambda rows: ["a", None, "b\x1b"]
+            ),
             Column(name="never", title="never", meaning="m", to=To.ALL),
         ),
-    )  # fmt: skip
+    )
     table = make_table(kind, None, 3)
     assert table.cells() == [[37.5, 3, "a", None], [None, None, None, None], [62.5, 5, "b\x1b", None]]
     assert repr(table).splitlines()[-1].split() == ["62.5", "5", "b\\x1b"]

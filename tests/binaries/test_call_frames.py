@@ -225,10 +225,12 @@ def test_expressions_end_with_a_word_or_an_error(code: bytes, first: list[int]) 
 @pytest.mark.parametrize(
     ("spoil", "field"),
     [
-        ((0, b"\xf0\xff\x00\x00"), "length"), ((8, b"\x09"), "version"), ((9, b"q\0\0"), "augmentation"),
+        ((0, b"\xf0\xff\x00\x00"), "length"),
+        ((8, b"\x09"), "version"),
+        ((9, b"q\0\0"), "augmentation"),
         ((9, b"\x7f" * 60), "augmentation"),
     ],
-)  # fmt: skip
+)
 def test_an_error_names_the_field(small: bytes, spoil: tuple[int, bytes], field: str) -> None:
     at, new = spoil
     data = small[:at] + new + small[at + len(new) :]

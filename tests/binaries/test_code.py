@@ -19,8 +19,13 @@ DATA = bytes(range(256)) * 40
 def test_many_ranges_are_those_read_one_by_one(wanted: list[tuple[int, int]]) -> None:
     """Segments overlap, one ends after the file, one begins there, one is at the top of the address space."""
     top = (1 << 64) - 0x100
-    places = [(0x1000, 0, 0x800), (0x1400, 0x300, 0x2000), (0x4000, 0x2700, 0x1000), (0x5800, 1 << 63, 1 << 63),
-              (top, 16, 0x100)]  # fmt: skip
+    places = [
+        (0x1000, 0, 0x800),
+        (0x1400, 0x300, 0x2000),
+        (0x4000, 0x2700, 0x1000),
+        (0x5800, 1 << 63, 1 << 63),
+        (top, 16, 0x100),
+    ]
     segments = tuple(Segment(vaddr, size, offset, size, SegmentFlags.EXECUTE) for vaddr, offset, size in places)
     image = mock.Mock(segments=segments, executable_segments=segments, machine="x86_64")
     code = Code(BytesSource(DATA), image)

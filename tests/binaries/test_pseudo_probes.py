@@ -62,7 +62,7 @@ def cut(contents: bytes, name: bytes, where: slice, by: bytes) -> bytes:
         (b".pseudo_probe", slice(30, 60), b"\xff" * 30, ".pseudo_probe: a number of more than 64 bits"),
         (b".pseudo_probe_desc", slice(17, None), b"", ".pseudo_probe_desc: 0 bytes are left"),
     ],
-)  # fmt: skip
+)
 def test_what_is_before_damage_is_read(
     program: Path, contents: bytes, tmp_path: Path, section: bytes, where: slice, by: bytes, says: str
 ) -> None:

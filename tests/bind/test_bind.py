@@ -151,13 +151,17 @@ SPLIT = (Segment(0x0, 0x0, 0x900, False), Segment(0x1740, 0x740, 0x1000, True), 
         (Module("k", ModuleKind.KERNEL), 0xFFFFFFFF81000000, 0xFFFFFFFF82000000, 0, 0xFFFFFFFF81000040, 0x40),
         (
             Module("k", ModuleKind.KERNEL, segments=(Segment(0xFFFFFFFF81000000, 0x200000, 0x1000, True),)),
-            0xFFFFFFFF93000000, 0xFFFFFFFF94000000, 0xFFFFFFFF93000000, 0xFFFFFFFF93000040, 0xFFFFFFFF81000040,
+            0xFFFFFFFF93000000,
+            0xFFFFFFFF94000000,
+            0xFFFFFFFF93000000,
+            0xFFFFFFFF93000040,
+            0xFFFFFFFF81000040,
         ),
         (Module("ko", ModuleKind.KERNEL_MODULE), 0xFFFFFFFFC0001000, 0xFFFFFFFFC0002000, 0, 0xFFFFFFFFC0001010, 0x10),
         (Module("[vdso]", ModuleKind.VDSO), 0x7FFF0000, 0x7FFF2000, 0, 0x7FFF0123, 0x123),
         (Module("//anon", ModuleKind.ANONYMOUS), 0x7FFF0000, 0x7FFF2000, 0, 0x7FFF0123, 0x7FFF0123),
     ],
-)  # fmt: skip
+)
 def test_module_addresses(module: Module, start: int, end: int, offset: int, address: int, want: int) -> None:
     pieces = place(module, start, end, offset)
     assert pieces[0][0] == start

@@ -114,8 +114,13 @@ def test_low_kernels_are_known_by_their_maps() -> None:
 
 
 def test_guests_have_spaces_of_their_own() -> None:
-    events: list[Event] = [KernelMap(1, 6, 9, 6), KernelMap(1, 6, 9, 10, 0), KernelMap(1, 6, 9, 12, 2),
-                           GuestMap(1, 1, 0, 4, 11), Map(1, 1, 0, 4, 5)]  # fmt: skip
+    events: list[Event] = [
+        KernelMap(1, 6, 9, 6),
+        KernelMap(1, 6, 9, 10, 0),
+        KernelMap(1, 6, 9, 12, 2),
+        GuestMap(1, 1, 0, 4, 11),
+        Map(1, 1, 0, 4, 5),
+    ]
     found = [
         ask(events, pid, addr, mode=m).tag for pid in (1, 2) for addr in (2, 7) for m in (GUEST_KERNEL, GUEST_USER)
     ]

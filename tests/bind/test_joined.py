@@ -43,10 +43,13 @@ def capture(seed: int, pids: tuple[int, ...] = (7, 8), *, samples: int = 40, ids
             b.mmap2(name=f"/{seed}/bin{i}", build_id=IDS[i] if ids else None, **at)
     for i in range(samples):
         entries = [
-            (int(rng.choice(BASES)) + int(rng.integers(9)), int(rng.choice(BASES)) + int(rng.integers(9)),
-             int(rng.integers(3)) | int(rng.integers(50)) << 4 | int(rng.integers(1, 7)) << 20)
+            (
+                int(rng.choice(BASES)) + int(rng.integers(9)),
+                int(rng.choice(BASES)) + int(rng.integers(9)),
+                int(rng.integers(3)) | int(rng.integers(50)) << 4 | int(rng.integers(1, 7)) << 20,
+            )
             for _ in range(int(rng.integers(6)))
-        ]  # fmt: skip
+        ]
         pid = int(rng.choice(pids))
         values = {"period": int(rng.integers(1, 99))} if b.capture.attrs[0]["sample_type"] & pw.PERIOD else {}
         b.sample(ip=int(rng.choice(BASES)), pid=pid, tid=pid, time=10 + i, branches=entries, **values)

@@ -111,8 +111,9 @@ def test_no_stop_lies_between_an_exclusive_load_and_its_store(words: tuple[str, 
 def test_a_way_out_between_load_and_store_needs_no_stop() -> None:
     ends = fork(code(*SWAP_EXCLUSIVE), 0, 2).ends
     assert {address - BASE: [(a - BASE, b - BASE) for a, b, _ in end.path] for address, end in ends.items()} == {
-        0x10: [], 0x1C: [(0x8, 0x18)],
-    }  # fmt: skip
+        0x10: [],
+        0x1C: [(0x8, 0x18)],
+    }
 
 
 @pytest.mark.parametrize("most", [2, 3, 4])
@@ -266,8 +267,12 @@ def test_engines_see_just_the_branches_of_known_code(
     for name, value in {"PC": here.pc, "STACK": here.stack, "FLAGS": here.flags, "RESUME_FLAG": 0}.items():
         monkeypatch.setattr(engines, name, value)
     monkeypatch.setattr(ptrace, "Registers", ctypes.c_uint64 * here.words)
-    for name, function in {"registers": read, "set_register_set": processor.set, "single_step": step,
-                           "siginfo": lambda tid: (processor.code, 0, 0)}.items():  # fmt: skip
+    for name, function in {
+        "registers": read,
+        "set_register_set": processor.set,
+        "single_step": step,
+        "siginfo": lambda tid: (processor.code, 0, 0),
+    }.items():
         monkeypatch.setattr(ptrace, name, function)
     monkeypatch.setattr(engines, "next_stop", lambda tid, seconds, patient=True: signal.SIGTRAP << 8 | 0x7F)
     engine: engines.Engine = engines.SingleStep()

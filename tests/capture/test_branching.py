@@ -165,8 +165,9 @@ def test_a_condition_with_two_different_ends_needs_no_stop() -> None:
     found.begin()
     fork = found.of(0x400000, [0] * 27, 0).fork
     assert {a: end.path for a, end in fork.ends.items()} == {
-        0x400003: (), 0x400005: ((0x400000, 0x400004, KIND["cond"]),)
-    }  # fmt: skip
+        0x400003: (),
+        0x400005: ((0x400000, 0x400004, KIND["cond"]),),
+    }
 
 
 def test_a_new_place_gets_one_end_until_the_burst_is_over_or_it_is_come_to_often() -> None:
@@ -221,9 +222,7 @@ def test_of_two_ways_to_one_end_one_is_told_by_its_first_instruction() -> None:
     found, _ = successors(b"\x74\x01\x90\xc3")  # 0: jz 3   2: nop   3: ret
     found.begin()
     ends = found.of(0x400000, [0] * 27, None).fork.ends
-    assert {a: end.path for a, end in ends.items()} == {
-        0x400002: (), 0x400003: ((0x400000, 0x400003, KIND["cond"]),)
-    }  # fmt: skip
+    assert {a: end.path for a, end in ends.items()} == {0x400002: (), 0x400003: ((0x400000, 0x400003, KIND["cond"]),)}
     marker = ends[0x400002].branch
     assert marker.goes is not None
     assert marker.goes([0] * 27, marker, nothing) == NOT_TAKEN

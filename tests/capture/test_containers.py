@@ -90,8 +90,14 @@ def of_podman(root: Path, tmp_path: Path) -> Iterator[Running]:
 
 def in_podman(podman: str, folder: str, root: Path) -> Iterator[Running]:
     where = [f"--{name}={folder}/{name}" for name in ("root", "runroot", "tmpdir")]
-    podman_here = [podman, *where, "--runtime=runc", "--cgroup-manager=cgroupfs", "--storage-driver=vfs",
-                   "--events-backend=none"]  # fmt: skip
+    podman_here = [
+        podman,
+        *where,
+        "--runtime=runc",
+        "--cgroup-manager=cgroupfs",
+        "--storage-driver=vfs",
+        "--events-backend=none",
+    ]
     name = f"lastbranch-{token()}"
     limits = ["--ulimit=nofile=1024:1024", "--ulimit=nproc=1000:1000"]  # the defaults are more than root has here
     run = [*podman_here, "run", "-d", "--name", name, "--network=none", *limits, "--rootfs", str(root)]
@@ -202,10 +208,15 @@ def test_processes_that_may_not_be_traced_are_named_and_the_others_recorded(tmp_
         subprocess.Popen(["sleep", "1000"]) as traced,
     ):
         tracer = subprocess.Popen(
-            [sys.executable, "-c", "from lastbranch.capture import ptrace; import sys, time\n"
-             f"ptrace.seize({traced.pid}, 0); print(flush=True); sys.stdin.read()"],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        )  # fmt: skip
+            [
+                sys.executable,
+                "-c",
+                "from lastbranch.capture import ptrace; import sys, time\n"
+                f"ptrace.seize({traced.pid}, 0); print(flush=True); sys.stdin.read()",
+            ],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
         assert tracer.stdout is not None
         assert tracer.stdout.readline()
         both = f"{one.pid},{traced.pid}"
@@ -226,11 +237,16 @@ def test_all_processes_are_those_of_the_namespace_but_never_ours(tmp_path: Path)
     if subprocess.run(["unshare", "-pf", "--mount-proc", "true"], capture_output=True).returncode:
         pytest.skip("no process id namespace can be made here")
     output = tmp_path / "it.data"
-    line = " ".join([
-        "sleep 1000 & timeout 60 sh -c 'while :; do :; done' &",
-        sys.executable, "-m lastbranch record --no-progress -o", str(output),
-        *SOFTWARE, "--duration 0.5 -a; kill $!",
-    ])  # fmt: skip
+    line = " ".join(
+        [
+            "sleep 1000 & timeout 60 sh -c 'while :; do :; done' &",
+            sys.executable,
+            "-m lastbranch record --no-progress -o",
+            str(output),
+            *SOFTWARE,
+            "--duration 0.5 -a; kill $!",
+        ]
+    )
     done = subprocess.run(["unshare", "-pf", "--mount-proc", "sh", "-c", line], capture_output=True, text=True)
     assert "recording all processes: " in done.stderr
     assert "not lastbranch, the processes that it descends from, and the kernel's threads" in done.stderr

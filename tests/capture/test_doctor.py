@@ -89,11 +89,14 @@ class TestOnFakedMachines:
     @pytest.mark.parametrize(
         ("paranoid", "user", "kernel", "system", "command"),
         [
-            (-1, "yes", "yes", "yes", None), (0, "yes", "yes", "yes", None), (1, "yes", "yes", "no", "paranoid=0"),
-            (2, "yes", "no", "no", "paranoid=1"), (3, "no", "no", "no", "paranoid=2"),
+            (-1, "yes", "yes", "yes", None),
+            (0, "yes", "yes", "yes", None),
+            (1, "yes", "yes", "no", "paranoid=0"),
+            (2, "yes", "no", "no", "paranoid=1"),
+            (3, "no", "no", "no", "paranoid=2"),
             (4, "no", "no", "no", "paranoid=2"),
         ],
-    )  # fmt: skip
+    )
     def test_the_paranoid_level_and_the_command_that_lowers_it(
         self, paranoid: int, user: str, kernel: str, system: str, command: str | None
     ) -> None:
@@ -108,9 +111,17 @@ class TestOnFakedMachines:
 
     @pytest.mark.parametrize(
         ("scope", "caps", "state"),
-        [(None, 0, "yes"), (0, 0, "yes"), (1, 0, "no"), (2, 0, "no"), (3, 0, "no"), (1, 1 << 19, "yes"),
-         (2, 1 << 19, "yes"), (3, 1 << 19, "no")],
-    )  # fmt: skip
+        [
+            (None, 0, "yes"),
+            (0, 0, "yes"),
+            (1, 0, "no"),
+            (2, 0, "no"),
+            (3, 0, "no"),
+            (1, 1 << 19, "yes"),
+            (2, 1 << 19, "yes"),
+            (3, 1 << 19, "no"),
+        ],
+    )
     def test_ptrace_scope(self, scope: int | None, caps: int, state: str) -> None:
         files = {} if scope is None else {"/proc/sys/kernel/yama/ptrace_scope": f"{scope}\n"}
         row = found(replace(fake.SKYLAKE, caps=caps), files)[ATTACH]
@@ -139,11 +150,12 @@ class TestOnFakedMachines:
         rows = found(
             fake.SKYLAKE,
             {
-                "/proc/sys/kernel/perf_event_mlock_kb": "64\n", "/proc/sys/kernel/kptr_restrict": "1\n",
+                "/proc/sys/kernel/perf_event_mlock_kb": "64\n",
+                "/proc/sys/kernel/kptr_restrict": "1\n",
                 "/proc/kallsyms": "0000000000000000 T _text\n",
                 "/sys/kernel/security/lockdown": "none [integrity] confidentiality\n",
             },
-        )  # fmt: skip
+        )
         assert "mlock_kb=" in commands(rows["kernel.perf_event_mlock_kb"])[0]
         assert "kptr_restrict=0" in commands(rows["addresses of the kernel"])[0]
         assert (rows["kernel lockdown"].state, rows["performance counters"].state) == ("integrity", "yes")

@@ -101,10 +101,16 @@ def test_bursts_are_drawn_from_processes_that_soon_end(folder: Path, tmp_path: P
 @pytest.mark.parametrize(
     ("program", "words"),
     [
-        ("traps", ()), ("signals", ("urg", "winch", "chld", "30")), ("signals", ("block", "30")),
-        ("signals", ("cont", "30")), ("threads", ()), ("storm", ()), ("timer", ()), ("blocked", ()),
+        ("traps", ()),
+        ("signals", ("urg", "winch", "chld", "30")),
+        ("signals", ("block", "30")),
+        ("signals", ("cont", "30")),
+        ("threads", ()),
+        ("storm", ()),
+        ("timer", ()),
+        ("blocked", ()),
     ],
-)  # fmt: skip
+)
 def test_a_program_that_is_let_go_does_as_it_does_alone(
     program: str, words: tuple[str, ...], folder: Path, tmp_path: Path
 ) -> None:
@@ -141,8 +147,11 @@ def test_a_process_that_was_attached_to_is_let_go_and_recorded_to_the_end_of_its
             assert recorder.wait() == 0, said
         assert shell.wait() == 3
     pid = int((tmp_path / "child").read_text())
-    assert pid in {int(one) for batch in Recorded(0, b"", "", tmp_path / "it.tb5").profile().streams[-1].batches()
-                   for one in batch.pid}  # fmt: skip
+    assert pid in {
+        int(one)
+        for batch in Recorded(0, b"", "", tmp_path / "it.tb5").profile().streams[-1].batches()
+        for one in batch.pid
+    }
 
 
 CHILD_FIRST = """

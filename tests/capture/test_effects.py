@@ -44,12 +44,29 @@ def text(code: bytes) -> str:
 @pytest.mark.parametrize(
     ("code", "wanted"),
     [
-        ("53", -8), ("5b", 8), ("4883ec28", -0x28), ("4881c480000000", 0x80), ("4883c480", -0x80), ("488d642410", 0x10),
-        ("488d6424f0", -0x10), ("9c", -8), ("9d", 8), ("ff3424", -8), ("4839e0", 0), ("4889e5", 0), ("90", 0),
-        ("c9", None), ("4889ec", None), ("5c", None), ("6653", None), ("4801cc", None), ("4887e0", None),
-        ("480fb1e0", None), ("4883e4f0", None),
+        ("53", -8),
+        ("5b", 8),
+        ("4883ec28", -0x28),
+        ("4881c480000000", 0x80),
+        ("4883c480", -0x80),
+        ("488d642410", 0x10),
+        ("488d6424f0", -0x10),
+        ("9c", -8),
+        ("9d", 8),
+        ("ff3424", -8),
+        ("4839e0", 0),
+        ("4889e5", 0),
+        ("90", 0),
+        ("c9", None),
+        ("4889ec", None),
+        ("5c", None),
+        ("6653", None),
+        ("4801cc", None),
+        ("4887e0", None),
+        ("480fb1e0", None),
+        ("4883e4f0", None),
     ],
-)  # fmt: skip
+)
 def test_the_stack_pointer_moves_by_a_constant_or_it_is_not_known(code: str, wanted: int | None) -> None:
     raw = bytes.fromhex(code)
     assert moved(text(raw), raw) == wanted
@@ -61,20 +78,42 @@ STACK, RBX_AT, RIP_AT = ((RSP, 1),), ((RBX, 1),), ((RIP, 1),)
 @pytest.mark.parametrize(
     ("code", "wanted"),
     [
-        ("48890424", Store(STACK, 0, 8)), ("4889442408", Store(STACK, 8, 8)), ("89442408", Store(STACK, 8, 4)),
-        ("48894424f8", Store(STACK, -8, 8)), ("0f290424", Store(STACK, 0, 16)), ("c5fc110424", Store(STACK, 0, 32)),
-        ("50", Store(STACK, -8, 8)), ("9c", Store(STACK, -8, 8)), ("48895ef8", Store(((RSI, 1),), -8, 8)),
-        ("4889441ef8", Store(((RSI, 1), (RBX, 1)), -8, 8)), ("c5f81144c8f0", Store(((RAX, 1), (RCX, 8)), -16, 16)),
-        ("64488904250c000000", Store(((FS_BASE, 1),), 12, 8)), ("488905f0ffffff", Store(RIP_AT, -16, 8)),
-        ("f0480fc103", Store(RBX_AT, 0, 8)), ("f00103", Store(RBX_AT, 0, 4)), ("0f9403", Store(RBX_AT, 0, 1)),
-        ("48870424", Store(STACK, 0, 8)), ("480fc70e", Store(((RSI, 1),), 0, 16)),
-        ("0fae0424", ANYWHERE), ("f3ab", ANYWHERE),
-        ("48a5", ANYWHERE), ("67488903", ANYWHERE), ("8f0424", ANYWHERE), ("660ff7c1", ANYWHERE), ("0f01fc", ANYWHERE),
-        ("660f38f803", ANYWHERE), ("c8100000", ANYWHERE), ("62f27d49a20c03", ANYWHERE),
-        ("488b0424", None), ("48833c2400", None), ("4801d8", None), ("480faf03", None), ("c5f96e03", None),
+        ("48890424", Store(STACK, 0, 8)),
+        ("4889442408", Store(STACK, 8, 8)),
+        ("89442408", Store(STACK, 8, 4)),
+        ("48894424f8", Store(STACK, -8, 8)),
+        ("0f290424", Store(STACK, 0, 16)),
+        ("c5fc110424", Store(STACK, 0, 32)),
+        ("50", Store(STACK, -8, 8)),
+        ("9c", Store(STACK, -8, 8)),
+        ("48895ef8", Store(((RSI, 1),), -8, 8)),
+        ("4889441ef8", Store(((RSI, 1), (RBX, 1)), -8, 8)),
+        ("c5f81144c8f0", Store(((RAX, 1), (RCX, 8)), -16, 16)),
+        ("64488904250c000000", Store(((FS_BASE, 1),), 12, 8)),
+        ("488905f0ffffff", Store(RIP_AT, -16, 8)),
+        ("f0480fc103", Store(RBX_AT, 0, 8)),
+        ("f00103", Store(RBX_AT, 0, 4)),
+        ("0f9403", Store(RBX_AT, 0, 1)),
+        ("48870424", Store(STACK, 0, 8)),
+        ("480fc70e", Store(((RSI, 1),), 0, 16)),
+        ("0fae0424", ANYWHERE),
+        ("f3ab", ANYWHERE),
+        ("48a5", ANYWHERE),
+        ("67488903", ANYWHERE),
+        ("8f0424", ANYWHERE),
+        ("660ff7c1", ANYWHERE),
+        ("0f01fc", ANYWHERE),
+        ("660f38f803", ANYWHERE),
+        ("c8100000", ANYWHERE),
+        ("62f27d49a20c03", ANYWHERE),
+        ("488b0424", None),
+        ("48833c2400", None),
+        ("4801d8", None),
+        ("480faf03", None),
+        ("c5f96e03", None),
         ("c9", None),
     ],
-)  # fmt: skip
+)
 def test_writes_to_memory_are_seen(code: str, wanted: Store | None) -> None:
     assert stored(text(bytes.fromhex(code))) == wanted
 
@@ -213,13 +252,16 @@ def test_a_store_by_a_register_is_looked_at_with_its_value(
     "code",
     [
         "488b5b08 488903 c3",  # mov rbx, [rbx + 8]; mov [rbx], rax; ret: who knows where that is
-        "f3aa c3", "48a5 c3", "0f01fc c3", "0fae03 c3",  # rep stosb; movsq; clzero; fxsave [rbx]
+        "f3aa c3",
+        "48a5 c3",
+        "0f01fc c3",
+        "0fae03 c3",  # rep stosb; movsq; clzero; fxsave [rbx]
         "59 53 c3",  # pop rcx; push rbx; ret
         "4883c408 53 c3",  # add rsp, 8; push rbx; ret
         "0f114424f8 c3",  # movups [rsp - 8], xmm0: its upper half
         "9c 5b 48875cf8 c3".replace("48875cf8", "48871c24"),  # pushfq; pop rbx; xchg [rsp], rbx
     ],
-)  # fmt: skip
+)
 def test_a_return_behind_what_may_write_its_word_is_not_told(code: str) -> None:
     ret = sum(len(w) // 2 for w in code.split()[:-1])
     registers = {RSP: 0x7000, RBX: 0x5000, RAX: 0x5000}

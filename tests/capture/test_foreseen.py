@@ -108,9 +108,7 @@ def test_nothing_is_waited_for_where_the_recorder_is_to_end(running: Thread) -> 
 
 
 def test_a_burst_is_compared_when_that_is_paid_for(running: Thread) -> None:
-    runner = BurstRunner(
-        BlockStep(DebugRegisters()), BurstLimits(400, seconds=10), SharedProcessor(), ahead=ahead()
-    )  # fmt: skip
+    runner = BurstRunner(BlockStep(DebugRegisters()), BurstLimits(400, seconds=10), SharedProcessor(), ahead=ahead())
     for due in (False, True):
         runner.compared.spent(0.12 if due else 0.0, compared=False)
         burst, _ = runner.run(running, lambda status: False, 400, 40)
@@ -152,7 +150,7 @@ THREE = [(1, 2, 1), (3, 4, 1), (5, 6, 1)]
         pytest.param(Burst(edges=THREE), Burst(edges=[], why="deadline"), True, id="nothing"),
         pytest.param(Burst(edges=THREE[:1], why="memory changed"), Burst(edges=THREE), True, id="another thread"),
     ],
-)  # fmt: skip
+)
 def test_neither_goes_on_where_an_instruction_ends_the_other(foreseen: Burst, taken: Burst, same: bool) -> None:
     compared = Comparison()
     assert compared.add(Known(foreseen), taken) == same
@@ -164,7 +162,7 @@ def test_the_self_check_finds_faults_that_were_not_foreseen(tmp_path: Path) -> N
     with ticking(), in_main_loop(tmp_path, "faulting", ("-static", "-no-pie")) as thread:
         runner = BurstRunner(
             BlockStep(DebugRegisters()), BurstLimits(5000, stops=100_000, seconds=10), SharedProcessor(), ahead=ahead()
-        )  # fmt: skip
+        )
         all_rights = re.sub(r"^(\S+) \S{4}", r"\1 rwxp", Path(f"/proc/{thread.tid}/maps").read_text(), flags=re.M)
         (tmp_path / "maps").write_text(all_rights)
         true = thread.process.files
@@ -284,10 +282,22 @@ def _records(
         room_for_all = (ctypes.c_uint64 * (2 * (count + len(callers))))(
             *(word for caller in callers for word in caller)
         )
-        return int(library.lb_burst_records(
-            (ctypes.c_uint64 * len(edges))(*edges), count, depth, 1, room_for_all, len(callers), stack, 0x1234, out,
-            room, begins, ctypes.byref(fits),
-        ))  # fmt: skip
+        return int(
+            library.lb_burst_records(
+                (ctypes.c_uint64 * len(edges))(*edges),
+                count,
+                depth,
+                1,
+                room_for_all,
+                len(callers),
+                stack,
+                0x1234,
+                out,
+                room,
+                begins,
+                ctypes.byref(fits),
+            )
+        )
 
     number = made(len(out))
     assert made(begins[number] - 1) == -1
@@ -426,9 +436,15 @@ def test_where_our_rights_are_not_known_no_code_is_executed_here(
 )
 def test_a_thread_has_as_many_rights_only_if_it_has_all(less: dict[str, Any]) -> None:
     ours = Rights(
-        (b"0\t0\t0\t0", b"0\t0\t0\t0"), frozenset((0, 4)), (0xF,) * 5, False, (0, 0), "user:[1]", ("mnt:[1]", "/"),
+        (b"0\t0\t0\t0", b"0\t0\t0\t0"),
+        frozenset((0, 4)),
+        (0xF,) * 5,
+        False,
+        (0, 0),
+        "user:[1]",
+        ("mnt:[1]", "/"),
         b"unconfined",
-    )  # fmt: skip
+    )
     assert ours.within(ours)
     assert ours.within(ours._replace(capabilities=(0x1F,) * 5, groups=frozenset((0, 4, 7))))
     assert ours._replace(gains_none=True, filters=(2, 1)).within(ours)
@@ -449,7 +465,7 @@ def test_a_thread_has_as_many_rights_only_if_it_has_all(less: dict[str, Any]) ->
         pytest.param("unshare -Ur", False, id="a user namespace"),
         pytest.param("bwrap --die-with-parent --dev-bind / /", False, id="bwrap"),
     ],
-)  # fmt: skip
+)
 def test_what_restricts_a_process_is_seen(command: str, as_many: bool) -> None:
     words = command.split()
     if words and (shutil.which(words[0]) is None or subprocess.run([*words, "true"], capture_output=True).returncode):
@@ -474,9 +490,7 @@ def test_a_process_whose_files_cannot_be_opened_is_followed(running: Thread, mon
         raise OSError(errno.EMFILE, "Too many open files")
 
     monkeypatch.setattr(MemoryFiles, "of", none)
-    runner = BurstRunner(
-        BlockStep(DebugRegisters()), BurstLimits(50, seconds=10), SharedProcessor(), ahead=ahead()
-    )  # fmt: skip
+    runner = BurstRunner(BlockStep(DebugRegisters()), BurstLimits(50, seconds=10), SharedProcessor(), ahead=ahead())
     burst, _ = runner.run(running, lambda status: False)
     assert len(burst) >= 50
     assert not isinstance(burst, Foreseen)
@@ -485,9 +499,7 @@ def test_a_process_whose_files_cannot_be_opened_is_followed(running: Thread, mon
 def test_without_breakpoints_an_attached_process_has_what_can_be_foreseen(
     running: Thread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        engine_choice, "test_engines", lambda engines: {one.name: "refused" for one in engines}
-    )  # fmt: skip
+    monkeypatch.setattr(engine_choice, "test_engines", lambda engines: {one.name: "refused" for one in engines})
     summary = Summary()
     assert engine_choice.choose_engine(False, False, summary, needed=False) is None
     runner = BurstRunner(None, BurstLimits(100), SharedProcessor(), ahead=ahead())

@@ -219,9 +219,18 @@ def test_the_hardware_recorder_does_so_too(name: str, tmp_path: Path) -> None:
 def test_a_recording_in_several_files_leaves_each_one_whole(run: Run, disks: Disks) -> None:
     elsewhere = disks.elsewhere(large=True)
     done = run(
-        "record", "--duty", "50", "--switch-output", "40K", "-o", disks.output / "a.data",
-        sys.executable, "-S", "-c", LOOP,
-    )  # fmt: skip
+        "record",
+        "--duty",
+        "50",
+        "--switch-output",
+        "40K",
+        "-o",
+        disks.output / "a.data",
+        sys.executable,
+        "-S",
+        "-c",
+        LOOP,
+    )
     files = [*disks.output.glob("a.*"), *elsewhere.iterdir()]
     assert len(files) > 2, done.err
     for file in files:

@@ -172,8 +172,10 @@ def test_without_a_cgroup_of_its_own_a_container_is_its_process_id_namespace(mac
     ],
 )
 def test_what_is_wrong_with_a_container_is_said(name: str, message: str, hint: str, machine: Machine) -> None:
-    machine.write(FILES["podman"][0], json.dumps([{"id": WEB, "names": ["web"]}, {"id": DB, "names": ["db"]},
-                                                  {"id": POD, "names": ["old"]}]))  # fmt: skip
+    machine.write(
+        FILES["podman"][0],
+        json.dumps([{"id": WEB, "names": ["web"]}, {"id": DB, "names": ["db"]}, {"id": POD, "names": ["old"]}]),
+    )
     machine.process(10, f"/machine.slice/libpod-{WEB}.scope")
     machine.process(11, f"/machine.slice/libpod-{DB}.scope")
     with pytest.raises(UnavailableError) as raised:

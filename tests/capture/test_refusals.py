@@ -92,9 +92,15 @@ def test_without_ptrace(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("machine", "bits", "said"),
-    [(183, 2, "an AArch64 program"), (243, 2, "a RISC-V program"), (40, 1, "an Arm program"),
-     (3, 1, "a 32-bit program"), (62, 1, "a 32-bit program"), (999, 2, "a (ELF machine 999) program")],
-)  # fmt: skip
+    [
+        (183, 2, "an AArch64 program"),
+        (243, 2, "a RISC-V program"),
+        (40, 1, "an Arm program"),
+        (3, 1, "a 32-bit program"),
+        (62, 1, "a 32-bit program"),
+        (999, 2, "a (ELF machine 999) program"),
+    ],
+)
 def test_code_of_another_kind(machine: int, bits: int, said: str, tmp_path: Path) -> None:
     program = tmp_path / "app"
     program.write_bytes(b"\x7fELF" + bytes([bits, 1, 1]) + bytes(9) + struct.pack("<HH", 2, machine) + bytes(44))

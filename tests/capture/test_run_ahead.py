@@ -67,7 +67,7 @@ def ran(
         pytest.param("lj", 5, 60, id="jumps between"),
         pytest.param("j", 6, 40, id="bit strings and overlapping copies"),
     ],
-)  # fmt: skip
+)
 def test_random_code_does_what_the_processor_does(
     bench: Bench, ahead: Ahead, kinds: str, length: int, tests: int
 ) -> None:
@@ -128,7 +128,7 @@ def of_this_process() -> tuple[object, ...]:
         pytest.param("fd 9c 58 fc 0f0b", "not modelled", 4, id="direction flag"),
         pytest.param("fd 31c9 f7f1", "fault", 2, id="fault with the direction flag"),
     ],
-)  # fmt: skip
+)
 def test_faults_end_the_run_and_leave_us_as_we_were(
     bench: Bench, ahead: Ahead, code: str, why: str, executed: int
 ) -> None:
@@ -201,7 +201,7 @@ def test_stack_pointers_to_where_our_signals_are_taken_do_no_harm(bench: Bench, 
         pytest.param("31d2 b803000000 0fae23 488b8340020000", "system call", id="what is behind an xsave of two parts"),
         pytest.param("31d2 b807000000 0fae23 488b8340020000", "fault", id="behind, where a third is"),
     ],
-)  # fmt: skip
+)
 def test_where_the_last_x87_instruction_was_is_not_told(bench: Bench, ahead: Ahead, code: str, why: str) -> None:
     """It was executed here, and not where the thread has it."""
     if why == "fault" and code.startswith("31d2") and bench.lanes < 32:
@@ -220,7 +220,7 @@ def test_where_the_last_x87_instruction_was_is_not_told(bench: Bench, ahead: Ahe
         pytest.param(0x202, 0x1F80, 0x37F, "9c 800c2440 9d 0f05", "system call", id="flags kept"),
         pytest.param(0x202, 0x1F80, 0x37F, "9c 814c2400 00000400 9d 0f05", "not modelled", id="alignment from now on"),
     ],
-)  # fmt: skip
+)
 def test_threads_that_trap_where_others_compute(
     bench: Bench, ahead: Ahead, flags: int, control: int, x87: int, code: str, why: str
 ) -> None:
@@ -574,9 +574,12 @@ def test_repetitions_do_what_the_processor_does(bench: Bench, ahead: Ahead, what
         code = (b"\xfd" if down else b"") + (size if not rex else b"") + repeat + rex + bytes((opcode,)) + b"\xfc"
         step = 1 if not seed else 2 << seed - 1
         values = generator.values() | {
-            RCX: 700 // step, RSI: DATA + PAGE + (300 if down else -300) + seed, RDX: 0,
-            RDI: DATA + PAGE + (320 if down else -320) + 3 * (seed & 1), EFLAGS: 0x202,
-        }  # fmt: skip
+            RCX: 700 // step,
+            RSI: DATA + PAGE + (300 if down else -300) + seed,
+            RDX: 0,
+            RDI: DATA + PAGE + (320 if down else -320) + 3 * (seed & 1),
+            EFLAGS: 0x202,
+        }
         data = bytes(3 * PAGE) if seed % 2 == 0 else b"\1" * (PAGE - 77) + bytes(400) + b"\1" * (2 * PAGE - 323)
         found = compare(bench, ahead, code, values | {RAX: 1}, data, generator.state(), alone=down)
         assert not found.differ, (seed, code.hex(), found)
@@ -594,7 +597,7 @@ def test_repetitions_do_what_the_processor_does(bench: Bench, ahead: Ahead, what
         pytest.param("f3a6", 16, id="repe cmpsb"),
         pytest.param("f3ac", 64, id="rep lodsb"),
     ],
-)  # fmt: skip
+)
 def test_what_repetitions_do_is_work(bench: Bench, ahead: Ahead, code: str, most_at_once: int) -> None:
     """Not how long it takes, which differs between machines."""
     middle, count = DATA + 0x100000, 1 << 19

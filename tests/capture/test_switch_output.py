@@ -32,12 +32,25 @@ from waiting import until
 @pytest.mark.parametrize(
     ("text", "wanted"),
     [
-        ("100M", SwitchOutput(size=100 << 20)), ("1G", SwitchOutput(size=1 << 30)), ("4096B", SwitchOutput(size=4096)),
-        ("1.5K", SwitchOutput(size=1536)), ("30s", SwitchOutput(seconds=30)), ("5m", SwitchOutput(seconds=300)),
-        ("2h", SwitchOutput(seconds=7200)), ("1d", SwitchOutput(seconds=86400)), ("", None), ("10", None), ("0s", None),
-        ("5B", None), ("-1s", None), ("1 s", None), ("s", None), ("1e9s", None), ("1KB", None),
+        ("100M", SwitchOutput(size=100 << 20)),
+        ("1G", SwitchOutput(size=1 << 30)),
+        ("4096B", SwitchOutput(size=4096)),
+        ("1.5K", SwitchOutput(size=1536)),
+        ("30s", SwitchOutput(seconds=30)),
+        ("5m", SwitchOutput(seconds=300)),
+        ("2h", SwitchOutput(seconds=7200)),
+        ("1d", SwitchOutput(seconds=86400)),
+        ("", None),
+        ("10", None),
+        ("0s", None),
+        ("5B", None),
+        ("-1s", None),
+        ("1 s", None),
+        ("s", None),
+        ("1e9s", None),
+        ("1KB", None),
     ],
-)  # fmt: skip
+)
 def test_sizes_and_times_are_perfs(text: str, wanted: SwitchOutput | None) -> None:
     if wanted is not None:
         assert SwitchOutput.parse(text) == wanted
@@ -73,9 +86,7 @@ class History:
     def _map(self, pid: int) -> None:
         start, pages = self.random.randrange(16) << 12, self.random.randrange(1, 6)
         name, end = f"/m{self.time}", start + (pages << 12)
-        self._add(
-            lambda out, when: out.write(RECORDS.mmap2(pid, start, end, 0, name, prot=5, flags=2, time=when))
-        )  # fmt: skip
+        self._add(lambda out, when: out.write(RECORDS.mmap2(pid, start, end, 0, name, prot=5, flags=2, time=when)))
 
     def _step(self) -> None:
         pid = self.random.choice(sorted(self.lives))
@@ -187,9 +198,20 @@ def test_the_newest_files_stay(tmp_path: Path) -> None:
 def test_all_that_is_recorded_is_in_one_of_the_files(tmp_path: Path) -> None:
     program = build(tmp_path, "shares", *FREESTANDING, "-Wl,--build-id")
     command = [
-        sys.executable, "-m", "lastbranch", "record", "--no-progress", "--engine", "software", "--duty", "50",
-        "--switch-output", "4K", "-o", str(tmp_path / "it.data"),
-    ]  # fmt: skip
+        sys.executable,
+        "-m",
+        "lastbranch",
+        "record",
+        "--no-progress",
+        "--engine",
+        "software",
+        "--duty",
+        "50",
+        "--switch-output",
+        "4K",
+        "-o",
+        str(tmp_path / "it.data"),
+    ]
     with subprocess.Popen([program, "1000000000"], stdout=subprocess.DEVNULL) as target:
         with subprocess.Popen([*command, "-p", str(target.pid)], stderr=subprocess.PIPE, text=True) as ours:
             until(lambda: len(list(tmp_path.glob("it.*.data"))) >= 2)

@@ -137,8 +137,9 @@ def symbols(program: Path) -> list[tuple[int, int, str]]:
     fields = [line.split() for line in listed.splitlines()]
     return sorted(
         (int(f[0], 16), int(f[0], 16) + int(f[1], 16), f[3].split(".")[0] if f[2] in "tT" else f[3])
-        for f in fields if len(f) == 4
-    )  # fmt: skip
+        for f in fields
+        if len(f) == 4
+    )
 
 
 @contextmanager

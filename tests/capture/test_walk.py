@@ -167,8 +167,12 @@ class Crafted:
     """A traced child that runs ``code``, which is shared with us: two pages of it, and a page of words behind."""
 
     def __init__(self, code: bytes) -> None:
-        self.memory = mmap.mmap(-1, 3 * mmap.PAGESIZE, mmap.MAP_SHARED | mmap.MAP_ANONYMOUS,
-                                mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)  # fmt: skip
+        self.memory = mmap.mmap(
+            -1,
+            3 * mmap.PAGESIZE,
+            mmap.MAP_SHARED | mmap.MAP_ANONYMOUS,
+            mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC,
+        )
         self.memory[: len(code)] = code
         self.base = ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
         pid = os.fork()
@@ -237,7 +241,7 @@ def counting(inner: bytes) -> bytes:
     """A loop that counts ECX up and tests its lowest bits; ``inner`` must go on at 10, and stands at 5.
 
     0: inc ecx   2: test cl, 3   5: inner   ...   10: jmp 0"""
-    return bytes.fromhex("ffc1" "f6c103") + inner.ljust(11, b"\x90") + bytes.fromhex("ebee")  # fmt: skip
+    return bytes.fromhex("ffc1f6c103") + inner.ljust(11, b"\x90") + bytes.fromhex("ebee")
 
 
 JZ = bytes.fromhex("7403")
@@ -291,7 +295,7 @@ def test_a_way_that_is_told_by_its_first_instruction_may_end_with_it(
 def test_each_page_of_code_is_compared_before_the_first_of_its_forks() -> None:
     """The first stops, which are Python's, say nothing of the second page."""
     # 0: inc edx  2: (test dl, 8  jnz next  nop) 12 times  4a: jmp 0x1000; there: test dl, 3  jz 0x100a  ...  jmp 0
-    first = bytes.fromhex("ffc2") + bytes.fromhex("f6c208" "7501" "90") * 12  # fmt: skip
+    first = bytes.fromhex("ffc2") + bytes.fromhex("f6c208750190") * 12
     first += b"\xe9" + struct.pack("<i", 0x1000 - len(first) - 5)
     second = bytes.fromhex("f6c2037405").ljust(0x10, b"\x90") + b"\xe9" + struct.pack("<i", -0x1015)
     with crafted(first.ljust(0x1000, b"\xcc") + second) as child:
@@ -322,8 +326,8 @@ def test_a_trap_of_somebody_else_where_it_stands_is_not_taken_for_a_stop() -> No
 
 def through_a_word() -> bytes:
     """0: inc ecx  2: test cl, 1  5: jz 8  7: nop  8: jmp [rip+word 0]  e: jmp 0 (twice, and once more behind 0x20)"""
-    code = bytes.fromhex("ffc1" "f6c101" "7401" "90" "ff25f21f0000" "ebf0" "ebee")  # fmt: skip
-    return code.ljust(0x20, b"\xcc") + bytes.fromhex("90" "ebdd")  # fmt: skip
+    code = bytes.fromhex("ffc1f6c101740190ff25f21f0000ebf0ebee")
+    return code.ljust(0x20, b"\xcc") + bytes.fromhex("90ebdd")
 
 
 def test_a_word_that_is_written_between_bursts_leads_where_it_says() -> None:
@@ -468,9 +472,14 @@ def test_tables_without_room_are_made_anew(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_structures_are_laid_out_as_the_compiler_lays_them_out(tmp_path: Path) -> None:
     structs = {
-        "nodes": "node", "ends": "end", "path": "step", "lines": "line", "stores": "store", "pages": "page",
+        "nodes": "node",
+        "ends": "end",
+        "path": "step",
+        "lines": "line",
+        "stores": "store",
+        "pages": "page",
         "entries": "entry",
-    }  # fmt: skip
+    }
     sizes = [
         f"_Static_assert(sizeof(struct {of}) == {struct.calcsize(walk_tables._LAYOUT[name][0])}, {name!r});"
         for name, of in structs.items()

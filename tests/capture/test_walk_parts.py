@@ -103,12 +103,14 @@ def test_branches_go_to_the_same_place(parts: ctypes.CDLL, bench: Bench) -> None
         bench.shake()
         relative = chance.random() < 0.2
         memory = InMemory(
-            displacement=chance.randrange(-64, 64), relative=relative,
+            displacement=chance.randrange(-64, 64),
+            relative=relative,
             base=None if relative else chance.choice([*GENERAL, None]),
-            index=None if relative else chance.choice([None, None, *PLAIN]), scale=chance.randrange(4),
+            index=None if relative else chance.choice([None, None, *PLAIN]),
+            scale=chance.randrange(4),
             segment=chance.choice([None, None, None, FS_BASE, GS_BASE]),
             mask=chance.choice([_ADDRESSES, _ADDRESSES, _ADDRESSES, 0xFFFFFFFF]),
-        )  # fmt: skip
+        )
         if memory.index is not None:
             bench.registers[memory.index] = chance.randrange(8)
         goes = chance.choice([memory, memory, memory, InRegister(chance.choice(GENERAL)), returns, direct])
@@ -130,10 +132,11 @@ def test_known_targets_are_the_same(parts: ctypes.CDLL, bench: Bench) -> None:
         stores = tuple(
             Store(
                 chance.choice([((RSP, 1),), ((chance.choice(PLAIN), 1),), ((RSP, 1), (chance.choice(PLAIN), 2)), ()]),
-                chance.choice([chance.randrange(-40, 40), bench.near()]), chance.choice([1, 2, 4, 8, 16, 64]),
+                chance.choice([chance.randrange(-40, 40), bench.near()]),
+                chance.choice([1, 2, 4, 8, 16, 64]),
             )
             for _ in range(chance.choice([0, 0, 0, 1, 2, 3]))
-        )  # fmt: skip
+        )
         on_stack = chance.random() < 0.7
         value = chance.choice([None, None, chance.getrandbits(48)]) if on_stack else None
         word = Word(chance.randrange(-24, 40) if on_stack else bench.near(), on_stack, value, stores)

@@ -298,8 +298,10 @@ def test_callers_by_call_chains_alone(
     assert "note: stacks: call chains" in folded.err
     table = rows_of(run("report", "--by", "function", path, *rest, "--format", "json"))
     assert {(r["function"], r["samples"], r["total"]) for r in table} == {
-        (DISPATCH, 2, 2), ("fib(unsigned int)", 1, 1), ("main", 0, 3),
-    }  # fmt: skip
+        (DISPATCH, 2, 2),
+        ("fib(unsigned int)", 1, 1),
+        ("main", 0, 3),
+    }
 
 
 def test_stacks_in_every_form(demo: list[str], run: RunCli) -> None:

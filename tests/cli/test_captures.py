@@ -215,8 +215,13 @@ def test_a_folder_is_the_captures_in_it(run: Run, recordings: tuple[list[str], s
 
 def test_weights_that_mean_nothing_are_refused(run: Run, recordings: tuple[list[str], str]) -> None:
     paths, _ = recordings
-    for weight, why in (("x.data=2", "no capture is called 'x.data'"), ("one.data", "is not CAPTURE=N"),
-                        ("one.data=0", "0"), ("one.data=1.5", "1.5"), ("=3", "is not CAPTURE=N")):  # fmt: skip
+    for weight, why in (
+        ("x.data=2", "no capture is called 'x.data'"),
+        ("one.data", "is not CAPTURE=N"),
+        ("one.data=0", "0"),
+        ("one.data=1.5", "1.5"),
+        ("=3", "is not CAPTURE=N"),
+    ):
         ran = run("branches", *paths, "--weight", weight)
         assert ran.code == 2
         assert why in ran.err

@@ -124,20 +124,34 @@ OFF_MASKS, ON_MASKS = (0, 0), (BIND, PMC)
     "changes",
     [
         # The lists are written with the groups off, and then these are on again.
-        [(EXT, 0, ON_MASKS), (END, 50, ON_MASKS), (EXT, 51, OFF_MASKS), (END, 60, OFF_MASKS), (EXT, 61, ON_MASKS),
-         (END, 900, ON_MASKS), (EXT, 901, OFF_MASKS)],
+        [
+            (EXT, 0, ON_MASKS),
+            (END, 50, ON_MASKS),
+            (EXT, 51, OFF_MASKS),
+            (END, 60, OFF_MASKS),
+            (EXT, 61, ON_MASKS),
+            (END, 900, ON_MASKS),
+            (EXT, 901, OFF_MASKS),
+        ],
         # Another session's zeros between the begin and the end of this one's masks; the end says that they have held.
         [(EXT, 0, ON_MASKS), (EXT, 51, OFF_MASKS), (END, 900, ON_MASKS)],
         # Masks without an end, and the state before of a session that begins later.
         [(EXT, 0, ON_MASKS), (END, 51, OFF_MASKS), (EXT, 52, ON_MASKS), (END, 900, ON_MASKS)],
         # Two sessions, merged: one has the processes, the other samples.
         [(EXT, 0, (BIND, 0)), (EXT, 2, (0, PMC)), (END, 800, (0, PMC)), (EXT, 801, OFF_MASKS), (END, 900, (BIND, 0))],
-        [(EXT, 0, (BIND, 0)), (END, 2, OFF_MASKS), (EXT, 3, (0, PMC)), (END, 900, (0, PMC)), (EXT, 901, OFF_MASKS),
-         (END, 902, (BIND, 0)), (EXT, 903, OFF_MASKS)],
+        [
+            (EXT, 0, (BIND, 0)),
+            (END, 2, OFF_MASKS),
+            (EXT, 3, (0, PMC)),
+            (END, 900, (0, PMC)),
+            (EXT, 901, OFF_MASKS),
+            (END, 902, (BIND, 0)),
+            (EXT, 903, OFF_MASKS),
+        ],
         # The first one has ended, and another one begins.
         [(EXT, 0, ON_MASKS), (END, 900, ON_MASKS), (END, 901, OFF_MASKS)],
     ],
-)  # fmt: skip
+)
 def test_masks_that_are_back_or_of_other_sessions_are_not_overwritten(changes, tmp_path):
     states = [(0, masks(hook, time, *words)) for hook, time, words in changes]
     lists = [(0, build.system(0x0008, BEGIN + 55, b""))]
@@ -220,8 +234,9 @@ def test_unknown_trigger(tmp_path):
 def test_filters_that_exclude_ranges(tmp_path):
     found = checked(write(tmp_path, session(*sampled(10), *sampled(20, options=0x4))))
     assert found["no ranges"] == (
-        "warning", "1 of 2 branch records: near branch classes were filtered out (ETW LBR options 0x4)"
-    )  # fmt: skip
+        "warning",
+        "1 of 2 branch records: near branch classes were filtered out (ETW LBR options 0x4)",
+    )
     assert "call-stack mode" in checked(write(tmp_path, session(*sampled(10, options=0x3C5))))["no ranges"][1]
     assert checked(write(tmp_path, session(*sampled(10, options=1)))) == {}
 
@@ -428,10 +443,12 @@ def test_what_is_no_capture(data, tmp_path):
 @pytest.mark.parametrize(
     ("attr", "said"),
     [
-        ({}, True), ({"type": 4, "config": 0x20C4}, False), ({"config": 1}, False),
+        ({}, True),
+        ({"type": 4, "config": 0x20C4}, False),
+        ({"config": 1}, False),
         ({"branch_sample_type": 0x11}, False),
     ],
-)  # fmt: skip
+)
 def test_counts_by_time(attr, said, tmp_path):
     """What cycles sample; not taken branches, nor what other events or a part of the branches."""
     found = checked(write(tmp_path, samples(capture(**attr)).build()), small=True)
@@ -480,22 +497,26 @@ def test_real_traces(name, expected):
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        ("demo_pie", {}), ("demo_features", {}),
+        ("demo_pie", {}),
+        ("demo_features", {}),
         ("simpleperf_16deep_mmap1", {"lost samples": "error", "outside": "warning"}),
         ("wsm_x5660_16deep", {"no build ids": "warning"}),
         ("cfl_9700_callgraph_lbr", {"no kernel mapping": "error", "no ranges": "warning"}),
     ],
-)  # fmt: skip
+)
 def test_real_captures(name, expected, data: Data):
     assert {finding: severity for finding, (severity, _) in checked(data.path(name)).items()} == expected
 
 
-@pytest.mark.parametrize(("about", "origin"), [
-    ({"recorder": "lastbranch software LBR"}, Origin.LASTBRANCH),
-    ({"recorder": "perf 6.1", "header": {"command line": "lastbranch record -- ./a"}}, Origin.LASTBRANCH),
-    ({"recorder": "perf 6.1", "header": {"command line": "perf record -b lastbranch"}}, Origin.PERF),
-    ({"recorder": "ETW", "machine": Machine(os="Windows 10")}, Origin.WINDOWS),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("about", "origin"),
+    [
+        ({"recorder": "lastbranch software LBR"}, Origin.LASTBRANCH),
+        ({"recorder": "perf 6.1", "header": {"command line": "lastbranch record -- ./a"}}, Origin.LASTBRANCH),
+        ({"recorder": "perf 6.1", "header": {"command line": "perf record -b lastbranch"}}, Origin.PERF),
+        ({"recorder": "ETW", "machine": Machine(os="Windows 10")}, Origin.WINDOWS),
+    ],
+)
 def test_what_made_a_capture(about, origin):
     assert origin_of(Profile("x", "any", **about)) is origin
 
@@ -529,8 +550,9 @@ def test_pointers_of_another_size_than_the_headers_say(tmp_path, name, said, rea
     if said != real:
         severity, seen = found["pointer size"]
         assert (severity, seen.partition(":")[0]) == (
-            "error", f"3 of 3 events examined fit {real}-bit pointers, not {said}-bit"
-        )  # fmt: skip
+            "error",
+            f"3 of 3 events examined fit {real}-bit pointers, not {said}-bit",
+        )
         _, out, _ = ran(path, "--pointer-size", real, "--format", "json")
         assert "pointer size" not in {row["finding"] for row in json.loads(out)}
         _, out, _ = ran(path, "--pointer-size", said, "--format", "json")

@@ -47,12 +47,29 @@ READING = (*TABLES, ["verify"], ["export", "--to", "counts"], ["export", "--to",
 ONE_CAPTURE = [
     words.split()
     for words in (
-        "info FILE", "report FILE", "branches FILE", "annotate FILE main", "callers FILE main", "callees FILE main",
-        "stacks FILE", "query FILE select(1)", "diff FILE FILE", "export --to counts FILE", "convert FILE out.tb5",
-        "convert FILE out.etl", "convert FILE FILE out.etl", "dump FILE", "consume FILE", "check FILE", "verify FILE",
-        "bind FILE", "unbind FILE", "compact FILE", "view --no-open FILE",
+        "info FILE",
+        "report FILE",
+        "branches FILE",
+        "annotate FILE main",
+        "callers FILE main",
+        "callees FILE main",
+        "stacks FILE",
+        "query FILE select(1)",
+        "diff FILE FILE",
+        "export --to counts FILE",
+        "convert FILE out.tb5",
+        "convert FILE out.etl",
+        "convert FILE FILE out.etl",
+        "dump FILE",
+        "consume FILE",
+        "check FILE",
+        "verify FILE",
+        "bind FILE",
+        "unbind FILE",
+        "compact FILE",
+        "view --no-open FILE",
     )
-]  # fmt: skip
+]
 """Each verb that reads captures, at its shortest."""
 
 
@@ -328,10 +345,16 @@ def test_a_range_of_time_means_the_same_to_all_verbs(words: list[str], capture: 
     """What takes --time refuses the same texts, before it reads anything, and accepts the same."""
     files = [capture, capture.with_name("out.etl")] if words == ["convert"] else [capture]
     wrong = {
-        "2..1": "ends before it begins", "1..1": "ends before it begins", "0.5..1/2": "two numbers",
-        "1e999999999..": "two numbers", "1e-999999999..2": "two numbers", "nan..1": "two numbers",
-        "..inf": "two numbers", "3": "FROM..TO", "1/2..": "two numbers",
-    }  # fmt: skip
+        "2..1": "ends before it begins",
+        "1..1": "ends before it begins",
+        "0.5..1/2": "two numbers",
+        "1e999999999..": "two numbers",
+        "1e-999999999..2": "two numbers",
+        "nan..1": "two numbers",
+        "..inf": "two numbers",
+        "3": "FROM..TO",
+        "1/2..": "two numbers",
+    }
     for text, reason in wrong.items():
         ran = run(*words, *files, "--time", text)
         assert (ran.code, ran.raw) == (2, b""), text
@@ -490,9 +513,13 @@ def test_no_room_for_the_output(capture: Path, tmp_path: Path, run: Run) -> None
             # Under the limit Python would leave compiled modules cut short, which break every later run.
             command = [sys.executable, "-B", "-m", "lastbranch", "export", "--to", "brstack", *words, str(capture)]
             done = subprocess.run(
-                command, stdout=out, stderr=subprocess.PIPE, text=True, timeout=60,
+                command,
+                stdout=out,
+                stderr=subprocess.PIPE,
+                text=True,
+                timeout=60,
                 preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (64, 64)),
-            )  # fmt: skip
+            )
         assert done.returncode == 5, done.stderr
         assert done.stderr.startswith(f"error: {name}: ")
         assert "File too large" in done.stderr
@@ -632,8 +659,10 @@ def test_help_imports_little(args: list[str]) -> None:
 @pytest.mark.skipif(os.name != "posix", reason="Ctrl-C is a signal on POSIX")
 def test_an_interrupt_ends_without_a_traceback() -> None:
     with subprocess.Popen(
-        [sys.executable, "-m", "lastbranch", "info", "-"], stdin=subprocess.PIPE, stderr=subprocess.PIPE,
-    ) as ours:  # fmt: skip
+        [sys.executable, "-m", "lastbranch", "info", "-"],
+        stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as ours:
         assert ours.stdin is not None
         assert ours.stderr is not None
         finished_round = struct.pack("<IHH", 68, 0, 8)

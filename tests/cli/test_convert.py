@@ -36,9 +36,22 @@ def log_of(path):
 
 def key(e):
     return (
-        e.header, e.time, e.pid, e.tid, e.cpu, e.hook, e.provider, e.id, e.version, e.opcode, e.flags, e.counters,
-        e.activity, tuple(e.extended), e.payload,
-    )  # fmt: skip
+        e.header,
+        e.time,
+        e.pid,
+        e.tid,
+        e.cpu,
+        e.hook,
+        e.provider,
+        e.id,
+        e.version,
+        e.opcode,
+        e.flags,
+        e.counters,
+        e.activity,
+        tuple(e.extended),
+        e.payload,
+    )
 
 
 def content(log):
@@ -245,9 +258,19 @@ def test_events_of_equal_time_are_written_in_the_order_of_add(tmp_path):
     with TraceWriter(tmp_path / "a.etl", LogHeader(buffer_size=1024, processors=4, timestamp=BEGIN)) as writer:
         for i in range(900):
             event = Event(
-                header=2, pointer_size=8, time=BEGIN + i // 3, pid=4, tid=8, cpu=order.randrange(4), hook=0x0F33,
-                provider=bytes(16), id=0, version=2, opcode=0x33, payload=struct.pack("<Q", i),
-            )  # fmt: skip
+                header=2,
+                pointer_size=8,
+                time=BEGIN + i // 3,
+                pid=4,
+                tid=8,
+                cpu=order.randrange(4),
+                hook=0x0F33,
+                provider=bytes(16),
+                id=0,
+                version=2,
+                opcode=0x33,
+                payload=struct.pack("<Q", i),
+            )
             writer.add(event)
             added.append((event.time, event.cpu, event.payload))
     assert in_time_order(well_formed(tmp_path / "a.etl")) == added
@@ -268,13 +291,17 @@ def at(log, event):
 
 
 def test_sessions_of_one_uptime_keep_their_ticks(tmp_path, run):
-    mine = session(((i % 2, build.system(0x0F33, BEGIN + 20 * i, struct.pack("<Q", i))) for i in range(400)),
-                   header_events=[build.system(5, BEGIN, bytes(36))])  # fmt: skip
+    mine = session(
+        ((i % 2, build.system(0x0F33, BEGIN + 20 * i, struct.pack("<Q", i))) for i in range(400)),
+        header_events=[build.system(5, BEGIN, bytes(36))],
+    )
     theirs = session(
         ((i % 2, build.manifest(GUID, 1, BEGIN + 1001 + 20 * i, struct.pack("<Q", i))) for i in range(300)),
-        begin=BEGIN + 1000, header={"start": START + 1003, "lost": 5}, size=8192,
+        begin=BEGIN + 1000,
+        header={"start": START + 1003, "lost": 5},
+        size=8192,
         header_events=[build.system(5, BEGIN + 1000, bytes(36))],
-    )  # fmt: skip
+    )
     for name, trace in (("a", mine), ("b", theirs)):
         (tmp_path / f"{name}.etl").write_bytes(bytes(trace))
     ran = run("convert", tmp_path / "b.etl", tmp_path / "a.etl", tmp_path / "out.etl")
@@ -304,8 +331,9 @@ def test_other_clocks_are_converted_by_wall_time(tmp_path, run):
             (1, build.message(3, b"text", guid=GUID, time=5_000_300, sequence=1)),
             (1, build.full(GUID, 3, 5_000_400, b"full")),
         ],
-        begin=5_000_000, header={"frequency": 1000, "start": START + HZ // 2, "boot": START - 5},
-    )  # fmt: skip
+        begin=5_000_000,
+        header={"frequency": 1000, "start": START + HZ // 2, "boot": START - 5},
+    )
     (tmp_path / "a.etl").write_bytes(bytes(one))
     (tmp_path / "b.etl").write_bytes(bytes(other))
     ran = run("convert", tmp_path / "a.etl", tmp_path / "b.etl", tmp_path / "out.etl")

@@ -38,8 +38,9 @@ def test_shares_are_of_the_time_that_was_spent(tmp_path: Path, run: Cli) -> None
     done = run("report", "--by", "process", "--format", "csv", "--limit", "0", str(capture(tmp_path / "x.data")))
     rows = list(csv.DictReader(io.StringIO(done.out)))
     assert [(row["process"], row["cpu_ms"], row["cpu_percent"]) for row in rows[:2]] == [
-        ("bash", "30.0", "9.09"), ("true", "1.0", "0.3"),
-    ]  # fmt: skip
+        ("bash", "30.0", "9.09"),
+        ("true", "1.0", "0.3"),
+    ]
     assert len(rows) == 301
     assert sum(float(row["cpu_ms"]) for row in rows) == 330
     assert "for 0.324 s of 0.330 s of CPU time (98 %): 0.300 s of 300 x true, 0.024 s of bash" in done.err

@@ -91,15 +91,19 @@ def test_every_number_may_be_anything(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "words",
     [
-        ("dump", "FILE", "--limit", "BIG"), ("stacks", "FILE", "--limit", "BIG"),
+        ("dump", "FILE", "--limit", "BIG"),
+        ("stacks", "FILE", "--limit", "BIG"),
         ("query", "FILE", "select 1", "--limit", "BIG"),
-        ("query", "FILE", "select 1", "--memory", "BIG"), ("record", "--period", "BIG", "true"),
-        ("record", "--frequency", "BIG", "true"), ("bind", "FILE", "--stream", "BIG"),
-        ("annotate", "FILE", "main", "--limit", "BIG"), ("consume", "FILE", "--limit", "BIG"),
+        ("query", "FILE", "select 1", "--memory", "BIG"),
+        ("record", "--period", "BIG", "true"),
+        ("record", "--frequency", "BIG", "true"),
+        ("bind", "FILE", "--stream", "BIG"),
+        ("annotate", "FILE", "main", "--limit", "BIG"),
+        ("consume", "FILE", "--limit", "BIG"),
         ("session", "start", "x", "--target", "BIG"),
     ],
     ids=" ".join,
-)  # fmt: skip
+)
 def test_numbers_of_the_command_line_that_nothing_takes(words: tuple[str, ...], tmp_path: Path) -> None:
     capture = tmp_path / "in.data"
     capture.write_bytes(extremes.base().build())
@@ -140,9 +144,12 @@ def fail(
         "from lastbranch.cli import __init__ as", "import lastbranch.cli as"
     )
     return subprocess.run(
-        [sys.executable, "-c", code, program, *words], capture_output=True, text=True, cwd=tmp_path,
+        [sys.executable, "-c", code, program, *words],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
         env={**os.environ, "TMPDIR": str(tmp_path), "LASTBRANCH_TRACEBACK": "0", **env},
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.parametrize(
@@ -177,8 +184,10 @@ def test_what_nobody_foresaw_is_one_line_and_a_report(program: str, words: tuple
 
 
 def test_without_room_for_a_report_the_line_says_so(tmp_path: Path) -> None:
-    full = "import tempfile, errno\n    def no(*_): raise OSError(errno.ENOSPC, 'No space left on device')\n" \
-        "    tempfile.mkstemp = no\n    " + RAISED  # fmt: skip
+    full = (
+        "import tempfile, errno\n    def no(*_): raise OSError(errno.ENOSPC, 'No space left on device')\n"
+        "    tempfile.mkstemp = no\n    " + RAISED
+    )
     done = fail(tmp_path, "info", "x", what=full)
     assert done.returncode == CRASHED
     assert done.stderr.endswith("LASTBRANCH_TRACEBACK=1 shows where (no report was written: No space left on device)\n")
@@ -204,9 +213,12 @@ def test_a_collector_that_fails_has_a_report_too(tmp_path: Path) -> None:
         "software.record_software = failing; main()"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code, "record", "--engine", "software", "true"], cwd=tmp_path, capture_output=True,
-        text=True, env={**os.environ, "TMPDIR": str(tmp_path), "LASTBRANCH_TRACEBACK": "0"},
-    )  # fmt: skip
+        [sys.executable, "-c", code, "record", "--engine", "software", "true"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "TMPDIR": str(tmp_path), "LASTBRANCH_TRACEBACK": "0"},
+    )
     assert done.returncode == 125
     assert "Traceback" not in done.stderr
     found = re.search(

@@ -136,15 +136,21 @@ def test_places_are_source_lines_where_they_are_known(monkeypatch: pytest.Monkey
     here = CodeLocation("app", "f", "+0x8", f"{tmp_path}/src/a file.c", 12)
     away = CodeLocation("app", "g", "+0x4", "/usr/include/b.h", 3)
     made = Difference(
-        ["cycles", "cycles"], [(here, away), (CodeLocation("app", "h"), here)], np.array([[0.1, 0.5], [0.3, 0.4]]),
-        np.array([[10, 50], [30, 40]]), np.array([0.001, 0.9]), np.array([0.002, 0.9]), np.array([0.01, 0.01]),
-    )  # fmt: skip
+        ["cycles", "cycles"],
+        [(here, away), (CodeLocation("app", "h"), here)],
+        np.array([[0.1, 0.5], [0.3, 0.4]]),
+        np.array([[10, 50], [30, 40]]),
+        np.array([0.001, 0.9]),
+        np.array([0.002, 0.9]),
+        np.array([0.01, 0.01]),
+    )
     (result,) = required(sarif(made, "edge", 0.05, 0, None))
     assert result["message"]["text"].startswith("f+0x8 (app) to g+0x4 (app) has 30.00 % of the branch entries of")
     (place,) = result["locations"]
     assert place["physicalLocation"] == {
-        "artifactLocation": {"uri": "src/a%20file.c", "uriBaseId": "%SRCROOT%"}, "region": {"startLine": 12},
-    }  # fmt: skip
+        "artifactLocation": {"uri": "src/a%20file.c", "uriBaseId": "%SRCROOT%"},
+        "region": {"startLine": 12},
+    }
     assert place["logicalLocations"] == [{"fullyQualifiedName": "f+0x8", "kind": "function"}]
     (target,) = result["relatedLocations"]
     assert target["physicalLocation"]["artifactLocation"] == {"uri": "file:///usr/include/b.h"}
@@ -181,9 +187,13 @@ def run_action(here: Path, /, first_on_path: str = "", **inputs: str) -> tuple[i
         if wanted and known[condition] != wanted.strip("'"):
             continue
         env = {
-            **os.environ, **given, "PATH": path, "GITHUB_STEP_SUMMARY": str(summary), "GITHUB_OUTPUT": str(outputs),
+            **os.environ,
+            **given,
+            "PATH": path,
+            "GITHUB_STEP_SUMMARY": str(summary),
+            "GITHUB_OUTPUT": str(outputs),
             "XDG_CACHE_HOME": str(here / "cache"),
-        }  # fmt: skip
+        }
         assert step["shell"] == "bash"
         command = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", env.pop("run")]
         done = subprocess.run(command, env=env, cwd=here, capture_output=True, text=True, timeout=300)
@@ -246,17 +256,27 @@ def test_the_picture_has_the_options_of_the_table(tmp_path: Path) -> None:
 @needs_ptrace
 def test_the_action_records_commands(tmp_path: Path) -> None:
     program = build(tmp_path, "branches", *FREESTANDING)
-    code, log, summary, outputs = run_action(tmp_path, **{
-        "before-command": f"{program} 6000 > said; echo before >> said", "after-command": f'"{program}" 6000',
-        "record-options": "--engine software --duration 60", "diff-options": "--no-symbol-cache",
-        "fail-over": "", "picture": "false", "folder": "a folder",
-    })  # fmt: skip
+    code, log, summary, outputs = run_action(
+        tmp_path,
+        **{
+            "before-command": f"{program} 6000 > said; echo before >> said",
+            "after-command": f'"{program}" 6000',
+            "record-options": "--engine software --duration 60",
+            "diff-options": "--no-symbol-cache",
+            "fail-over": "",
+            "picture": "false",
+            "folder": "a folder",
+        },
+    )
     assert code == 0, log
     folder = Path("a folder")
     assert summary.startswith(f"### Shares of {folder}/after.tb5 against {folder}/before.tb5\n")
     assert (tmp_path / "said").read_text().endswith("before\n")
     assert {path.name for path in (tmp_path / folder).iterdir()} == {
-        "before.tb5", "after.tb5", "compare.md", "compare.sarif",
-    }  # fmt: skip
+        "before.tb5",
+        "after.tb5",
+        "compare.md",
+        "compare.sarif",
+    }
     required(json.loads((tmp_path / folder / "compare.sarif").read_text()))
     assert outputs == "regressed=false"

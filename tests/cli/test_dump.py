@@ -144,22 +144,38 @@ def test_branch_records_and_whom_they_are_about(tmp_path):
     )
     rows = objects(write(tmp_path, made))
     assert [row["event"].partition("/")[2] for row in rows] == [
-        "EventTrace", "Thread/Start", "PerfInfo/PMCSample", "LastBranchRecording/Sample", "Thread/Start",
-        "PerfInfo/PMCSample", "PerfInfo/PMCSample",
-    ]  # fmt: skip
+        "EventTrace",
+        "Thread/Start",
+        "PerfInfo/PMCSample",
+        "LastBranchRecording/Sample",
+        "Thread/Start",
+        "PerfInfo/PMCSample",
+        "PerfInfo/PMCSample",
+    ]
     assert [(row["pid"], row["tid"]) for row in rows] == [
-        (100, 101), (70, 71), (70, 71), (70, 71), (90, 71), (90, 71), (-1, 99),
-    ]  # fmt: skip
+        (100, 101),
+        (70, 71),
+        (70, 71),
+        (70, 71),
+        (90, 71),
+        (90, 71),
+        (-1, 99),
+    ]
     assert [row["time_ms"] for row in rows] == [Decimal(n) / 10000 for n in (0, 10, 20, 20, 30, 40, 41)]
     assert [row["size"] for row in rows[2:4]] == [16, 24 + 48]
     assert rows[2]["fields"] == {
-        "InstructionPointer": "0xffff800000001000", "ThreadID": 71, "ProfileSource": 6, "Reserved": 0,
+        "InstructionPointer": "0xffff800000001000",
+        "ThreadID": 71,
+        "ProfileSource": 6,
+        "Reserved": 0,
         "Counters": [5, 6],
-    }  # fmt: skip
+    }
     entries = {name: rows[3]["fields"][name] for name in ("FromAddress", "ToAddress", "Information")}
     assert entries == {
-        "FromAddress": ["0x10", "0x30"], "ToAddress": ["0x20", "0x40"], "Information": ["0x8000000000000000", "0x7"],
-    }  # fmt: skip
+        "FromAddress": ["0x10", "0x30"],
+        "ToAddress": ["0x20", "0x40"],
+        "Information": ["0x8000000000000000", "0x7"],
+    }
     assert [row["tid"] for row in objects(tmp_path / "capture", "--event", "LASTBRANCHRECORDING")] == [71]
     assert len(objects(tmp_path / "capture", "--pid", 90)) == 2
     assert len(objects(tmp_path / "capture", "--limit", 3)) == 3
@@ -222,10 +238,14 @@ def test_damage_is_told_and_ends_with_1(tmp_path):
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        (["--provider", "nobody"], "GUID"), (["--time", "1"], "FROM..TO"), (["--time", "a..b"], "seconds"),
-        (["--time", "nan..1"], "FROM..TO"), (["--event", " , "], "no name"), (["--limit", "-1"], "-1"),
+        (["--provider", "nobody"], "GUID"),
+        (["--time", "1"], "FROM..TO"),
+        (["--time", "a..b"], "seconds"),
+        (["--time", "nan..1"], "FROM..TO"),
+        (["--event", " , "], "no name"),
+        (["--limit", "-1"], "-1"),
     ],
-)  # fmt: skip
+)
 def test_usage(args, said, tmp_path):
     import click
 
@@ -242,10 +262,16 @@ def test_what_is_no_capture(data, tmp_path):
 @pytest.mark.parametrize(
     ("frequency", "ticks", "text"),
     [
-        (10_000_000, 12345, "1.2345"), (10_000_000, -5, "-0.0005"), (1_000_000_000, 1, "0.000001"), (1000, 7, "7"),
-        (2_337_949, 1, "0.000428"), (3, 2, "666.666667"), (10_000_000, 1 << 62, "461168601842738.7904"), (0, 42, "42"),
+        (10_000_000, 12345, "1.2345"),
+        (10_000_000, -5, "-0.0005"),
+        (1_000_000_000, 1, "0.000001"),
+        (1000, 7, "7"),
+        (2_337_949, 1, "0.000428"),
+        (3, 2, "666.666667"),
+        (10_000_000, 1 << 62, "461168601842738.7904"),
+        (0, 42, "42"),
     ],
-)  # fmt: skip
+)
 def test_milliseconds_are_exact(frequency, ticks, text):
     assert milliseconds(Clock("c", frequency))(ticks) == text
 
@@ -275,8 +301,15 @@ def test_records_of_perf(form, tmp_path):
     own = {"HEADER_ATTR", "HEADER_FEATURE", "EVENT_UPDATE", "COMPRESSED", "COMPRESSED2"}
     rows = [row for row in rows if row["event"] not in own]
     assert [row["event"] for row in rows] == [
-        "MMAP", "COMM", "MMAP2", "LOST_SAMPLES", "SAMPLE", "FINISHED_ROUND", "SAMPLE", "FORK",
-    ]  # fmt: skip
+        "MMAP",
+        "COMM",
+        "MMAP2",
+        "LOST_SAMPLES",
+        "SAMPLE",
+        "FINISHED_ROUND",
+        "SAMPLE",
+        "FORK",
+    ]
     times = [None, *(Decimal(n) / 1_000_000 for n in (0, 1000, 1500, 2000))]
     assert [row["time_ms"] for row in rows] == [*times, None, Decimal("0.003"), Decimal("0.004")]
     assert [row["pid"] for row in rows] == [-1, 7, 7, 7, 7, -1, 8, 9]
@@ -286,9 +319,14 @@ def test_records_of_perf(form, tmp_path):
     assert (rows[2]["fields"]["addr"], rows[2]["fields"]["prot"]) == ("0x400000", "0x5")
     assert rows[3]["fields"] == {"lost": 9}
     assert rows[4]["fields"] == {
-        "event": "cycles", "cpumode": "user", "ip": "0x400010", "period": 5, "lbr.from": ["0x10", "0x30"],
-        "lbr.to": ["0x20", "0x40"], "lbr.flags": ["0x1", "0x2"],
-    }  # fmt: skip
+        "event": "cycles",
+        "cpumode": "user",
+        "ip": "0x400010",
+        "period": 5,
+        "lbr.from": ["0x10", "0x30"],
+        "lbr.to": ["0x20", "0x40"],
+        "lbr.flags": ["0x1", "0x2"],
+    }
     assert rows[6]["fields"]["lbr.from"] == []
     assert {name: rows[7]["fields"][name] for name in ("pid", "ppid", "time")} == {"pid": 9, "ppid": 8, "time": 5000}
 
@@ -362,10 +400,11 @@ def test_every_record_of_real_captures(name, data: Data):
 @pytest.mark.parametrize(
     "name",
     [
-        "hsw_5820k_16deep_attr136", "demo_features",
+        "hsw_5820k_16deep_attr136",
+        "demo_features",
         pytest.param("skx_6154_32deep_pie", marks=pytest.mark.thorough),
     ],
-)  # fmt: skip
+)
 def test_fields_of_real_records(name, data: Data):
     path = data.path(name)
     ours = [row for row in objects(path) if row["event"] in ("MMAP", "MMAP2", "COMM", "FORK", "EXIT")]
@@ -414,8 +453,10 @@ def test_text_of_perf_script_with_mappings_and_times(tmp_path):
     )
     rows = objects(tmp_path / "text")
     assert [(row["event"], row["time_ms"], row["pid"], row["tid"]) for row in rows if row["event"] != "NAME"] == [
-        ("MAP", 0, 7, 7), ("SAMPLE", Decimal("0.003"), 7, 9), ("SAMPLE", Decimal("0.007"), 7, 9)
-    ]  # fmt: skip
+        ("MAP", 0, 7, 7),
+        ("SAMPLE", Decimal("0.003"), 7, 9),
+        ("SAMPLE", Decimal("0.007"), 7, 9),
+    ]
     assert [row["event"] for row in objects(tmp_path / "text", "--time", "0.000004..")] == ["SAMPLE"]
 
 

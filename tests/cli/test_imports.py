@@ -66,9 +66,11 @@ def imported(words: str, capture: Path, folder: Path) -> set[str]:
     if "FILE" in words and given[0] not in ("info", "verify"):
         given += ["--symfs", demo.symfs()]
     done = subprocess.run(
-        [sys.executable, "-X", "importtime", "-m", "lastbranch", *given], capture_output=True, text=True,
+        [sys.executable, "-X", "importtime", "-m", "lastbranch", *given],
+        capture_output=True,
+        text=True,
         env={**os.environ, "LASTBRANCH_ETW_DIR": str(folder), "XDG_CACHE_HOME": str(folder)},
-    )  # fmt: skip
+    )
     lines = [line for line in done.stderr.splitlines() if line.startswith("import time:")]
     assert done.returncode == 0, [line for line in done.stderr.splitlines() if line not in lines]
     modules = {line.rpartition("|")[2].strip() for line in lines}

@@ -47,10 +47,17 @@ def test_every_form_says_the_same(run: Run) -> None:
 @pytest.mark.parametrize(
     ("words", "value"),
     [
-        ("user,call", 0x2001), ("u", 9), ("k,any_ret", 0x22), ("stack,u", 0x801), ("CALL_STACK,USER", 0x801),
-        ("u,save_type,hw_index", 0x30009), ("any,u, k", 0xB), ("hv", 0xC), ("u,in_tx", 0x109),
+        ("user,call", 0x2001),
+        ("u", 9),
+        ("k,any_ret", 0x22),
+        ("stack,u", 0x801),
+        ("CALL_STACK,USER", 0x801),
+        ("u,save_type,hw_index", 0x30009),
+        ("any,u, k", 0xB),
+        ("hv", 0xC),
+        ("u,in_tx", 0x109),
     ],
-)  # fmt: skip
+)
 def test_filters_in_the_words_of_perf(words: str, value: int, run: Run) -> None:
     assert explained(run, "--filter", words)["perf"]["value"] == f"{value:#x}"
 
@@ -102,8 +109,11 @@ def test_a_processor_is_told_by_its_records(run: Run) -> None:
 def test_a_selection_is_held_against_a_processor(run: Run) -> None:
     selection = ("lbr", "explain", "0x3c4", "--as", "msr", "--processor")
     assert run(*selection, "Haswell").code == 0
-    for name, reason in (("Sandy Bridge", "Sandy Bridge has no call-stack mode"), ("Core 2", "cannot filter"),
-                         ("Pentium", "'Pentium' is none of: all, Core 2")):  # fmt: skip
+    for name, reason in (
+        ("Sandy Bridge", "Sandy Bridge has no call-stack mode"),
+        ("Core 2", "cannot filter"),
+        ("Pentium", "'Pentium' is none of: all, Core 2"),
+    ):
         ran = run(*selection, name)
         assert (ran.code, ran.out) == (2, "")
         assert reason in ran.err

@@ -40,10 +40,17 @@ def told(monkeypatch: pytest.MonkeyPatch, then: Callable[[], object]) -> list[st
 @pytest.mark.parametrize(
     "words",
     [
-        "info FIFO", "report FIFO", "check FIFO", "verify FIFO", "dump FIFO", "export --to counts FIFO",
-        "diff FILE FIFO", "convert FIFO OUT", "query FIFO 1",
+        "info FIFO",
+        "report FIFO",
+        "check FIFO",
+        "verify FIFO",
+        "dump FIFO",
+        "export --to counts FIFO",
+        "diff FILE FIFO",
+        "convert FIFO OUT",
+        "query FIFO 1",
     ],
-)  # fmt: skip
+)
 def test_who_is_to_write(words: str, fifo: Path, run: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch) -> None:
     data = Path(demo.capture()).read_bytes()
     found = told(monkeypatch, lambda: fifo.write_bytes(data))

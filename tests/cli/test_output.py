@@ -73,8 +73,15 @@ def test_parts_of_one_program_leave_each_other_alone(kind: type, tmp_path: Path)
 
 
 def test_what_only_looks_like_a_part_stays(tmp_path: Path) -> None:
-    names = ["out.part-", "out.part-0123456789abcde", "out.part-0123456789abcdef0", "out.part-0123456789ABCDEF",
-             "other.part-0123456789abcdef", "out.tb5.part-0123456789abcdef", "out.part17"]  # fmt: skip
+    names = [
+        "out.part-",
+        "out.part-0123456789abcde",
+        "out.part-0123456789abcdef0",
+        "out.part-0123456789ABCDEF",
+        "other.part-0123456789abcdef",
+        "out.tb5.part-0123456789abcdef",
+        "out.part17",
+    ]
     for name in names:
         (tmp_path / name).write_text("somebody's")
     os.symlink(tmp_path / "elsewhere", tmp_path / "out.part-fedcba9876543210")
@@ -285,9 +292,16 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert run_cli("convert", CAPTURE, folder / "in.tb5").code == 0
     assert run_cli("convert", CAPTURE, folder / "in.etl").code == 0
     subprocess.run(
-        [sys.executable, "-c", "from lastbranch.cli.tbrw_reader import main; main()", folder / "in.tb5",
-         folder / "in.saved"], check=True, capture_output=True,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-c",
+            "from lastbranch.cli.tbrw_reader import main; main()",
+            folder / "in.tb5",
+            folder / "in.saved",
+        ],
+        check=True,
+        capture_output=True,
+    )
     return folder
 
 
@@ -383,9 +397,11 @@ def test_binary_output_refuses_a_terminal(form: str) -> None:
     ours, theirs = os.openpty()
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "lastbranch", "export", "--to", form, "--binary", "lbrdemo", CAPTURE], stdout=theirs,
-            stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
+            [sys.executable, "-m", "lastbranch", "export", "--to", form, "--binary", "lbrdemo", CAPTURE],
+            stdout=theirs,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
     finally:
         os.close(ours)
         os.close(theirs)

@@ -87,9 +87,13 @@ def started(tmp_path: Path, script: str) -> tuple[subprocess.Popen[str], Path]:
     ready = tmp_path / "ready"
     command = [*RECORD, "-o", str(tmp_path / "it.data"), "--", "sh", "-c", f"{script}; while :; do :; done"]
     ours = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "READY": str(ready)},
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "READY": str(ready)},
         process_group=0,
-    )  # fmt: skip
+    )
     end = time.monotonic() + 60
     while not ready.exists():
         if time.monotonic() > end:
@@ -188,8 +192,11 @@ def test_a_full_disk_is_said_to_be_one(blocks: int, tmp_path: Path) -> None:
     work = "import sys; sum(range(10**7)); sys.setrecursionlimit(10**4)"
     done = subprocess.run(
         ["bash", "-c", f'ulimit -f {blocks}; {words} -- {sys.executable} -B -c "{work}"'],
-        cwd=tmp_path, capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
     assert done.returncode == 125, done.stderr
     assert "cannot be written: File too large" in done.stderr
 
@@ -228,10 +235,15 @@ def test_refusals(words: tuple[str, ...], code: int, sentence: str, tmp_path: Pa
 @pytest.mark.parametrize(
     ("dashes", "given"),
     [
-        ((), ("-la", "--all")), ((), ("-o", "other")), ((), ("-p", "1")), ((), ("--help",)),
-        (("--",), ("--engine", "hardware")), (("--",), ("--", "-a")), ((), ("--", "-a")),
+        ((), ("-la", "--all")),
+        ((), ("-o", "other")),
+        ((), ("-p", "1")),
+        ((), ("--help",)),
+        (("--",), ("--engine", "hardware")),
+        (("--",), ("--", "-a")),
+        ((), ("--", "-a")),
     ],
-)  # fmt: skip
+)
 def test_everything_after_the_command_belongs_to_it(
     given: tuple[str, ...], dashes: tuple[str, ...], tmp_path: Path
 ) -> None:
@@ -257,7 +269,7 @@ def test_everything_after_the_command_belongs_to_it(
         (("-p", "99999999999999999999"), 125, "error: process 99999999999999999999 does not exist\nhint: "),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
-)  # fmt: skip
+)
 def test_what_no_engine_can_record_is_all_that_is_said(
     words: tuple[str, ...], code: int, message: str, engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

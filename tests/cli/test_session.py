@@ -45,14 +45,39 @@ def refused(*arguments: str) -> str:
 
 class TestStart:
     def test_options_become_a_request(self, kernel: FakeKernel) -> None:
-        run("session", "start", "one", "-o", "x.etl", "--mode", "circular,no-per-processor-buffering",
-            "--buffer-size", "8", "--minimum-buffers", "4", "--maximum-buffers", "9", "--maximum-size", "10",
-            "--flush-timer", "2", "--clock", "system")  # fmt: skip
+        run(
+            "session",
+            "start",
+            "one",
+            "-o",
+            "x.etl",
+            "--mode",
+            "circular,no-per-processor-buffering",
+            "--buffer-size",
+            "8",
+            "--minimum-buffers",
+            "4",
+            "--maximum-buffers",
+            "9",
+            "--maximum-size",
+            "10",
+            "--flush-timer",
+            "2",
+            "--clock",
+            "system",
+        )
         request = kernel.calls[0][1]
         assert request == SessionRequest(
-            "one", file="x.etl", clock=2, buffer_size=8, minimum_buffers=4, maximum_buffers=9, maximum_file_size=10,
-            flush_timer=2, mode=LogFileMode.FILE_MODE_CIRCULAR | LogFileMode.NO_PER_PROCESSOR_BUFFERING,
-        )  # fmt: skip
+            "one",
+            file="x.etl",
+            clock=2,
+            buffer_size=8,
+            minimum_buffers=4,
+            maximum_buffers=9,
+            maximum_file_size=10,
+            flush_timer=2,
+            mode=LogFileMode.FILE_MODE_CIRCULAR | LogFileMode.NO_PER_PROCESSOR_BUFFERING,
+        )
 
     def test_flags_make_a_system_logger(self, kernel: FakeKernel) -> None:
         kernel.values[1, Info.SYSTEM_TRACE_ENABLE_FLAGS_INFO] = [0x80, 0x1, 0, 0, 0, 0, 0, 0]
@@ -63,16 +88,38 @@ class TestStart:
         assert words[:2] == [0x85, 0x401], "masks are added to, not replaced"
 
     def test_providers(self, kernel: FakeKernel) -> None:
-        run("session", "start", "one", "-o", "x", "--enable", "01020304-0506-0708-090a-0b0c0d0e0f10:4:0x10",
-            "--enable", "MyCompany.MyComponent")  # fmt: skip
+        run(
+            "session",
+            "start",
+            "one",
+            "-o",
+            "x",
+            "--enable",
+            "01020304-0506-0708-090a-0b0c0d0e0f10:4:0x10",
+            "--enable",
+            "MyCompany.MyComponent",
+        )
         enabled = [(str(c[2]), c[4], c[5]) for c in kernel.calls if c[0] == "enable"]
         assert enabled == [
-            ("01020304-0506-0708-090a-0b0c0d0e0f10", 4, 0x10), ("ce5fa4ea-ab00-5402-8b76-9f76ac858fb5", 0, 0),
-        ]  # fmt: skip
+            ("01020304-0506-0708-090a-0b0c0d0e0f10", 4, 0x10),
+            ("ce5fa4ea-ab00-5402-8b76-9f76ac858fb5", 0, 0),
+        ]
 
     def test_branch_records(self, kernel: FakeKernel) -> None:
-        run("session", "start", "one", "-o", "x", "--lbr", "--lbr-filter", "kernel", "--source",
-            "softwarebranches:5000", "--target", "42")  # fmt: skip
+        run(
+            "session",
+            "start",
+            "one",
+            "-o",
+            "x",
+            "--lbr",
+            "--lbr-filter",
+            "kernel",
+            "--source",
+            "softwarebranches:5000",
+            "--target",
+            "42",
+        )
         assert kernel.values[0, Info.PROFILE_SOURCE_CONFIG_INFO] == [25]
         assert kernel.values[0, Info.SAMPLED_PROFILE_INTERVAL_INFO] == (25, 5000)
         assert kernel.calls[0][2] == (42,)
@@ -91,14 +138,20 @@ class TestStart:
     @pytest.mark.parametrize(
         ("arguments", "said"),
         [
-            (("--mode", "sidewards"), "there are: "), (("--flags", "proces"), "image-load"),
-            (("--enable", "a:x"), "'x' is not a number"), (("--source", "Nothing"), "lastbranch sources"),
-            (("--source", "Timer:x"), "is not an "
-                "interval"), (("--lbr-filter", "up"), "near-ret"), (("--target", "0"), "0"),
-            (("--enable", "a:256"), "256"), (("--enable", "a:-1"), "8 bits"), (("--enable", "a:4:-1"), "64 bits"),
-            (("--mode", "0x100000001"), "32 bits"), (("--flags", "0x100000001"), "32 bits"),
+            (("--mode", "sidewards"), "there are: "),
+            (("--flags", "proces"), "image-load"),
+            (("--enable", "a:x"), "'x' is not a number"),
+            (("--source", "Nothing"), "lastbranch sources"),
+            (("--source", "Timer:x"), "is not an interval"),
+            (("--lbr-filter", "up"), "near-ret"),
+            (("--target", "0"), "0"),
+            (("--enable", "a:256"), "256"),
+            (("--enable", "a:-1"), "8 bits"),
+            (("--enable", "a:4:-1"), "64 bits"),
+            (("--mode", "0x100000001"), "32 bits"),
+            (("--flags", "0x100000001"), "32 bits"),
         ],
-    )  # fmt: skip
+    )
     def test_words_that_are_none(self, kernel: FakeKernel, arguments: tuple[str, ...], said: str) -> None:
         assert said in run("session", "start", "one", "-o", "x", *arguments, code=2).output
         assert kernel.calls == [], "nothing was started, and no file written over"
@@ -122,8 +175,9 @@ class TestOthers:
         kernel.start(SessionRequest("two", mode=LogFileMode.REAL_TIME_MODE))
         rows = json.loads(run("session", "list", "--format", "json").output)
         assert [(r["handle"], r["name"], r["mode"], r["file"]) for r in rows] == [
-            (1, "one", "sequential", "/x.etl"), (2, "two", "real-time", None),
-        ]  # fmt: skip
+            (1, "one", "sequential", "/x.etl"),
+            (2, "two", "real-time", None),
+        ]
 
     def test_stop(self, kernel: FakeKernel) -> None:
         kernel.start(SessionRequest("two"))
@@ -141,8 +195,17 @@ class TestOthers:
         run("session", "stop", "x", "--all", code=2)
 
     def test_update_and_flush(self, kernel: FakeKernel) -> None:
-        run("session", "update", "one", "--flush-timer", "4", "--enable", "MyCompany.MyComponent:2", "--disable",
-            "01020304-0506-0708-090a-0b0c0d0e0f10")  # fmt: skip
+        run(
+            "session",
+            "update",
+            "one",
+            "--flush-timer",
+            "4",
+            "--enable",
+            "MyCompany.MyComponent:2",
+            "--disable",
+            "01020304-0506-0708-090a-0b0c0d0e0f10",
+        )
         assert [c[3] for c in kernel.calls if c[0] == "enable"] == [1, 0]
         assert [c[3].flush_timer for c in kernel.calls if c[0] == "control" and c[1] == 2] == [4]
         run("session", "update", "one", "--flags", "process")
@@ -156,8 +219,11 @@ class TestOthers:
 def test_sources(kernel: FakeKernel) -> None:
     rows = json.loads(run("sources", "--format", "json").output)
     assert [(r["source"], r["name"], r["interval"], r["minimum"]) for r in rows][1] == (
-        6, "BranchInstructions", 65536, 4096,
-    )  # fmt: skip
+        6,
+        "BranchInstructions",
+        65536,
+        4096,
+    )
     assert "5000" in run("sources", "--set", "Timer=5000").output
     assert kernel.values[0, Info.SAMPLED_PROFILE_INTERVAL_INFO] == (0, 5000)
     run("sources", "--set", "Nothing=1", code=2)

@@ -107,13 +107,15 @@ def test_numbers_come_first(run: Run) -> None:
     ("name", "brief"),
     [
         ("auto deep<int, double>(std::map<int, std::vector<int>> const&, unsigned)+0x67", "auto deep<…>(…)+0x67"),
-        ("<alloc::vec::Vec<T, A> as core::iter::FromIterator<T>>::from_iter+0x20",
-         "<alloc::vec::Vec<…> as core::iter::FromIterator<…>>::from_iter+0x20"),
+        (
+            "<alloc::vec::Vec<T, A> as core::iter::FromIterator<T>>::from_iter+0x20",
+            "<alloc::vec::Vec<…> as core::iter::FromIterator<…>>::from_iter+0x20",
+        ),
         ("operator<< <std::char_traits<char> >(std::ostream&, char const*)", "operator<< <…>(…)"),
         ("first::second::third::operator()(int, int, int) const", "first::second::third::operator()(…) const"),
         ("first::second::operator->(long long long argument) const", "first::second::operator->(…) const"),
     ],
-)  # fmt: skip
+)
 def test_a_name_loses_its_arguments_first(name: str, brief: str) -> None:
     assert shorten(name, len(brief)) == brief
     assert shorten(name, len(name)) == name

@@ -64,10 +64,14 @@ def test_bars_are_in_proportion_where_there_is_room_and_nothing_else_changes(ver
     assert not set(shown(verb, "--limit", "8", width=60)).intersection(BLOCKS)
 
 
-@pytest.mark.parametrize(("env", "styles", "bars"), [
-    ({"NO_COLOR": "1"}, {"1", "0"}, True), ({"TERM": "dumb"}, set(), False),
-    ({"NO_COLOR": ""}, {"1", "0", RED, YELLOW, FAINT}, True),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("env", "styles", "bars"),
+    [
+        ({"NO_COLOR": "1"}, {"1", "0"}, True),
+        ({"TERM": "dumb"}, set(), False),
+        ({"NO_COLOR": ""}, {"1", "0", RED, YELLOW, FAINT}, True),
+    ],
+)
 @pytest.mark.parametrize("verb", ["report", "branches"])
 def test_a_terminal_gets_no_more_than_it_wants(verb: str, env: dict[str, str], styles: set[str], bars: bool) -> None:
     text = shown(verb, width=300, **env)
@@ -129,12 +133,14 @@ def test_arrows_lead_from_each_jump_to_where_it_went(function: str, every: bool)
         assert drawn[target][-2] == ">"
         assert drawn[source][-2] in "─>"
         lanes = [
-            lane for lane in range(len(bits[0]))
+            lane
+            for lane in range(len(bits[0]))
             if all(bits[i][lane] & UP for i in range(low + 1, high + 1))
             and all(bits[i][lane] & DOWN for i in range(low, high))
-            and all(one & LEFT for i in (low, high) for one in bits[i][lane + 1 :]) and bits[low][lane] & RIGHT
+            and all(one & LEFT for i in (low, high) for one in bits[i][lane + 1 :])
+            and bits[low][lane] & RIGHT
             and bits[high][lane] & RIGHT
-        ]  # fmt: skip
+        ]
         assert lanes, (source, target)
     assert end > start
     if not every:

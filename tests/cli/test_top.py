@@ -72,8 +72,9 @@ def check_equal(seen: dict[str, Any], written: Path, *symfs: str) -> None:
     """Functions and branches that `top` printed are those of `report` and `branches` for the file that it wrote."""
     keys = ("event", "function", "module", "samples", "samples_percent")
     report = rows("report", written, "--by", "function", *symfs)
-    mine, theirs = ({tuple(row[key] for key in keys) for row in one if row["samples"]}
-                    for one in (seen["functions"], report))  # fmt: skip
+    mine, theirs = (
+        {tuple(row[key] for key in keys) for row in one if row["samples"]} for one in (seen["functions"], report)
+    )
     assert mine == theirs
     ends = ("from", "to", "count", "mispredicted_percent", "cycles", "type", "from_function", "to_function")
     assert sorted(str([row[key] for key in ends]) for row in seen["hottest_branches"]) == sorted(
@@ -138,12 +139,18 @@ def test_a_stream_is_looked_at_until_it_ends(tmp_path: Path) -> None:
     assert json.loads(done.out)["samples"] == lastbranch.open(demo.capture()).samples
 
 
-@pytest.mark.parametrize(("words", "code", "message"), [
-    (("-i", "-"), 3, "<stdin>: file is empty"),
-    ((), 2, "give one of"), (("-p", "1", "ls"), 2, "give one of"), (("--format", "json", "ls"), 2, "--once"),
-    (("-i", __file__), 3, "not a perf.data file"), (("-p", "2147483646"), 125, "process 2147483646 does not exist"),
-    (("--once", "no-such-program"), 127, "no-such-program: not found in PATH"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (("-i", "-"), 3, "<stdin>: file is empty"),
+        ((), 2, "give one of"),
+        (("-p", "1", "ls"), 2, "give one of"),
+        (("--format", "json", "ls"), 2, "--once"),
+        (("-i", __file__), 3, "not a perf.data file"),
+        (("-p", "2147483646"), 125, "process 2147483646 does not exist"),
+        (("--once", "no-such-program"), 127, "no-such-program: not found in PATH"),
+    ],
+)
 def test_what_cannot_be_looked_at(words: tuple[str, ...], code: int, message: str) -> None:
     done = run_cli("top", *words)
     assert (done.code, done.out) == (code, "")
@@ -211,8 +218,20 @@ def test_ctrl_c_at_the_terminal_does_not_reach_the_recorder(target: subprocess.P
 
 @needs_ptrace
 def test_what_it_launched_runs_on_after_it(tmp_path: Path) -> None:
-    done = run_cli("top", "--once", "--engine", "software", "--duration", "0.3", "--program-output", tmp_path / "said",
-                   "sh", "-c", "echo $$; exec sleep 1000", alone=True)  # fmt: skip
+    done = run_cli(
+        "top",
+        "--once",
+        "--engine",
+        "software",
+        "--duration",
+        "0.3",
+        "--program-output",
+        tmp_path / "said",
+        "sh",
+        "-c",
+        "echo $$; exec sleep 1000",
+        alone=True,
+    )
     assert done.code == 0, done.err
     pid = int((tmp_path / "said").read_text())
     try:

@@ -42,15 +42,23 @@ EVERY = list(commands(cli, click.Context(cli, info_name="lastbranch", **cli.cont
 @pytest.mark.parametrize(
     ("words", "meant"),
     [
-        (["repotr"], "report"), (["brnaches"], "branches"), (["recrod"], "record"), (["docter"], "doctor"),
-        (["session", "strat"], "start"), (["session", "merg"], "merge"), (["lbr", "explian"], "explain"),
-        (["help", "anotate"], "annotate"), (["help", "session", "flsh"], "flush"),
-        (["report", "--limt", "3"], "--limit"), (["report", "-limit", "3"], "--limit"),
-        (["session", "list", "--fromat=csv"], "--format"), (["session", "list", "-format=csv"], "--format"),
+        (["repotr"], "report"),
+        (["brnaches"], "branches"),
+        (["recrod"], "record"),
+        (["docter"], "doctor"),
+        (["session", "strat"], "start"),
+        (["session", "merg"], "merge"),
+        (["lbr", "explian"], "explain"),
+        (["help", "anotate"], "annotate"),
+        (["help", "session", "flsh"], "flush"),
+        (["report", "--limt", "3"], "--limit"),
+        (["report", "-limit", "3"], "--limit"),
+        (["session", "list", "--fromat=csv"], "--format"),
+        (["session", "list", "-format=csv"], "--format"),
         (["record", "--perod", "5", "ls"], "--period"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
-)  # fmt: skip
+)
 def test_what_is_mistyped_is_answered_with_what_is_alike(words: list[str], meant: str, run: Run) -> None:
     ran = run(*words)
     assert ran.code == 2

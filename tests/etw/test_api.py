@@ -48,19 +48,31 @@ class TestNames:
     @pytest.mark.parametrize(
         ("name", "value"),
         [
-            ("EVENT_TRACE_CONTROL_STOP", 1), ("EVENT_TRACE_FILE_MODE_SEQUENTIAL", 1),
+            ("EVENT_TRACE_CONTROL_STOP", 1),
+            ("EVENT_TRACE_FILE_MODE_SEQUENTIAL", 1),
             ("WNODE_FLAG_TRACED_GUID", 0x20000),
-            ("EVENT_TRACE_SYSTEM_LOGGER_MODE", 0x2000000), ("EVENT_TRACE_FLAG_IMAGE_LOAD", 4),
-            ("TraceStackTracingInfo", 3), ("TraceSystemTraceEnableFlagsInfo", 4),
+            ("EVENT_TRACE_SYSTEM_LOGGER_MODE", 0x2000000),
+            ("EVENT_TRACE_FLAG_IMAGE_LOAD", 4),
+            ("TraceStackTracingInfo", 3),
+            ("TraceSystemTraceEnableFlagsInfo", 4),
             ("TraceSampledProfileIntervalInfo", 5),
-            ("TraceProfileSourceConfigInfo", 6), ("TraceProfileSourceListInfo", 7), ("TracePmcEventListInfo", 8),
-            ("TracePmcCounterListInfo", 9), ("TraceSetDisallowList", 10), ("TraceVersionInfo", 11),
-            ("TraceDisallowListQuery", 14), ("TraceLbrConfigurationInfo", 20), ("TraceLbrEventListInfo", 21),
-            ("EVENT_CONTROL_CODE_ENABLE_PROVIDER", 1), ("EVNTRACE_LBR_SAMPLED", 0x400), ("EVNTRACE_MAX_LBR_EVENTS", 4),
-            ("EVNTRACE_LBR_CALLSTACK_ENABLE", 0x200), ("EVNTRACE_LBR_FILTER_KERNEL", 1),
+            ("TraceProfileSourceConfigInfo", 6),
+            ("TraceProfileSourceListInfo", 7),
+            ("TracePmcEventListInfo", 8),
+            ("TracePmcCounterListInfo", 9),
+            ("TraceSetDisallowList", 10),
+            ("TraceVersionInfo", 11),
+            ("TraceDisallowListQuery", 14),
+            ("TraceLbrConfigurationInfo", 20),
+            ("TraceLbrEventListInfo", 21),
+            ("EVENT_CONTROL_CODE_ENABLE_PROVIDER", 1),
+            ("EVNTRACE_LBR_SAMPLED", 0x400),
+            ("EVNTRACE_MAX_LBR_EVENTS", 4),
+            ("EVNTRACE_LBR_CALLSTACK_ENABLE", 0x200),
+            ("EVNTRACE_LBR_FILTER_KERNEL", 1),
             ("PERF_PMC_PROFILE", (1, 0x400)),
         ],
-    )  # fmt: skip
+    )
     def test_names_of_the_headers(self, name: str, value: object) -> None:
         assert getattr(etw, name) == value
 
@@ -77,18 +89,31 @@ class TestStartTrace:
         assert (head(buffer).NumberOfBuffers, head(buffer).FreeBuffers, head(buffer).LoggerThreadId) == (4, 3, 99)
         (_, request, targets) = kernel.calls[0]
         assert (request.name, request.file, request.mode, targets) == (
-            "Session", "x.etl", LogFileMode.FILE_MODE_SEQUENTIAL, (),
-        )  # fmt: skip
+            "Session",
+            "x.etl",
+            LogFileMode.FILE_MODE_SEQUENTIAL,
+            (),
+        )
 
     @pytest.mark.parametrize(
         ("name", "change", "status"),
         [
-            ("s", None, 87), ("", {}, 123), (None, {}, 123), ("x" * 1025, {}, 123), ("a\0b", {}, 123),
-            ("x" * 1024, {}, 24), ("x" * 63, {}, 0), ("x" * 64, {}, 24), ("s", {"LoggerNameOffset": 0}, 87),
-            ("\U0001f600" * 513, {}, 123), ("\U0001f600" * 31, {}, 0), ("\U0001f600" * 32, {}, 24),
-            ("s", {"LogFileNameOffset": 4}, 87), ("s", {"LogFileNameOffset": 10**6}, 87),
+            ("s", None, 87),
+            ("", {}, 123),
+            (None, {}, 123),
+            ("x" * 1025, {}, 123),
+            ("a\0b", {}, 123),
+            ("x" * 1024, {}, 24),
+            ("x" * 63, {}, 0),
+            ("x" * 64, {}, 24),
+            ("s", {"LoggerNameOffset": 0}, 87),
+            ("\U0001f600" * 513, {}, 123),
+            ("\U0001f600" * 31, {}, 0),
+            ("\U0001f600" * 32, {}, 24),
+            ("s", {"LogFileNameOffset": 4}, 87),
+            ("s", {"LogFileNameOffset": 10**6}, 87),
         ],
-    )  # fmt: skip
+    )
     def test_what_is_refused_before_the_kernel(
         self, kernel: FakeKernel, name: str | None, change: dict[str, int] | None, status: int
     ) -> None:
@@ -182,8 +207,9 @@ class TestEnableTraceEx2:
         assert call == ["enable", handle, GUID, EnableProvider.ENABLE, 4, 0x10, 0x2, 500]
         assert (parameters.property, parameters.source) == (0x40, GUID)
         assert [(f.kind, f.data) for f in parameters.filters] == [
-            (0x80000004, b"\x07\0\0\0"), (0x80000200, b"\x01\0\x01\0\x05\0"),
-        ]  # fmt: skip
+            (0x80000004, b"\x07\0\0\0"),
+            (0x80000200, b"\x01\0\x01\0\x05\0"),
+        ]
         assert etw.EnableTraceEx2(handle, guid_of(GUID), 0, 0, 0, 0, 0, None) == 0
         assert kernel.calls[-1][-1] is None
 
@@ -198,9 +224,10 @@ class TestEnableTraceEx2:
         """Two of one type, too many PIDs, no array, a version that is none."""
         _, handle = etw.StartTrace("s", properties())
         cases = [
-            filters((0x80000004, bytes(4)), (0x80000004, bytes(4))), filters((0x80000004, bytes(36))),
+            filters((0x80000004, bytes(4)), (0x80000004, bytes(4))),
+            filters((0x80000004, bytes(36))),
             filters(*((n, b"x") for n in range(14))),
-        ]  # fmt: skip
+        ]
         for made, _alive in cases:
             assert etw.EnableTraceEx2(handle, GUID, 1, 0, 0, 0, 0, made) == 87
         for field, value in (("FilterDescCount", 1), ("Version", 3)):
@@ -213,10 +240,18 @@ class TestLastBranchRecord:
     @pytest.mark.parametrize(
         ("flags", "given", "count", "status"),
         [
-            (3, False, 5, 1292), (0, False, 1, 87), (3, True, 1, 87), (3, False, 0, 87), (0, False, 0, 0),
-            (0x800, True, 1, 87), (0, True, 4, 0), (0, True, 5, 1292), (0x3C5, True, 1, 0), (0x400, True, 1, 0),
+            (3, False, 5, 1292),
+            (0, False, 1, 87),
+            (3, True, 1, 87),
+            (3, False, 0, 87),
+            (0, False, 0, 0),
+            (0x800, True, 1, 87),
+            (0, True, 4, 0),
+            (0, True, 5, 1292),
+            (0x3C5, True, 1, 0),
+            (0x400, True, 1, 0),
         ],
-    )  # fmt: skip
+    )
     def test_order_of_checks(self, kernel: FakeKernel, flags: int, given: bool, count: int, status: int) -> None:
         """1292 for the count, then 87 for no array, then 87 for both levels left out; then the kernel."""
         _, handle = etw.StartTrace("s", properties())
@@ -291,9 +326,11 @@ class TestTraceEvent:
     def event(self, data: bytes, flags: int = 0x20000, size: int | None = None) -> bytearray:
         kind = structure("EVENT_TRACE_HEADER")
         made = kind(
-            Size=size or ctypes.sizeof(kind) + len(data), Version=5 | 2 << 8 | 9 << 16, Guid=guid_of(GUID),
+            Size=size or ctypes.sizeof(kind) + len(data),
+            Version=5 | 2 << 8 | 9 << 16,
+            Guid=guid_of(GUID),
             ProcessorTime=flags << 32,
-        )  # fmt: skip
+        )
         return bytearray(bytes(made) + data)
 
     def test_data_and_pointers(self, kernel: FakeKernel) -> None:

@@ -195,8 +195,14 @@ def test_back_to_events(name: str, tmp_path: Path) -> None:
     assert len(found) == len(events)
     for number, (mine, theirs) in enumerate(zip(found, events, strict=True)):
         assert (mine.time, mine.pid, mine.tid, mine.cpu, mine.provider, mine.extended, mine.payload) == (
-            theirs.time, theirs.pid, theirs.tid, theirs.cpu, theirs.provider, theirs.extended, theirs.payload,
-        )  # fmt: skip
+            theirs.time,
+            theirs.pid,
+            theirs.tid,
+            theirs.cpu,
+            theirs.provider,
+            theirs.extended,
+            theirs.payload,
+        )
         if number % 8 == 0 or number < 100:
             assert decoder.decode(mine) == decoder.decode(theirs)
 
@@ -213,8 +219,22 @@ def every_header() -> Any:
         trace.add(0, build.perfinfo(0x0F2F, at + 5, b"12345678", counters=(1, 2, 3), pebs=4, bits=bits))
         trace.add(0, build.full(GUID, 11, at + 6, b"classic", level=3, bits=bits))
         trace.add(0, build.full(GUID, 12, at + 7, b"x", instance=(1, 2, GUID[::-1]), bits=bits))
-        trace.add(0, build.manifest(GUID, 1000, at + 8, b"data", channel=11, level=2, opcode=5, task=6,
-                                    keyword=1 << 63 | 7, activity=GUID, bits=bits))  # fmt: skip
+        trace.add(
+            0,
+            build.manifest(
+                GUID,
+                1000,
+                at + 8,
+                b"data",
+                channel=11,
+                level=2,
+                opcode=5,
+                task=6,
+                keyword=1 << 63 | 7,
+                activity=GUID,
+                bits=bits,
+            ),
+        )
         trace.add(
             0, build.manifest(GUID, 2, at + 9, b"more", items=[(1, GUID), (8, bytes(16)), (11, b"odd")], bits=bits)
         )
@@ -564,8 +584,10 @@ def test_consume_is_what_the_decoder_says(tmp_path: Path) -> None:
     for mine, event in zip(found, events, strict=True):
         decoded = decoder.decode(event)
         assert (mine.provider_name, mine.name, mine.fields) == (
-            decoded.provider_name, decoded.event_name, decoded.fields,
-        )  # fmt: skip
+            decoded.provider_name,
+            decoded.event_name,
+            decoded.fields,
+        )
         assert replace(mine.event, offset=event.offset, buffer=event.buffer) == event
         assert (mine.provider.bytes_le, mine.pid, mine.id) == (event.provider, event.pid, event.id)
         assert abs(mine.time.timestamp() * 1e9 - header.clock.wall_ns(event.time)) < 2000
@@ -575,8 +597,9 @@ def test_consume_is_what_the_decoder_says(tmp_path: Path) -> None:
 def test_what_stands_behind_describes_events_of_files(tmp_path: Path) -> None:
     _, first, _, last = ((e.provider_name, e.name, e.fields) for e in consume(write(tmp_path, late_manifest())))
     assert [first, last] == [
-        ("Late", "Seven", {"Count": 41}), ("Late", "Seven", {"Count": 43}),
-    ]  # fmt: skip
+        ("Late", "Seven", {"Count": 41}),
+        ("Late", "Seven", {"Count": 43}),
+    ]
 
 
 def test_consume_gives_the_file_up(tmp_path: Path) -> None:
@@ -601,8 +624,18 @@ def test_events_by_callback_are_the_same(name: str, tmp_path: Path) -> None:
     told = list(consume(path))
 
     def content(event: Event) -> tuple[Any, ...]:
-        return (event.pid, event.tid, event.cpu, event.provider, event.id, event.version, event.opcode, event.keyword,
-                event.extended, event.payload)  # fmt: skip
+        return (
+            event.pid,
+            event.tid,
+            event.cpu,
+            event.provider,
+            event.id,
+            event.version,
+            event.opcode,
+            event.keyword,
+            event.extended,
+            event.payload,
+        )
 
     assert [(event.time, content(event)) for event in found] == [(e.filetime, content(e.event)) for e in told]
 

@@ -28,9 +28,11 @@ def _pieces(*datas: bytes) -> tuple[Any, list[Any]]:
 def _classic(data: bytes) -> bytearray:
     kind = structure("EVENT_TRACE_HEADER")
     head = kind(
-        Size=ctypes.sizeof(kind) + len(data), Version=7 | 2 << 8 | 3 << 16, Guid=guid_of(PROVIDER),
+        Size=ctypes.sizeof(kind) + len(data),
+        Version=7 | 2 << 8 | 3 << 16,
+        Guid=guid_of(PROVIDER),
         ProcessorTime=etw.WNODE_FLAG_TRACED_GUID << 32,
-    )  # fmt: skip
+    )
     return bytearray(bytes(head) + data)
 
 
@@ -43,10 +45,13 @@ def _consume(found: list[Any], **fields: Any) -> None:
             data = ctypes.string_at(record.UserData, record.UserDataLength) if record.UserDataLength else b""
             found.append(
                 (
-                    head.EventDescriptor.Id, head.EventDescriptor.Level, head.ProcessId, bytes(head.ActivityId),
+                    head.EventDescriptor.Id,
+                    head.EventDescriptor.Level,
+                    head.ProcessId,
+                    bytes(head.ActivityId),
                     data,
                 )
-            )  # fmt: skip
+            )
 
     logfile = etw.Logfile(**fields)
     logfile.EventRecordCallback = take

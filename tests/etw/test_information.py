@@ -183,12 +183,17 @@ class TestBytes:
     @given(
         st.lists(
             st.builds(
-                ProfileSource, st.integers(0, 2**32 - 1), st.text(st.characters(exclude_characters="\0"), max_size=40),
-                st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1), st.just(0), st.integers(0, 2**64 - 1),
+                ProfileSource,
+                st.integers(0, 2**32 - 1),
+                st.text(st.characters(exclude_characters="\0"), max_size=40),
+                st.integers(0, 2**32 - 1),
+                st.integers(0, 2**32 - 1),
+                st.just(0),
+                st.integers(0, 2**64 - 1),
             ),
             max_size=8,
         )
-    )  # fmt: skip
+    )
     def test_chains_come_back(self, sources: list[ProfileSource]) -> None:
         data = encode(Info.PROFILE_SOURCE_LIST_INFO, sources)
         assert len(data) % 8 == 0
@@ -202,10 +207,16 @@ class TestBytes:
     @pytest.mark.parametrize(
         ("info", "value"),
         [
-            (3, [(UUID(int=5), 9)]), (4, list(range(8))), (5, (1, 2)), (6, [3]), (9, [1, 2]), (10, [UUID(int=7)]),
-            (20, 0x200), (21, [0xF2F, 0x524]),
+            (3, [(UUID(int=5), 9)]),
+            (4, list(range(8))),
+            (5, (1, 2)),
+            (6, [3]),
+            (9, [1, 2]),
+            (10, [UUID(int=7)]),
+            (20, 0x200),
+            (21, [0xF2F, 0x524]),
         ],
-    )  # fmt: skip
+    )
     def test_values_come_back(self, info: int, value: Any) -> None:
         assert decode(Info(info), encode(Info(info), value)) == value
 

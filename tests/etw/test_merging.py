@@ -133,11 +133,14 @@ def test_the_reader_takes_them(tmp_path: Path) -> None:
     other = tmp_path / "store" / "b.dll"
     other.mkdir()
     (other / "b.dll").write_bytes(pe(0x11111111, 0x5000))
-    source = trace(tmp_path / "in.etl", [
-        image_event(3, 2000, "C:\\x\\a.dll", 0x5F000000),
-        image_event(10, 3000, "C:\\x\\b.dll", 0x22222222, base=0x10000),
-        image_event(2, 4000, "C:\\x\\a.dll", 0x5F000000),
-    ])  # fmt: skip
+    source = trace(
+        tmp_path / "in.etl",
+        [
+            image_event(3, 2000, "C:\\x\\a.dll", 0x5F000000),
+            image_event(10, 3000, "C:\\x\\b.dll", 0x22222222, base=0x10000),
+            image_event(2, 4000, "C:\\x\\a.dll", 0x5F000000),
+        ],
+    )
     done = merge(tmp_path / "out.etl", source, folders=[str(tmp_path / "store")])
     assert (done.images, done.found, list(done.missing)) == (3, 2, ["C:\\x\\b.dll"])
     modules = {m.short: m for m in open_profile(tmp_path / "out.etl").modules}
@@ -295,11 +298,17 @@ def test_refusals(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     out = str(tmp_path / "out.etl")
     cases: list[tuple[str, list[str], int, int]] = [
-        (out, [], 1, 87), ("", [str(good)], 1, 87), (out, [""], 1, 87), (str(good), [str(good)], 1, 87),
-        (out, [str(tmp_path / "none")], 1, 2), (out, [str(bad)], 1, 13), (out, [str(good), str(bad)], 0, 13),
-        (str(tmp_path / "no" / "out.etl"), [str(good)], 1, 3), (str(tmp_path / "folder"), [str(good)], 1, 5),
+        (out, [], 1, 87),
+        ("", [str(good)], 1, 87),
+        (out, [""], 1, 87),
+        (str(good), [str(good)], 1, 87),
+        (out, [str(tmp_path / "none")], 1, 2),
+        (out, [str(bad)], 1, 13),
+        (out, [str(good), str(bad)], 0, 13),
+        (str(tmp_path / "no" / "out.etl"), [str(good)], 1, 3),
+        (str(tmp_path / "folder"), [str(good)], 1, 5),
         (out, [str(good)], MergeFlag.INJECT_ONLY, 50),
-    ]  # fmt: skip
+    ]
     for output, inputs, flags, status in cases:
         with pytest.raises(EtwError) as caught:
             create_merged_trace_file(output, inputs, flags)
@@ -319,16 +328,19 @@ def run(*arguments: str | Path) -> Ran:
 def test_the_verb(tmp_path: Path) -> None:
     (tmp_path / "a.dll").write_bytes(pe(0x5F000000, 0x5000))
     names = ["C:\\a.dll", *(f"C:\\no{n}.dll" for n in range(7))]
-    source = trace(tmp_path / "in.etl", [
-        image_event(3, 2000 + n, name, 0x5F000000, base=0x10000 * n) for n, name in enumerate(names)
-    ])  # fmt: skip
+    source = trace(
+        tmp_path / "in.etl",
+        [image_event(3, 2000 + n, name, 0x5F000000, base=0x10000 * n) for n, name in enumerate(names)],
+    )
     out = tmp_path / "out.etl"
     done = run(source, out, "--symbols", tmp_path)
     assert done.code == 0
     assert done.err.splitlines() == [
-        "1 of 8 unknown images identified", *(f"note: C:\\no{n}.dll: not found" for n in range(5)),
-        "note: 2 more images without a binary", f"10 events written to {out}, 2 of them added",
-    ]  # fmt: skip
+        "1 of 8 unknown images identified",
+        *(f"note: C:\\no{n}.dll: not found" for n in range(5)),
+        "note: 2 more images without a binary",
+        f"10 events written to {out}, 2 of them added",
+    ]
     assert run(source, out).code == 2
     assert "--force" in run(source, out).err
     assert run(source).code == 2

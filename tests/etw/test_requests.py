@@ -72,11 +72,15 @@ class TestAdjustments:
     @pytest.mark.parametrize(
         ("mode", "timer", "seconds"),
         [
-            (M.FILE_MODE_SEQUENTIAL, 0, None), (M.FILE_MODE_SEQUENTIAL, 5, 5), (M.REAL_TIME_MODE, 0, 1),
-            (M.REAL_TIME_MODE, 7, 7), (M.REAL_TIME_MODE | M.USE_MS_FLUSH_TIMER, 0, 1),
-            (M.FILE_MODE_SEQUENTIAL | M.USE_MS_FLUSH_TIMER, 250, 0.25), (M.BUFFERING_MODE, 9, None),
+            (M.FILE_MODE_SEQUENTIAL, 0, None),
+            (M.FILE_MODE_SEQUENTIAL, 5, 5),
+            (M.REAL_TIME_MODE, 0, 1),
+            (M.REAL_TIME_MODE, 7, 7),
+            (M.REAL_TIME_MODE | M.USE_MS_FLUSH_TIMER, 0, 1),
+            (M.FILE_MODE_SEQUENTIAL | M.USE_MS_FLUSH_TIMER, 250, 0.25),
+            (M.BUFFERING_MODE, 9, None),
         ],
-    )  # fmt: skip
+    )
     def test_timers(self, mode: LogFileMode, timer: int, seconds: float | None) -> None:
         assert flush_seconds(asked(mode=mode, flush_timer=timer)) == seconds
 
@@ -108,18 +112,26 @@ class TestModes:
         ("mode", "traits", "code"),
         [
             (M.FILE_MODE_SEQUENTIAL | M.FILE_MODE_CIRCULAR, Trait.FILE | Trait.SIZE, 87),
-            (M.FILE_MODE_CIRCULAR, Trait.FILE, 87), (M.FILE_MODE_CIRCULAR, Trait.FILE | Trait.SIZE, None),
-            (M.FILE_MODE_APPEND | M.REAL_TIME_MODE, Trait.FILE, 87), (M.FILE_MODE_APPEND, Trait.FILE, None),
-            (M.FILE_MODE_NEWFILE, Trait.FILE, 87), (M.FILE_MODE_NEWFILE, Trait.FILE | Trait.SIZE | Trait.SYSTEM, 87),
-            (M.FILE_MODE_PREALLOCATE, Trait.FILE, 87), (M.FILE_MODE_PREALLOCATE, Trait.FILE | Trait.SIZE, None),
+            (M.FILE_MODE_CIRCULAR, Trait.FILE, 87),
+            (M.FILE_MODE_CIRCULAR, Trait.FILE | Trait.SIZE, None),
+            (M.FILE_MODE_APPEND | M.REAL_TIME_MODE, Trait.FILE, 87),
+            (M.FILE_MODE_APPEND, Trait.FILE, None),
+            (M.FILE_MODE_NEWFILE, Trait.FILE, 87),
+            (M.FILE_MODE_NEWFILE, Trait.FILE | Trait.SIZE | Trait.SYSTEM, 87),
+            (M.FILE_MODE_PREALLOCATE, Trait.FILE, 87),
+            (M.FILE_MODE_PREALLOCATE, Trait.FILE | Trait.SIZE, None),
             (M.REAL_TIME_MODE | M.PRIVATE_LOGGER_MODE, Trait.NONE, 87),
-            (M.BUFFERING_MODE | M.REAL_TIME_MODE, Trait.NONE, 87), (M.BUFFERING_MODE, Trait.NONE, None),
-            (M.RELOG_MODE, Trait.FILE, 87), (M.RELOG_MODE | M.PRIVATE_LOGGER_MODE, Trait.FILE, None),
-            (M.PRIVATE_IN_PROC, Trait.FILE, 87), (M.USE_PAGED_MEMORY, Trait.SYSTEM, 87),
-            (M.USE_GLOBAL_SEQUENCE | M.USE_LOCAL_SEQUENCE, Trait.FILE, 87), (M.NONSTOPPABLE_MODE, Trait.FILE, 87),
+            (M.BUFFERING_MODE | M.REAL_TIME_MODE, Trait.NONE, 87),
+            (M.BUFFERING_MODE, Trait.NONE, None),
+            (M.RELOG_MODE, Trait.FILE, 87),
+            (M.RELOG_MODE | M.PRIVATE_LOGGER_MODE, Trait.FILE, None),
+            (M.PRIVATE_IN_PROC, Trait.FILE, 87),
+            (M.USE_PAGED_MEMORY, Trait.SYSTEM, 87),
+            (M.USE_GLOBAL_SEQUENCE | M.USE_LOCAL_SEQUENCE, Trait.FILE, 87),
+            (M.NONSTOPPABLE_MODE, Trait.FILE, 87),
             (M.USE_KBYTES_FOR_SIZE, Trait.FILE, 87),
         ],
-    )  # fmt: skip
+    )
     def test_what_goes_together(self, mode: LogFileMode, traits: Trait, code: int | None) -> None:
         rule = broken_rule(mode, traits)
         assert (rule.code if rule else None) == code

@@ -16,8 +16,9 @@ from etw_world import world as world
 
 _MODULES = [
     (short, import_module(file.removeprefix("tools/")))
-    for short, file in FILES.items() if file.startswith("tools/etw_cases_")
-]  # fmt: skip
+    for short, file in FILES.items()
+    if file.startswith("tools/etw_cases_")
+]
 
 
 def _cases(module: ModuleType) -> dict[str, Callable[[World], None]]:

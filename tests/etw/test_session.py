@@ -165,6 +165,11 @@ def test_a_guid_with_a_mistake_is_no_name(text: str) -> None:
 def test_filters() -> None:
     assert (pid_filter([7]).kind, pid_filter([7]).data) == (FilterType.PID, b"\x07\0\0\0")
     assert event_id_filter([1], take=False).data == b"\0\0\x01\0\x01\0"
-    for bad in (lambda: pid_filter([]), lambda: pid_filter(range(9)), lambda: event_id_filter(range(65)),
-                lambda: event_id_filter([70000]), lambda: provider_guid("")):  # fmt: skip
+    for bad in (
+        lambda: pid_filter([]),
+        lambda: pid_filter(range(9)),
+        lambda: event_id_filter(range(65)),
+        lambda: event_id_filter([70000]),
+        lambda: provider_guid(""),
+    ):
         refused(87, bad)

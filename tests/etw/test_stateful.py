@@ -97,9 +97,14 @@ class Sessions(RuleBasedStateMachine):
         self.files += 1
         file = str(self.folder / pattern.format(self.files)) if pattern else ""
         buffer = properties(
-            file=file, room=_ROOM, LogFileMode=mode, MaximumFileSize=size, FlushTimer=timer, BufferSize=16,
+            file=file,
+            room=_ROOM,
+            LogFileMode=mode,
+            MaximumFileSize=size,
+            FlushTimer=timer,
+            BufferSize=16,
             MaximumBuffers=200,
-        )  # fmt: skip
+        )
         if name.casefold() in self.running:
             expected = expected or 183
         status, handle = etw.StartTrace(name, buffer)
@@ -181,9 +186,11 @@ class Sessions(RuleBasedStateMachine):
             found.enabled.pop(guid, None)
 
     @rule(
-        guid=st.sampled_from(GUIDS), number=st.integers(1, 30), level=st.integers(0, 5),
+        guid=st.sampled_from(GUIDS),
+        number=st.integers(1, 30),
+        level=st.integers(0, 5),
         keyword=st.integers(0, 3),
-    )  # fmt: skip
+    )
     def write(self, guid: UUID, number: int, level: int, keyword: int) -> None:
         taking = [s for s in self.running.values() if s.takes(guid, level, keyword)]
         provider = self.providers[guid]

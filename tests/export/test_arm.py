@@ -24,7 +24,7 @@ from arm_walks import (
     spe_capture,
     times_of,
     walk,
-)  # fmt: skip
+)
 from spe_writer import Area
 
 

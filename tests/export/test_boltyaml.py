@@ -108,9 +108,16 @@ def test_llvm_bolt_makes_the_same_program_of_it(run, data: Data, tmp_path: Path)
     made = {}
     for profile, options in ((theirs, []), (ours, ["-profile-ignore-hash"])):
         said = ran(
-            LLVM / "llvm-bolt", binary, "-o", tmp_path / "made", f"-data={profile}", *options,
-            "-reorder-blocks=ext-tsp", "-reorder-functions=hfsort", "-split-functions",
-        )  # fmt: skip
+            LLVM / "llvm-bolt",
+            binary,
+            "-o",
+            tmp_path / "made",
+            f"-data={profile}",
+            *options,
+            "-reorder-blocks=ext-tsp",
+            "-reorder-functions=hfsort",
+            "-split-functions",
+        )
         assert "stale" not in said
         code = ran(tool("llvm-objdump-19"), "-d", "--no-leading-headers", tmp_path / "made")
         made[profile] = re.findall(r"\d+ out of \d+ functions .* have non-empty execution profile", said), code
@@ -185,9 +192,16 @@ def test_bolt_finds_the_blocks_of_a_changed_function_by_their_hashes(run, tmp_pa
     made = list[list[str]]()
     for profile in (ours, perf2bolts(counts, before, tmp_path), tmp_path / "none.yaml"):
         said = ran(
-            LLVM / "llvm-bolt", after, "-o", tmp_path / "made", f"-data={profile}", "-profile-ignore-hash",
-            "-infer-stale-profile", "-reorder-blocks=ext-tsp", "-split-functions",
-        )  # fmt: skip
+            LLVM / "llvm-bolt",
+            after,
+            "-o",
+            tmp_path / "made",
+            f"-data={profile}",
+            "-profile-ignore-hash",
+            "-infer-stale-profile",
+            "-reorder-blocks=ext-tsp",
+            "-split-functions",
+        )
         assert "inferred profile for 1 " in said
         code = ran(tool("llvm-objdump-19"), "-d", "--no-show-raw-insn", "--disassemble-symbols=mix", tmp_path / "made")
         made.append(re.findall(r"^ *[0-9a-f]+:\s+(\w+)", code, re.M))

@@ -115,9 +115,13 @@ def test_times_are_microseconds_since_the_first_event(run, tmp_path: Path) -> No
     found = read(run("export", "--to", "chrome", "--no-symbol-cache", two_threads(tmp_path / "x.data")).out)
     times = sorted((s["tid"], s["ts"], s["name"]) for s in found["samples"])
     assert times == [
-        (7, 1500.0, "cycles"), (7, 2500.0, "instructions"), (7, 3500.0, "cycles"),
-        (8, 1000.0, "instructions"), (8, 2000.0, "cycles"), (8, 3000.0, "cycles"),
-    ]  # fmt: skip
+        (7, 1500.0, "cycles"),
+        (7, 2500.0, "instructions"),
+        (7, 3500.0, "cycles"),
+        (8, 1000.0, "instructions"),
+        (8, 2000.0, "cycles"),
+        (8, 3000.0, "cycles"),
+    ]
     assert profiled(found) == sampled(found)
 
 

@@ -59,9 +59,18 @@ def expected(profile: Profile) -> dict[str, dict[str, list[Any]]]:
         module, address = binder.locate(scope, batch.ip)
         sample = np.arange(first, first + len(batch))
         first += len(batch)
-        add("samples", sample=sample, module=module, address=address, process=binder.process_of(scope),
-            thread=binder.threads_of(batch, scope), time=batch.time, ip=batch.ip, pid=batch.pid,
-            period=batch.period)  # fmt: skip
+        add(
+            "samples",
+            sample=sample,
+            module=module,
+            address=address,
+            process=binder.process_of(scope),
+            thread=binder.threads_of(batch, scope),
+            time=batch.time,
+            ip=batch.ip,
+            pid=batch.pid,
+            period=batch.period,
+        )
         for table, group, names in (
             ("branches", "branch", ("branch_from", "branch_to")),
             ("frames", "frame", ("frame",)),
@@ -79,14 +88,18 @@ def expected(profile: Profile) -> dict[str, dict[str, list[Any]]]:
                 flags = batch["branch_flags"]
                 words = flags.tolist()
                 told = [w & 3 != 0 for w in words]
-                add(table, branch_flags=flags,
+                add(
+                    table,
+                    branch_flags=flags,
                     type=[type_name(c) if c else None for c in branch_type(flags).tolist()],
                     cycles=[w >> 4 & 0xFFFF or None for w in words],
                     mispred=[bool(w & 1) if t else None for w, t in zip(words, told, strict=True)],
                     predicted=[bool(w & 2) if t else None for w, t in zip(words, told, strict=True)],
-                    in_tx=[bool(w & 4) for w in words], abort=[bool(w & 8) for w in words],
+                    in_tx=[bool(w & 4) for w in words],
+                    abort=[bool(w & 8) for w in words],
                     spec=[w >> 24 & 3 or None for w in words],
-                    priv=[w >> 30 & 7 or None for w in words])  # fmt: skip
+                    priv=[w >> 30 & 7 or None for w in words],
+                )
     return out
 
 

@@ -150,8 +150,9 @@ def test_stacks_threads_and_libraries_are_those_of_the_capture(run, data: Data, 
     if words:
         check_inlining(found)
         assert {"/opt/lbrdemo/lbrdemo", "/opt/lbrdemo/liblbrdemo.so"} <= {lib["path"] for lib in found["libs"]}
-    for depth, address, symbol, lib in zip(*(table[c] for c in ("inlineDepth", "address", "nativeSymbol", "lib")),
-                                           strict=True):  # fmt: skip
+    for depth, address, symbol, lib in zip(
+        *(table[c] for c in ("inlineDepth", "address", "nativeSymbol", "lib")), strict=True
+    ):
         assert depth == 0 or symbol is not None
         if symbol is not None:
             symbols = found["shared"]["nativeSymbols"]

@@ -116,11 +116,16 @@ def test_functions_of_a_profile_of_perf2bolt_are_found_by_their_names(run: Run, 
     command = [tool("gcc"), "-shared", "-nostdlib", "-o", tmp_path / "p.so", tmp_path / "a.s", tmp_path / "b.s"]
     subprocess.run(command, check=True)
     lines = {
-        "1 f/1 1 1 f/1 0 0 5": 5, "1 f/2 1 1 f/2 0 0 7": 7, "1 f/b.s/2 1 1 f/2 0 0 1": 1,
-        "1 x\\ y 0 0 [unknown] 0 0 11": 11, "1 f/1 0 1 f/1 1 0 3": 3,  # it runs on from the first instruction
-        "1 f/1 1 1 f/2 0 0 100": 0, "1 f/3 1 1 f/3 0 0 200": 0, "1 f/1 99 1 f/1 0 0 400": 0,
+        "1 f/1 1 1 f/1 0 0 5": 5,
+        "1 f/2 1 1 f/2 0 0 7": 7,
+        "1 f/b.s/2 1 1 f/2 0 0 1": 1,
+        "1 x\\ y 0 0 [unknown] 0 0 11": 11,
+        "1 f/1 0 1 f/1 1 0 3": 3,  # it runs on from the first instruction
+        "1 f/1 1 1 f/2 0 0 100": 0,
+        "1 f/3 1 1 f/3 0 0 200": 0,
+        "1 f/1 99 1 f/1 0 0 400": 0,
         "4 f/1 0 3 [heap] 0 800": None,
-    }  # fmt: skip
+    }
     (tmp_path / "fdata").write_text("boltedcollection\n" + "\n".join(lines))
     row = fitting(run, tmp_path / "fdata", tmp_path / "p.so")["profile"]
     assert row["counts"] == 727

@@ -137,9 +137,7 @@ def without_build_id(taken: Path, program: Path, out: Path) -> Path:
     (place, *_) = np.flatnonzero((changes["kind"] == Change.MAP) & (changes["module"] == row)).tolist()
     start, end, offset = (int(changes[name][place]) for name in ("start", "end", "offset"))
     b.comm(pid=7, name=program.name, time=1, exec=True)
-    b.mmap2(
-        pid=7, addr=start, length=end - start, pgoff=offset, name=str(program), time=2, **inode_of(program)
-    )  # fmt: skip
+    b.mmap2(pid=7, addr=start, length=end - start, pgoff=offset, name=str(program), time=2, **inode_of(program))
     for batch in profile.batches(ENTRY, having=ENTRY[0]):
         columns = [batch[name].tolist() for name in ENTRY]
         for first, past in itertools.pairwise(batch.offsets[BRANCH].tolist()):

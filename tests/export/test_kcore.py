@@ -50,8 +50,11 @@ def patched(toy: Toy, path: Path) -> Path:
     """The kernel with its first call in `tick` turned off, as a static call or a tracer's hook is."""
     code = bytearray(toy.vmlinux.read_bytes())
     start = functions_of(toy.vmlinux)["tick"]
-    at = next(at for at, behind in leaving_branches(toy.vmlinux) if at > start and behind - at == 5
-              and code[at - TEXT + text_offset(toy.vmlinux)] == CALL)  # fmt: skip
+    at = next(
+        at
+        for at, behind in leaving_branches(toy.vmlinux)
+        if at > start and behind - at == 5 and code[at - TEXT + text_offset(toy.vmlinux)] == CALL
+    )
     at += text_offset(toy.vmlinux) - TEXT
     code[at : at + 5] = NOPS
     path.write_bytes(code)
@@ -115,8 +118,14 @@ def test_code_as_it_ran_is_shown_and_exported(run, toy: Toy, tmp_path: Path) -> 
     script.write_text(
         shown(run, "export", path, "--to", "perfscript", "--binary", "[kernel.kallsyms]", "--symfs", asran)
     )
-    ran(tool("llvm-profgen-19"), "--kernel", f"--binary={changed}", f"--perfscript={script}", "--format=text",
-        f"--output={tmp_path / 'theirs'}")  # fmt: skip
+    ran(
+        tool("llvm-profgen-19"),
+        "--kernel",
+        f"--binary={changed}",
+        f"--perfscript={script}",
+        "--format=text",
+        f"--output={tmp_path / 'theirs'}",
+    )
     assert out["kcore"][1] == (tmp_path / "theirs").read_text()
 
 

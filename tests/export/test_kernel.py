@@ -49,11 +49,19 @@ def test_all_modules_are_exported_in_one_pass_as_llvm_profgen_has_them(run, toy:
     index = (tmp_path / "out" / "index.tsv").read_text()
     assert build_id_of(toy.vmlinux).hex() in index
     names = dict(line.split("\t")[1::-1] for line in index.splitlines())
-    for module, program in (("[kernel.kallsyms]", toy.vmlinux), (MODULE + ".xz", toy.program),
-                            ("/bin/program", toy.program)):  # fmt: skip
+    for module, program in (
+        ("[kernel.kallsyms]", toy.vmlinux),
+        (MODULE + ".xz", toy.program),
+        ("/bin/program", toy.program),
+    ):
         (tmp_path / "unsym").write_text(unsymbolized(program))
-        ran(tool("llvm-profgen-19"), f"--binary={program}", f"--unsymbolized-profile={tmp_path / 'unsym'}",
-            "--format=text", f"--output={tmp_path / 'theirs'}")  # fmt: skip
+        ran(
+            tool("llvm-profgen-19"),
+            f"--binary={program}",
+            f"--unsymbolized-profile={tmp_path / 'unsym'}",
+            "--format=text",
+            f"--output={tmp_path / 'theirs'}",
+        )
         ours = (tmp_path / "out" / names[module]).read_text()
         assert ours == (tmp_path / "theirs").read_text(), module
         assert ours.count("\n") > 10
@@ -68,11 +76,28 @@ def test_llvm_profgen_makes_the_same_of_the_samples_of_a_kernel_that_was_moved(r
     path, files = tmp_path / "x.data", symfs(tmp_path / "root", toy)
     path.write_bytes(toy.capture().build())
     for form in ("perfscript", "sampleprof"):
-        done = run("export", "--to", form, "--symfs", files, "--binary", "[kernel.kallsyms]", "--no-symbol-cache",
-                   "-o", tmp_path / form, path)  # fmt: skip
+        done = run(
+            "export",
+            "--to",
+            form,
+            "--symfs",
+            files,
+            "--binary",
+            "[kernel.kallsyms]",
+            "--no-symbol-cache",
+            "-o",
+            tmp_path / form,
+            path,
+        )
         assert done.code == 0, done.err
-    ran(tool("llvm-profgen-19"), "--kernel", f"--binary={toy.vmlinux}", f"--perfscript={tmp_path / 'perfscript'}",
-        "--format=text", f"--output={tmp_path / 'theirs'}")  # fmt: skip
+    ran(
+        tool("llvm-profgen-19"),
+        "--kernel",
+        f"--binary={toy.vmlinux}",
+        f"--perfscript={tmp_path / 'perfscript'}",
+        "--format=text",
+        f"--output={tmp_path / 'theirs'}",
+    )
     assert (tmp_path / "sampleprof").read_text() == (tmp_path / "theirs").read_text()
 
 
@@ -141,8 +166,9 @@ def test_names_and_code_of_the_kernel_and_its_module(run, toy: Toy, tmp_path: Pa
         ("tick", "kernel.c"),
     ):
         assert any(name in row and line in row for row in report.out.splitlines()), name
-    called = run("annotate", path, "toy_work", "--module", "toy-device.ko.zst", "--symfs", files, "--all",
-                 "--no-symbol-cache")  # fmt: skip
+    called = run(
+        "annotate", path, "toy_work", "--module", "toy-device.ko.zst", "--symfs", files, "--all", "--no-symbol-cache"
+    )
     assert called.code == 0, called.err
     assert "<failed>" in called.out  # a relocation puts it there
 
@@ -243,8 +269,13 @@ def test_lying_headers_of_a_module_are_errors(toy: Toy) -> None:
 
 @pytest.mark.parametrize(
     ("name", "want"),
-    [("/lib/modules/6.1/kernel/net/nf-tables.ko.xz", "nf_tables"), ("[nf_tables]", "nf_tables"), ("a.ko", "a"),
-     ("C:\\x\\b-c.ko.zst", "b_c"), ("", "")],
-)  # fmt: skip
+    [
+        ("/lib/modules/6.1/kernel/net/nf-tables.ko.xz", "nf_tables"),
+        ("[nf_tables]", "nf_tables"),
+        ("a.ko", "a"),
+        ("C:\\x\\b-c.ko.zst", "b_c"),
+        ("", ""),
+    ],
+)
 def test_names_of_modules(name: str, want: str) -> None:
     assert module_name(name) == want

@@ -47,8 +47,18 @@ RIGHT, WRONG = 2, 1
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("mispredicted")
     (folder / "p.c").write_text(SOURCE)
-    ran(tool("clang-19"), "-O1", "-g", "-fdebug-info-for-profiling", "-fno-pie", "-no-pie", "-Wl,--build-id",
-        "-o", folder / "program", folder / "p.c")  # fmt: skip
+    ran(
+        tool("clang-19"),
+        "-O1",
+        "-g",
+        "-fdebug-info-for-profiling",
+        "-fno-pie",
+        "-no-pie",
+        "-Wl,--build-id",
+        "-o",
+        folder / "program",
+        folder / "p.c",
+    )
     return folder / "program"
 
 
@@ -100,8 +110,13 @@ def test_it_is_what_llvm_profgen_makes_of_the_mispredictions_that_branches_lists
     first = int(load[2], 16) & ~0xFFF
     lines = [f"{at - first:x}-{at - first:x}:{n}\n" for at, n in sorted(sites.items())]
     (tmp_path / "unsym").write_text(f"{len(lines)}\n{''.join(lines)}0\n")
-    ran(tool("llvm-profgen-19"), f"--binary={program}", f"--unsymbolized-profile={tmp_path / 'unsym'}",
-        "--format=text", f"--output={tmp_path / 'theirs'}")  # fmt: skip
+    ran(
+        tool("llvm-profgen-19"),
+        f"--binary={program}",
+        f"--unsymbolized-profile={tmp_path / 'unsym'}",
+        "--format=text",
+        f"--output={tmp_path / 'theirs'}",
+    )
     ours = export(run, program, path)
     assert ours == (tmp_path / "theirs").read_text()
     # By hand: the first branch is that of line 8, one behind the function's, the second that of the loop.

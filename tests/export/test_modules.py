@@ -48,9 +48,12 @@ def test_profgen_counts_are_llvm_profgens(run, data: Data, tmp_path: Path, name:
 def test_llvm_profgen_makes_the_same_profile_of_it(run, data: Data, tmp_path: Path, name: str, binary: str) -> None:
     text, made = exported(run, data, name, binary, "profgen", tmp_path / "x"), tmp_path / "prof"
     ran(
-        tool("llvm-profgen-19"), f"--binary={binary_of(data, name, binary)}", f"--unsymbolized-profile={text}",
-        "--format=text", f"--output={made}",
-    )  # fmt: skip
+        tool("llvm-profgen-19"),
+        f"--binary={binary_of(data, name, binary)}",
+        f"--unsymbolized-profile={text}",
+        "--format=text",
+        f"--output={made}",
+    )
     assert made.read_text() == data.golden(name, f"{binary}.profgen19.prof")
 
 
@@ -68,9 +71,12 @@ def test_two_processes_are_counted_whole(run, data: Data, tmp_path: Path) -> Non
     ]
     text.write_text("\n".join(inside) + "\n")
     ran(
-        tool("llvm-profgen-19"), f"--binary={binary_of(data, 'demo_2proc', 'lbrdemo')}",
-        f"--unsymbolized-profile={text}", "--format=text", f"--output={made}",
-    )  # fmt: skip
+        tool("llvm-profgen-19"),
+        f"--binary={binary_of(data, 'demo_2proc', 'lbrdemo')}",
+        f"--unsymbolized-profile={text}",
+        "--format=text",
+        f"--output={made}",
+    )
     assert made.read_text() == data.golden("demo_2proc", "lbrdemo.profgen19-from-own-unsym.prof")
 
 

@@ -111,9 +111,18 @@ def test_by_context_it_is_llvm_profgens_where_tail_calls_leave_no_frame(run, tmp
 def test_clang_inlines_a_hot_context(run, program: Path, capture: Path, tmp_path: Path, form: tuple[str, ...]) -> None:
     export(run, program, capture, tmp_path / "p.prof", "--context", *form)
     told = ran(
-        tool("clang-19"), "-O2", "-g", "-fpseudo-probe-for-profiling", f"-fprofile-sample-use={tmp_path / 'p.prof'}",
-        "-DAPART=", "-Rpass=sample-profile-inline", "-c", SOURCE, "-o", tmp_path / "out.o",
-    )  # fmt: skip
+        tool("clang-19"),
+        "-O2",
+        "-g",
+        "-fpseudo-probe-for-profiling",
+        f"-fprofile-sample-use={tmp_path / 'p.prof'}",
+        "-DAPART=",
+        "-Rpass=sample-profile-inline",
+        "-c",
+        SOURCE,
+        "-o",
+        tmp_path / "out.o",
+    )
     assert "'hot' inlined into 'main' to match profiling context" in told
     shown = ran(tool("llvm-profdata-19"), "show", "--sample", "--function=main", tmp_path / "p.prof")
     assert "inlined callee: hot:" in shown
@@ -219,9 +228,17 @@ def test_clang_takes_it(run, program: Path, capture: Path, tmp_path: Path) -> No
     shown = ran(tool("llvm-profdata-19"), "show", "--sample", "--function=hot", tmp_path / "p.prof")
     assert "CFG checksum" in shown
     ran(
-        tool("clang-19"), "-O2", "-g", "-fpseudo-probe-for-profiling", f"-fprofile-sample-use={tmp_path / 'p.prof'}",
-        "-Werror", "-c", SOURCE, "-o", tmp_path / "out.o",
-    )  # fmt: skip
+        tool("clang-19"),
+        "-O2",
+        "-g",
+        "-fpseudo-probe-for-profiling",
+        f"-fprofile-sample-use={tmp_path / 'p.prof'}",
+        "-Werror",
+        "-c",
+        SOURCE,
+        "-o",
+        tmp_path / "out.o",
+    )
 
 
 def changed(program: Path, folder: Path, *objcopy: str) -> Path:
@@ -242,8 +259,16 @@ def test_a_section_that_is_cut_off_is_named_and_the_rest_is_done(
 ) -> None:
     whole, _ = profile(run, program, capture, tmp_path / "whole")
     section = tmp_path / "section"
-    ran(tool("objcopy"), "-O", "binary", "--only-section=.pseudo_probe", "--set-section-flags", ".pseudo_probe=alloc",
-        program, section)  # fmt: skip
+    ran(
+        tool("objcopy"),
+        "-O",
+        "binary",
+        "--only-section=.pseudo_probe",
+        "--set-section-flags",
+        ".pseudo_probe=alloc",
+        program,
+        section,
+    )
     section.write_bytes(section.read_bytes()[:-1])
     cut = changed(program, tmp_path / "cut", "--update-section", f".pseudo_probe={section}")
     ours, said = profile(run, cut, capture, tmp_path / "ours")
@@ -254,8 +279,16 @@ def test_a_section_that_is_cut_off_is_named_and_the_rest_is_done(
 def test_probes_of_other_code_are_counted(run, program: Path, capture: Path, tmp_path: Path) -> None:
     """The probes of a build with other options: some are inside instructions."""
     other, section = built(SOURCE, tmp_path / "other", "-O1"), tmp_path / "section"
-    ran(tool("objcopy"), "-O", "binary", "--only-section=.pseudo_probe", "--set-section-flags", ".pseudo_probe=alloc",
-        other, section)  # fmt: skip
+    ran(
+        tool("objcopy"),
+        "-O",
+        "binary",
+        "--only-section=.pseudo_probe",
+        "--set-section-flags",
+        ".pseudo_probe=alloc",
+        other,
+        section,
+    )
     mixed = changed(program, tmp_path / "mixed", "--update-section", f".pseudo_probe={section}")
     _, said = profile(run, mixed, capture, tmp_path / "ours")
     assert "at no instruction: they do not fit this code" in said

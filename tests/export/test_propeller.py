@@ -57,9 +57,15 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def build(folder: Path, out: str, *flags: str) -> None:
     ran(
-        tool("clang-19"), "-O2", "-fuse-ld=lld-19", *flags, "-o", folder / out,
-        folder / "main.c", folder / "other.c",
-    )  # fmt: skip
+        tool("clang-19"),
+        "-O2",
+        "-fuse-ld=lld-19",
+        *flags,
+        "-o",
+        folder / out,
+        folder / "main.c",
+        folder / "other.c",
+    )
 
 
 def listed(text: str) -> dict[str, list[int]]:
@@ -69,8 +75,18 @@ def listed(text: str) -> dict[str, list[int]]:
 def test_clang_and_lld_take_both_files(run, program: Path) -> None:
     folder = program.parent
     made = folder / "cc_prof.txt", folder / "ld_prof.txt"
-    done = run("export", folder / "stacks.txt", "--to", "propeller", "--binary", program, "-o", made[0],
-               "--symbol-order", made[1])  # fmt: skip
+    done = run(
+        "export",
+        folder / "stacks.txt",
+        "--to",
+        "propeller",
+        "--binary",
+        program,
+        "-o",
+        made[0],
+        "--symbol-order",
+        made[1],
+    )
     assert done.code == 0, done.err
     text, order = made[0].read_text(), made[1].read_text().split()
     clusters = listed(text)
@@ -146,8 +162,10 @@ def test_counts_of_blocks_are_those_of_instructions_one_by_one(run, program: Pat
     ]
     source = FileSource(str(program))
     branches = [branch for branch in branches if branch[0] in code]  # in the middle of one anything can be decoded
-    columns = [[np.array(c, t) for c, t in zip(zip(*x, strict=True), ("u8", "u8", "i8"), strict=True)]
-               for x in (ranges, branches)]  # fmt: skip
+    columns = [
+        [np.array(c, t) for c, t in zip(zip(*x, strict=True), ("u8", "u8", "i8"), strict=True)]
+        for x in (ranges, branches)
+    ]
     edges, calls = oracle(blocks, code, ranges, branches)
     found = block_counts(blocks, Code(source, read_image(source)), *columns)
     got = zip(found.source.tolist(), found.target.tolist(), found.edge.tolist(), strict=True)
@@ -197,8 +215,17 @@ def test_a_folder_has_both_files_of_each_module(run, program: Path, tmp_path: Pa
     (tmp_path / "symfs/x").mkdir(parents=True)
     (tmp_path / "symfs/x/app").write_bytes(program.read_bytes())
     for force in ([], ["--force"]):
-        done = run("export", program.parent / "stacks.txt", "--to", "propeller", "--symfs", tmp_path / "symfs", *force,
-                   "-o", tmp_path / "out")  # fmt: skip
+        done = run(
+            "export",
+            program.parent / "stacks.txt",
+            "--to",
+            "propeller",
+            "--symfs",
+            tmp_path / "symfs",
+            *force,
+            "-o",
+            tmp_path / "out",
+        )
         assert done.code == 0, done.err
     assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["app.cc_prof.txt", "app.ld_prof.txt", "index.tsv"]
 
@@ -221,8 +248,10 @@ def test_modules_without_a_map_are_left_out_of_a_folder(run, data: Data, symfs, 
 def test_what_cannot_be_laid_out_is_said(run, program: Path, tmp_path: Path) -> None:
     folder = program.parent
     stripped, bare = tmp_path / "1" / "app", tmp_path / "2" / "app"
-    for path, options in ((stripped, ["--strip-all", "--keep-section=.llvm_bb_addr_map"]),
-                          (bare, ["--remove-section=.llvm_bb_addr_map"])):  # fmt: skip
+    for path, options in (
+        (stripped, ["--strip-all", "--keep-section=.llvm_bb_addr_map"]),
+        (bare, ["--remove-section=.llvm_bb_addr_map"]),
+    ):
         path.parent.mkdir()
         ran(tool("llvm-objcopy-19"), *options, program, path)
     says = {

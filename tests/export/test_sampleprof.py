@@ -64,9 +64,12 @@ def test_it_is_llvm_profgens_for_deep_inlining(run, tmp_path: Path, compiler: st
         done = run("export", "--to", form, "--no-symbol-cache", "--binary", program, "-o", tmp_path / form, capture)
         assert done.code == 0, done.err
     ran(
-        profgen, f"--binary={program}", f"--unsymbolized-profile={tmp_path / 'profgen'}", "--format=text",
+        profgen,
+        f"--binary={program}",
+        f"--unsymbolized-profile={tmp_path / 'profgen'}",
+        "--format=text",
         f"--output={tmp_path / 'theirs'}",
-    )  # fmt: skip
+    )
     ours, theirs = ((tmp_path / name).read_text() for name in ("sampleprof", "theirs"))
     if compiler == "g++":  # gives local functions no linkage name: llvm-profgen calls them as in the source
         assert "\nwork:" in theirs
@@ -116,20 +119,35 @@ def test_flow_sensitive_discriminators_are_whole(run, tmp_path: Path, how: str) 
         done = run("export", tmp_path / "capture.txt", "--to", form, *words)
         assert done.code == 0, done.err
     for form in ("text", "extbinary"):
-        ran(tool("llvm-profgen-19"), f"--binary={tmp_path / 'program'}", f"--format={form}",
-            f"--unsymbolized-profile={made['profgen',]}", f"--output={tmp_path / form}")  # fmt: skip
+        ran(
+            tool("llvm-profgen-19"),
+            f"--binary={tmp_path / 'program'}",
+            f"--format={form}",
+            f"--unsymbolized-profile={made['profgen',]}",
+            f"--output={tmp_path / form}",
+        )
     ours = made["sampleprof",].read_text()
     assert ours == (tmp_path / "text").read_text()
     assert {int(n) for n in re.findall(r"^ +\d+\.(\d+): ", ours, re.M)} - set(range(256))
-    shown = [ran(tool("llvm-profdata-19"), "show", "--sample", "--show-sec-info-only", path).replace(str(path), "")
-             for path in (tmp_path / "extbinary", made["sampleprof", "--extbinary"])]  # fmt: skip
+    shown = [
+        ran(tool("llvm-profdata-19"), "show", "--sample", "--show-sec-info-only", path).replace(str(path), "")
+        for path in (tmp_path / "extbinary", made["sampleprof", "--extbinary"])
+    ]
     assert all("fs-discriminator" in one for one in shown), shown
     if given.parent != tmp_path:
         return
     done = run("export", "--check", made["sampleprof",], "--binary", given, "--format", "csv")
     assert done.out.splitlines()[-1].endswith(",100.0"), done.out
-    said = ran("clang-19", *flags, f"-fprofile-sample-use={made['sampleprof', '--extbinary']}", "-c", "-o", os.devnull,
-               "-Rpass-analysis=sample-profile-impl", tmp_path / "p.c")  # fmt: skip
+    said = ran(
+        "clang-19",
+        *flags,
+        f"-fprofile-sample-use={made['sampleprof', '--extbinary']}",
+        "-c",
+        "-o",
+        os.devnull,
+        "-Rpass-analysis=sample-profile-impl",
+        tmp_path / "p.c",
+    )
     assert re.search(r"Applied [1-9]\d* samples from profile", said)
 
 
@@ -146,9 +164,12 @@ def test_it_is_llvm_profgens_for_lambdas(run, tmp_path: Path, flags: tuple[str, 
         done = run("export", "--to", form, "--fail-empty", *words, "-o", tmp_path / form, capture)
         assert done.code == 0, done.err
     ran(
-        profgen, f"--binary={program}", f"--unsymbolized-profile={tmp_path / 'profgen'}", "--format=text",
+        profgen,
+        f"--binary={program}",
+        f"--unsymbolized-profile={tmp_path / 'profgen'}",
+        "--format=text",
         f"--output={tmp_path / 'theirs'}",
-    )  # fmt: skip
+    )
     ours, theirs = ((tmp_path / name).read_text() for name in ("sampleprof", "theirs"))
     assert re.search(r"^_ZZ4mainENKUl|^_ZZ4main.*_FUN", ours, re.M)
     assert without_names(ours) == without_names(theirs)
@@ -180,9 +201,16 @@ def test_clang_and_llvm_profdata_take_it(run, data: Data, tmp_path: Path) -> Non
         assert (tmp_path / "merged").stat().st_size > 300
     source = data.path("demo_pie").parent / "lbrdemo.cc"
     ran(
-        tool("clang++-19"), "-O2", "-g", f"-fprofile-sample-use={made}", "-Werror", "-c", source, "-o",
+        tool("clang++-19"),
+        "-O2",
+        "-g",
+        f"-fprofile-sample-use={made}",
+        "-Werror",
+        "-c",
+        source,
+        "-o",
         tmp_path / "out.o",
-    )  # fmt: skip
+    )
 
 
 def test_without_lines_it_says_so(run, data: Data, tmp_path: Path) -> None:
@@ -238,8 +266,12 @@ def test_discriminators() -> None:
     assert duplication(4 << 1 | 3 << 8) == 3  # base 4, copied 3 times
     assert duplication(1 | 8 << 2) == 8  # no base
     assert [canonical(n) for n in ("f", "f.llvm.12", "f.part.3", "f.part.x.y", "f.cold")] == [
-        "f", "f", "f", "f.part.x.y", "f.cold",
-    ]  # fmt: skip
+        "f",
+        "f",
+        "f",
+        "f.part.x.y",
+        "f.cold",
+    ]
 
 
 def test_text_of_a_tree() -> None:
@@ -255,10 +287,16 @@ def test_text_of_a_tree() -> None:
 
 
 @pytest.mark.parametrize("form", ["sampleprof", "gcov"])
-@pytest.mark.parametrize(("unseen", "says"), [
-    (("main",), r"the output is empty: \d+ ranges begin in code without line numbers \(build with -g"),
-    ((), r"the output covers \d+\.\d % of the \d+ recorded ranges: \d+ ranges begin in code without line numbers \("),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("unseen", "says"),
+    [
+        (("main",), r"the output is empty: \d+ ranges begin in code without line numbers \(build with -g"),
+        (
+            (),
+            r"the output covers \d+\.\d % of the \d+ recorded ranges: \d+ ranges begin in code without line numbers \(",
+        ),
+    ],
+)
 def test_a_program_with_lines_for_its_start_only(run, tmp_path: Path, form: str, unseen: tuple[str], says: str) -> None:
     """Nothing, or little, comes of it: that is said, with the reason, and `--fail-empty` makes it an exit code."""
     hot = "\n".join(f"int f{i}(int x) {{ return x > {i} ? x : f{(i + 1) % 9}(x + 1); }}" for i in range(9))
@@ -277,8 +315,17 @@ def test_a_program_with_lines_for_its_start_only(run, tmp_path: Path, form: str,
 
 def test_a_whole_profile_says_nothing(run, data: Data, tmp_path: Path) -> None:
     name, binary = ONE_PROCESS[0], BINARIES[0]
-    done = run("export", "--to", "sampleprof", "--fail-empty", "--binary", binary_of(data, name, binary),
-               "-o", tmp_path / "x", data.path(name))  # fmt: skip
+    done = run(
+        "export",
+        "--to",
+        "sampleprof",
+        "--fail-empty",
+        "--binary",
+        binary_of(data, name, binary),
+        "-o",
+        tmp_path / "x",
+        data.path(name),
+    )
     assert done.code == 0
     assert "the output" not in done.err
 

@@ -71,7 +71,8 @@ def test_samples_of_a_thread_and_event_are_in_time_order(run, tmp_path: Path) ->
     """Records stand backwards in this file."""
     found = read(run("export", "--to", "speedscope", "--no-symbol-cache", two_threads(tmp_path / "x.data")).out)
     assert [p["name"].rpartition(": ")[0] for p in found["profiles"]] == [
-        'm"\\x1b;ain (pid 7) / m"\\x1b;ain (tid 7)'] * 2 + ['m"\\x1b;ain (pid 7) / worker (tid 8)'] * 2  # fmt: skip
+        'm"\\x1b;ain (pid 7) / m"\\x1b;ain (tid 7)'
+    ] * 2 + ['m"\\x1b;ain (pid 7) / worker (tid 8)'] * 2
     depths = [[len(stack) for stack in p["samples"]] for p in found["profiles"]]
     assert depths == [[2, 1], [3], [1, 2], [3]]
 

@@ -320,8 +320,12 @@ def shipped(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("shipped")
     spool = Spool(str(folder / "spool"), 1 << 20)
     for service, wall, weight in (
-        ("whole", 1, 100), ("whole", 4, 100), ("half", 7, 200), ("fraction", 10, 1.8), ("fraction", 13, 1.5),
-    ):  # fmt: skip
+        ("whole", 1, 100),
+        ("whole", 4, 100),
+        ("half", 7, 200),
+        ("fraction", 10, 1.8),
+        ("fraction", 13, 1.5),
+    ):
         assert spooled(spool, folder, service, wall, weight) == []
     spool.limit = 8000
     assert len(spooled(spool, folder, "dropped", 16, 100)) == 1
@@ -387,9 +391,7 @@ def test_stores_of_version_1_are_read(run: Run, shipped: str, tmp_path: Path) ->
 # -- shipping
 
 
-def test_a_batch_is_added_once(
-    run: Run, shipped: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:  # fmt: skip
+def test_a_batch_is_added_once(run: Run, shipped: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also after its parts were merged, and after the manifest has forgotten that."""
     batch = Spool(f"{shipped}-spool", 1 << 20).batch
     assert batch is not None

@@ -61,8 +61,24 @@ def service(tmp_path: Path) -> Iterator[int]:
 @needs_ptrace
 def test_a_service_that_runs(run: Run, service: int, tmp_path: Path) -> None:
     store = tmp_path / "store"
-    words = ["fleet", "agent", store, "--once", "--service", "known=72", "--length", "3", "--version", "7",
-             "--engine", "software", "--duty", "50", "--spool", tmp_path / "spool"]  # fmt: skip
+    words = [
+        "fleet",
+        "agent",
+        store,
+        "--once",
+        "--service",
+        "known=72",
+        "--length",
+        "3",
+        "--version",
+        "7",
+        "--engine",
+        "software",
+        "--duty",
+        "50",
+        "--spool",
+        tmp_path / "spool",
+    ]
     command, env = [sys.executable, "-c", KNOWN, *map(str, words)], {**os.environ, "SERVICE": str(service)}
 
     def reported() -> Ran | None:
@@ -112,8 +128,9 @@ def test_without_branch_records_it_says_what_the_other_engine_does(tmp_path: Pat
     if "not recorded" in said:
         pytest.skip("this machine has branch records")
     assert agent.returncode == 5
-    assert said.endswith("hint: --engine software records without them: it stops the services' threads by ptrace for "
-                         "short bursts\n")  # fmt: skip
+    assert said.endswith(
+        "hint: --engine software records without them: it stops the services' threads by ptrace for short bursts\n"
+    )
     assert not (tmp_path / "spool").exists()
 
 
@@ -156,8 +173,9 @@ def test_the_plan(run: Run, tmp_path: Path) -> None:
     assert done.code == 0
     rows = [line.split() for line in done.out.splitlines()[1:]]
     assert sorted((*row[-2:], *map(float, row[:4])) for row in rows) == [
-        ("a", "a", 36, 6, 6, 100), ("b", "x/b.service", 9, 6, 1.5, 400),
-    ]  # fmt: skip
+        ("a", "a", 36, 6, 6, 100),
+        ("b", "x/b.service", 9, 6, 1.5, 400),
+    ]
     assert not (tmp_path / "spool").exists()
     many = [word for number in range(60) for word in ("--service", f"s{number}=60")]
     said = "note: the services ask for 3600 seconds of each hour: all get less, 1800 together"
@@ -170,8 +188,9 @@ def test_a_configuration(run: Run, tmp_path: Path) -> None:
     done = run("fleet", "agent", "--config", EXAMPLES / "agent.toml", *words)
     rows = sorted((*line.split()[-2:], *line.split()[:3]) for line in done.out.splitlines()[1:])
     assert rows == [
-        ("billing", "billing.service", "3", "12.00", "3.00"), ("search", "search.service", "7", "36.00", "3.00"),
-    ]  # fmt: skip
+        ("billing", "billing.service", "3", "12.00", "3.00"),
+        ("search", "search.service", "7", "36.00", "3.00"),
+    ]
 
 
 @pytest.mark.parametrize(

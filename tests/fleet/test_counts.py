@@ -233,8 +233,15 @@ def test_a_report_has_rows_for_each_event(run: Run, data: Data, tmp_path: Path) 
 def test_two_builds_under_one_path_stay_apart(run: Run, tmp_path: Path) -> None:
     for number in (1, 2):
         b = Builder(sample_type=pw.IP | pw.TID | pw.TIME | pw.BRANCH_STACK)
-        b.mmap2(pid=7, addr=0x400000 * number, length=0x10000, pgoff=0, name="/bin/prog", time=2,
-                build_id=bytes([number] * 20))  # fmt: skip
+        b.mmap2(
+            pid=7,
+            addr=0x400000 * number,
+            length=0x10000,
+            pgoff=0,
+            name="/bin/prog",
+            time=2,
+            build_id=bytes([number] * 20),
+        )
         at = 0x400000 * number
         b.sample(ip=at, pid=7, tid=7, time=9, branches=[(at + 0x10, at + 0x20, 1)] * 2)
         (tmp_path / f"{number}").write_bytes(b.build())
@@ -302,8 +309,9 @@ def recorded(path: Path, seed: int, build_id: bytes = b"\7" * 20) -> Path:
     for i in range(500):
         edges = random.choices(range(12), weights, k=random.randrange(9))
         stack = [(0x400100 + 16 * edge, 0x400800 + 8 * (edge % 5), 1) for edge in edges]
-        b.sample(ip=0x400000 + random.choices(range(12), weights)[0], pid=7, tid=7, time=9 + i, period=100,
-                 branches=stack)  # fmt: skip
+        b.sample(
+            ip=0x400000 + random.choices(range(12), weights)[0], pid=7, tid=7, time=9 + i, period=100, branches=stack
+        )
     path.write_bytes(b.build())
     return path
 

@@ -54,9 +54,12 @@ def with_name(store: Path, name: str) -> None:
     path = store / name
     path.parent.mkdir(parents=True, exist_ok=True)
     (store / old).rename(path)
-    with_commit(store, lambda commit: commit.update(
-        add=[part | {"name": name} if part["name"] == old else part for part in commit["add"]]
-    ))  # fmt: skip
+    with_commit(
+        store,
+        lambda commit: commit.update(
+            add=[part | {"name": name} if part["name"] == old else part for part in commit["add"]]
+        ),
+    )
 
 
 def test_the_name_of_a_part_is_not_run_as_sql(run: Run, store: Path) -> None:
@@ -72,14 +75,26 @@ def test_the_name_of_a_part_is_not_run_as_sql(run: Run, store: Path) -> None:
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("name", f"captures/day={DAY}/../../../{KEY}.parquet"), ("name", f"/captures/day={DAY}/{KEY}.parquet"),
-        ("name", f"captures/day=2026-02-31/{KEY}.parquet"), ("name", f"captures/day=2026-01-0\u0661/{KEY}.parquet"),
-        ("name", f"counts/day={DAY}/{KEY}.parquet"), ("name", f"counts/day={DAY}/bucket=64/{KEY}.parquet"),
-        ("name", f"captures/day={DAY}/bucket=01/{KEY}.parquet"), ("name", f"captures/day={DAY}/x.parquet"),
-        ("name", f"captures/day={DAY}/{KEY}.parquet\n"), ("name", 7), ("rows", -1), ("rows", True), ("bytes", 1 << 70),
-        ("bytes", None), ("bytes", 1.5), ("sha256", "0" * 63), ("sha256", "G" * 64), ("sha256", []),
+        ("name", f"captures/day={DAY}/../../../{KEY}.parquet"),
+        ("name", f"/captures/day={DAY}/{KEY}.parquet"),
+        ("name", f"captures/day=2026-02-31/{KEY}.parquet"),
+        ("name", f"captures/day=2026-01-0\u0661/{KEY}.parquet"),
+        ("name", f"counts/day={DAY}/{KEY}.parquet"),
+        ("name", f"counts/day={DAY}/bucket=64/{KEY}.parquet"),
+        ("name", f"captures/day={DAY}/bucket=01/{KEY}.parquet"),
+        ("name", f"captures/day={DAY}/x.parquet"),
+        ("name", f"captures/day={DAY}/{KEY}.parquet\n"),
+        ("name", 7),
+        ("rows", -1),
+        ("rows", True),
+        ("bytes", 1 << 70),
+        ("bytes", None),
+        ("bytes", 1.5),
+        ("sha256", "0" * 63),
+        ("sha256", "G" * 64),
+        ("sha256", []),
     ],
-)  # fmt: skip
+)
 def test_a_part_that_cannot_be_is_named(field: str, value: object, run: Run, store: Path) -> None:
     commit = with_commit(store, lambda commit: commit["add"][0].update({field: value}))
     before = sorted(store.parent.rglob("*"))
@@ -94,11 +109,19 @@ def test_a_part_that_cannot_be_is_named(field: str, value: object, run: Run, sto
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("remove", ["../x"]), ("remove", [{}]), ("gone", {f"captures/day={DAY}/{KEY}.parquet": "x"}), ("gone", []),
-        ("time", None), ("time", float("nan")), ("number", 0), ("number", 10**30), ("whole", "yes"), ("add", {"a": 1}),
+        ("remove", ["../x"]),
+        ("remove", [{}]),
+        ("gone", {f"captures/day={DAY}/{KEY}.parquet": "x"}),
+        ("gone", []),
+        ("time", None),
+        ("time", float("nan")),
+        ("number", 0),
+        ("number", 10**30),
+        ("whole", "yes"),
+        ("add", {"a": 1}),
         ("version", "2"),
     ],
-)  # fmt: skip
+)
 def test_a_commit_that_cannot_be_is_named(field: str, value: object, run: Run, store: Path) -> None:
     with_commit(store, lambda commit: commit.update({field: value}))
     for verb in (["list"], ["compact"]):
@@ -218,9 +241,15 @@ def test_no_statement_of_a_store_reaches_more(store: Path, tmp_path: Path) -> No
     outside.write_text("a,b\n1,2\n")
     with Store(str(store)).reading() as reading:
         for statement in (
-            *OUTSIDE, "COPY (SELECT 1) TO '{}'", "ATTACH '{}'", "SET enable_external_access = true",
-            "SET allowed_directories = ['/']", "LOAD '{}'", "INSTALL httpfs", "EXPORT DATABASE '{}'",
-        ):  # fmt: skip
+            *OUTSIDE,
+            "COPY (SELECT 1) TO '{}'",
+            "ATTACH '{}'",
+            "SET enable_external_access = true",
+            "SET allowed_directories = ['/']",
+            "LOAD '{}'",
+            "INSTALL httpfs",
+            "EXPORT DATABASE '{}'",
+        ):
             with pytest.raises(Exception, match=r"Permission|Catalog|configuration|does not exist|disabled|locked"):
                 reading._database.execute(statement.format(outside))
     assert outside.read_text() == "a,b\n1,2\n"

@@ -73,9 +73,10 @@ def test_a_damaged_capture_among_a_hundred(run: Run, tmp_path: Path) -> None:
 
 def test_saturation_of_parts_without_captures_is_not_known(run: Run, tmp_path: Path) -> None:
     file = next(
-        file for number in range(100) if sha256((file := capture(tmp_path / "one", 1, bytes([number] * 20)))
-        .read_bytes()).hexdigest() < "80"
-    )  # fmt: skip
+        file
+        for number in range(100)
+        if sha256((file := capture(tmp_path / "one", 1, bytes([number] * 20))).read_bytes()).hexdigest() < "80"
+    )
     assert run("fleet", "add", tmp_path / "store", file).code == 0
     (row,) = json.loads(run("fleet", "report", tmp_path / "store", "--saturation", "--format", "json").out)
     assert [row[name] for name in ("captures", "half", "quarter", "eighth")] == [1, 0, 0, 0]

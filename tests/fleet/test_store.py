@@ -166,9 +166,14 @@ def test_queries_read_the_store_and_nothing_else(run: Run, tmp_path: Path) -> No
     run("fleet", "add", store, *captures(tmp_path, 1))
     (tmp_path / "x.csv").write_text("1\n")
     for statement in (
-        f"SELECT * FROM '{tmp_path / 'x.csv'}', counts", f"COPY (SELECT 1) TO '{tmp_path / 'y'}'", "SELECT 1; SELECT 2",
-        "SELECT * FROM nothing", "SELECT getenv('HOME') FROM captures", "SET threads = 3", "",
-    ):  # fmt: skip
+        f"SELECT * FROM '{tmp_path / 'x.csv'}', counts",
+        f"COPY (SELECT 1) TO '{tmp_path / 'y'}'",
+        "SELECT 1; SELECT 2",
+        "SELECT * FROM nothing",
+        "SELECT getenv('HOME') FROM captures",
+        "SET threads = 3",
+        "",
+    ):
         done = run("fleet", "query", store, statement)
         assert done.code in (2, 5), statement
         assert done.err.startswith("error: ")
@@ -183,9 +188,7 @@ def test_a_sum_that_does_not_fit_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "store" / "counts" / "day=2026-01-01" / "bucket=00").mkdir(parents=True)
     store, found = str(tmp_path / "store"), []
     for number, n in enumerate((2**63, 2**63 - 1, 1)):
-        row = {
-            c.name: n if c.name == "n" else 0 if c.type == "UBIGINT" else "x" for c in TABLES["counts"].columns
-        }  # fmt: skip
+        row = {c.name: n if c.name == "n" else 0 if c.type == "UBIGINT" else "x" for c in TABLES["counts"].columns}
         schema = pa.schema(
             [(c.name, pa.uint64() if c.type == "UBIGINT" else pa.string()) for c in TABLES["counts"].columns]
         )
@@ -429,9 +432,12 @@ def bucket(tmp_path_factory: pytest.TempPathFactory):
         running.start()
         host, port = running.get_host_and_port()
         for name, value in {
-            "AWS_ENDPOINT_URL": f"http://{host}:{port}", "AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "y",
-            "AWS_REGION": "us-east-1", "AWS_EC2_METADATA_DISABLED": "true",
-        }.items():  # fmt: skip
+            "AWS_ENDPOINT_URL": f"http://{host}:{port}",
+            "AWS_ACCESS_KEY_ID": "x",
+            "AWS_SECRET_ACCESS_KEY": "y",
+            "AWS_REGION": "us-east-1",
+            "AWS_EC2_METADATA_DISABLED": "true",
+        }.items():
             patch.setenv(name, value)
         import urllib.request
 

@@ -276,8 +276,9 @@ def test_what_is_not_safe_is_refused(run: Run, tmp_path: Path, monkeypatch: pyte
     for address in ("tls://192.0.2.1", "ucx://127.0.0.1:1", "192.0.2.1:8786", "tls://h:x"):
         assert said("--scheduler", address)[0] == 2
     assert said("--scheduler", "tls://192.0.2.1:8786") == (
-        2, "error: tls://192.0.2.1:8786 needs the certificate of the authority, ours and its key\n"
-    )  # fmt: skip
+        2,
+        "error: tls://192.0.2.1:8786 needs the certificate of the authority, ours and its key\n",
+    )
     assert said("--tls-ca", "x")[0] == said("--workers", "2", "--scheduler", "tls://h:1")[0] == 2
     files = [word for name in ("ca", "cert", "key") for word in (f"--tls-{name}", str(tmp_path / name))]
     code, text = said("--scheduler", "tls://192.0.2.1:8786", *files)

@@ -144,9 +144,11 @@ def test_the_syntax_of_att(library: bool, monkeypatch: pytest.MonkeyPatch) -> No
         monkeypatch.setattr(isa, "_library", lambda: None)
     code = bytes.fromhex("480108 74fb ebf9 ff20")
     assert [(i.text, i.kind, i.target) for i in Decoder(att=True).lines(code, 0x1000)] == [
-        ("addq %rcx, (%rax)", NOT_A_BRANCH, 0), ("je 0x1000", KIND["cond"], 0x1000),
-        ("jmp 0x1000", KIND["uncond"], 0x1000), ("jmpq *(%rax)", NOT_A_BRANCH, 0),
-    ]  # fmt: skip
+        ("addq %rcx, (%rax)", NOT_A_BRANCH, 0),
+        ("je 0x1000", KIND["cond"], 0x1000),
+        ("jmp 0x1000", KIND["uncond"], 0x1000),
+        ("jmpq *(%rax)", NOT_A_BRANCH, 0),
+    ]
     assert next(Decoder().lines(code, 0)).text == "add qword ptr [rax], rcx"
 
 

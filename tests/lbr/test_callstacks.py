@@ -190,9 +190,14 @@ def check(samples: list[Sample], depth: int) -> list[list[tuple[int, int, int]]]
     source, target, flags = np.array(entries, np.uint64).reshape(-1, 3).T
     offsets = np.cumsum([0, *(len(s.entries) for s in samples)])
     links = stitch(
-        source, target, flags, offsets, np.array([s.hw_idx for s in samples], np.int64),
-        np.array([s.thread for s in samples], np.int64), depth,
-    )  # fmt: skip
+        source,
+        target,
+        flags,
+        offsets,
+        np.array([s.hw_idx for s in samples], np.int64),
+        np.array([s.thread for s in samples], np.int64),
+        depth,
+    )
     result = [[entries[i] for i in joined(row, links, offsets)] for row in range(len(samples))]
     assert result == stitched(samples, depth)
     return result

@@ -161,8 +161,13 @@ def test_what_cannot_be_expressed_is_said() -> None:
 
 def test_bits_have_the_names_of_their_notation() -> None:
     assert bit_names(0x3C5, "msr") == [
-        "CPL_EQ_0", "JCC", "NEAR_IND_JMP", "NEAR_REL_JMP", "FAR_BRANCH", "EN_CALLSTACK",
-    ]  # fmt: skip
+        "CPL_EQ_0",
+        "JCC",
+        "NEAR_IND_JMP",
+        "NEAR_REL_JMP",
+        "FAR_BRANCH",
+        "EN_CALLSTACK",
+    ]
     assert bit_names(0x603, "etw") == ["KERNEL", "USER", "CALLSTACK_ENABLE", "SAMPLED"]
     assert bit_names(0x400009, "arch") == ["LBREn", "CALL_STACK", "OTHER_BRANCH"]
     assert bit_names(1 << 40, "perf") == ["bit 40"]

@@ -55,9 +55,12 @@ def one(name: str, source: int, target: int, info: int) -> tuple[int, int, dict[
 
 
 WORD = st.one_of(
-    st.integers(0, M64), st.just(0), st.integers(0, (1 << 47) - 1), st.integers(0xFFFF800000000000, M64),
+    st.integers(0, M64),
+    st.just(0),
+    st.integers(0, (1 << 47) - 1),
+    st.integers(0xFFFF800000000000, M64),
     st.integers(0, 63).map(lambda b: 1 << b),
-)  # fmt: skip
+)
 
 
 @settings(max_examples=60, deadline=None)
@@ -90,14 +93,17 @@ def test_format_numbers_are_those_of_the_capability_register() -> None:
 @pytest.mark.parametrize(
     ("name", "depth", "source", "target", "tos"),
     [
-        ("Core 2", 4, 0x40, 0x60, 0x1C9), ("Silvermont", 8, 0x40, 0x60, 0x1C9),
+        ("Core 2", 4, 0x40, 0x60, 0x1C9),
+        ("Silvermont", 8, 0x40, 0x60, 0x1C9),
         ("Knights Mill", 8, 0x680, 0x6C0, 0x1C9),
-        ("Westmere", 16, 0x680, 0x6C0, 0x1C9), ("Broadwell", 16, 0x680, 0x6C0, 0x1C9),
-        ("Tremont", 32, 0x680, 0x6C0, 0x1C9), ("Ice Lake", 32, 0x680, 0x6C0, 0x1C9),
+        ("Westmere", 16, 0x680, 0x6C0, 0x1C9),
+        ("Broadwell", 16, 0x680, 0x6C0, 0x1C9),
+        ("Tremont", 32, 0x680, 0x6C0, 0x1C9),
+        ("Ice Lake", 32, 0x680, 0x6C0, 0x1C9),
         ("Rocket Lake", 32, 0x680, 0x6C0, 0x1C9),
         ("Architectural LBR", 32, 0x1500, 0x1600, None),
     ],
-)  # fmt: skip
+)
 def test_processors(name: str, depth: int, source: int, target: int, tos: int | None) -> None:
     found = PROCESSORS[name]
     assert (found.depth, found.source, found.target, found.tos) == (depth, source, target, tos)

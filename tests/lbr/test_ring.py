@@ -128,11 +128,16 @@ def test_the_top_of_stack_goes_round_and_back() -> None:
 @pytest.mark.parametrize(
     ("code", "kind"),
     [
-        ("e8 00000000", "call"), ("66 e8 00000000", "call"), ("48 e8 00000000", "call"),
-        ("66 66 48 e8 00000000", "call"), ("e8 0000", "call"), ("ff d0", "ind_call"), ("41 ff d3", "ind_call"),
+        ("e8 00000000", "call"),
+        ("66 e8 00000000", "call"),
+        ("48 e8 00000000", "call"),
+        ("66 66 48 e8 00000000", "call"),
+        ("e8 0000", "call"),
+        ("ff d0", "ind_call"),
+        ("41 ff d3", "ind_call"),
         ("ff 15 00000000", "ind_call"),
     ],
-)  # fmt: skip
+)
 def test_a_zero_length_call_has_any_encoding(code: str, kind: str) -> None:
     length = len(bytes.fromhex(code))
     for target, expected in ((0x1000 + length, 0), (0x1000 + length + 1, 1), (0x1000, 1)):

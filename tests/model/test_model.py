@@ -53,9 +53,11 @@ def arrive(times: list[int], size: int, exact: bool) -> list[tuple[SampleBatch, 
 
 @settings(max_examples=200, deadline=None)
 @given(
-    times=st.lists(st.integers(0, 20), max_size=60), size=st.integers(1, 9), exact=st.booleans(),
+    times=st.lists(st.integers(0, 20), max_size=60),
+    size=st.integers(1, 9),
+    exact=st.booleans(),
     spill=st.sampled_from([0, 2000, 1 << 30]),
-)  # fmt: skip
+)
 def test_time_order_is_a_stable_sort(times: list[int], size: int, exact: bool, spill: int) -> None:
     out = list(by_time(iter(arrive(times, size, exact)), spill_bytes=spill))
     want = sorted(range(len(times)), key=times.__getitem__)

@@ -49,8 +49,12 @@ def test_top_keeps_row_numbers(made: Made) -> None:
 
 def test_text_and_html(made: Made) -> None:
     assert repr(made).splitlines() == [
-        "Made: 3 rows", "module  start  count", "   app   0x10      5", "         0x20      9", " <lib>   0x30      7",
-    ]  # fmt: skip
+        "Made: 3 rows",
+        "module  start  count",
+        "   app   0x10      5",
+        "         0x20      9",
+        " <lib>   0x30      7",
+    ]
     assert "<td>&lt;lib&gt;</td><td>0x30</td><td>7</td>" in made._repr_html_()
 
 
@@ -65,8 +69,11 @@ def test_long_tables_are_cut() -> None:
 def test_conversions_are_equal_to_the_rows(library: str, profile: Profile) -> None:
     pytest.importorskip(library)
     for table in (lastbranch.branches(profile), lastbranch.ranges(profile), lastbranch.weights(profile, "thread")):
-        convert = {"pandas": lambda t: t.df().to_dict("records"), "polars": lambda t: t.pl().to_dicts(),
-                   "pyarrow": lambda t: t.arrow().to_pylist()}[library]  # fmt: skip
+        convert = {
+            "pandas": lambda t: t.df().to_dict("records"),
+            "polars": lambda t: t.pl().to_dicts(),
+            "pyarrow": lambda t: t.arrow().to_pylist(),
+        }[library]
         rows = [{n: None if v != v else v for n, v in row.items()} for row in convert(table)]
         assert rows == list(table.rows())
 

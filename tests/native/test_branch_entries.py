@@ -80,10 +80,13 @@ def flag_word(info: int) -> int:
     """By the words of the Intel SDM, of one LBR_INFO."""
     architectural = info >> 56 & 31 != 0
     fields = {
-        "mispred": info >> 63, "predicted": 1 - (info >> 63), "in_tx": info >> 62 & 1, "abort": info >> 61 & 1,
+        "mispred": info >> 63,
+        "predicted": 1 - (info >> 63),
+        "in_tx": info >> 62 & 1,
+        "abort": info >> 61 & 1,
         "cycles": info & 0xFFFF if not architectural or info >> 60 & 1 else 0,
         "type": KIND[TYPES[info >> 56 & 15]] if architectural else 0,
-    }  # fmt: skip
+    }
     return sum(value << FLAG_FIELDS[name][0] for name, value in fields.items()) if info else 0
 
 

@@ -84,10 +84,13 @@ def counted(given: list[SampleBatch], ranges: bool, details: bool, kernel: bool,
 
 def copies(given: list[SampleBatch]) -> list[SampleBatch]:
     return [
-        SampleBatch({n: c.copy() for n, c in batch.columns.items()}, batch.offsets,
-                    batch.in_place and replace(batch.in_place, words=batch.in_place.words.copy()))
+        SampleBatch(
+            {n: c.copy() for n, c in batch.columns.items()},
+            batch.offsets,
+            batch.in_place and replace(batch.in_place, words=batch.in_place.words.copy()),
+        )
         for batch in given
-    ]  # fmt: skip
+    ]
 
 
 def both(given: list[SampleBatch], ranges: bool, details: bool, branches: bool = True) -> tuple[Any, Any]:
@@ -123,8 +126,13 @@ def test_batches_that_the_kernel_declines_are_counted(given: list[SampleBatch], 
 
 def stacks_of(address: np.ndarray[Any, Any], depth: int) -> SampleBatch:
     samples = len(address) // depth
-    columns = {"time": np.zeros(samples, np.int64), "pid": np.zeros(samples, np.int32), "branch_from": address,
-               "branch_to": address + np.uint64(4), "branch_flags": address & np.uint64(3)}  # fmt: skip
+    columns = {
+        "time": np.zeros(samples, np.int64),
+        "pid": np.zeros(samples, np.int32),
+        "branch_from": address,
+        "branch_to": address + np.uint64(4),
+        "branch_flags": address & np.uint64(3),
+    }
     return SampleBatch(columns, {BRANCH: np.arange(samples + 1) * depth})
 
 

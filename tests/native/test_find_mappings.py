@@ -47,8 +47,10 @@ def asked(draw: st.DrawFn) -> tuple[Any, Any]:
         run["moment"] = draw(st.integers(0, MOMENTS + 4)), draw(st.sampled_from([0, 3, (1 << 62)]))
     address = st.builds(
         lambda base, page, offset: min(base + page * 4096 + offset, (1 << 64) - 1),
-        st.sampled_from([0, 1 << 50, KERNEL_BASE, 1 << 48]), st.integers(0, PAGES + 2), st.sampled_from([0, 1, 4095]),
-    )  # fmt: skip
+        st.sampled_from([0, 1 << 50, KERNEL_BASE, 1 << 48]),
+        st.integers(0, PAGES + 2),
+        st.sampled_from([0, 1, 4095]),
+    )
     total = sum(lengths)
     values = draw(st.lists(address, min_size=total, max_size=total))
     return runs, np.array(values, np.uint64).reshape(-1)

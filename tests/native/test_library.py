@@ -156,8 +156,13 @@ def test_errors_of_the_compiler_are_shown(copy: Path, monkeypatch: pytest.Monkey
 def test_the_switch_of_the_user() -> None:
     for switch, line in (("0", "kernels: NumPy: LASTBRANCH_NATIVE=0"), ("", f"kernels: {native.describe()}")):
         environment = {**os.environ, "LASTBRANCH_NATIVE": switch}
-        done = subprocess.run([sys.executable, "-m", "lastbranch", "--version", "-v"], env=environment,
-                              capture_output=True, text=True, check=True)  # fmt: skip
+        done = subprocess.run(
+            [sys.executable, "-m", "lastbranch", "--version", "-v"],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
         if switch == "0" or os.environ.get("LASTBRANCH_NATIVE", "") == "":
             assert done.stdout.splitlines()[-1] == line
 

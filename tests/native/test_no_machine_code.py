@@ -55,8 +55,9 @@ def files() -> dict[str, Path]:
     built = re.compile(rf"{build.NAME}\.|__pycache__")
     return {
         str(path.relative_to(PACKAGE)): path
-        for path in PACKAGE.rglob("*") if path.is_file() and not built.search(str(path.relative_to(PACKAGE)))
-    }  # fmt: skip
+        for path in PACKAGE.rglob("*")
+        if path.is_file() and not built.search(str(path.relative_to(PACKAGE)))
+    }
 
 
 def test_no_file_of_the_package_has_machine_code() -> None:
@@ -77,12 +78,15 @@ _CODE = (Path(ast.__file__).read_bytes()[:256], bytes(range(256)))
 @pytest.mark.parametrize(
     "form",
     [
-        lambda code: code.hex(), lambda code: code.hex(" ").upper(), lambda code: ", ".join(f"0x{b:02x}" for b in code),
-        lambda code: "".join(f"\\x{b:02x}" for b in code), lambda code: ", ".join(map(str, code)),
+        lambda code: code.hex(),
+        lambda code: code.hex(" ").upper(),
+        lambda code: ", ".join(f"0x{b:02x}" for b in code),
+        lambda code: "".join(f"\\x{b:02x}" for b in code),
+        lambda code: ", ".join(map(str, code)),
         lambda code: "\n".join(f'    "{code[i : i + 16].hex()}"' for i in range(0, len(code), 16)),
         lambda code: base64.b64encode(code).decode(),
     ],
-)  # fmt: skip
+)
 def test_code_in_digits_is_found(form, code: bytes) -> None:  # type: ignore[no-untyped-def]
     assert found_in(f"CODE = (\n{form(code)}\n)\n".encode(), ".txt")
 

@@ -46,15 +46,22 @@ def read(raw: bytes, form: str) -> Any:
             return str(error)
         profile = reader.profile
         streams = [
-            (s.samples, s.entries, s.deepest, s.columns, [
-                ({n: c.tolist() for n, c in b.columns.items()}, {n: c.tolist() for n, c in b.offsets.items()})
-                for b in s.batches()
-            ], [
-                ([b[n].tolist() for n in (*REQUIRED_NAMES, *ENTRY)], b.depth.tolist())
-                for b in (s.stacks() if "branch_from" in s.columns else ())
-            ])
+            (
+                s.samples,
+                s.entries,
+                s.deepest,
+                s.columns,
+                [
+                    ({n: c.tolist() for n, c in b.columns.items()}, {n: c.tolist() for n, c in b.offsets.items()})
+                    for b in s.batches()
+                ],
+                [
+                    ([b[n].tolist() for n in (*REQUIRED_NAMES, *ENTRY)], b.depth.tolist())
+                    for b in (s.stacks() if "branch_from" in s.columns else ())
+                ],
+            )
             for s in profile.streams
-        ]  # fmt: skip
+        ]
         times = profile.start, profile.first_time, profile.last_time
         return profile.damage, profile.lost, profile.records, times, profile.seen_threads, streams
 

@@ -20,16 +20,20 @@ offsets = st.one_of(st.integers(-64, 64).map(lambda n: 8 * n), st.integers(KEPT 
 saved = st.one_of(st.just(KEPT), offsets)
 rows = st.builds(
     lambda base, offset, at, returns: Plain(base, offset, (*at, returns)),
-    st.sampled_from([7, 7, 7, 6, 3, 15]), offsets, st.tuples(*[saved] * 6), offsets,
-)  # fmt: skip
+    st.sampled_from([7, 7, 7, 6, 3, 15]),
+    offsets,
+    st.tuples(*[saved] * 6),
+    offsets,
+)
 words = st.one_of(st.integers(0, 40), st.integers(0, SIZE), st.integers(0, (1 << 64) - 1))
 
 
 @pytest.mark.skipif(native.library() is None, reason="no compiled library")
 @given(
-    known=st.dictionaries(st.integers(0, 40), rows), memory=st.lists(words, min_size=1, max_size=64),
+    known=st.dictionaries(st.integers(0, 40), rows),
+    memory=st.lists(words, min_size=1, max_size=64),
     registers=st.lists(words, min_size=27, max_size=27),
-)  # fmt: skip
+)
 def test_the_compiled_walk_does_what_python_does(
     known: dict[int, Plain], memory: list[int], registers: list[int]
 ) -> None:

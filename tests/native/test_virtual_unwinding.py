@@ -98,10 +98,14 @@ def test_many_stacks_are_the_same_in_both_forms() -> None:
 def test_what_is_out_of_range_is_refused() -> None:
     one, none = table([(1, 7, 8)]), np.empty(0, np.int64)
     for frames, chains, step, ends in (
-        ([1], [0, 2], [0], [0, 1]), ([1], [0, 0], [0], [0, 1]), ([1, 2], [0, 2, 1], none, [0, 0, 0]),
-        ([1], [0, 1], [1], [0, 1]), ([1], [0, 1], [-1], [0, 1]), ([1], [0, 1], [0], [0, 2]),
+        ([1], [0, 2], [0], [0, 1]),
+        ([1], [0, 0], [0], [0, 1]),
+        ([1, 2], [0, 2, 1], none, [0, 0, 0]),
+        ([1], [0, 1], [1], [0, 1]),
+        ([1], [0, 1], [-1], [0, 1]),
+        ([1], [0, 1], [0], [0, 2]),
         ([1], [-1, 1], [0], [0, 1]),
-    ):  # fmt: skip
+    ):
         given_ = np.array(frames, np.uint64), np.array(chains), np.array(step, np.int64), np.array(ends)
         with pytest.raises(ValueError, match="out of range"):
             unwinder(True).add(*given_, one)

@@ -103,8 +103,10 @@ def test_each_kernel_of_the_driver_has_results_in_the_digest() -> None:
     text = fuzz_kernels.SOURCE.read_text()
     rows = dict(re.findall(r'^    {"(\w+)", (\w+)},$', text, re.MULTILINE))
     assert rows.keys() == fuzz_kernels.SEEDS.keys()
-    bodies = {name: text.partition(f"\nstatic int {function}(struct input in)\n")[2].partition("\n}\n")[0]
-              for name, function in rows.items()}  # fmt: skip
+    bodies = {
+        name: text.partition(f"\nstatic int {function}(struct input in)\n")[2].partition("\n}\n")[0]
+        for name, function in rows.items()
+    }
     assert [name for name, body in bodies.items() if "seen(" not in body and "taken(" not in body] == []
 
 
@@ -112,8 +114,10 @@ def test_each_kernel_of_the_driver_has_results_in_the_digest() -> None:
 def test_compilers_leave_only_the_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Compilers for Windows write .pdb and .lib beside it."""
     compiler = tmp_path / "cc"
-    compiler.write_text('#!/bin/sh\nwhile [ "$1" != -o ]; do shift; done\nfolder=${2%/*}\n'
-                        'touch "$2" "$folder/_lastbranch.pdb" "$folder/abi.lib"\n')  # fmt: skip
+    compiler.write_text(
+        '#!/bin/sh\nwhile [ "$1" != -o ]; do shift; done\nfolder=${2%/*}\n'
+        'touch "$2" "$folder/_lastbranch.pdb" "$folder/abi.lib"\n'
+    )
     compiler.chmod(0o755)
     monkeypatch.setenv("CC", str(compiler))
     folder = tmp_path / "native"

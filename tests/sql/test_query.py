@@ -110,7 +110,7 @@ def test_entries_counted_in_sql_are_the_edges(pie: Profile) -> None:
         ("select from_address, cycles from edges order by all", {"ranges": False, "details": True}),
         ("select sum(count)::int, (select sum(timed)::int from edges) from ranges", {"ranges": True, "details": True}),
     ],
-)  # fmt: skip
+)
 def test_tables_of_counts_are_made_while_the_capture_is_opened(
     run: Callable[..., Ran], small: Profile, monkeypatch: pytest.MonkeyPatch, statement: str, counted: dict[str, bool]
 ) -> None:
@@ -132,8 +132,11 @@ def test_samples_have_what_the_batches_have_and_where_they_belong(pie: Profile) 
     statement = "select short, function, count(*) from samples join modules m on m.id = module group by all"
     program = next(m for m in pie.modules if m.short == "lbrdemo")
     known, (segment, *_) = symbols(program.binary), [s for s in program.segments if s.executable]
-    bias = int(rows(pie, "select any_value(ip - address) from samples join modules m on m.id = module "
-                         "where short = 'lbrdemo'")[0][0])  # type: ignore[call-overload]  # fmt: skip
+    bias = int(
+        rows(
+            pie, "select any_value(ip - address) from samples join modules m on m.id = module where short = 'lbrdemo'"
+        )[0][0]
+    )  # type: ignore[call-overload]
     inside = [ip - bias for ip in batch.ip.tolist() if 0 <= ip - bias - segment.address < segment.size]
     truth = Counter(name_at(known, a) or None for a in inside)
     assert {f: n for short, f, n in rows(pie, statement) if short == "lbrdemo"} == dict(truth)
@@ -214,13 +217,14 @@ def test_columns_that_are_read(small: Profile) -> None:
 @pytest.mark.parametrize(
     "statement",
     [
-        "select count(*) from branches", "select sum(branch_to), max(cycles) from branches where from_module = 0",
+        "select count(*) from branches",
+        "select sum(branch_to), max(cycles) from branches where from_module = 0",
         "select max(short) from modules where name like '%'",
         "select short from modules where id in (select id from events)",
         "select count(*) from samples where exists (from branches where mispredicted)",
         "select max(sample), count(*) from branches",
     ],
-)  # fmt: skip
+)
 def test_a_plan_that_misses_something_costs_time_and_not_the_answer(
     small: Profile, monkeypatch: pytest.MonkeyPatch, plan: dict[str, set[str]], statement: str
 ) -> None:
@@ -322,10 +326,17 @@ def test_the_connection_itself_is_closed_and_locked(small: Profile, tmp_path: Pa
     (tmp_path / "secret.csv").write_text("secret\n")
     with query(small, "select 1") as result:
         for statement in (
-            "set threads = 1", "set enable_external_access = true", f"copy (select 1) to '{tmp_path}/out.csv'",
-            f"attach '{tmp_path}/out.db'", "install httpfs", "load httpfs", "select * from small", "pragma threads = 8",
-            f"select * from '{tmp_path}/secret.csv'", "set lock_configuration = false",
-        ):  # fmt: skip
+            "set threads = 1",
+            "set enable_external_access = true",
+            f"copy (select 1) to '{tmp_path}/out.csv'",
+            f"attach '{tmp_path}/out.db'",
+            "install httpfs",
+            "load httpfs",
+            "select * from small",
+            "pragma threads = 8",
+            f"select * from '{tmp_path}/secret.csv'",
+            "set lock_configuration = false",
+        ):
             with pytest.raises(duckdb.Error):
                 result._connection.execute(statement)
         settings = dict(result._connection.execute("select name, value from duckdb_settings()").fetchall())
@@ -360,11 +371,15 @@ def test_formats_limits_and_nulls(run: Callable[..., Ran]) -> None:
 @pytest.mark.parametrize(
     ("statement", "words"),
     [
-        ("select nope from samples", '"nope" not found'), ("selec 1", "syntax error"), ("select * from nope", "nope"),
-        ("select 'a'::int from samples", "Could not convert"), ("", "nothing"), ("copy samples to 'x'", "copy"),
+        ("select nope from samples", '"nope" not found'),
+        ("selec 1", "syntax error"),
+        ("select * from nope", "nope"),
+        ("select 'a'::int from samples", "Could not convert"),
+        ("", "nothing"),
+        ("copy samples to 'x'", "copy"),
         ("select error('x' || chr(10) || 'y' || pid) from samples", "x"),
     ],
-)  # fmt: skip
+)
 def test_wrong_sql_is_one_line_and_exit_code_2(run: Callable[..., Ran], statement: str, words: str) -> None:
     ran = run("query", demo.capture(), statement)
     assert (ran.code, ran.out) == (2, "")
@@ -417,8 +432,14 @@ def test_real_captures_answer(data: Data, name: str) -> None:
 
 
 def test_the_schema_has_every_column_of_a_sample_and_is_documented() -> None:
-    of_group = {"sample": "samples", "branch": "branches", "frame": "frames", "read": "counters",
-                "user_regs": "user_registers", "intr_regs": "interrupt_registers"}  # fmt: skip
+    of_group = {
+        "sample": "samples",
+        "branch": "branches",
+        "frame": "frames",
+        "read": "counters",
+        "user_regs": "user_registers",
+        "intr_regs": "interrupt_registers",
+    }
     for column in COLUMNS:
         if column.group in of_group:
             declared = {c.name: c for c in TABLES[of_group[column.group]].columns}
@@ -461,8 +482,11 @@ def test_a_result_as_a_data_frame(library: str) -> None:
     result = lastbranch.open(demo.capture()).sql(select)
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # of what we call, which is no concern of the user
-        rows = {"pandas": lambda: result.df().to_dict("records"), "polars": lambda: result.pl().to_dicts(),
-                "pyarrow": lambda: result.arrow().to_pylist()}[library]()  # fmt: skip
+        rows = {
+            "pandas": lambda: result.df().to_dict("records"),
+            "polars": lambda: result.pl().to_dicts(),
+            "pyarrow": lambda: result.arrow().to_pylist(),
+        }[library]()
     assert rows == [{"pid": 5001, "n": 120}, {"pid": 5002, "n": 120}]
 
 

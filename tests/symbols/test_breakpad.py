@@ -60,8 +60,11 @@ def test_chains_are_those_of_the_records(store: Path) -> None:
 def test_functions_with_a_size_end_there(store: Path) -> None:
     table = Breakpad().functions(DebugFiles("breakpad", str(store / "App.pdb" / KEY / "App.sym")))
     assert [(int(s), f.name) for s, f in zip(table.start, table.functions, strict=True)] == [
-        (0x1000, OUTER), (0x2000, "shared"), (0x4000, "_ZN1a1bEv"), (0x5000, "last"),
-    ]  # fmt: skip
+        (0x1000, OUTER),
+        (0x2000, "shared"),
+        (0x4000, "_ZN1a1bEv"),
+        (0x5000, "last"),
+    ]
     assert table.aliases == {0: ("public name of outer",)}
     assert table.at(np.array([0x103F, 0x1040, 0x2010], np.uint64)).tolist() == [0, -1, -1]
 

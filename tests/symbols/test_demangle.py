@@ -26,9 +26,10 @@ IMPL = "_$LT$alloc..vec..Vec$LT$T$GT$$u20$as$u20$core..ops..index..Index$LT$I$GT
 RUST = {
     "_ZN4core3fmt9Formatter9write_str17h0123456789abcdefE": "core::fmt::Formatter::write_str",
     f"_ZN{len(IMPL)}{IMPL}5index17h0123456789abcdefE": "<alloc::vec::Vec<T> as core::ops::index::Index<I>>::index",
-    "_ZN3std2rt10lang_start28_$u7b$$u7b$closure$u7d$$u7d$17hfedcba9876543210E.llvm.123":
-        "std::rt::lang_start::{{closure}} (.llvm.123)",
-}  # fmt: skip
+    "_ZN3std2rt10lang_start28_$u7b$$u7b$closure$u7d$$u7d$17hfedcba9876543210E.llvm.123": (
+        "std::rt::lang_start::{{closure}} (.llvm.123)"
+    ),
+}
 MSVC = {"?f@@YAHH@Z": "f(int)", "??0Thing@ns@@QEAA@XZ": "ns::Thing::Thing(void)"}
 PLAIN = [
     "main",

@@ -26,8 +26,9 @@ def profile(*mapped: str, pid: int = PID, end: int | None = 9, clock: str = "CLO
     """A capture of this machine in which ``pid`` ran, and is gone."""
     modules = [Module(name, ModuleKind.ANONYMOUS if name.startswith("//") else ModuleKind.FILE) for name in mapped]
     machine = Machine(host=platform.node(), os_release=platform.release())
-    return Profile("p", "perf.data", machine=machine, clock=Clock(clock), modules=modules,
-                   processes=[Process(pid, end=end)])  # fmt: skip
+    return Profile(
+        "p", "perf.data", machine=machine, clock=Clock(clock), modules=modules, processes=[Process(pid, end=end)]
+    )
 
 
 def symbolizer(of: Profile, *debug_dirs: Path) -> Symbolizer:
@@ -54,9 +55,10 @@ def test_lines_of_a_perf_map(tmp_path: Path) -> None:
         b"ffffffffffffffff ffffffffffffffff last\n7f50 8 \xff\x1b[31m\n-5 8 no\n7f60 8\n7f70 99999999999999999 no\n"
     )
     assert perfmap(tmp_path, text) == [
-        (0x7F10, 0x7F20, "LazyCompile:*f file.js:3"), (0x7F40, 0x7F48, "py::f:/a b.py"),
+        (0x7F10, 0x7F20, "LazyCompile:*f file.js:3"),
+        (0x7F40, 0x7F48, "py::f:/a b.py"),
         (0x7F50, 0x7F58, "\udcff\x1b[31m"),
-    ]  # fmt: skip
+    ]
 
 
 @settings(max_examples=100, deadline=None)
@@ -111,10 +113,13 @@ def test_a_jitdump_that_is_cut_is_read_as_far_as_it_goes(tmp_path: Path) -> None
 
 @pytest.mark.parametrize(
     ("data", "field"),
-    [(b"", "magic"), (b"\x7fELF" + bytes(60), "magic"),
-     (struct.pack("<6I2Q", 0x4A695444, 2, 40, 0, 0, 0, 0, 0), "version"),
-     (struct.pack("<6I2Q", 0x4A695444, 1, 8, 0, 0, 0, 0, 0), "total_size")],
-)  # fmt: skip
+    [
+        (b"", "magic"),
+        (b"\x7fELF" + bytes(60), "magic"),
+        (struct.pack("<6I2Q", 0x4A695444, 2, 40, 0, 0, 0, 0, 0), "version"),
+        (struct.pack("<6I2Q", 0x4A695444, 1, 8, 0, 0, 0, 0, 0), "total_size"),
+    ],
+)
 def test_no_jitdump(data: bytes, field: str) -> None:
     with pytest.raises(FormatError) as error:
         read_header(data, "x")

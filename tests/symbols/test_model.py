@@ -170,11 +170,25 @@ def test_an_address_is_in_the_function_that_holds_it() -> None:
 @pytest.mark.parametrize(
     ("pattern", "rows"),
     [
-        ("_ZN1n1gEi", [1]), ("n::g()", [2]), ("n::g", [1, 2]), ("n::*", [1, 2]), ("void n::f<int>", [0]),
-        ("*f<int>*", [0]), ("entry", [3]), ("ent*", [3]), ("ma?n", [3]), ("nothing", []), ("gEi", []), ("[", []),
-        ("f", [0]), ("g", [1, 2]), ("::g", []), ("n::f", [0]), ("m::g", []),
+        ("_ZN1n1gEi", [1]),
+        ("n::g()", [2]),
+        ("n::g", [1, 2]),
+        ("n::*", [1, 2]),
+        ("void n::f<int>", [0]),
+        ("*f<int>*", [0]),
+        ("entry", [3]),
+        ("ent*", [3]),
+        ("ma?n", [3]),
+        ("nothing", []),
+        ("gEi", []),
+        ("[", []),
+        ("f", [0]),
+        ("g", [1, 2]),
+        ("::g", []),
+        ("n::f", [0]),
+        ("m::g", []),
     ],
-)  # fmt: skip
+)
 def test_functions_are_found_by_what_people_call_them(pattern: str, rows: list[int]) -> None:
     assert table().find(pattern) == rows
 
@@ -190,12 +204,26 @@ SAID = [
 @pytest.mark.parametrize(
     ("pattern", "found"),
     [
-        ("Bin::eval", [0]), ("eval", [0, 13]), ("ast::Bin::eval", [0]), ("Lit::eval", [13]), ("Box::run", [2]),
-        ("work", [3]), ("work.cold", [4]), ("only", [6]), ("over", [8, 9]), ("over(int) (.cold)", [10]),
-        ("puts", []), ("puts@plt", [14]), ("Bin", []), ("valuate", []), ("operator new", [16]), ("apart", [17]),
-        ("over*", [8, 9, 10, 11]), ("main.work", [12]),
+        ("Bin::eval", [0]),
+        ("eval", [0, 13]),
+        ("ast::Bin::eval", [0]),
+        ("Lit::eval", [13]),
+        ("Box::run", [2]),
+        ("work", [3]),
+        ("work.cold", [4]),
+        ("only", [6]),
+        ("over", [8, 9]),
+        ("over(int) (.cold)", [10]),
+        ("puts", []),
+        ("puts@plt", [14]),
+        ("Bin", []),
+        ("valuate", []),
+        ("operator new", [16]),
+        ("apart", [17]),
+        ("over*", [8, 9, 10, 11]),
+        ("main.work", [12]),
     ],
-)  # fmt: skip
+)
 def test_functions_are_found_as_people_say_them(pattern: str, found: list[int]) -> None:
     """By the end of a name, whatever its templates; parts that a compiler set apart are not what is meant."""
     start = np.arange(1, len(SAID) + 1, dtype=np.uint64) * np.uint64(16)
@@ -206,15 +234,21 @@ def test_functions_are_found_as_people_say_them(pattern: str, found: list[int]) 
 @pytest.mark.parametrize(
     ("shown", "bare"),
     [
-        ("f(int)", "f"), ("main", "main"), ("a<b(c)>::d(int (*)(int)) const", "a<b(c)>::d"),
-        ("(anonymous namespace)::f(int)", "(anonymous namespace)::f"), ("x::operator()(int)", "x::operator()"),
-        ("x::operator<(x)", "x::operator<"), ("x::operator->()", "x::operator->"),
+        ("f(int)", "f"),
+        ("main", "main"),
+        ("a<b(c)>::d(int (*)(int)) const", "a<b(c)>::d"),
+        ("(anonymous namespace)::f(int)", "(anonymous namespace)::f"),
+        ("x::operator()(int)", "x::operator()"),
+        ("x::operator<(x)", "x::operator<"),
+        ("x::operator->()", "x::operator->"),
         ("x::operator>>(int)", "x::operator>>"),
         ("main::'lambda'()::operator()() const", "main::'lambda'()::operator()"),
-        ("A::f(int) const::Inner::g(int) const", "A::f(int) const::Inner::g"), ("A::f() &::x", "A::f() &::x"),
-        ("f(int) (.cold)", "f"), ("std::ops<(E)1>::f()", "std::ops<(E)1>::f"),
+        ("A::f(int) const::Inner::g(int) const", "A::f(int) const::Inner::g"),
+        ("A::f() &::x", "A::f() &::x"),
+        ("f(int) (.cold)", "f"),
+        ("std::ops<(E)1>::f()", "std::ops<(E)1>::f"),
     ],
-)  # fmt: skip
+)
 def test_arguments_are_left_out(shown: str, bare: str) -> None:
     assert plain(shown) == bare
 

@@ -90,9 +90,7 @@ def test_hostile_records() -> None:
 
 def test_as_llvm_pdbutil(windows: Path) -> None:
     text = command(["llvm-pdbutil-19", "dump", "-symbols", "-publics", "program.pdb"], windows)
-    procedures = re.findall(
-        r"S_[GL]PROC32 \[size = \d+\] `(.+)`\n.*addr = 0001:(\d+), code size = (\d+)", text
-    )  # fmt: skip
+    procedures = re.findall(r"S_[GL]PROC32 \[size = \d+\] `(.+)`\n.*addr = 0001:(\d+), code size = (\d+)", text)
     publics = re.findall(r"S_PUB32 \[size = \d+\] `(.+)`\n +flags = function, addr = 0001:(\d+)", text)
     linkage = {int(offset): name for name, offset in publics}
     wanted = sorted((0x1000 + int(o), int(size), linkage.get(int(o), name)) for name, o, size in procedures)

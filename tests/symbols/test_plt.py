@@ -50,7 +50,7 @@ PROGRAMS: dict[str, list[str]] = {
     "i386-bfd": ["gcc", "-m32", "-Wl,-e,start", "bare.c"],
     "aarch64": [*CLANG, "--target=aarch64-linux-gnu", "-Wl,-e,start", "bare.c"],
     "aarch64-bti": [*CLANG, "--target=aarch64-linux-gnu", *BTI, "-Wl,-e,start", "bare.c"],
-}  # fmt: skip
+}
 
 
 def built(folder: Path, name: str) -> Path:

@@ -152,9 +152,18 @@ def test_other_machines_have_no_filter(machine: str, monkeypatch: pytest.MonkeyP
 @pytest.mark.usefixtures("filters")
 @pytest.mark.parametrize(
     "what",
-    ["start a program", "start a process", "open a socket", "write to a file", "append to a file", "make a file",
-     "end a process", "change limits", "read a process"],
-)  # fmt: skip
+    [
+        "start a program",
+        "start a process",
+        "open a socket",
+        "write to a file",
+        "append to a file",
+        "make a file",
+        "end a process",
+        "change limits",
+        "read a process",
+    ],
+)
 def test_what_no_file_may_lead_a_reader_to(bad, what: str, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     """It ends the reader, says so plainly, and the next one works."""
     client, files = bad(what)

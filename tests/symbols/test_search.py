@@ -241,10 +241,19 @@ def test_without_a_recorded_build_id_nothing_is_guessed(built: Built, tmp_path: 
 
 @pytest.mark.parametrize(
     "name",
-    ["/app/../../secret", "/app/folder/../prog",
-     "/app/link", "/app/fifo", "/app/folder", "//server/share/prog", r"\\server\share\prog", "/",
-     "", "/app/prog\0x"],
-)  # fmt: skip
+    [
+        "/app/../../secret",
+        "/app/folder/../prog",
+        "/app/link",
+        "/app/fifo",
+        "/app/folder",
+        "//server/share/prog",
+        r"\\server\share\prog",
+        "/",
+        "",
+        "/app/prog\0x",
+    ],
+)
 def test_names_from_captures_do_not_leave_their_root(tmp_path: Path, name: str) -> None:
     root = tmp_path / "root"
     (root / "app" / "folder").mkdir(parents=True)
@@ -481,9 +490,15 @@ def test_blocks_of_every_size(block: int, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("at", "value", "said"),
-    [(32, 256, "BlockSize"), (32, 1 << 17, "BlockSize"), (32, 0, "BlockSize"), (0, 0, "FileMagic"),
-     (44, 0x7FFFFFF0, "NumDirectoryBytes"), (52, 0x7FFFFFF, "BlockMap")],
-)  # fmt: skip
+    [
+        (32, 256, "BlockSize"),
+        (32, 1 << 17, "BlockSize"),
+        (32, 0, "BlockSize"),
+        (0, 0, "FileMagic"),
+        (44, 0x7FFFFFF0, "NumDirectoryBytes"),
+        (52, 0x7FFFFFF, "BlockMap"),
+    ],
+)
 def test_a_superblock_that_makes_no_sense(at: int, value: int, said: str) -> None:
     data = bytearray(pdb())
     data[at : at + 4] = value.to_bytes(4, "little")

@@ -46,8 +46,11 @@ def test_table_of_functions(tmp_path: Path) -> None:
     path.write_bytes(written(SYMBOLS))
     table = tables.functions(elf(path))
     assert [(f.name, f.start, f.size) for f in table.functions] == [
-        ("longer", 0x1000, 32), ("versioned@@V_1", 0x1030, 8), ("label", 0x1040, 0), ("chosen", 0x1050, 16),
-    ]  # fmt: skip
+        ("longer", 0x1000, 32),
+        ("versioned@@V_1", 0x1030, 8),
+        ("label", 0x1040, 0),
+        ("chosen", 0x1050, 16),
+    ]
     assert table.end.tolist() == [0x1020, 0x1038, 0x1050, 0x1060]
     assert table.aliases == {0: ("local", "first", "short")}
     assert table.find("first") == [0]

@@ -238,8 +238,13 @@ def test_documentation_lists_every_function_structure_and_enumeration() -> None:
     rows = re.findall(r"^\| `(\w+)` \|.*\| (.*) \|$", DOCS.read_text(), re.M)
     named = {name for name, tests in rows if "tbrw/test_" in tests}
     functions = {f"TBRW_{name}" for name in PROTOTYPES}
-    types = {"TBRW_SECTION_IDENTIFIER", "TBRW_STREAM_SECTION_IDENTIFIER", "TBRW_STREAM_TYPE", "TBRW_DESC_TYPE",
-             "TBRW_DESC_SUBTYPE"}  # fmt: skip
+    types = {
+        "TBRW_SECTION_IDENTIFIER",
+        "TBRW_STREAM_SECTION_IDENTIFIER",
+        "TBRW_STREAM_TYPE",
+        "TBRW_DESC_TYPE",
+        "TBRW_DESC_SUBTYPE",
+    }
     assert functions | SIZES.keys() | types <= named
 
 

@@ -71,8 +71,13 @@ def test_reserved_subtypes_are_an_error(describing: Any, subtype: int) -> None:
 def test_user_defined_types_and_fields_inside_a_legacy_record_are_fine(ptr: Any) -> None:
     ok(TBRW_writing_stream(ptr, 0))
     ok(TBRW_writing_stream_section(ptr, 0, TBRW_DATA_DESCRIPTION_SECTION))
-    for one in (entry(0, 32, ST_LEGACY_SAMPLE_RECORD), entry(0, 8, ST_IP, SST_IIP), entry(20, 4, ST_TID),
-                entry(32, 8, ST_START_USER_DEFINED), entry(40, 256, ST_BRANCH_TRACE, SST_LBR_FROM_TO)):  # fmt: skip
+    for one in (
+        entry(0, 32, ST_LEGACY_SAMPLE_RECORD),
+        entry(0, 8, ST_IP, SST_IIP),
+        entry(20, 4, ST_TID),
+        entry(32, 8, ST_START_USER_DEFINED),
+        entry(40, 256, ST_BRANCH_TRACE, SST_LBR_FROM_TO),
+    ):
         ok(TBRW_add_data_descriptor_entry(ptr, 0, one))
     assert TBRW_add_data_descriptor_entry(ptr, 0, entry(8, 8, ST_TIME_STAMP)) == TBRW_UNEXPECTED_VALUE
     assert TBRW_add_data_descriptor_entry(ptr, 0, entry(400, 31, ST_LEGACY_SAMPLE_RECORD)) == TBRW_UNSUPPORTED_DATA_SIZE
@@ -175,15 +180,23 @@ def test_itanium_has_its_own_cpuid_and_unknown_architectures_are_refused(ptr: An
         (TBRW_SOFTWARE_SECTION, TBRW_set_os, TBRW_OS(), TBRW_UNEXPECTED_VALUE),
         (TBRW_SOFTWARE_SECTION, TBRW_set_os, TBRW_OS(os_platform=7), TBRW_UNEXPECTED_VALUE),
         (TBRW_SOFTWARE_SECTION, TBRW_set_os, TBRW_OS(os_platform=0x200), TBRW_UNEXPECTED_VALUE),
-        (TBRW_VERSION_INFO_SECTION, TBRW_set_version_info, TBRW_VERSION_INFO(sample_file_version=15),
-         TBRW_INCOMPATIBLE_VERSION),
-        (TBRW_MODULE_SECTION, TBRW_add_module, TBRW_MODULE(module_load_address=1 << 63, module_length=(1 << 63) + 1),
-         TBRW_BAD_MODULE),
+        (
+            TBRW_VERSION_INFO_SECTION,
+            TBRW_set_version_info,
+            TBRW_VERSION_INFO(sample_file_version=15),
+            TBRW_INCOMPATIBLE_VERSION,
+        ),
+        (
+            TBRW_MODULE_SECTION,
+            TBRW_add_module,
+            TBRW_MODULE(module_load_address=1 << 63, module_length=(1 << 63) + 1),
+            TBRW_BAD_MODULE,
+        ),
         (TBRW_SOFTWARE_SECTION, TBRW_set_os, None, TBRW_UNEXPECTED_NULL_PTR),
         (TBRW_SOFTWARE_SECTION, TBRW_set_os, TBRW_HOST(), TBRW_BAD_PARAMETER),
         (TBRW_SOFTWARE_SECTION, TBRW_set_os, "os", TBRW_BAD_PARAMETER),
     ],
-)  # fmt: skip
+)
 def test_values_that_the_guide_forbids(ptr: Any, section: int, call: Any, record: Any, status: int) -> None:
     ok(TBRW_writing_section(ptr, section))
     assert call(ptr, record) == status
@@ -231,8 +244,12 @@ def test_events_with_and_without_details_keep_theirs(ptr: Any) -> None:
             details = sum(event.event_num_details for event in buffer)
             assert size == len(bytes(buffer)) == 48 * count + 32 * details
             for event in buffer:
-                user.append((event.event_id, [event.event_detail_array[j].detail_address
-                                              for j in range(event.event_num_details)]))  # fmt: skip
+                user.append(
+                    (
+                        event.event_id,
+                        [event.event_detail_array[j].detail_address for j in range(event.event_num_details)],
+                    )
+                )
             return 1
 
         ok(TBRW_enumerate_events(ptr, 0, callback, found, start))
@@ -261,8 +278,14 @@ def test_data_is_as_long_as_it_is_said_to_be(ptr: Any) -> None:
     assert TBRW_set_user_defined_global(ptr, 4, None) == TBRW_BUFFER_NULL
     assert TBRW_set_user_defined_global(ptr, 4, 12345) == TBRW_BAD_PARAMETER
     assert TBRW_set_user_defined_global(ptr, -1, b"abc") == TBRW_BUFFER_OVERFLOW
-    for data in (b"abcd", bytearray(b"abcd"), memoryview(b"abcd"), np.frombuffer(b"abcd", "<u4"),
-                 (ctypes.c_char * 4)(*b"abcd"), ctypes.c_uint32(0x64636261)):  # fmt: skip
+    for data in (
+        b"abcd",
+        bytearray(b"abcd"),
+        memoryview(b"abcd"),
+        np.frombuffer(b"abcd", "<u4"),
+        (ctypes.c_char * 4)(*b"abcd"),
+        ctypes.c_uint32(0x64636261),
+    ):
         ok(TBRW_set_user_defined_global(ptr, 3, data))
     ok(TBRW_done_section(ptr, TBRW_USER_DEFINED_GLOBAL_SECTION))
     ok(TBRW_reading_section(ptr, TBRW_USER_DEFINED_GLOBAL_SECTION))
@@ -372,9 +395,11 @@ def test_lying_tables_end_in_a_status(tmp_path: Path, data: st.DataObject) -> No
 
     words = st.sampled_from([0, 1, 2, 7, 32, 1 << 20, 1 << 31, (1 << 32) - 1, 1 << 63, (1 << 64) - 1])
     tables: list[tuple[Table, Any]] = []
-    places = [(Scope.GLOBAL, s) for s in range(7)] + [(Scope.STREAM, s) for s in range(6)] + [
-        (Scope.BIND, s) for s in (4, 5, 6, 7)
-    ]  # fmt: skip
+    places = (
+        [(Scope.GLOBAL, s) for s in range(7)]
+        + [(Scope.STREAM, s) for s in range(6)]
+        + [(Scope.BIND, s) for s in (4, 5, 6, 7)]
+    )
     for scope, section in places:
         for part in range(6):
             key = Table(scope, 0, section, part)

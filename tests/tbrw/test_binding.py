@@ -166,15 +166,28 @@ def module(when: int, flags: int, pid: int = 7, start: int = 0x1000, unload: int
 def test_a_notice_of_unloading_ends_what_was_loaded_there(tmp_path: Path) -> None:
     path, (loaded, gone) = tmp_path / "a.tb5", (int(ModuleFlag.LOADED), int(ModuleFlag.UNLOADED))
     modules = [
-        module(0, loaded), module(6, gone), module(9, 0), module(3, loaded, pid=8), module(12, gone, start=0x1001),
-        module(0, loaded, pid=9, start=KERNEL), module(4, gone, start=KERNEL), module(5, loaded | gone, start=KERNEL),
+        module(0, loaded),
+        module(6, gone),
+        module(9, 0),
+        module(3, loaded, pid=8),
+        module(12, gone, start=0x1001),
+        module(0, loaded, pid=9, start=KERNEL),
+        module(4, gone, start=KERNEL),
+        module(5, loaded | gone, start=KERNEL),
         module(8, gone, pid=8) | {"module_flags": gone},  # without a time
         module(0, loaded, pid=8, start=0x5000),
-    ]  # fmt: skip
+    ]
     cases = [
-        (7, 0x1000, 5, 0), (7, 0x1000, 6, NEVER), (7, 0x1000, 9, 2), (7, 0x1000, 13, 2), (8, 0x1000, 9, 3),
-        (7, KERNEL, 3, 5), (9, KERNEL, 4, NEVER), (1, KERNEL, 13, 7), (8, 0x5000, 1, 9),
-    ]  # fmt: skip
+        (7, 0x1000, 5, 0),
+        (7, 0x1000, 6, NEVER),
+        (7, 0x1000, 9, 2),
+        (7, 0x1000, 13, 2),
+        (8, 0x1000, 9, 3),
+        (7, KERNEL, 3, 5),
+        (9, KERNEL, 4, NEVER),
+        (1, KERNEL, 13, 7),
+        (8, 0x5000, 1, 9),
+    ]
     samples = [{"ip": ip, "pid": pid, "tid": 1, "cs": 0, "mode": 0, "time": time} for pid, ip, time, _ in cases]
     write(path, modules, samples)
     assert [truth(modules, i, s) for i, s in enumerate(samples)] == [row for *_, row in cases]
@@ -191,15 +204,22 @@ def test_a_notice_of_unloading_ends_what_was_loaded_there(tmp_path: Path) -> Non
 def test_sample_numbers_are_the_lives_of_modules_without_time_stamps(tmp_path: Path) -> None:
     """8.6: module_event_when may be a sample number, and reserved_for_legacy holds that of the end."""
     path = tmp_path / "a.tb5"
-    base = {"module_associated_pid": 7, "module_length": 0x100, "module_flags": 0, "reserved_for_legacy": 0,
-            "module_code_selector": 0, "module_segment_type_word": 0, "module_unload_tsc": 1}  # fmt: skip
+    base = {
+        "module_associated_pid": 7,
+        "module_length": 0x100,
+        "module_flags": 0,
+        "reserved_for_legacy": 0,
+        "module_code_selector": 0,
+        "module_segment_type_word": 0,
+        "module_unload_tsc": 1,
+    }
     loads = [
         base | {"module_load_address": 0x1000, "module_event_when": 0, "reserved_for_legacy": 2},
         base | {"module_load_address": 0x1000, "module_event_when": 3},
         base | {"module_load_address": 0x2000, "module_event_when": 1},
         base | {"module_load_address": 0x2000, "module_event_when": 4, "module_flags": int(ModuleFlag.UNLOADED)},
         module(0, 0, start=0x4000),  # with time stamps
-    ]  # fmt: skip
+    ]
     samples = [
         {"ip": ip, "pid": 7, "tid": 1, "cs": 0, "mode": 0, "time": 1000 + 10 * i}
         for i, ip in enumerate([0x1000, 0x2000, 0x1000, 0x1000, 0x2000, 0x1000, 0x4000])

@@ -49,8 +49,13 @@ def listed(path: Path) -> list[str]:
 
 def test_the_package_has_the_files_of_the_guide(package: Path) -> None:
     """1.2, as far as it is of Linux; 2.4.2, 2.5."""
-    names = ("bin/libtbrw.so", "bin/libsampling_utils.so", "include/samprec_shared.h", "include/tbrw.h",
-             "include/tbrw_types.h")  # fmt: skip
+    names = (
+        "bin/libtbrw.so",
+        "bin/libsampling_utils.so",
+        "include/samprec_shared.h",
+        "include/tbrw.h",
+        "include/tbrw_types.h",
+    )
     assert all((package / "analyzer" / name).is_file() for name in names)
     names = ("linux_setenv", "Makefile", "print_tb5.cpp", "tbrw_reader.cpp", "tbrw_writer.cpp", "sample.tb5")
     assert all(example(package, name).is_file() for name in names)
@@ -75,8 +80,9 @@ def test_chapter_10_says_what_it_lacks(package: Path, tmp_path: Path) -> None:
     words = example(package, "stream_info"), tmp_path / "a.tb5"
     ran = run(*words)
     assert (ran.returncode, ran.stdout) == (
-        1, 'TBRW_done_stream number 0 returned error "the stream has no data descriptor"\n',
-    )  # fmt: skip
+        1,
+        'TBRW_done_stream number 0 returned error "the stream has no data descriptor"\n',
+    )
     assert not (tmp_path / "a.tb5").exists()
     ran = run(*words, "described")
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", "")
@@ -99,8 +105,12 @@ def test_reader_and_writer_carry_a_file_over(package: Path, tmp_path: Path) -> N
     ran = run(example(package, "tbrw_reader"), "full.tb5", "full.dat", folder=tmp_path)
     assert (ran.returncode, ran.stderr) == (0, "")
     assert {p.name for p in tmp_path.iterdir()} == {
-        "full.tb5", "full.dat", "full.tb5.dat", "full.tb5.1.dat", "full.tb5.2.dat",
-    }  # fmt: skip
+        "full.tb5",
+        "full.dat",
+        "full.tb5.dat",
+        "full.tb5.1.dat",
+        "full.tb5.2.dat",
+    }
     writer = example(package, "tbrw_writer")
     ran = run(writer, "full.dat", "again.tb5", folder=tmp_path)
     assert (ran.returncode, ran.stderr) == (0, "")
@@ -139,9 +149,12 @@ def test_python_loads_it_too(package: Path) -> None:
 
 def test_without_the_package_it_says_so(package: Path, tmp_path: Path) -> None:
     ran = subprocess.run(
-        [example(package, "recipe"), tmp_path / "a.tb5"], capture_output=True, text=True,
-        env={"LASTBRANCH_PYTHON": "/nowhere/python"}, check=False,
-    )  # fmt: skip
+        [example(package, "recipe"), tmp_path / "a.tb5"],
+        capture_output=True,
+        text=True,
+        env={"LASTBRANCH_PYTHON": "/nowhere/python"},
+        check=False,
+    )
     assert ran.returncode == 1
     assert "lastbranch cannot be used" in ran.stderr
     assert "no text (99)" in ran.stderr

@@ -38,12 +38,17 @@ def test_arrays_come_back_as_they_were_written(tmp_path: Path) -> None:
     records["mine"] = records["ip"] * 3
     entries = [
         ENTRY(desc_type=tbrw.ST_IP, desc_offset=0, desc_data_size=8),
-        ENTRY(desc_type=tbrw.ST_BRANCH_TRACE, desc_subtype=tbrw.SST_LBR_FROM_TO, desc_offset=8, desc_data_size=64,
-              desc_name="lbr"),
+        ENTRY(
+            desc_type=tbrw.ST_BRANCH_TRACE,
+            desc_subtype=tbrw.SST_LBR_FROM_TO,
+            desc_offset=8,
+            desc_data_size=64,
+            desc_name="lbr",
+        ),
         ENTRY(desc_type=tbrw.ST_POWER, desc_offset=72, desc_data_size=1, desc_name="small"),
         ENTRY(desc_type=tbrw.ST_NONE, desc_offset=73, desc_data_size=3, desc_name="odd"),
         ENTRY(desc_type=0x4001, desc_offset=76, desc_data_size=4),
-    ]  # fmt: skip
+    ]
     with open_file(tmp_path / "a.tb5", "w") as file:
         assert add_stream(file, entries, records) == 0
         with file.reading_stream(0) as stream:
@@ -59,10 +64,14 @@ def test_arrays_come_back_as_they_were_written(tmp_path: Path) -> None:
 @given(st.lists(st.integers(1, 20), min_size=1, max_size=8), st.booleans())
 def test_dtype_covers_exactly_what_is_described(sizes: list[int], named: bool) -> None:
     ends = np.cumsum(sizes)
-    entries = np.concatenate([
-        np.frombuffer(bytes(ENTRY(desc_type=2, desc_offset=int(end) - size, desc_data_size=size)), ENTRY.declared.dtype)
-        for end, size in zip(ends, sizes, strict=True)
-    ])  # fmt: skip
+    entries = np.concatenate(
+        [
+            np.frombuffer(
+                bytes(ENTRY(desc_type=2, desc_offset=int(end) - size, desc_data_size=size)), ENTRY.declared.dtype
+            )
+            for end, size in zip(ends, sizes, strict=True)
+        ]
+    )
     found = record_dtype(entries, ["same" if named else ""] * len(sizes))
     assert found.itemsize == sum(sizes)
     assert [found.fields[n][0].itemsize for n in found.names] == sizes

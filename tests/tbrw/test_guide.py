@@ -135,11 +135,16 @@ def test_recipe_sample_record_has_the_bytes_of_the_drivers_layout() -> None:
     """sampfile.h (facts of the open driver): eip, eflags, csd, cs, cpu word, tid, pid, index word."""
     record = recipe.sample()
     expected = (
-        (0x617000).to_bytes(4, "little") + (0x246).to_bytes(4, "little")
-        + (0xFFFF).to_bytes(4, "little") + (0xCF9B00).to_bytes(4, "little")
-        + (0x1B).to_bytes(2, "little") + (2 << 13).to_bytes(2, "little") + bytes(4)
-        + (0x1000).to_bytes(4, "little") + (1 << 28 | 1 << 30).to_bytes(4, "little")
-    )  # fmt: skip
+        (0x617000).to_bytes(4, "little")
+        + (0x246).to_bytes(4, "little")
+        + (0xFFFF).to_bytes(4, "little")
+        + (0xCF9B00).to_bytes(4, "little")
+        + (0x1B).to_bytes(2, "little")
+        + (2 << 13).to_bytes(2, "little")
+        + bytes(4)
+        + (0x1000).to_bytes(4, "little")
+        + (1 << 28 | 1 << 30).to_bytes(4, "little")
+    )
     assert bytes(record) == expected
 
 
@@ -201,9 +206,11 @@ def chapter_10(path: Path, access_mode: int, printed: list[str], *, describe: bo
     if describe:
         entries = recipe.descriptors()
         recipe.stream_section(
-            tbrw_ptr, stream, TBRW_DATA_DESCRIPTION_SECTION,
+            tbrw_ptr,
+            stream,
+            TBRW_DATA_DESCRIPTION_SECTION,
             *(lambda e=e: TBRW_add_data_descriptor_entry(tbrw_ptr, stream, e) for e in entries),
-        )  # fmt: skip
+        )
     ret_val = TBRW_done_stream(tbrw_ptr, stream)
     if ret_val != VT_SUCCESS:
         return failed(ret_val, "TBRW_done_stream")
@@ -263,9 +270,13 @@ def figure(tmp_path: Path) -> Any:
     other = recipe.module(0x10000, 0x1000, 500, "C:\\other.exe")
     recipe.write_globals(ptr, [other, recipe.module(NAVIGATOR, 0x27000, PROCESS, "C:\\ProjNavigator.dll")])
     at = [
-        (0x630E5907, PROCESS, 7), (NAVIGATOR - 1, PROCESS, 7), (NAVIGATOR, PROCESS, 7), (0x63107000 - 1, PROCESS, 8),
-        (0x63107000, PROCESS, 7), (0x630E5907, 500, 9),
-    ]  # fmt: skip
+        (0x630E5907, PROCESS, 7),
+        (NAVIGATOR - 1, PROCESS, 7),
+        (NAVIGATOR, PROCESS, 7),
+        (0x63107000 - 1, PROCESS, 8),
+        (0x63107000, PROCESS, 7),
+        (0x630E5907, 500, 9),
+    ]
     recipe.write_stream(ptr, [(recipe.sample(*one), recipe.time_stamp(1000 + i)) for i, one in enumerate(at)])
     yield ptr
     TBRW_abort_cleanup_and_close(ptr)
@@ -326,9 +337,11 @@ def test_figure_1_bind_tables_of_modules_and_threads(figure: Any) -> None:
     sizes = [
         ok(call(figure, 0))
         for call in (
-            TBRW_get_size_of_data_bind_entry, TBRW_get_size_of_module_bind_entry, TBRW_get_size_of_tid_bind_entry
+            TBRW_get_size_of_data_bind_entry,
+            TBRW_get_size_of_module_bind_entry,
+            TBRW_get_size_of_tid_bind_entry,
         )
-    ]  # fmt: skip
+    ]
     assert sizes == [24, 8, 8]
     ok(TBRW_reading_section(figure, TBRW_PROCESS_THREAD_SECTION))
     ok(TBRW_reading_section(figure, TBRW_MODULE_SECTION))
@@ -398,12 +411,18 @@ def test_each_bound_stream_has_processes_of_its_own(figure: Any) -> None:
     )
     fields = [(ST_IP, 8), (ST_TIME_STAMP, 8), (ST_PID, 4), (ST_TID, 4)]
     recipe.stream_section(
-        figure, 1, TBRW_DATA_DESCRIPTION_SECTION,
-        *(lambda i=i, kind=kind, size=size: TBRW_add_data_descriptor_entry(
-            figure, 1,
-            TBRW_SAMPREC_DESC_ENTRY(desc_type=kind, desc_offset=sum(s for _, s in fields[:i]), desc_data_size=size),
-        ) for i, (kind, size) in enumerate(fields)),
-    )  # fmt: skip
+        figure,
+        1,
+        TBRW_DATA_DESCRIPTION_SECTION,
+        *(
+            lambda i=i, kind=kind, size=size: TBRW_add_data_descriptor_entry(
+                figure,
+                1,
+                TBRW_SAMPREC_DESC_ENTRY(desc_type=kind, desc_offset=sum(s for _, s in fields[:i]), desc_data_size=size),
+            )
+            for i, (kind, size) in enumerate(fields)
+        ),
+    )
     record = (0x10800).to_bytes(8, "little") + (5).to_bytes(8, "little") + b"\x07\x00\x00\x00\x09\x00\x00\x00"
     recipe.stream_section(figure, 1, TBRW_DATA_SECTION, lambda: TBRW_add_data(figure, 1, 24, record))
     ok(TBRW_done_stream(figure, 1))

@@ -139,8 +139,11 @@ def test_input_is_not_written_over(full: Path, link: Callable[[Path, Path], None
         for name, path in names.items():
             link(full.with_name(name), path)
     before = folder(full.parent)
-    for args in (["tbrw_reader", full, names["full.tb5"]], ["tbrw_writer", full.with_name("x.dat"), names["x.dat"]],
-                 ["tbrw_writer", full.with_name("x.dat"), names["full.tb5.dat"]]):  # fmt: skip
+    for args in (
+        ["tbrw_reader", full, names["full.tb5"]],
+        ["tbrw_writer", full.with_name("x.dat"), names["x.dat"]],
+        ["tbrw_writer", full.with_name("x.dat"), names["full.tb5.dat"]],
+    ):
         ran = run(*args)
         assert ran.code == 2
         assert "give a different one" in ran.err
@@ -153,9 +156,14 @@ def test_writer_replaces_nothing_unless_all_of_the_input_is_there(full: Path, tm
     (tmp_path / "good.tb5").write_bytes(full.read_bytes())
     records = tmp_path / "full.tb5.1.dat"
     data = records.read_bytes()
-    records.write_bytes({
-        "half": data[:-6], "one less": data[:-12], "one more": data + bytes(12), "one changed": bytes(12) + data[12:],
-    }.get(change, data))  # fmt: skip
+    records.write_bytes(
+        {
+            "half": data[:-6],
+            "one less": data[:-12],
+            "one more": data + bytes(12),
+            "one changed": bytes(12) + data[12:],
+        }.get(change, data)
+    )
     if change == "missing":
         records.unlink()
     if change == "cut":
@@ -220,11 +228,21 @@ def test_print_shows_every_section_and_its_values(full: Path) -> None:
     for section in tbrw.Section:
         assert f"section {section.name}\n" in ran.out
     for expected in (
-        "stream 0 (bound)", "stream 1 (not bound)", "data streams: 3", "host_name = 'testhost.intel.com'",
-        "cpuid_ebx = 0x756e6547", "pid_name = 'näme 2'", "TBRW_MODULE 4", "module_load_address = 0x4000",
-        "event_name = 'SampleEvent'", "detail_value = 0xffe17b80", "desc_name = 'TimeStamp'", "comment = 'first'",
-        "sampling_start_time.dwLowDateTime = 1526932352", "module=3 process=none",
-    ):  # fmt: skip
+        "stream 0 (bound)",
+        "stream 1 (not bound)",
+        "data streams: 3",
+        "host_name = 'testhost.intel.com'",
+        "cpuid_ebx = 0x756e6547",
+        "pid_name = 'näme 2'",
+        "TBRW_MODULE 4",
+        "module_load_address = 0x4000",
+        "event_name = 'SampleEvent'",
+        "detail_value = 0xffe17b80",
+        "desc_name = 'TimeStamp'",
+        "comment = 'first'",
+        "sampling_start_time.dwLowDateTime = 1526932352",
+        "module=3 process=none",
+    ):
         assert expected in ran.out, expected
     assert ran.out.count(" TimeStamp=") == 100
     assert "  0x0000  66 69 72 73 74" in ran.out, "user-defined data of stream 1"
@@ -245,8 +263,11 @@ def test_print_shows_the_half_of_a_record_that_holds(tmp_path: Path) -> None:
 
 def test_programs_fail_with_a_message(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("no such file")
-    for args in (["print_tb5", tmp_path / "text"], ["tbrw_reader", tmp_path / "text", tmp_path / "out"],
-                 ["tbrw_writer", tmp_path / "text", tmp_path / "out.tb5"]):  # fmt: skip
+    for args in (
+        ["print_tb5", tmp_path / "text"],
+        ["tbrw_reader", tmp_path / "text", tmp_path / "out"],
+        ["tbrw_writer", tmp_path / "text", tmp_path / "out.tb5"],
+    ):
         ran = run(*args)
         assert ran.code == 3, (args, ran)
         assert ran.err.startswith("error: ")

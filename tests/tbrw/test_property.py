@@ -340,9 +340,10 @@ class Calls(RuleBasedStateMachine):
         if not expected:
             shelf = self.model.complete[stream]
             held = {
-                "data": shelf.amount(guide.DATA, "data") // guide.RECORD, "events": shelf.amount(guide.EVENTS, "event"),
+                "data": shelf.amount(guide.DATA, "data") // guide.RECORD,
+                "events": shelf.amount(guide.EVENTS, "event"),
                 "data_descriptor_entries": shelf.amount(guide.DESCRIPTORS, "descriptor"),
-            }  # fmt: skip
+            }
             assert seen == held[kind]
 
     @rule(stream=STREAMS)

@@ -210,11 +210,14 @@ def test_reading_calls_need_their_section_open_for_reading(whole: Any) -> None:
 @pytest.mark.parametrize(
     ("section", "part"),
     [
-        (TBRW_HARDWARE_SECTION, None), (TBRW_SOFTWARE_SECTION, "host"), (TBRW_SOFTWARE_SECTION, "os"),
-        (TBRW_SOFTWARE_SECTION, "application"), (TBRW_VERSION_INFO_SECTION, None),
+        (TBRW_HARDWARE_SECTION, None),
+        (TBRW_SOFTWARE_SECTION, "host"),
+        (TBRW_SOFTWARE_SECTION, "os"),
+        (TBRW_SOFTWARE_SECTION, "application"),
+        (TBRW_VERSION_INFO_SECTION, None),
         (TBRW_USER_DEFINED_GLOBAL_SECTION, None),
     ],
-)  # fmt: skip
+)
 def test_done_section_wants_what_the_section_must_hold(ptr: Any, section: int, part: str | None) -> None:
     """Table 4, "required information". The section stays open, so that what is missing can follow."""
     ok(TBRW_writing_section(ptr, section))
@@ -230,10 +233,12 @@ def test_done_section_wants_what_the_section_must_hold(ptr: Any, section: int, p
 @pytest.mark.parametrize(
     ("part", "record"),
     [
-        ("system", TBRW_SYSTEM()), ("host", TBRW_HOST()), ("host", TBRW_HOST(host_name="", host_ip_address="")),
+        ("system", TBRW_SYSTEM()),
+        ("host", TBRW_HOST()),
+        ("host", TBRW_HOST(host_name="", host_ip_address="")),
         ("application", TBRW_APPLICATION()),
     ],
-)  # fmt: skip
+)
 def test_done_section_wants_structures_that_say_something(ptr: Any, part: str, record: Any) -> None:
     """Table 4: nodes, a host, what memory applications have."""
     section = TBRW_HARDWARE_SECTION if part == "system" else TBRW_SOFTWARE_SECTION
@@ -247,12 +252,13 @@ def test_done_section_wants_structures_that_say_something(ptr: Any, part: str, r
 
 def test_a_set_call_before_done_replaces_the_one_before(ptr: Any) -> None:
     recipe.section(
-        ptr, TBRW_HARDWARE_SECTION,
+        ptr,
+        TBRW_HARDWARE_SECTION,
         lambda: TBRW_set_system(ptr, recipe.system()),
         lambda: TBRW_set_system(
             ptr, TBRW_SYSTEM(system_num_nodes=2, node_array=[TBRW_NODE(node_id=n) for n in (5, 6)])
         ),
-    )  # fmt: skip
+    )
     ok(TBRW_reading_section(ptr, TBRW_HARDWARE_SECTION))
     buffer = ctypes.create_string_buffer(16 + 2 * 40)
     assert ok(TBRW_get_system(ptr, len(buffer), buffer)) == len(buffer)
@@ -294,10 +300,15 @@ def test_a_stream_is_added_to_a_file_that_exists(whole: Any) -> None:
 def test_lower_streams_are_done_first(ptr: Any) -> None:
     for stream in (0, 1):
         begin_stream(ptr, stream)
-        recipe.stream_section(ptr, stream, TBRW_STREAM_INFO_SECTION,
-                              lambda s=stream: TBRW_set_stream_info(ptr, s, recipe.stream_info()))  # fmt: skip
-        recipe.stream_section(ptr, stream, TBRW_DATA_DESCRIPTION_SECTION,
-                              lambda s=stream: TBRW_add_data_descriptor_entry(ptr, s, entry(ST_IP, 0, 8)))  # fmt: skip
+        recipe.stream_section(
+            ptr, stream, TBRW_STREAM_INFO_SECTION, lambda s=stream: TBRW_set_stream_info(ptr, s, recipe.stream_info())
+        )
+        recipe.stream_section(
+            ptr,
+            stream,
+            TBRW_DATA_DESCRIPTION_SECTION,
+            lambda s=stream: TBRW_add_data_descriptor_entry(ptr, s, entry(ST_IP, 0, 8)),
+        )
     for stream in (1, 0):  # the higher one has data first
         data = bytes([stream + 1]) * 8
         recipe.stream_section(ptr, stream, TBRW_DATA_SECTION, lambda s=stream, d=data: TBRW_add_data(ptr, s, 8, d))
@@ -346,8 +357,11 @@ def test_legacy_sample_records_belong_into_stream_0(whole: Any) -> None:
 
 @pytest.mark.parametrize("call", [TBRW_reading_stream_section, TBRW_writing_stream_section, TBRW_done_stream_section])
 def test_there_are_five_stream_sections(whole: Any, call: Any) -> None:
-    ok((TBRW_reading_stream if call is TBRW_reading_stream_section else TBRW_writing_stream)(
-        whole, 0 if call is TBRW_reading_stream_section else 1))  # fmt: skip
+    ok(
+        (TBRW_reading_stream if call is TBRW_reading_stream_section else TBRW_writing_stream)(
+            whole, 0 if call is TBRW_reading_stream_section else 1
+        )
+    )
     assert call(whole, 0 if call is TBRW_reading_stream_section else 1, 5) == TBRW_UNKNOWN_SECTION_NUMBER
 
 
@@ -577,11 +591,15 @@ def test_binding_needs_modules_data_and_addresses(ptr: Any) -> None:
     for kind, expected in ((ST_POWER, TBRW_LEGACY_DATA_NOT_EXIST), (ST_IP, TBRW_SECTION_NOT_EXIST)):
         stream = ok(TBRW_get_number_data_streams(ptr))
         begin_stream(ptr, stream)
-        recipe.stream_section(ptr, stream, TBRW_STREAM_INFO_SECTION,
-                              lambda s=stream: TBRW_set_stream_info(ptr, s, recipe.stream_info()))  # fmt: skip
-        recipe.stream_section(ptr, stream, TBRW_DATA_DESCRIPTION_SECTION,
-                              lambda s=stream, k=kind:
-                              TBRW_add_data_descriptor_entry(ptr, s, entry(k, 0, 8)))  # fmt: skip
+        recipe.stream_section(
+            ptr, stream, TBRW_STREAM_INFO_SECTION, lambda s=stream: TBRW_set_stream_info(ptr, s, recipe.stream_info())
+        )
+        recipe.stream_section(
+            ptr,
+            stream,
+            TBRW_DATA_DESCRIPTION_SECTION,
+            lambda s=stream, k=kind: TBRW_add_data_descriptor_entry(ptr, s, entry(k, 0, 8)),
+        )
         if kind == ST_POWER:
             recipe.stream_section(ptr, stream, TBRW_DATA_SECTION, lambda s=stream: TBRW_add_data(ptr, s, 8, bytes(8)))
         ok(TBRW_done_stream(ptr, stream))

@@ -24,8 +24,14 @@ def test_counts_are_those_of_the_page() -> None:
     page = (TESTS.parent / "docs" / "reference" / "documents.md").read_text()
     assert "| in part |" in page
     for key, found in counts().items():
-        stated, works, part, refused, elsewhere = map(int, re.findall(r"\d+", next(
-            line for line in page.splitlines() if line.startswith(f"| {DOCUMENTS[key]} |")
-        ).removeprefix(f"| {DOCUMENTS[key]} |")))  # fmt: skip
+        stated, works, part, refused, elsewhere = map(
+            int,
+            re.findall(
+                r"\d+",
+                next(line for line in page.splitlines() if line.startswith(f"| {DOCUMENTS[key]} |")).removeprefix(
+                    f"| {DOCUMENTS[key]} |"
+                ),
+            ),
+        )
         assert (stated, part) == (works + refused + elsewhere, 0)
         assert (works, refused, elsewhere) == (found["works"], found["refused"], found["not here"])

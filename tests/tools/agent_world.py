@@ -99,9 +99,16 @@ class World:
     def agent(self) -> Agent:
         settings = Settings(str(self.store), str(self.spool), self.limit, ship_every=6 * 3600)
         return Agent(
-            settings, lambda: self.services, self._record, host=cast("Host", self), say=self.lines.append,
-            draw=self.draw, count=self._count, ship=self._ship, spool=lambda folder, limit: Spool(folder, limit, merge),
-        )  # fmt: skip
+            settings,
+            lambda: self.services,
+            self._record,
+            host=cast("Host", self),
+            say=self.lines.append,
+            draw=self.draw,
+            count=self._count,
+            ship=self._ship,
+            spool=lambda folder, limit: Spool(folder, limit, merge),
+        )
 
     def _record(self, service: Service, path: str, seconds: float) -> float:
         if not self.runs(service.name, self.time):

@@ -36,13 +36,23 @@ class Ahead:
         self.registers = Registers()
         self.edges = (ctypes.c_uint64 * (4 * ROOM))()
         self.run = _Run(
-            room=ROOM, registers=ctypes.addressof(self.registers), edges=ctypes.addressof(self.edges), kinds=0xFFFF,
-        )  # fmt: skip
+            room=ROOM,
+            registers=ctypes.addressof(self.registers),
+            edges=ctypes.addressof(self.edges),
+            kinds=0xFFFF,
+        )
 
     def go(
-        self, tid: int, memory: MemoryFiles, most: int, *, wanted: int = ROOM, alone: bool = True, space: int = 1,
+        self,
+        tid: int,
+        memory: MemoryFiles,
+        most: int,
+        *,
+        wanted: int = ROOM,
+        alone: bool = True,
+        space: int = 1,
         time: int = 0,
-    ) -> str:  # fmt: skip
+    ) -> str:
         """Why the run of ``tid`` from `registers` ended."""
         self.run.memory, self.run.maps, self.run.pagemap = memory
         self.run.thread, self.run.most, self.run.time = tid, most, time
@@ -225,8 +235,9 @@ def register_differences(expected: ctypes.Array[ctypes.c_uint64], found: ctypes.
     names = ("rax", "rcx", "rdx", "rbx", "rsp", "rbp", "rsi", "rdi", *(f"r{n}" for n in range(8, 16)))
     differ = [
         f"{name} {found[n]:#x} not {expected[n]:#x}"
-        for name, n in (*zip(names, GENERAL, strict=True), ("rip", RIP)) if found[n] != expected[n]
-    ]  # fmt: skip
+        for name, n in (*zip(names, GENERAL, strict=True), ("rip", RIP))
+        if found[n] != expected[n]
+    ]
     if (found[EFLAGS] ^ expected[EFLAGS]) & FLAGS:
         differ.append(f"flags {found[EFLAGS] & FLAGS:#x} not {expected[EFLAGS] & FLAGS:#x}")
     return differ
@@ -257,9 +268,19 @@ class Outcome:
 
 
 def compare(
-    bench: Bench, ahead: Ahead, code: bytes, values: dict[int, int], data: bytes, state: bytes, *,
-    most: int = 400, alone: bool = True, at: int = CODE, data_at: int = DATA, step_all: bool = False,
-) -> Outcome:  # fmt: skip
+    bench: Bench,
+    ahead: Ahead,
+    code: bytes,
+    values: dict[int, int],
+    data: bytes,
+    state: bytes,
+    *,
+    most: int = 400,
+    alone: bool = True,
+    at: int = CODE,
+    data_at: int = DATA,
+    step_all: bool = False,
+) -> Outcome:
     """Run ``code`` ahead, then in the thread; added instructions store all state at the end, so that comparing memory
     compares all."""
     end = vector_moves(bench.lanes, store=True) + x87_moves(store=True)
@@ -521,15 +542,18 @@ class Generator:
         chance = self.chance
         lanes = b"".join(
             struct.pack("<8d", *(chance.choice((0.0, 1.5, -2.25, 1e300, chance.gauss(0, 9))) for _ in range(8)))
-            if chance.random() < 0.4 else chance.randbytes(64) for _ in range(32)
-        )  # fmt: skip
+            if chance.random() < 0.4
+            else chance.randbytes(64)
+            for _ in range(32)
+        )
         masks = b"".join(chance.choice((chance.randbytes(8), b"\xff" * 8, b"\x05" + bytes(7))) for _ in range(8))
         control = 0x1F80 | chance.choice((0, 0, 0x2000, 0x8040, 0x6000))
         x87 = b"".join(
             (chance.getrandbits(63) | 1 << 63).to_bytes(8, "little")
-            + ((0x3FFF + chance.randrange(-40, 40)) | chance.choice((0, 0x8000))).to_bytes(2, "little") + bytes(6)
+            + ((0x3FFF + chance.randrange(-40, 40)) | chance.choice((0, 0x8000))).to_bytes(2, "little")
+            + bytes(6)
             for _ in range(5)
-        )  # fmt: skip
+        )
         return (lanes + masks).ljust(2200, b"\0") + control.to_bytes(4, "little") + bytes(100) + x87
 
     def data(self) -> bytes:
@@ -537,6 +561,5 @@ class Generator:
         chance = self.chance
         doubles = [struct.pack("<8d", *(chance.gauss(0, 99) for _ in range(8))) for _ in range(8)]
         return b"".join(
-            chance.choice((chance.randbytes(64), chance.choice(doubles), bytes(64)))
-            for _ in range(3 * PAGE // 64)
-        )  # fmt: skip
+            chance.choice((chance.randbytes(64), chance.choice(doubles), bytes(64))) for _ in range(3 * PAGE // 64)
+        )

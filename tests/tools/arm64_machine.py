@@ -210,10 +210,26 @@ def _header(name: str, mode: int, size: int, number: int) -> bytes:
 def boot(image: Path, kernel: Path, only: str, *, show: bool) -> tuple[str, dict[str, bytes]]:
     """The output of the guest, and the files that the guest sends."""
     command = [
-        "qemu-system-aarch64", "-machine", "virt", "-cpu", "max,pauth-impdef=on", "-smp", "2", "-m", "2G", "-nographic",
-        "-nic", "none", "-no-reboot", "-kernel", kernel, "-initrd", image,
-        "-append", f"console=ttyAMA0 quiet panic=-1 only={only}",
-    ]  # fmt: skip
+        "qemu-system-aarch64",
+        "-machine",
+        "virt",
+        "-cpu",
+        "max,pauth-impdef=on",
+        "-smp",
+        "2",
+        "-m",
+        "2G",
+        "-nographic",
+        "-nic",
+        "none",
+        "-no-reboot",
+        "-kernel",
+        kernel,
+        "-initrd",
+        image,
+        "-append",
+        f"console=ttyAMA0 quiet panic=-1 only={only}",
+    ]
     said, files, sending = list[str](), dict[str, bytes](), ""
     text = list[str]()
     with subprocess.Popen(

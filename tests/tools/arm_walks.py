@@ -132,9 +132,19 @@ def program(folder: Path, source: str = SOURCE, *flags: str) -> Program:
     tool("lld-19")
     path = folder / "walked"
     ran(
-        tool("clang-19"), "--target=aarch64-linux-gnu", "-O1", "-fno-jump-tables", "-g", "-nostdlib", "-static",
-        "-fuse-ld=lld-19", *flags, "-o", path, folder / "walked.c",
-    )  # fmt: skip
+        tool("clang-19"),
+        "--target=aarch64-linux-gnu",
+        "-O1",
+        "-fno-jump-tables",
+        "-g",
+        "-nostdlib",
+        "-static",
+        "-fuse-ld=lld-19",
+        *flags,
+        "-o",
+        path,
+        folder / "walked.c",
+    )
     return listed(path)
 
 
@@ -158,8 +168,9 @@ def listed(path: Path) -> Program:
     return Program(path, code, frames)
 
 
-def walk(made: Program, steps: int, seed: int, start: int = 0, called: Sequence[int] = ()
-         ) -> tuple[list[int], list[Branch]]:  # fmt: skip
+def walk(
+    made: Program, steps: int, seed: int, start: int = 0, called: Sequence[int] = ()
+) -> tuple[list[int], list[Branch]]:
     """(addresses of the instructions that ran, the branches among them); a third of these is mispredicted.
 
     It begins at ``start`` (0: the first instruction), again where that returns. Indirect calls go to one of ``called``.
@@ -170,9 +181,16 @@ def walk(made: Program, steps: int, seed: int, start: int = 0, called: Sequence[
         one, following = made.code[at], at + 4
         ran_there.append(at)
         kind = (
-            "call" if one.mnemonic in ("bl", "blr") else "ret" if one.mnemonic == "ret"
-            else "uncond" if one.mnemonic == "b" else "cond" if one.mnemonic.startswith(("b.", "cb", "tb")) else ""
-        )  # fmt: skip
+            "call"
+            if one.mnemonic in ("bl", "blr")
+            else "ret"
+            if one.mnemonic == "ret"
+            else "uncond"
+            if one.mnemonic == "b"
+            else "cond"
+            if one.mnemonic.startswith(("b.", "cb", "tb"))
+            else ""
+        )
         if kind:
             taken = kind != "cond" or draw.random() < 0.6
             to = following if not taken else draw.choice(called) if one.mnemonic == "blr" else one.target
@@ -229,9 +247,15 @@ def loaded(made: Program, address: int) -> int:
 def operation(made: Program, one: Branch, previous: int | None) -> Operation:
     events = spe.RETIRED | (0 if one.taken else spe.NOT_TAKEN) | (spe.MISPREDICTED if one.mispredicted else 0)
     return Operation(
-        loaded(made, one.pc), spe.BRANCH, DETAIL[one.kind], events, target=loaded(made, one.target), tid=PID,
-        previous=None if previous is None else loaded(made, previous), time=10 * one.at,
-    )  # fmt: skip
+        loaded(made, one.pc),
+        spe.BRANCH,
+        DETAIL[one.kind],
+        events,
+        target=loaded(made, one.target),
+        tid=PID,
+        previous=None if previous is None else loaded(made, previous),
+        time=10 * one.at,
+    )
 
 
 def spe_capture(made: Program, branches: list[Branch], path: Path, *, previous_targets: bool) -> Path:
@@ -252,10 +276,13 @@ def brbe_capture(made: Program, branches: list[Branch], path: Path) -> list[list
     stacks = [taken[newest - 32 : newest] for newest in range(40, len(taken), 40)]
     for stack in stacks:
         entries = [
-            (loaded(made, one.pc), loaded(made, one.target),
-             pw.flags(mispred=one.mispredicted, predicted=not one.mispredicted, type=BRANCH_TYPES.index(one.kind)))
+            (
+                loaded(made, one.pc),
+                loaded(made, one.target),
+                pw.flags(mispred=one.mispredicted, predicted=not one.mispredicted, type=BRANCH_TYPES.index(one.kind)),
+            )
             for one in reversed(stack)
-        ]  # fmt: skip
+        ]
         b.sample(ip=entries[0][1], pid=PID, tid=PID, time=10 * stack[-1].at, branches=entries)
     b.feature("ARCH", value="aarch64")
     path.write_bytes(b.build())

@@ -35,11 +35,16 @@ def batch(rows: list[tuple[int, int, int]], mode: int | list[int] = 2) -> Sample
     n = len(rows)
     return SampleBatch(
         {
-            "time": np.array(time, np.int64), "ip": np.array(ip, np.uint64), "pid": np.array(pid, np.int32),
-            "tid": np.array(pid, np.int32), "cpu": np.zeros(n, np.int32), "event": np.zeros(n, np.int32),
-            "period": np.ones(n, np.uint64), "mode": np.full(n, 0, np.uint8) + np.array(mode, np.uint8),
+            "time": np.array(time, np.int64),
+            "ip": np.array(ip, np.uint64),
+            "pid": np.array(pid, np.int32),
+            "tid": np.array(pid, np.int32),
+            "cpu": np.zeros(n, np.int32),
+            "event": np.zeros(n, np.int32),
+            "period": np.ones(n, np.uint64),
+            "mode": np.full(n, 0, np.uint8) + np.array(mode, np.uint8),
         }
-    )  # fmt: skip
+    )
 
 
 def bound(binder: Binder, rows: list[tuple[int, int, int]], mode: int = 2) -> list[int]:

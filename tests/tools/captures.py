@@ -24,8 +24,10 @@ SYNTHETIC = ("demo_pie", "demo_2proc", "demo_hwidx", "demo_features", "lldlayout
 
 FORMS: dict[str, dict[str, Any]] = {
     f"{'big ' * big}{'pipe' if pipe else 'file'}{f' zstd{z}' * bool(z)}": {"big": big, "pipe": pipe, "compress": z}
-    for big in (False, True) for pipe in (False, True) for z in (0, 81, 83)
-}  # fmt: skip
+    for big in (False, True)
+    for pipe in (False, True)
+    for z in (0, 81, 83)
+}
 """How a capture can be written: name -> arguments of `perfdata_writer.encode`."""
 
 

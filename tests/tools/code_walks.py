@@ -25,8 +25,10 @@ class Walk:
     def __init__(self, program: Path, seed: int = 1) -> None:
         listing = subprocess.run(
             [tool("llvm-objdump-19"), "-d", "--no-show-raw-insn", "--no-leading-headers", program],
-            capture_output=True, text=True, check=True,
-        ).stdout  # fmt: skip
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
         code = [(int(m[1], 16), m[2]) for m in re.finditer(r"^ *([0-9a-f]+): +\t?(.*)$", listing, re.M)]
         self.text, self.code = dict(code), [at for at, _ in code]
         self.next = dict(pairwise(at for at, _ in code))
@@ -101,8 +103,10 @@ class Walk:
         offset, address, size = (int(load[i], 16) for i in (1, 2, 4))
         page = address & ~0xFFF
         length = (size + address - page + 0xFFF) & ~0xFFF
-        return (f"PERF_RECORD_MMAP2 7/7: [{page + BASE:#x}({length:#x}) @ {offset & ~0xFFF:#x} 08:01 1 1]: "
-                f"r-xp /x/{self.program.name}\n")  # fmt: skip
+        return (
+            f"PERF_RECORD_MMAP2 7/7: [{page + BASE:#x}({length:#x}) @ {offset & ~0xFFF:#x} 08:01 1 1]: "
+            f"r-xp /x/{self.program.name}\n"
+        )
 
     def script(self, samples: int, every: int = 60, depth: int = 32) -> str:
         """The whole text: the mapping, then the samples."""

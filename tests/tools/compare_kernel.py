@@ -34,8 +34,10 @@ from perfdata_writer import Builder
 SHIFT, LOADED = 0x1A000000, 0xFFFFFFFFC0400000
 DEPTH, SAMPLES = 32, 20_000
 FLAGS = "-fdebug-info-for-profiling -fbasic-block-address-map"
-OPTIONS = ("-e 64BIT -d DEBUG_INFO_NONE -e DEBUG_INFO_DWARF_TOOLCHAIN_DEFAULT -e MODULES -m CRC7 -m CRC_ITU_T "
-           "-e JUMP_LABEL -e RELOCATABLE -e RANDOMIZE_BASE")  # fmt: skip
+OPTIONS = (
+    "-e 64BIT -d DEBUG_INFO_NONE -e DEBUG_INFO_DWARF_TOOLCHAIN_DEFAULT -e MODULES -m CRC7 -m CRC_ITU_T "
+    "-e JUMP_LABEL -e RELOCATABLE -e RANDOMIZE_BASE"
+)
 MODULE = "crc7.ko"
 KERNEL = "[kernel.kallsyms]"
 

@@ -112,10 +112,11 @@ def programs(folder: Path) -> Iterator[tuple[str, list[str]]]:
         if shutil.which(argv[0]):
             yield name, argv
     for name, code, ending, command, *options in (
-        ("exceptions", _THROWS, ".cpp", "g++", "-O2"), ("long double", _LONG_DOUBLE, ".c", "gcc", "-O2", "-lm"),
+        ("exceptions", _THROWS, ".cpp", "g++", "-O2"),
+        ("long double", _LONG_DOUBLE, ".c", "gcc", "-O2", "-lm"),
         ("rust", _RUST, ".rs", "rustc", "-O"),
         ("fortran", _FORTRAN, ".f90", "gfortran", "-O3", "-march=native"),
-    ):  # fmt: skip
+    ):
         if shutil.which(command):
             made = folder / name.replace(" ", "")
             made.with_suffix(ending).write_text(code)

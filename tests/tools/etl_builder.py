@@ -28,28 +28,70 @@ def perfinfo(hook, time, payload=b"", *, version=2, bits=64, counters=(), pebs=N
 def full(guid, type_, time, payload=b"", *, pid=4, tid=8, version=2, level=0, bits=64, instance=None):
     kind = {(32, False): 10, (64, False): 20, (32, True): 11, (64, True): 21}[bits, instance is not None]
     tail = b"" if instance is None else struct.pack("<II16s", *instance)
-    head = struct.pack("<HBBBBHIIq16sQ", 0x30 + len(tail) + len(payload), kind, 0xC0, type_, level, version, tid, pid,
-                       time, guid, 0)  # fmt: skip
+    head = struct.pack(
+        "<HBBBBHIIq16sQ", 0x30 + len(tail) + len(payload), kind, 0xC0, type_, level, version, tid, pid, time, guid, 0
+    )
     return head + tail + payload
 
 
-def manifest(guid, id_, time, payload=b"", *, pid=4, tid=8, version=0, channel=0, level=4, opcode=0, task=0, keyword=0,
-             activity=bytes(16), bits=64, items=None):  # fmt: skip
+def manifest(
+    guid,
+    id_,
+    time,
+    payload=b"",
+    *,
+    pid=4,
+    tid=8,
+    version=0,
+    channel=0,
+    level=4,
+    opcode=0,
+    task=0,
+    keyword=0,
+    activity=bytes(16),
+    bits=64,
+    items=None,
+):
     extra = b""
     for i, (type_, data) in enumerate(items or ()):
         room = -len(data) % 8
         extra += struct.pack("<HHHH", 8 + len(data) + room, type_, i + 1 < len(items), len(data)) + data + bytes(room)
     size = 0x50 + len(extra) + len(payload)
-    return struct.pack(
-        "<HBBHHIIq16sHBBBBHQQ16s", size, 18 + (bits == 64), 0xC0, bool(items), 0, tid & 0xFFFFFFFF, pid & 0xFFFFFFFF,
-        time, guid, id_, version, channel, level, opcode, task, keyword, 0, activity,
-    ) + extra + payload  # fmt: skip
+    return (
+        struct.pack(
+            "<HBBHHIIq16sHBBBBHQQ16s",
+            size,
+            18 + (bits == 64),
+            0xC0,
+            bool(items),
+            0,
+            tid & 0xFFFFFFFF,
+            pid & 0xFFFFFFFF,
+            time,
+            guid,
+            id_,
+            version,
+            channel,
+            level,
+            opcode,
+            task,
+            keyword,
+            0,
+            activity,
+        )
+        + extra
+        + payload
+    )
 
 
 def message(number, payload=b"", *, sequence=None, guid=None, component=None, time=None, ids=None, flags=0):
     fields = (
-        (0x01, "<I", sequence), (0x04, "<I", component), (0x02, "<16s", guid), (0x08, "<q", time), (0x20, "<ii", ids),
-    )  # fmt: skip
+        (0x01, "<I", sequence),
+        (0x04, "<I", component),
+        (0x02, "<16s", guid),
+        (0x08, "<q", time),
+        (0x20, "<ii", ids),
+    )
     body = b""
     for flag, form, value in fields:
         if value is not None:
@@ -67,8 +109,22 @@ def aligned(event):
     return event + bytes(-len(event) % 8)
 
 
-def buffer(events, *, size, sequence=1, cpu=0, time=0, flags=None, kind=0, state=3, logger=7, windows7=False,
-           filled=None, marker=True, length=None):  # fmt: skip
+def buffer(
+    events,
+    *,
+    size,
+    sequence=1,
+    cpu=0,
+    time=0,
+    flags=None,
+    kind=0,
+    state=3,
+    logger=7,
+    windows7=False,
+    filled=None,
+    marker=True,
+    length=None,
+):
     """One buffer of ``size`` bytes, the tail 0xFF. ``filled`` overrides what its header says."""
     body = b"".join(map(aligned, events)) if not isinstance(events, bytes) else events
     used = 72 + len(body)
@@ -76,22 +132,63 @@ def buffer(events, *, size, sequence=1, cpu=0, time=0, flags=None, kind=0, state
     if flags is None:
         flags = 0 if windows7 else 0x20
     processor = struct.pack("<BB", cpu, 8) if windows7 else struct.pack("<H", cpu)
-    head = struct.pack("<IIIiqqQ", size if length is None else length, 0 if windows7 else used, size + used, 0, time,
-                       sequence, 0x123456)  # fmt: skip
+    head = struct.pack(
+        "<IIIiqqQ",
+        size if length is None else length,
+        0 if windows7 else used,
+        size + used,
+        0,
+        time,
+        sequence,
+        0x123456,
+    )
     head += processor + struct.pack(
         "<HIIHH16s", logger, state, used if filled is None else filled, flags, kind, b"\xaa" * 16
     )
     return head + body + (b"\xff" if marker else b"\0") * (size - used)
 
 
-def logfile_header(*, size, bits=64, pointer=None, version=(10, 0, 1, 5), build=19045, processors=4, mode=1, written=2,
-                   lost=0, buffers_lost=0, mhz=3000, frequency=10_000_000, start=START_TIME, end=START_TIME + 10**8,
-                   boot=START_TIME - 10**10, clock=1, names=NAMES):  # fmt: skip
+def logfile_header(
+    *,
+    size,
+    bits=64,
+    pointer=None,
+    version=(10, 0, 1, 5),
+    build=19045,
+    processors=4,
+    mode=1,
+    written=2,
+    lost=0,
+    buffers_lost=0,
+    mhz=3000,
+    frequency=10_000_000,
+    start=START_TIME,
+    end=START_TIME + 10**8,
+    boot=START_TIME - 10**10,
+    clock=1,
+    names=NAMES,
+):
     """TRACE_LOGFILE_HEADER and the names."""
     zone = struct.pack("<i64s16si64s16si", -60, "W. Europe".encode("utf-16-le"), bytes(16), 0, b"", bytes(16), -60)
     word = "I" if bits == 32 else "Q"
-    data = struct.pack(f"<I4BIIqIIIIIIII{word}{word}", size, *version, build, processors, end, 156250, 64, mode,
-                       written, 1, pointer or bits // 8, lost, mhz, 6, 7)  # fmt: skip
+    data = struct.pack(
+        f"<I4BIIqIIIIIIII{word}{word}",
+        size,
+        *version,
+        build,
+        processors,
+        end,
+        156250,
+        64,
+        mode,
+        written,
+        1,
+        pointer or bits // 8,
+        lost,
+        mhz,
+        6,
+        7,
+    )
     data += zone + struct.pack("<IqqqII", 0, boot, frequency, start, clock, buffers_lost)
     return data + b"".join(name.encode("utf-16-le") + b"\0\0" for name in names)
 

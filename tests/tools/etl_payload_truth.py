@@ -48,9 +48,24 @@ def parse_event(b, at, cpu):
             body += length
             more &= 1
         event = Event(
-            kind, pointer, time, pid, tid, cpu, -1, b[at + 0x18 : at + 0x28], id_, version, opcode, level, task,
-            channel, keyword, flags, extended=extended,
-        )  # fmt: skip
+            kind,
+            pointer,
+            time,
+            pid,
+            tid,
+            cpu,
+            -1,
+            b[at + 0x18 : at + 0x28],
+            id_,
+            version,
+            opcode,
+            level,
+            task,
+            channel,
+            keyword,
+            flags,
+            extended=extended,
+        )
     elif kind in (10, 11, 20, 21):
         size, _, _, opcode, level, version, tid, pid, time = struct.unpack_from("<HBBBBHiiq", b, at)
         event = Event(kind, pointer, time, pid, tid, cpu, -1, b[at + 0x18 : at + 0x28], 0, version, opcode, level)

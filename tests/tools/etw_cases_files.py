@@ -247,10 +247,12 @@ def what_makes_a_system_logger(world: World) -> None:
     from lastbranch.etw.flags import GLOBAL_LOGGER, KERNEL_LOGGER
 
     kinds = {
-        SessionRequest("a"): False, SessionRequest("a", mode=M.SYSTEM_LOGGER_MODE): True,
-        SessionRequest(KERNEL_LOGGER_NAME.upper()): True, SessionRequest("a", KERNEL_LOGGER): True,
+        SessionRequest("a"): False,
+        SessionRequest("a", mode=M.SYSTEM_LOGGER_MODE): True,
+        SessionRequest(KERNEL_LOGGER_NAME.upper()): True,
+        SessionRequest("a", KERNEL_LOGGER): True,
         SessionRequest("a", GLOBAL_LOGGER): True,
-    }  # fmt: skip
+    }
     assert all(request.system == system for request, system in kinds.items())
     assert world.code(name=KERNEL_LOGGER_NAME, EnableFlags=EnableFlag.NO_SYSCONFIG) in (0, 1314)
 
@@ -330,9 +332,11 @@ def one_filter_of_a_kind(world: World) -> None:
 def filters_by_process(world: World) -> None:
     mine = Path("/proc/self/exe").resolve().name.encode("utf-16-le") + b"\0\0"
     cases = [
-        (_PID, os.getpid().to_bytes(4, "little"), True), (_PID, (1).to_bytes(4, "little"), False),
-        (_NAME, mine, True), (_NAME, "nothing.exe\0".encode("utf-16-le"), False),
-    ]  # fmt: skip
+        (_PID, os.getpid().to_bytes(4, "little"), True),
+        (_PID, (1).to_bytes(4, "little"), False),
+        (_NAME, mine, True),
+        (_NAME, "nothing.exe\0".encode("utf-16-le"), False),
+    ]
     for number, (kind, data, taken) in enumerate(cases):
         fields, _alive = _filters((kind, data))
         status, handle, _ = world.start(

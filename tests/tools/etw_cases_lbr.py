@@ -196,9 +196,10 @@ def the_example(world: World) -> None:
         interval = structure("TRACE_PROFILE_INTERVAL")(SOURCE.source, SOURCE.minimum)
         assert etw.TraceSetInformation(0, etw.TraceSampledProfileIntervalInfo, interval, 8) == 0
         buffer = properties(
-            file=world.file(), room=1100,
+            file=world.file(),
+            room=1100,
             LogFileMode=etw.EVENT_TRACE_FILE_MODE_SEQUENTIAL | etw.EVENT_TRACE_SYSTEM_LOGGER_MODE,
-        )  # fmt: skip
+        )
         status, handle = etw.StartTrace("LbrLogger", buffer)
         assert status == 0
         assert _name_targets(handle, pid) == 0

@@ -76,9 +76,16 @@ class FakeKernel:
         return list(self.running.values())
 
     def enable(
-        self, handle: int, provider: UUID, code: EnableProvider, level: int, match_any: int, match_all: int,
-        timeout: int, parameters: EnableParameters | None,
-    ) -> None:  # fmt: skip
+        self,
+        handle: int,
+        provider: UUID,
+        code: EnableProvider,
+        level: int,
+        match_any: int,
+        match_all: int,
+        timeout: int,
+        parameters: EnableParameters | None,
+    ) -> None:
         self._found("EnableTraceEx2", handle)
         self.calls.append(("enable", handle, provider, code, level, match_any, match_all, timeout, parameters))
 

@@ -11,10 +11,25 @@ from collections.abc import Iterator
 import perfdata_writer as pw
 
 SAMPLE = (
-    pw.IP | pw.TID | pw.TIME | pw.ADDR | pw.CALLCHAIN | pw.ID | pw.CPU | pw.PERIOD | pw.STREAM_ID | pw.BRANCH_STACK
-    | pw.WEIGHT | pw.DATA_SRC | pw.IDENTIFIER | pw.TRANSACTION | pw.PHYS_ADDR | pw.CGROUP | pw.DATA_PAGE_SIZE
+    pw.IP
+    | pw.TID
+    | pw.TIME
+    | pw.ADDR
+    | pw.CALLCHAIN
+    | pw.ID
+    | pw.CPU
+    | pw.PERIOD
+    | pw.STREAM_ID
+    | pw.BRANCH_STACK
+    | pw.WEIGHT
+    | pw.DATA_SRC
+    | pw.IDENTIFIER
+    | pw.TRANSACTION
+    | pw.PHYS_ADDR
+    | pw.CGROUP
+    | pw.DATA_PAGE_SIZE
     | pw.CODE_PAGE_SIZE
-)  # fmt: skip
+)
 
 
 def base() -> pw.Builder:
@@ -28,10 +43,22 @@ def base() -> pw.Builder:
     b.fork(pid=11, ppid=10, time=3)
     for time in (4, 5, 6):
         b.sample(
-            ip=0x400100, pid=10, tid=10, time=time, cpu=1, period=1000, addr=0x400200, callchain=[0x400100, 0x400120],
+            ip=0x400100,
+            pid=10,
+            tid=10,
+            time=time,
+            cpu=1,
+            period=1000,
+            addr=0x400200,
+            callchain=[0x400100, 0x400120],
             branches=[(0x400110, 0x400100, pw.flags(predicted=1, cycles=7)), (0x400140, 0x400104, 0)],
-            weight=3, data_src=1, phys_addr=1, cgroup=2, data_page_size=4096, code_page_size=4096,
-        )  # fmt: skip
+            weight=3,
+            data_src=1,
+            phys_addr=1,
+            cgroup=2,
+            data_page_size=4096,
+            code_page_size=4096,
+        )
     b.record("LOST", id=101, lost=3, time=7)
     b.record("LOST_SAMPLES", lost=3, time=7)
     b.record("THROTTLE", id=101, stream_id=1)
@@ -52,12 +79,30 @@ def base() -> pw.Builder:
     b.feature("SAMPLE_TIME", first=4, last=6)
     b.feature("CLOCKID", resolution=1)
     b.feature("CLOCK_DATA", version=1, clockid=1, wall=1_700_000_000_000_000_000, clock=5)
-    b.feature("MEM_TOPOLOGY", version=1, block_size=1 << 27, nr=1,
-              nodes=[{"node": 0, "size": 1 << 30, "bits": 64, "set": [1]}])  # fmt: skip
-    b.feature("CACHE", version=1, nr=1, caches=[
-        {"level": 1, "line_size": 64, "sets": 64, "ways": 8, "type": "Data", "size": "32K", "map": "0-1"}])  # fmt: skip
-    b.feature("CPU_TOPOLOGY", nr_cores=1, cores=["0-1"], nr_threads=1, threads=["0-1"],
-              cpus=[{"core": 0, "socket": 0}] * 2, nr_dies=1, dies=["0-1"], die_ids=[0, 0])  # fmt: skip
+    b.feature(
+        "MEM_TOPOLOGY",
+        version=1,
+        block_size=1 << 27,
+        nr=1,
+        nodes=[{"node": 0, "size": 1 << 30, "bits": 64, "set": [1]}],
+    )
+    b.feature(
+        "CACHE",
+        version=1,
+        nr=1,
+        caches=[{"level": 1, "line_size": 64, "sets": 64, "ways": 8, "type": "Data", "size": "32K", "map": "0-1"}],
+    )
+    b.feature(
+        "CPU_TOPOLOGY",
+        nr_cores=1,
+        cores=["0-1"],
+        nr_threads=1,
+        threads=["0-1"],
+        cpus=[{"core": 0, "socket": 0}] * 2,
+        nr_dies=1,
+        dies=["0-1"],
+        die_ids=[0, 0],
+    )
     b.build_id("/bin/it", bytes(range(20)))
     return b
 

@@ -70,11 +70,18 @@ class Machine:
 def cpu_pmu(number: int = 4, **more: str) -> dict[str, str]:
     """Files of a core's folder under /sys/bus/event_source/devices."""
     return {
-        "type": str(number), "format/event": "config:0-7", "format/umask": "config:8-15", "format/inv": "config:23",
-        "format/ldlat": "config1:0-15", "format/wide": "config:0-3,32-35",
-        "events/cpu-cycles": "event=0x3c", "events/branch-instructions": "event=0xc4",
-        "events/slots": "event=0x00,umask=0x4", "events/slots.scale": "2", **more,
-    }  # fmt: skip
+        "type": str(number),
+        "format/event": "config:0-7",
+        "format/umask": "config:8-15",
+        "format/inv": "config:23",
+        "format/ldlat": "config1:0-15",
+        "format/wide": "config:0-3,32-35",
+        "events/cpu-cycles": "event=0x3c",
+        "events/branch-instructions": "event=0xc4",
+        "events/slots": "event=0x00,umask=0x4",
+        "events/slots.scale": "2",
+        **more,
+    }
 
 
 def intel(attr: Attr) -> int:
@@ -110,8 +117,9 @@ _DEPTH32 = {"caps/branches": "32", "caps/max_precise": "3"}
 SKYLAKE = Machine(pmus={"cpu": cpu_pmu(**_DEPTH32, **{"caps/pmu_name": "skylake"})}, lbr=intel)
 SANDY_BRIDGE = Machine(
     pmus={"cpu": cpu_pmu(**{"caps/branches": "16", "caps/max_precise": "2", "caps/pmu_name": "sandybridge"})},
-    lbr=intel_without_call_stack, max_precise=2,
-)  # fmt: skip
+    lbr=intel_without_call_stack,
+    max_precise=2,
+)
 WESTMERE = replace(SANDY_BRIDGE, pmus={"cpu": cpu_pmu(**{"caps/branches": "16", "caps/pmu_name": "westmere"})})
 SAPPHIRE_RAPIDS = Machine(
     cpu_flags="fpu arch_lbr", pmus={"cpu": cpu_pmu(**_DEPTH32, **{"caps/pmu_name": "sapphire_rapids"})}, lbr=intel
@@ -123,18 +131,26 @@ ALDER_LAKE = Machine(
         "cpu_core": cpu_pmu(4, cpus="0-3", **_DEPTH32, **{"caps/pmu_name": "alderlake_hybrid"}),
         "cpu_atom": cpu_pmu(10, cpus="4-5", **_DEPTH32, **{"caps/pmu_name": "alderlake_hybrid"}),
     },
-    lbr=intel, cpus=6,
-)  # fmt: skip
+    lbr=intel,
+    cpus=6,
+)
 ZEN4 = Machine("AuthenticAMD", cpu_flags="fpu amd_lbr_v2", pmus={"cpu": cpu_pmu(**{"caps/branches": "16"})}, lbr=amd_v2)
 ZEN3 = Machine(
-    "AuthenticAMD", cpu_flags="fpu brs", lbr=amd_brs,
+    "AuthenticAMD",
+    cpu_flags="fpu brs",
+    lbr=amd_brs,
     pmus={"cpu": cpu_pmu(**{"caps/branches": "16", "events/branch-brs": "event=0xc4"})},
-)  # fmt: skip
+)
 ARM = Machine(
-    "", "", "", "aarch64", lbr=brbe, max_precise=0,
+    "",
+    "",
+    "",
+    "aarch64",
+    lbr=brbe,
+    max_precise=0,
     pmus={"armv9_neoverse_v3": cpu_pmu(8, cpus="0-1", **{"caps/branches": "64", "events/br_retired": "event=0x21"})},
     files={"/proc/cpuinfo": "processor\t: 0\nCPU implementer\t: 0x41\nCPU part\t: 0xd84\n"},
-)  # fmt: skip
+)
 BARE_WITHOUT_LBR = Machine("HygonGenuine", pmus={"cpu": cpu_pmu()})
 _QEMU = {"/sys/class/dmi/id/sys_vendor": "QEMU\n"}
 VM_WITHOUT_LBR = Machine(cpu_flags="fpu hypervisor", pmus={"cpu": cpu_pmu()}, files=_QEMU)

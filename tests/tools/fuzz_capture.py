@@ -168,9 +168,15 @@ def rights(count: int, seed: int) -> int:
     print(f"programs with other rights: seed {seed}")
     chance = random.Random(seed)
     ours = [sys.executable, "-m", "lastbranch"]
-    users = [name for name, before in _RECORDERS.items() if not subprocess.run(
-        [*before, *ours, "--version"], capture_output=True, cwd="/",
-    ).returncode]  # fmt: skip
+    users = [
+        name
+        for name, before in _RECORDERS.items()
+        if not subprocess.run(
+            [*before, *ours, "--version"],
+            capture_output=True,
+            cwd="/",
+        ).returncode
+    ]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         folder.chmod(0o755)
@@ -191,8 +197,11 @@ def rights(count: int, seed: int) -> int:
             words = [*_RECORDERS[user], *ours, "record", "--engine", "software", "--no-progress", "-o", output, "--"]
             done = subprocess.run(
                 [*words, *command, program, str(chance.choice((0, 1_000_000, 20_000_000)))],
-                capture_output=True, text=True, timeout=120, cwd="/",
-            )  # fmt: skip
+                capture_output=True,
+                text=True,
+                timeout=120,
+                cwd="/",
+            )
             what = (user, owner, oct(mode), command, done)
             expected = _NOBODY if user == "a user" else owner if mode & 0o4000 else 0
             assert (done.returncode, done.stdout) == (0, f"{expected}\n"), what

@@ -161,9 +161,12 @@ def server(folder: Path) -> Iterator[Server | None]:
         yield None
         return
     os.environ |= {
-        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{SERVER_FREE}", "AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "y",
-        "AWS_REGION": "us-east-1", "AWS_EC2_METADATA_DISABLED": "true",
-    }  # fmt: skip
+        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{SERVER_FREE}",
+        "AWS_ACCESS_KEY_ID": "x",
+        "AWS_SECRET_ACCESS_KEY": "y",
+        "AWS_REGION": "us-east-1",
+        "AWS_EC2_METADATA_DISABLED": "true",
+    }
     running = Server(folder)
     try:
         import boto3  # of moto

@@ -52,8 +52,10 @@ def _stacks(chance: random.Random) -> Iterator[bytes]:
         for _ in range(chance.randrange(1, 6)):
             lengths = [chance.choice((0, 1, 2, 8, 31)) for _ in range(chance.randrange(1, 12))]
             found.append(bytes([len(lengths), *(length << 3 | chance.randrange(8) for length in lengths)]))
-            found += [struct.pack("<QQH", _address(chance), _address(chance), chance.getrandbits(16))
-                      for _ in range(sum(lengths))]  # fmt: skip
+            found += [
+                struct.pack("<QQH", _address(chance), _address(chance), chance.getrandbits(16))
+                for _ in range(sum(lengths))
+            ]
         yield b"".join(found)
 
 
@@ -126,10 +128,16 @@ def _mappings(chance: random.Random) -> Iterator[bytes]:
         head = bytes([slabs, bounds, rows, 3, runs, runs * length])
         steps = bytes(chance.randrange(1, 4) for _ in range(slabs + max(0, bounds - 1) + rows))
         lasts = bytes(chance.randrange(16) for _ in range(rows))
-        asked = b"".join(struct.pack("<bQBbBbB", length, 1 << 16, chance.randrange(3), 0, 2, -(k & 1), 1)
-                         for k in range(runs))  # fmt: skip
-        yield head + steps + lasts + asked + b"".join(chance.randrange(1 << 12).to_bytes(3, "little")
-                                                      for _ in range(runs * length))  # fmt: skip
+        asked = b"".join(
+            struct.pack("<bQBbBbB", length, 1 << 16, chance.randrange(3), 0, 2, -(k & 1), 1) for k in range(runs)
+        )
+        yield (
+            head
+            + steps
+            + lasts
+            + asked
+            + b"".join(chance.randrange(1 << 12).to_bytes(3, "little") for _ in range(runs * length))
+        )
 
 
 def _runs(chance: random.Random) -> Iterator[bytes]:
@@ -182,8 +190,10 @@ def _call_stacks(chance: random.Random) -> Iterator[bytes]:
         for _ in range(chance.randrange(1, 4)):
             lengths = [chance.randrange(32) for _ in range(chance.randrange(1, 12))]
             found.append(bytes([len(lengths), *(length << 3 | chance.randrange(7) for length in lengths)]))
-            found += [bytes([chance.randrange(40), chance.choice((5, 6)), chance.choice((0, chance.randrange(16)))])
-                      for _ in range(sum(lengths))]  # fmt: skip
+            found += [
+                bytes([chance.randrange(40), chance.choice((5, 6)), chance.choice((0, chance.randrange(16)))])
+                for _ in range(sum(lengths))
+            ]
         yield b"".join(found)
 
 

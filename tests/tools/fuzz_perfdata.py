@@ -109,8 +109,19 @@ def small_capture() -> Capture:
     b.record("AUXTRACE", size=16, payload=bytes(16))
     for i in range(12):
         entries = [(0x400010 + 8 * k, 0x400020 + k, 1 << 4 | 2) for k in range(i % 5)]
-        b.sample(event=0, ip=0x400100 + i, pid=7 + i % 2, time=100 + i, period=9, callchain=[(1 << 64) - 512, 0x400100],
-                 raw=b"abcdefg", branches=entries, regs_user=[1, 2, 3], stack=b"12345678", aux=b"aux")  # fmt: skip
+        b.sample(
+            event=0,
+            ip=0x400100 + i,
+            pid=7 + i % 2,
+            time=100 + i,
+            period=9,
+            callchain=[(1 << 64) - 512, 0x400100],
+            raw=b"abcdefg",
+            branches=entries,
+            regs_user=[1, 2, 3],
+            stack=b"12345678",
+            aux=b"aux",
+        )
         b.sample(
             event=1, ip=0x400200, pid=7, time=99 + i, read_values=[(1, 2)], branches=entries, counters=range(i % 5)
         )

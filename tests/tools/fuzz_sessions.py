@@ -101,14 +101,20 @@ class Round:
         self.providers = [Provider(sessions, chance.choice(BODIES)) for _ in range(2)]
         self.killed: set[Provider] = set()
         code = _CONTROLLER.format(
-            file="" if self.mode & M.BUFFERING_MODE else str(self.file), mode=int(self.mode), provider=PROVIDER,
-            size=0 if self.mode in EXACT else 1, clock=chance.choice([1, 2]),
+            file="" if self.mode & M.BUFFERING_MODE else str(self.file),
+            mode=int(self.mode),
+            provider=PROVIDER,
+            size=0 if self.mode in EXACT else 1,
+            clock=chance.choice([1, 2]),
             flags=0x11 if self.mode & M.SYSTEM_LOGGER_MODE and os.geteuid() == 0 else 0,  # process, context switches
-        )  # fmt: skip
+        )
         self.controller = subprocess.Popen(
-            [sys.executable, "-c", textwrap.dedent(code)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL, env=dict(os.environ) | {"LASTBRANCH_ETW_DIR": str(sessions.root)},
-        )  # fmt: skip
+            [sys.executable, "-c", textwrap.dedent(code)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=dict(os.environ) | {"LASTBRANCH_ETW_DIR": str(sessions.root)},
+        )
 
     @property
     def daemon(self) -> int:
@@ -234,8 +240,11 @@ class Round:
                 found = delivered(self.file)
                 most = offered if "scribbled" not in touched else 1 << 64
                 assert offered - len(self.killed) <= found + final.events_lost <= most, (
-                    found, final.events_lost, offered, self.what,
-                )  # fmt: skip
+                    found,
+                    final.events_lost,
+                    offered,
+                    self.what,
+                )
                 self.what["accounts"] += 1
         until(lambda: not processes_of(sessions.root))
         for path in sessions.folder.glob("*.etl"):
@@ -253,11 +262,21 @@ class Round:
 FAULTS: dict[str, Callable[[Round], None]] = {
     call.__name__: call
     for call in (
-        Round.garbage, Round.flush, Round.controller_killed, Round.stopped_and_gone, Round.provider_killed,
-        Round.provider_stands_still, Round.daemon_stands_still, Round.source_killed, Round.daemon_killed,
-        Round.disk_full, Round.log_cut, Round.log_removed, Round.scribbled,
+        Round.garbage,
+        Round.flush,
+        Round.controller_killed,
+        Round.stopped_and_gone,
+        Round.provider_killed,
+        Round.provider_stands_still,
+        Round.daemon_stands_still,
+        Round.source_killed,
+        Round.daemon_killed,
+        Round.disk_full,
+        Round.log_cut,
+        Round.log_removed,
+        Round.scribbled,
     )
-}  # fmt: skip
+}
 
 
 def processes(sessions: Sessions, module: str) -> list[int]:
@@ -300,8 +319,24 @@ def as_many_as_there_may_be(sessions: Sessions, chance: random.Random) -> None:
     assert sessions.names() == os.listdir(sessions.root / "sessions") == []
 
 
-_ALL = 0x3 | 0x4 | 0x8 | 0x10 | 0x20 | 0x40 | 0x80 | 0x100 | 0x200 | 0x400 | 0x4000 | 0x8000 | 0x10000 | 0x200000 \
-    | 0x2000000 | 0x4000000  # fmt: skip
+_ALL = (
+    0x3
+    | 0x4
+    | 0x8
+    | 0x10
+    | 0x20
+    | 0x40
+    | 0x80
+    | 0x100
+    | 0x200
+    | 0x400
+    | 0x4000
+    | 0x8000
+    | 0x10000
+    | 0x200000
+    | 0x2000000
+    | 0x4000000
+)
 """EnableFlags of everything that Linux has."""
 
 

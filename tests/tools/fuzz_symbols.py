@@ -137,11 +137,12 @@ def originals(folder: Path) -> list[Original]:
         found.append(Original(name, path.read_bytes(), lambda p, h=home: DebugFiles("elf", p, dwo=(h,))))  # type: ignore[misc]
         found += [
             Original(
-                f"{name} {split.name}", split.read_bytes(),
+                f"{name} {split.name}",
+                split.read_bytes(),
                 lambda p, m=str(path): DebugFiles("elf", m, dwo=(str(Path(p).parent),)),
             )
             for split in path.parent.glob("*.dwo")
-        ]  # fmt: skip
+        ]
     return found
 
 

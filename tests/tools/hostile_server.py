@@ -95,7 +95,7 @@ ANSWERS: dict[str, Answer] = {
     "nothing": lambda talk: _length(talk, 0, b""),
     "an error": lambda talk: talk.send(b"HTTP/1.1 500 No\r\nContent-Length: 5\r\n\r\nhello"),
     "a status of its own": lambda talk: talk.send(b"HTTP/1.1 999 Yes\r\n\r\n"),
-}  # fmt: skip
+}
 """By name. None of them gives the file that was asked for."""
 
 

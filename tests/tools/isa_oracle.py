@@ -178,9 +178,13 @@ def kind_of(text: str, arch: str) -> str:
     if re.fullmatch(r"l?call[lq]?", name):
         return "ind_call" if indirect else "call"
     patterns = {
-        r"j.*|loop.*": "cond", r"l?ret[lq]?": "ret", r"iret[lq]?": "eret", r"int|int3|into": "irq",
-        r"syscall|sysenter": "syscall", r"sysret[lq]?|sysexit[lq]?": "sysret",
-    }  # fmt: skip
+        r"j.*|loop.*": "cond",
+        r"l?ret[lq]?": "ret",
+        r"iret[lq]?": "eret",
+        r"int|int3|into": "irq",
+        r"syscall|sysenter": "syscall",
+        r"sysret[lq]?|sysexit[lq]?": "sysret",
+    }
     return next((kind for pattern, kind in patterns.items() if re.fullmatch(pattern, name)), "unknown")
 
 

@@ -94,12 +94,20 @@ def machines() -> Iterator[tuple[str, dict[str, str]]]:
     for python in PYTHONS:
         for platform, (os_name, system, *kinds) in PLATFORMS.items():
             for machine in kinds:
-                yield f"Python {python}, {platform} {machine}", {
-                    **{key: str(value) for key, value in default_environment().items()},
-                    "python_version": python, "python_full_version": f"{python}.0",
-                    "implementation_name": "cpython", "platform_python_implementation": "CPython", "os_name": os_name,
-                    "sys_platform": platform, "platform_system": system, "platform_machine": machine,
-                }  # fmt: skip
+                yield (
+                    f"Python {python}, {platform} {machine}",
+                    {
+                        **{key: str(value) for key, value in default_environment().items()},
+                        "python_version": python,
+                        "python_full_version": f"{python}.0",
+                        "implementation_name": "cpython",
+                        "platform_python_implementation": "CPython",
+                        "os_name": os_name,
+                        "sys_platform": platform,
+                        "platform_system": system,
+                        "platform_machine": machine,
+                    },
+                )
 
 
 def faults(name: str, text: str, project: dict[str, Any], first: str) -> Iterator[str]:

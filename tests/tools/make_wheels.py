@@ -64,8 +64,9 @@ TARGETS = {
 
 def run(*words: str | Path, cwd: Path = ROOT, **environment: str) -> str:
     """The output of a command. Ends the program, with all that the command printed, where it fails."""
-    done = subprocess.run(words, cwd=cwd, env={**os.environ, **environment}, text=True, stdin=subprocess.DEVNULL,
-                          capture_output=True)  # fmt: skip
+    done = subprocess.run(
+        words, cwd=cwd, env={**os.environ, **environment}, text=True, stdin=subprocess.DEVNULL, capture_output=True
+    )
     if done.returncode:
         sys.exit(f"{shlex.join(map(str, words))} failed ({done.returncode}):\n{done.stdout}{done.stderr}")
     return done.stdout
@@ -112,8 +113,21 @@ def faults(wheel: Path, tag: str) -> list[str]:
 def make_wheel(source: Path, tag: str, zig: list[str], output: Path) -> Path:
     """The wheel for ``tag``, from the unpacked source distribution."""
     command = [*zig, "cc", "-target", TARGETS[tag].zig]
-    run(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", output, cwd=source, CC=shlex.join(command),
-        CFLAGS=shlex.join(CFLAGS), LASTBRANCH_NATIVE_BUILD="require", LASTBRANCH_NATIVE_PLATFORM=tag)  # fmt: skip
+    run(
+        sys.executable,
+        "-m",
+        "hatchling",
+        "build",
+        "-t",
+        "wheel",
+        "-d",
+        output,
+        cwd=source,
+        CC=shlex.join(command),
+        CFLAGS=shlex.join(CFLAGS),
+        LASTBRANCH_NATIVE_BUILD="require",
+        LASTBRANCH_NATIVE_PLATFORM=tag,
+    )
     (wheel,) = output.glob(f"*-{tag}.whl")
     if found := faults(wheel, tag):
         sys.exit(f"{wheel.name} {'; '.join(found)}")

@@ -44,8 +44,29 @@ def written(publics: bytes, procedures: bytes, sections: list[tuple[int, int]], 
     module = struct.pack("<I28xHHIIIHH12x", 0, 0, 7, 4 + len(procedures), 0, 0, 0, 0) + b"a.obj\0b.lib\0"
     module += bytes(-len(module) % 4)
     listed = struct.pack("<11H", *[0xFFFF] * 5, 6, *[0xFFFF] * 5)
-    dbi = struct.pack("<iII6H5iIiiHHI", -1, 19990903, 1, 0xFFFF, 0, 0xFFFF, 0, 5, 0, len(module), 0, 0, 0, 0, 0,
-                      len(listed), 0, 0, 0x8664, 0)  # fmt: skip
+    dbi = struct.pack(
+        "<iII6H5iIiiHHI",
+        -1,
+        19990903,
+        1,
+        0xFFFF,
+        0,
+        0xFFFF,
+        0,
+        5,
+        0,
+        len(module),
+        0,
+        0,
+        0,
+        0,
+        0,
+        len(listed),
+        0,
+        0,
+        0x8664,
+        0,
+    )
     streams = [b"", b"", b"", dbi + module + listed, b"", publics, headers, struct.pack("<I", 4) + procedures]
     blocks: list[bytes] = [b""] * 3
     numbers = []

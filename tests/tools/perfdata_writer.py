@@ -36,9 +36,33 @@ from typing import Any
 Spec = tuple[Any, ...]
 Fields = dict[str, Any]
 
-(IP, TID, TIME, ADDR, READ, CALLCHAIN, ID, CPU, PERIOD, STREAM_ID, RAW, BRANCH_STACK, REGS_USER, STACK_USER, WEIGHT,
- DATA_SRC, IDENTIFIER, TRANSACTION, REGS_INTR, PHYS_ADDR, AUX, CGROUP, DATA_PAGE_SIZE, CODE_PAGE_SIZE,
- WEIGHT_STRUCT) = (1 << i for i in range(25))  # fmt: skip
+(
+    IP,
+    TID,
+    TIME,
+    ADDR,
+    READ,
+    CALLCHAIN,
+    ID,
+    CPU,
+    PERIOD,
+    STREAM_ID,
+    RAW,
+    BRANCH_STACK,
+    REGS_USER,
+    STACK_USER,
+    WEIGHT,
+    DATA_SRC,
+    IDENTIFIER,
+    TRANSACTION,
+    REGS_INTR,
+    PHYS_ADDR,
+    AUX,
+    CGROUP,
+    DATA_PAGE_SIZE,
+    CODE_PAGE_SIZE,
+    WEIGHT_STRUCT,
+) = (1 << i for i in range(25))
 BRANCH_ANY, BRANCH_TYPE_SAVE, BRANCH_HW_INDEX, BRANCH_COUNTERS = 1 << 3, 1 << 16, 1 << 17, 1 << 19
 FORMAT_ENABLED, FORMAT_RUNNING, FORMAT_ID, FORMAT_GROUP, FORMAT_LOST = (1 << i for i in range(5))
 SAMPLE_ID_ALL = 1 << 18
@@ -336,23 +360,44 @@ def sample_spec(attr: Attr) -> Spec:
     kinds, branch = a["sample_type"], a.get("branch_sample_type", 0)
     user, intr = (a.get(f"sample_regs_{which}", 0).bit_count() for which in ("user", "intr"))
     parts: list[tuple[int, Spec]] = [
-        (IDENTIFIER, spec("identifier:Q")), (IP, spec("ip:Q")), (TID, spec("pid:i tid:i")), (TIME, spec("time:Q")),
-        (ADDR, spec("addr:Q")), (ID, spec("id:Q")), (STREAM_ID, spec("stream_id:Q")), (CPU, spec("cpu:I cpu_pad:I")),
-        (PERIOD, spec("period:Q")), (READ, read_spec(a["read_format"])),
+        (IDENTIFIER, spec("identifier:Q")),
+        (IP, spec("ip:Q")),
+        (TID, spec("pid:i tid:i")),
+        (TIME, spec("time:Q")),
+        (ADDR, spec("addr:Q")),
+        (ID, spec("id:Q")),
+        (STREAM_ID, spec("stream_id:Q")),
+        (CPU, spec("cpu:I cpu_pad:I")),
+        (PERIOD, spec("period:Q")),
+        (READ, read_spec(a["read_format"])),
         (CALLCHAIN, spec("callchain_nr:Q", ("callchain", "callchain_nr", "Q"))),
         (RAW, spec("raw_size:I", ("raw", "raw_size", "x"))),
-        (BRANCH_STACK, spec("branch_nr:Q", *(["hw_idx:Q"] if branch & BRANCH_HW_INDEX else []),
-                            ("branches", "branch_nr", spec("from:Q to:Q flags:F")),
-                            *([("counters", "branch_nr", "Q")] if branch & BRANCH_COUNTERS else []))),
+        (
+            BRANCH_STACK,
+            spec(
+                "branch_nr:Q",
+                *(["hw_idx:Q"] if branch & BRANCH_HW_INDEX else []),
+                ("branches", "branch_nr", spec("from:Q to:Q flags:F")),
+                *([("counters", "branch_nr", "Q")] if branch & BRANCH_COUNTERS else []),
+            ),
+        ),
         (REGS_USER, spec("regs_user_abi:Q", ("regs_user", lambda f: user * bool(f["regs_user_abi"]), "Q"))),
-        (STACK_USER, spec("stack_size:Q", ("stack", "stack_size", "x"),
-                          ("stack_dyn_size", lambda f: bool(f["stack_size"]), "Q"))),
+        (
+            STACK_USER,
+            spec(
+                "stack_size:Q", ("stack", "stack_size", "x"), ("stack_dyn_size", lambda f: bool(f["stack_size"]), "Q")
+            ),
+        ),
         (WEIGHT | WEIGHT_STRUCT, spec("weight:Q")),  # the struct's fields keep their bits on both machines
-        (DATA_SRC, spec("data_src:Q")), (TRANSACTION, spec("transaction:Q")),
+        (DATA_SRC, spec("data_src:Q")),
+        (TRANSACTION, spec("transaction:Q")),
         (REGS_INTR, spec("regs_intr_abi:Q", ("regs_intr", lambda f: intr * bool(f["regs_intr_abi"]), "Q"))),
-        (PHYS_ADDR, spec("phys_addr:Q")), (CGROUP, spec("cgroup:Q")), (DATA_PAGE_SIZE, spec("data_page_size:Q")),
-        (CODE_PAGE_SIZE, spec("code_page_size:Q")), (AUX, spec("aux_size:Q", ("aux", "aux_size", "x"))),
-    ]  # fmt: skip
+        (PHYS_ADDR, spec("phys_addr:Q")),
+        (CGROUP, spec("cgroup:Q")),
+        (DATA_PAGE_SIZE, spec("data_page_size:Q")),
+        (CODE_PAGE_SIZE, spec("code_page_size:Q")),
+        (AUX, spec("aux_size:Q", ("aux", "aux_size", "x"))),
+    ]
     return tuple(item for bit, part in parts if kinds & bit for item in part)
 
 
@@ -369,8 +414,14 @@ def trailer_spec(attr: Attr) -> Spec:
     """struct sample_id, which ends every kernel record but SAMPLE if attr.sample_id_all."""
     if not attr["flags"] & SAMPLE_ID_ALL:
         return ()
-    parts = {TID: "pid:i tid:i", TIME: "time:Q", ID: "id:Q", STREAM_ID: "stream_id:Q", CPU: "cpu:I cpu_pad:I",
-             IDENTIFIER: "identifier:Q"}  # fmt: skip
+    parts = {
+        TID: "pid:i tid:i",
+        TIME: "time:Q",
+        ID: "id:Q",
+        STREAM_ID: "stream_id:Q",
+        CPU: "cpu:I cpu_pad:I",
+        IDENTIFIER: "identifier:Q",
+    }
     return spec(*(part for bit, part in parts.items() if attr["sample_type"] & bit))
 
 
@@ -607,9 +658,11 @@ def inode_of(path: str | os.PathLike[str]) -> Fields:
         fcntl.ioctl(file, 0x80087601, word)
     state, generation = os.stat(path), int.from_bytes(word[:4], sys.byteorder)
     return {
-        "maj": os.major(state.st_dev), "min": os.minor(state.st_dev), "ino": state.st_ino,
+        "maj": os.major(state.st_dev),
+        "min": os.minor(state.st_dev),
+        "ino": state.st_ino,
         "ino_generation": generation,
-    }  # fmt: skip
+    }
 
 
 class Builder:

@@ -20,10 +20,20 @@ def built(source: Path, out: Path, *flags: str) -> Path:
     compiler = tool("clang++-19" if source.suffix == ".cc" else "clang-19")
     # The names of static functions have a hash of the path that is given in them.
     subprocess.run(
-        [compiler, "-g", "-fpseudo-probe-for-profiling", "-fno-omit-frame-pointer", "-mno-omit-leaf-frame-pointer",
-         *(flags or ("-O2",)), "-o", out, source.name],
-        cwd=source.parent, check=True,
-    )  # fmt: skip
+        [
+            compiler,
+            "-g",
+            "-fpseudo-probe-for-profiling",
+            "-fno-omit-frame-pointer",
+            "-mno-omit-leaf-frame-pointer",
+            *(flags or ("-O2",)),
+            "-o",
+            out,
+            source.name,
+        ],
+        cwd=source.parent,
+        check=True,
+    )
     return out
 
 

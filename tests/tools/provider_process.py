@@ -53,9 +53,11 @@ class Provider:
         self._counts = memoryview(mmap.mmap(fd, _PAGES * 4096)).cast("Q")
         self.process = subprocess.Popen(
             [sys.executable, "-c", _BEGIN + textwrap.dedent(body), str(fd)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=[fd],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            pass_fds=[fd],
             env=dict(os.environ) | {"LASTBRANCH_ETW_DIR": str(sessions.root)},
-        )  # fmt: skip
+        )
         os.close(fd)
 
     @property

@@ -86,9 +86,15 @@ class Log:
         now = time.monotonic_ns()
         wall = 116_444_736_000_000_000 + time.time_ns() // 100
         header = LogHeader(
-            buffer_size=1 << 16, timestamp=now, start_time=wall, clock_type=1, perf_freq=MONOTONIC, mode=1,
-            session_name="test", file_name=path.name,
-        )  # fmt: skip
+            buffer_size=1 << 16,
+            timestamp=now,
+            start_time=wall,
+            clock_type=1,
+            perf_freq=MONOTONIC,
+            mode=1,
+            session_name="test",
+            file_name=path.name,
+        )
         self.file = TraceFile(path, header)
         self.packer = Packer(self.file)
         self.newest: dict[int, int] = {}
@@ -153,11 +159,12 @@ class SourceKernel(FakeKernel):
                 folder = f"/sys/kernel/tracing/events/{name}"
                 self.contents |= {f"{folder}/id": number + "\n", f"{folder}/format": layout}
         self.contents |= {
-            "/proc/77/status": "Name:\tapp\nPPid:\t1\n", "/proc/77/task/77/comm": "app\n",
+            "/proc/77/status": "Name:\tapp\nPPid:\t1\n",
+            "/proc/77/task/77/comm": "app\n",
             "/proc/77/task/78/comm": "worker\n",
             "/proc/77/maps": "00400000-00500000 r-xp 00001000 08:01 123      /bin/known\n"
             "00600000-00700000 rw-p 00000000 00:00 0        [heap]\n",
-        }  # fmt: skip
+        }
         self.folders["/proc/77/task"] = lambda: ["77", "78"]
         self.folders["/proc"] = lambda: ["77", "self", "sys"]
 
@@ -229,10 +236,20 @@ class SourceKernel(FakeKernel):
 
 
 def sample(
-    time: int, cpu: int, *, ip: int = 0x1000, pid: int = 77, tid: int = 77, address: int | None = None, period: int = 1,
-    counts: Sequence[int] | None = None, chain: Sequence[int] | None = None, raw: bytes | None = None,
-    branches: Sequence[tuple[int, int, int]] | None = None, misc: int = 2,
-) -> bytes:  # fmt: skip
+    time: int,
+    cpu: int,
+    *,
+    ip: int = 0x1000,
+    pid: int = 77,
+    tid: int = 77,
+    address: int | None = None,
+    period: int = 1,
+    counts: Sequence[int] | None = None,
+    chain: Sequence[int] | None = None,
+    raw: bytes | None = None,
+    branches: Sequence[tuple[int, int, int]] | None = None,
+    misc: int = 2,
+) -> bytes:
     """PERF_RECORD_SAMPLE in the order of the kernel ABI."""
     body = struct.pack("=QQiiQ", 1, ip, pid, tid, time)
     body += b"" if address is None else struct.pack("=Q", address)
@@ -264,6 +281,9 @@ def lost(number: int, time: int, cpu: int) -> bytes:
 def switched(old: tuple[int, int, int], new: tuple[int, int]) -> bytes:
     """Raw data of sched_switch: (pid, priority, state) -> (pid, priority)."""
     return (
-        bytes(8) + b"old".ljust(16, b"\0") + struct.pack("=iiq", *old) + b"new".ljust(16, b"\0")
+        bytes(8)
+        + b"old".ljust(16, b"\0")
+        + struct.pack("=iiq", *old)
+        + b"new".ljust(16, b"\0")
         + struct.pack("=ii", *new)
-    )  # fmt: skip
+    )

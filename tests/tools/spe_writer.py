@@ -109,9 +109,15 @@ class Area:
 
 
 def capture(
-    *areas: Area, kind: int = 4, priv: Sequence[int] = (SPE_TYPE, 1), conversion: dict[str, int] | None = None,
-    maps: Sequence[tuple[int, int, int, str]] = (), period: int = 1000, build_id: bytes | None = None, **attr: int,
-) -> Builder:  # fmt: skip
+    *areas: Area,
+    kind: int = 4,
+    priv: Sequence[int] = (SPE_TYPE, 1),
+    conversion: dict[str, int] | None = None,
+    maps: Sequence[tuple[int, int, int, str]] = (),
+    period: int = 1000,
+    build_id: bytes | None = None,
+    **attr: int,
+) -> Builder:
     """A capture of ``arm_spe_0//`` and a dummy event. ``maps`` are (pid, address, length, name); every pid has a COMM.
 
     ``conversion`` are fields of TIME_CONV: without, ticks are ns from 5 s on.
@@ -128,18 +134,39 @@ def capture(
         b.mmap2(pid=pid, addr=start, length=length, pgoff=0, name=name, time=0, build_id=build_id)
     for area in areas:
         if area.said:
-            b.record("AUX", aux_offset=area.offset, aux_size=len(area.data), flags=area.flags, cpu=area.cpu,
-                     tid=area.tid, pid=area.tid, time=area.time)  # fmt: skip
+            b.record(
+                "AUX",
+                aux_offset=area.offset,
+                aux_size=len(area.data),
+                flags=area.flags,
+                cpu=area.cpu,
+                tid=area.tid,
+                pid=area.tid,
+                time=area.time,
+            )
         data = area.data + bytes(-len(area.data) % 8)
         index = area.cpu if area.index is None else area.index
-        b.record("AUXTRACE", size=len(data), aux_offset=area.offset, reference=0x1234, idx=index,
-                 tid=area.tid & 0xFFFFFFFF if area.tid < 0 else area.tid, cpu=area.cpu & 0xFFFFFFFF, payload=data,
-                 reserved=0)  # fmt: skip
+        b.record(
+            "AUXTRACE",
+            size=len(data),
+            aux_offset=area.offset,
+            reference=0x1234,
+            idx=index,
+            tid=area.tid & 0xFFFFFFFF if area.tid < 0 else area.tid,
+            cpu=area.cpu & 0xFFFFFFFF,
+            payload=data,
+            reserved=0,
+        )
     b.feature("ARCH", value="aarch64")
-    b.feature("EVENT_DESC", nr=2, attr_size=128, events=[
-        {"attr": b.capture.attrs[i].raw, "name": name, "nr_ids": 1, "ids": b.capture.attrs[i].ids}
-        for i, name in enumerate(("arm_spe_0//", "dummy:u"))
-    ])  # fmt: skip
+    b.feature(
+        "EVENT_DESC",
+        nr=2,
+        attr_size=128,
+        events=[
+            {"attr": b.capture.attrs[i].raw, "name": name, "nr_ids": 1, "ids": b.capture.attrs[i].ids}
+            for i, name in enumerate(("arm_spe_0//", "dummy:u"))
+        ],
+    )
     return b
 
 

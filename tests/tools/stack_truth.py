@@ -47,8 +47,9 @@ def truth(path: Path, symfs: str | None = None) -> Truth:
     threads: Counter[tuple[int, int]] = Counter()
     table = weights(profile, "thread")
     samples, period = Counter[str](), Counter[str]()
-    for event, row, count, sum_ in zip(*(c.tolist() for c in (table.event, table.key, table.samples, table.period)),
-                                       strict=True):  # fmt: skip
+    for event, row, count, sum_ in zip(
+        *(c.tolist() for c in (table.event, table.key, table.samples, table.period)), strict=True
+    ):
         thread = profile.threads[row]
         threads[profile.processes[thread.process].pid, thread.tid] += count
         samples[profile.events[event].name] += count
@@ -67,8 +68,15 @@ def two_threads(path: Path) -> Path:
     b.mmap2(pid=7, addr=0x401000, length=0x2000, pgoff=0x1000, name="/opt/a b/p\udcffrog", time=1_000_000)
     chain = [kernel, 0xFFFFFFFF81000010, user, 0x401010, 0x401020]
     for i in range(6):
-        b.sample(ip=0x401100 + i % 2, pid=7, tid=7 + i % 2, time=4_500_000 - 500_000 * i, period=1000 + i,
-                 callchain=chain[:3 + i % 3] if i % 3 else [], event=i % 3 == 2)  # fmt: skip
+        b.sample(
+            ip=0x401100 + i % 2,
+            pid=7,
+            tid=7 + i % 2,
+            time=4_500_000 - 500_000 * i,
+            period=1000 + i,
+            callchain=chain[: 3 + i % 3] if i % 3 else [],
+            event=i % 3 == 2,
+        )
     path.write_bytes(b.build())
     return path
 

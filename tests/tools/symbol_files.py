@@ -100,11 +100,15 @@ def written(
         return struct.pack(f"{order}II{words * 4}II{words * 2}", *fields)
 
     entry = 24 if bits == 64 else 16
-    headers = bytes(64 if bits == 64 else 40) + b"".join([
-        header(b".text", 1, 6, 0x1000, 1, 0, 0), header(b".data", 1, 3, 0x3000, 2, 0, 0),
-        header(b".symtab", 2, 0, 0, 3, 4, entry), header(b".strtab", 3, 0, 0, 4, 0, 0),
-        header(b".shstrtab", 3, 0, 0, 5, 0, 0),
-    ])  # fmt: skip
+    headers = bytes(64 if bits == 64 else 40) + b"".join(
+        [
+            header(b".text", 1, 6, 0x1000, 1, 0, 0),
+            header(b".data", 1, 3, 0x3000, 2, 0, 0),
+            header(b".symtab", 2, 0, 0, 3, 4, entry),
+            header(b".strtab", 3, 0, 0, 4, 0, 0),
+            header(b".shstrtab", 3, 0, 0, 5, 0, 0),
+        ]
+    )
     ident = b"\x7fELF" + bytes([bits // 32, 1 if order == "<" else 2, 1]) + bytes(9)
     sizes = (wide, 0, 0, 64 if bits == 64 else 40, 6, 5)
     ehdr = struct.pack(f"{order}HHI{words * 3}I6H", 3, machine, 1, 0, 0, wide + sum(map(len, bodies)), 0, *sizes)

@@ -185,13 +185,7 @@ def symbolized(path: Path, address: NDArray[np.uint64], *options: str) -> list[l
     words = [SYMBOLIZER, "--output-style=JSON", "--no-demangle", *options, "-e", str(path)]
     text = "\n".join(map(hex, address.tolist()))
     done = subprocess.run(words, input=text, capture_output=True, text=True, timeout=120, check=True)
-    return [
-        [
-            tuple(f[key] for key in KEYS)
-            for f in json.loads(line)["Symbol"]
-        ]
-        for line in done.stdout.splitlines()
-    ]  # fmt: skip
+    return [[tuple(f[key] for key in KEYS) for f in json.loads(line)["Symbol"]] for line in done.stdout.splitlines()]
 
 
 NOTHING: Frame = ("", "", 0, 0, 0, "", 0)

@@ -243,10 +243,12 @@ def write_globals(ptr: Any, modules: list[Any]) -> None:
     """The global sections of 6.2."""
     section(ptr, TBRW_HARDWARE_SECTION, lambda: TBRW_set_system(ptr, system()))
     section(
-        ptr, TBRW_SOFTWARE_SECTION,
-        lambda: TBRW_set_host(ptr, host()), lambda: TBRW_set_os(ptr, os()),
+        ptr,
+        TBRW_SOFTWARE_SECTION,
+        lambda: TBRW_set_host(ptr, host()),
+        lambda: TBRW_set_os(ptr, os()),
         lambda: TBRW_set_application(ptr, application()),
-    )  # fmt: skip
+    )
     section(ptr, TBRW_VERSION_INFO_SECTION, lambda: TBRW_set_version_info(ptr, version_info()))
     section(ptr, TBRW_MODULE_SECTION, *(lambda m=m: TBRW_add_module(ptr, m) for m in modules))
 
@@ -257,13 +259,17 @@ def write_stream(ptr: Any, samples: list[tuple[Any, Any]], stream: int = 0) -> N
     stream_section(ptr, stream, TBRW_EVENT_DESCRIPTION_SECTION, lambda: TBRW_add_event(ptr, stream, event()))
     stream_section(ptr, stream, TBRW_STREAM_INFO_SECTION, lambda: TBRW_set_stream_info(ptr, stream, stream_info()))
     stream_section(
-        ptr, stream, TBRW_DATA_DESCRIPTION_SECTION,
+        ptr,
+        stream,
+        TBRW_DATA_DESCRIPTION_SECTION,
         *(lambda d=d: TBRW_add_data_descriptor_entry(ptr, stream, d) for d in descriptors()),
-    )  # fmt: skip
+    )
     stream_section(
-        ptr, stream, TBRW_DATA_SECTION,
+        ptr,
+        stream,
+        TBRW_DATA_SECTION,
         *(lambda part=part: TBRW_add_data(ptr, stream, sizeof(part), part) for both in samples for part in both),
-    )  # fmt: skip
+    )
     ok(TBRW_done_stream(ptr, stream))
 
 

@@ -90,8 +90,11 @@ class Toy:
         b.mmap2(
             pid=7, addr=LINKED, length=0x8000, pgoff=text_offset(self.program) & ~0xFFF, name="/bin/program", time=1
         )
-        moved = [(self.vmlinux, SHIFT, pw.MISC_KERNEL), (self.program, LOADED - LINKED, pw.MISC_KERNEL),
-                 (self.program, 0, pw.MISC_USER)]  # fmt: skip
+        moved = [
+            (self.vmlinux, SHIFT, pw.MISC_KERNEL),
+            (self.program, LOADED - LINKED, pw.MISC_KERNEL),
+            (self.program, 0, pw.MISC_USER),
+        ]
         time = 10
         for program, by, mode in moved:
             for start, end, times in runs_of(program):
@@ -133,11 +136,13 @@ def built(folder: Path) -> Toy:
 def runs_of(program: Path) -> list[tuple[int, int, int]]:
     """Straight lines of its functions: first and last instruction, and a number of times."""
     listing = ran(tool("nm"), "-S", "--defined-only", program)
-    functions = sorted({  # some have two names
-        (int(w[0], 16), int(w[1], 16))
-        for w in map(str.split, listing.splitlines())
-        if len(w) == 4 and w[2] in "tT" and w[3] != "toy_init"  # which is gone when the module runs
-    })  # fmt: skip
+    functions = sorted(
+        {  # some have two names
+            (int(w[0], 16), int(w[1], 16))
+            for w in map(str.split, listing.splitlines())
+            if len(w) == 4 and w[2] in "tT" and w[3] != "toy_init"  # which is gone when the module runs
+        }
+    )
     jumps, found = leaving_branches(program), []
     for start, size in functions:
         ends = [(at, behind) for at, behind in jumps if start <= at < start + size]

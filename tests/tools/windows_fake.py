@@ -83,8 +83,17 @@ class FakeWindows(Sessions, Information, Events, System):
     name KernelTraceControl.dll is found.
     """
 
-    def __init__(self, build: int = 26100, *, admin: bool = True, has_privilege: bool = True, wine: bool = False,
-                 missing: tuple[str, ...] = (), toolkit: str | None = None, size_code: int = 24) -> None:  # fmt: skip
+    def __init__(
+        self,
+        build: int = 26100,
+        *,
+        admin: bool = True,
+        has_privilege: bool = True,
+        wine: bool = False,
+        missing: tuple[str, ...] = (),
+        toolkit: str | None = None,
+        size_code: int = 24,
+    ) -> None:
         for part in (Sessions, Information, Events, System):
             part.__init__(self)
         self.calls: list[Call] = []
@@ -151,9 +160,14 @@ class FakeWindows(Sessions, Information, Events, System):
         if kind == "w":
             return text(at).encode("utf-16-le", "surrogatepass")
         sizes: dict[str, Callable[[], int]] = {
-            "g": lambda: 16, "p": lambda: u32(at), "b": lambda: numbers[i + 1], "c": lambda: 24 * numbers[i + 1],
-            "e": lambda: 48, "h": lambda: ctypes.c_uint16.from_address(at).value, "l": lambda: 448,
-        }  # fmt: skip
+            "g": lambda: 16,
+            "p": lambda: u32(at),
+            "b": lambda: numbers[i + 1],
+            "c": lambda: 24 * numbers[i + 1],
+            "e": lambda: 48,
+            "h": lambda: ctypes.c_uint16.from_address(at).value,
+            "l": lambda: 448,
+        }
         return ctypes.string_at(at, sizes[kind]())
 
     # -- what tests ask

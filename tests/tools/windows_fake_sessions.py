@@ -38,7 +38,7 @@ from windows_memory import (
     put,
     text,
     u32,
-)  # fmt: skip
+)
 
 SEQUENTIAL, CIRCULAR, APPEND, NEWFILE, REAL_TIME, BUFFERING = 0x1, 0x2, 0x4, 0x8, 0x100, 0x400
 SYSTEM_LOGGER, NO_PER_PROCESSOR = 0x2000000, 0x10000000
@@ -192,8 +192,17 @@ class Sessions:
         put(out, len(self.sessions))
         return 234 if len(self.sessions) > count else 0
 
-    def EnableTraceEx2(self, handle: int, guid_at: int, code: int, level: int, match_any: int, match_all: int,
-                       timeout: int, parameters_at: int) -> int:  # fmt: skip
+    def EnableTraceEx2(
+        self,
+        handle: int,
+        guid_at: int,
+        code: int,
+        level: int,
+        match_any: int,
+        match_all: int,
+        timeout: int,
+        parameters_at: int,
+    ) -> int:
         if not guid_at or code > 2:
             return 87
         if parameters_at and u32(parameters_at) not in (1, 2):

@@ -204,9 +204,13 @@ def run(program: str, folder: Path, bits: int = 64) -> list[str]:
     if built.returncode:
         raise RuntimeError(built.stderr)
     done = subprocess.run(
-        ["wine", str(binary)], env=_environment(folder), stdin=subprocess.DEVNULL, capture_output=True, text=True,
+        ["wine", str(binary)],
+        env=_environment(folder),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
         timeout=START,
-    )  # fmt: skip
+    )
     if done.returncode or not done.stdout:  # without wine32 it runs nothing and succeeds
         raise NotRunError(f"wine does not run it (exit code {done.returncode})")
     return done.stdout.splitlines()
@@ -215,9 +219,12 @@ def run(program: str, folder: Path, bits: int = 64) -> list[str]:
 def _environment(folder: Path) -> dict[str, str]:
     """An environment in which wine makes all its files in ``folder``."""
     return {
-        **os.environ, "WINEPREFIX": str(folder / "wine"), "TMPDIR": str(folder), "WINEDEBUG": "-all",
+        **os.environ,
+        "WINEPREFIX": str(folder / "wine"),
+        "TMPDIR": str(folder),
+        "WINEDEBUG": "-all",
         "WINEDLLOVERRIDES": "mscoree,mshtml,winemenubuilder.exe=",  # what asks for downloads, and for a desktop
-    }  # fmt: skip
+    }
 
 
 def stop(folder: Path) -> None:
@@ -233,8 +240,9 @@ def wrong_offsets(lines: list[str], bits: int = 64) -> list[str]:
         said.setdefault(name, {})[field] = int(number)
     return [
         f"{name}: the program says {said.get(name)}, the package {asked(name, bits)}"
-        for name in LAYOUTS if said.get(name) != asked(name, bits)
-    ]  # fmt: skip
+        for name in LAYOUTS
+        if said.get(name) != asked(name, bits)
+    ]
 
 
 EXPECTED = {
@@ -290,8 +298,11 @@ def main() -> int:
         folder, began = Path(name), time.monotonic()
         wrong = wrong_offsets(run(offsets_program(), folder))
         print(f"wine's first start: {time.monotonic() - began:.1f} s")
-        print("\n".join(wrong) or f"pass: sizes and offsets of {len(LAYOUTS)} structures, "
-                                 f"{len(UNPROVEN)} of them as the vendor's pages declare them")  # fmt: skip
+        print(
+            "\n".join(wrong)
+            or f"pass: sizes and offsets of {len(LAYOUTS)} structures, "
+            f"{len(UNPROVEN)} of them as the vendor's pages declare them"
+        )
         failed += bool(wrong)
         if missing(32):
             print(f"skipped: 32 bits: {missing(32)}")

@@ -94,10 +94,14 @@ def check_sites(answer: Answer, table: list[dict]) -> None:
     listed = len(answer.columns["sites.count"])
     assert listed == min(10_000, len(table))
     for name, key, made in (
-        ("from", "from", list), ("to", "most_often_to", list), ("to_share", "most_often_percent", percent),
-        ("count", "count", list), ("targets", "targets", list), ("mispredicted", "mispredicted_percent", percent),
+        ("from", "from", list),
+        ("to", "most_often_to", list),
+        ("to_share", "most_often_percent", percent),
+        ("count", "count", list),
+        ("targets", "targets", list),
+        ("mispredicted", "mispredicted_percent", percent),
         ("wrong", "mispredictions", known),
-    ):  # fmt: skip
+    ):
         assert made(answer.columns[f"sites.{name}"]) == [row[key] for row in table[:listed]], name
     assert percent(answer.columns["sites.share"]) == [share_of(row) for row in table[:listed]]
 
@@ -164,9 +168,13 @@ def test_filters_of_the_verb_are_those_of_the_page(tmp_path: Path) -> None:
     first = shown.profile.first_time
     assert first is not None
     chosen = SampleFilter(
-        pids=frozenset([7]), tids=frozenset([7, 8]), events=frozenset([0]), modules=frozenset([1]),
-        first=first + 1000, last=first + 9000,
-    )  # fmt: skip
+        pids=frozenset([7]),
+        tids=frozenset([7, 8]),
+        events=frozenset([0]),
+        modules=frozenset([1]),
+        first=first + 1000,
+        last=first + 9000,
+    )
     assert shown.filter(parameters_of(shown.profile, chosen)) == chosen
     assert shown.filter({}) is None
     assert shown.filter({"pid": "7,8", "find": "x"}) == SampleFilter(pids=frozenset([7, 8]))
@@ -241,7 +249,7 @@ FLAMES = {
     "": "rebuilt from branch stacks",  # the demo
     "cfl_9700_callgraph_lbr": "LBR call-stack mode",
     "snb_callchain_and_branch-3.4": "call chains",
-}  # fmt: skip
+}
 
 
 def check_flame(run: Run, shown: Loaded, *words: str | Path, chosen: Parameters = NONE) -> Answer:
@@ -303,7 +311,7 @@ FILTERED: dict[str, tuple[Parameters, list[str]]] = {
     "module": ({"module": "0"}, ["--module", "lbrdemo"]),
     "time": ({"from": "1000050000", "to": "1000200000"}, ["--time", "1.00005..1.0002"]),
     "both": ({"tid": "5002", "to": "1000150000"}, ["--tid", "5002", "--time", "..1.00015"]),
-}  # fmt: skip
+}
 """Parts of the demo: as the page asks for them, and as a verb does."""
 
 

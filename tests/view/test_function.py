@@ -140,8 +140,13 @@ def check_loops(page: Page, said: list[dict]) -> None:
     for loop, row in enumerate(said):
         found = figures(page, loop)
         assert found["iterations"] == f"{row['iterations']:,}"
-        for key, column in (("trips", "trips"), ("p50", "trips_p50"), ("p90", "trips_p90"),
-                            ("longest", "longest"), ("cycles", "cycles")):  # fmt: skip
+        for key, column in (
+            ("trips", "trips"),
+            ("p50", "trips_p50"),
+            ("p90", "trips_p90"),
+            ("longest", "longest"),
+            ("cycles", "cycles"),
+        ):
             assert found[key] == shown(row[column])
         if row["trips_histogram"]:
             assert bars(page, f".loop[data-loop='{loop}'] svg") == spelled(row["trips_histogram"])

@@ -322,9 +322,10 @@ def test_pages_hear_of_more_and_of_the_end(file: GrowingFile, opened: Open) -> N
         assert not listener.is_alive()
         until(lambda: not growing.is_watched)
     assert listener.states == [
-        {"revision": 0, "recording": "live"}, {"revision": 1, "recording": "live"},
+        {"revision": 0, "recording": "live"},
+        {"revision": 1, "recording": "live"},
         {"revision": 2, "recording": "ended"},
-    ]  # fmt: skip
+    ]
 
 
 def test_strangers_hear_nothing(file: GrowingFile, opened: Open, address: str) -> None:
@@ -367,7 +368,7 @@ def test_the_screen_grows_and_what_is_chosen_stays(file: GrowingFile, opened: Op
                     "before => { const row = document.querySelector('.body [role=row] [data-column=samples]');"
                     " return row && row.innerText !== before; }",
                     arg=before[0]["samples"],
-                )  # fmt: skip
+                )
                 settled(page)
                 now = {row["function"]: int(row["samples"].replace(",", "")) for row in cells(page, "Functions")}
                 assert all(now[one] >= was[one] for one in was.keys() & now.keys())
@@ -526,11 +527,15 @@ def is_gone(address: str) -> bool:
     return False
 
 
-@pytest.mark.parametrize(("words", "code", "message"), [
-    (("--live", "--view", "ls"), 2, "--view is not needed"), (("--no-open", "ls"), 2, "add --live or --view"),
-    (("--live", "-o", "x.etl", "ls"), 2, "cannot be read while"),
-    (("--live", "--no-open", "no-such-program"), 127, "no-such-program: not found in PATH"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (("--live", "--view", "ls"), 2, "--view is not needed"),
+        (("--no-open", "ls"), 2, "add --live or --view"),
+        (("--live", "-o", "x.etl", "ls"), 2, "cannot be read while"),
+        (("--live", "--no-open", "no-such-program"), 127, "no-such-program: not found in PATH"),
+    ],
+)
 def test_what_cannot_be_recorded_live(words: tuple[str, ...], code: int, message: str) -> None:
     done = run_cli("record", *words)
     assert done.code == code

@@ -92,9 +92,13 @@ def test_a_damaged_file_is_counted_anew_and_said(capture: Path, tmp_path: Path, 
     (path,) = kept_files(tmp_path)
     data = path.read_bytes()
     middle = len(data) // 2
-    path.write_bytes({
-        "cut": data[:middle], "empty": b"", "changed": data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :],
-    }[damage])  # fmt: skip
+    path.write_bytes(
+        {
+            "cut": data[:middle],
+            "empty": b"",
+            "changed": data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :],
+        }[damage]
+    )
     said = list[str]()
     assert opened(capture, said).get("hot", {}) is None
     assert said == [f"a kept result is not used: it is damaged ({path})"]
@@ -124,8 +128,9 @@ def test_another_version_or_another_binary_is_counted_anew(tmp_path: Path, monke
     os.utime(binary, (OLD, OLD))
     assert look()[1] is None
     assert [one.partition(": ")[2].partition(" (")[0] for one in said] == [
-        "another version of lastbranch has counted it", "a binary was changed",
-    ]  # fmt: skip
+        "another version of lastbranch has counted it",
+        "a binary was changed",
+    ]
 
 
 def test_small_captures_several_and_damaged_ones_are_not_kept(

@@ -43,14 +43,16 @@ def test_one_look_that_takes_long_does_not_delay_the_next() -> None:
 
 
 def test_waiting_is_held_against_running_since_the_last_look(monkeypatch: pytest.MonkeyPatch) -> None:
-    looks = iter([
-        {1: (1000, 0), 2: (1000, 10)},
-        {1: (2000, 0), 2: (2000, 80)},  # 70 in 2000: 3.5 %
-        {1: (3000, 0), 2: (3000, 130)},  # 50 in 2000
-        {2: (3000, 130), 3: (500, 20)},  # one has ended, and another has begun: 20 in 500
-        {2: (3000, 130), 3: (500, 20)},
-        {4: (1000, 0)},  # a kernel that does not count
-    ])  # fmt: skip
+    looks = iter(
+        [
+            {1: (1000, 0), 2: (1000, 10)},
+            {1: (2000, 0), 2: (2000, 80)},  # 70 in 2000: 3.5 %
+            {1: (3000, 0), 2: (3000, 130)},  # 50 in 2000
+            {2: (3000, 130), 3: (500, 20)},  # one has ended, and another has begun: 20 in 500
+            {2: (3000, 130), 3: (500, 20)},
+            {4: (1000, 0)},  # a kernel that does not count
+        ]
+    )
 
     def times(pids: Iterable[int]) -> Iterator[tuple[int, tuple[int, int]]]:
         assert 12345 in pids

@@ -77,12 +77,16 @@ def test_the_own_origin_is_not_refused(address: str) -> None:
 @pytest.mark.parametrize(
     ("path", "site", "destination", "status"),
     [
-        ("ask/overview", "same-origin", "empty", 200), ("ask/overview", "cross-site", "empty", 403),
-        ("ask/overview", "same-site", "empty", 403), ("app.js", "cross-site", "script", 403),
-        ("ask/overview", "cross-site", "document", 403), ("", "cross-site", "iframe", 403),
-        ("", "cross-site", "document", 200), ("", "none", "document", 200),
+        ("ask/overview", "same-origin", "empty", 200),
+        ("ask/overview", "cross-site", "empty", 403),
+        ("ask/overview", "same-site", "empty", 403),
+        ("app.js", "cross-site", "script", 403),
+        ("ask/overview", "cross-site", "document", 403),
+        ("", "cross-site", "iframe", 403),
+        ("", "cross-site", "document", 200),
+        ("", "none", "document", 200),
     ],
-)  # fmt: skip
+)
 def test_who_asks_is_looked_at(address: str, path: str, site: str, destination: str, status: int) -> None:
     assert get(address, path, {"Sec-Fetch-Site": site, "Sec-Fetch-Dest": destination}).status == status
 
@@ -113,12 +117,16 @@ def test_only_the_files_of_the_page_are_there(address: str, path: str) -> None:
 @pytest.mark.parametrize(
     ("path", "says"),
     [
-        ("ask/nothing", "no such question"), ("ask/hot?pid=x", "not a whole number"), ("ask/hot?event=9", "event = 9"),
-        ("ask/hot?module=-1", "module = -1"), ("ask/function?at_module=0&start=../x", "no such place"),
-        ("ask/function?name=no_such_function_here", "no function is called"), ("ask/hot?from=" + "9" * 400, "from = "),
+        ("ask/nothing", "no such question"),
+        ("ask/hot?pid=x", "not a whole number"),
+        ("ask/hot?event=9", "event = 9"),
+        ("ask/hot?module=-1", "module = -1"),
+        ("ask/function?at_module=0&start=../x", "no such place"),
+        ("ask/function?name=no_such_function_here", "no function is called"),
+        ("ask/hot?from=" + "9" * 400, "from = "),
         ("ask/branches?limit=%1b[31m", "not a whole number"),
     ],
-)  # fmt: skip
+)
 def test_a_question_that_means_nothing_says_so(address: str, path: str, says: str) -> None:
     response = get(address, path)
     assert response.status == 422
@@ -177,11 +185,13 @@ def test_a_browser_that_runs_until_it_is_closed_is_not_waited_for(
 @pytest.mark.parametrize(
     "sent",
     [
-        b"", b"GET / HT", b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\nGET / HT",
+        b"",
+        b"GET / HT",
+        b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\nGET / HT",
         b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 99999999999\r\n\r\nmore",
     ],
     ids=["nothing", "part", "second", "body"],
-)  # fmt: skip
+)
 def test_who_connects_and_does_not_ask_is_cut_off(monkeypatch: pytest.MonkeyPatch, address: str, sent: bytes) -> None:
     monkeypatch.setattr("lastbranch.view.server._IDLE", 0.1)
     with socket.create_connection(("127.0.0.1", urlsplit(address).port or 0), timeout=60) as connection:

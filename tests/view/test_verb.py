@@ -112,8 +112,10 @@ def test_a_file_is_the_same_each_time_and_names_no_other_place(run: Run, tmp_pat
     code, licences = re.subn(r'<script type="text/plain" id="licences.txt">.*?</script>', "", text, flags=re.DOTALL)
     assert licences == 1  # they name where things are from
     assert set(re.findall(r"https?://[\w./]+", code)) <= {
-        "http://www.w3.org/2000/svg", "http://www.w3.org/1998/Math/MathML", "http://www.w3.org/1999/xhtml"
-    }  # fmt: skip
+        "http://www.w3.org/2000/svg",
+        "http://www.w3.org/1998/Math/MathML",
+        "http://www.w3.org/1999/xhtml",
+    }
 
 
 @needs_ptrace

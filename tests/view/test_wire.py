@@ -22,8 +22,9 @@ from viewer import node_modules
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3), max_leaves=8,
-)  # fmt: skip
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
 NUMBERS = st.sampled_from(wire.DTYPES).flatmap(lambda kind: arrays(kind, st.integers(0, 9)))
 TEXTS = st.lists(st.text(st.characters(exclude_categories=["Cs"])), max_size=9)
 
@@ -120,9 +121,11 @@ def test_the_page_reads_the_same_and_refuses_damage(tmp_path: Path) -> None:
     source = Path(__file__).parents[2] / "web" / "src" / "wire.ts"
     subprocess.run([bundle, source, "--format=esm", f"--outfile={tmp_path / 'wire.mjs'}"], check=True, timeout=60)
     columns = {
-        "n": np.array([-1, 1 << 53], np.int64), "x": np.array([0.5, np.nan]),
-        "big": np.array([0, (1 << 64) - 1], np.uint64), "t": ["<b>", "", "äöü日本", "a\0b"],
-    }  # fmt: skip
+        "n": np.array([-1, 1 << 53], np.int64),
+        "x": np.array([0.5, np.nan]),
+        "big": np.array([0, (1 << 64) - 1], np.uint64),
+        "t": ["<b>", "", "äöü日本", "a\0b"],
+    }
     whole = wire.encode(Answer({"a": [1, None, "ü"]}, columns))
     (tmp_path / "whole.bin").write_bytes(whole)
     (tmp_path / "script.mjs").write_text(SCRIPT)
@@ -131,6 +134,10 @@ def test_the_page_reads_the_same_and_refuses_damage(tmp_path: Path) -> None:
     found = json.loads(done.stdout)
     assert found.pop("refused") >= len(whole)  # every answer that was cut, and some of those with other bits
     assert found == {
-        "header": {"a": [1, None, "ü"]}, "n": [-1, 1 << 53], "x": [0.5, None], "big": ["0", str((1 << 64) - 1)],
-        "t": columns["t"], "length": 4,
-    }  # fmt: skip
+        "header": {"a": [1, None, "ü"]},
+        "n": [-1, 1 << 53],
+        "x": [0.5, None],
+        "big": ["0", str((1 << 64) - 1)],
+        "t": columns["t"],
+        "length": 4,
+    }

@@ -2,26 +2,28 @@
 
 from ..lazy import lazy_face
 
-__getattr__, __dir__, __all__ = lazy_face(__name__, {
-    "comparison": "CodeLocation Difference Matching Thing compare compare_sums",
-    "counting.availability": "how_to_record why_no_ranges why_no_stacks",
-    "counting.bound_pairs": "Bound",
-    "counting.count_stacks": "Counted count_stacks",
-    "counting.count_tables":
-        "BranchTable Key RangeTable SiteTable WeightTable branches merge_processes ranges sites weights "
-        "without_binary",
-    "executions.estimate": "Estimate basis_of",
-    "executions.from_stacks": "estimate_executions",
-    "function.annotation": "Annotation annotate",
-    "function.block_graph": "BlockEdges BlockGraph EdgeKind block_graph",
-    "function.flow": "Blocks Edges Flow",
-    "function.loops": "Loop",
-    "naming": "Label Namer Place View find_functions place_of",
-    "sample_filtering": "filtered_batches period_of",
-    "sample_rows": "BoundRows TYPE_NAMES recorded_address",
-    "sources": "Sources",
-    "stacks.call_stacks": "CallStacks call_stacks why_no_call_stacks",
-    "stacks.callgraph": "CallTable callees callers",
-    "stacks.functions": "NameTable fold names",
-    "summary": "summarize",
-})  # fmt: skip
+__getattr__, __dir__, __all__ = lazy_face(
+    __name__,
+    {
+        "comparison": "CodeLocation Difference Matching Thing compare compare_sums",
+        "counting.availability": "how_to_record why_no_ranges why_no_stacks",
+        "counting.bound_pairs": "Bound",
+        "counting.count_stacks": "Counted count_stacks",
+        "counting.count_tables": "BranchTable Key RangeTable SiteTable WeightTable branches merge_processes ranges "
+        "sites weights without_binary",
+        "executions.estimate": "Estimate basis_of",
+        "executions.from_stacks": "estimate_executions",
+        "function.annotation": "Annotation annotate",
+        "function.block_graph": "BlockEdges BlockGraph EdgeKind block_graph",
+        "function.flow": "Blocks Edges Flow",
+        "function.loops": "Loop",
+        "naming": "Label Namer Place View find_functions place_of",
+        "sample_filtering": "filtered_batches period_of",
+        "sample_rows": "BoundRows TYPE_NAMES recorded_address",
+        "sources": "Sources",
+        "stacks.call_stacks": "CallStacks call_stacks why_no_call_stacks",
+        "stacks.callgraph": "CallTable callees callers",
+        "stacks.functions": "NameTable fold names",
+        "summary": "summarize",
+    },
+)

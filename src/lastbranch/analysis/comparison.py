@@ -498,9 +498,12 @@ class Difference:
 
 
 def compare(
-    namers: Sequence[Namer], by: Thing = "function", *, sample_filters: Sequence[SampleFilter | None] = (None, None),
+    namers: Sequence[Namer],
+    by: Thing = "function",
+    *,
+    sample_filters: Sequence[SampleFilter | None] = (None, None),
     lines: bool = False,
-) -> Difference:  # fmt: skip
+) -> Difference:
     """Compare two profiles, each with its `Namer`, event by event: events are the same by name. ``lines``: find the
     source lines of edges and blocks, too.
 
@@ -583,9 +586,14 @@ def _compared(event: str, matching: Matching, counters: Sequence[Counter]) -> Di
     a, b = clusters
     chance = probabilities(a, b)
     return Difference(
-        [event] * len(called), called, np.stack([a.share, b.share]), np.stack([a.present, b.present]), chance,
-        adjusted(chance), np.sqrt(a.variance(a.share) + b.variance(b.share)),
-    )  # fmt: skip
+        [event] * len(called),
+        called,
+        np.stack([a.share, b.share]),
+        np.stack([a.present, b.present]),
+        chance,
+        adjusted(chance),
+        np.sqrt(a.variance(a.share) + b.variance(b.share)),
+    )
 
 
 def _joined(parts: Sequence[Difference], notes: list[str]) -> Difference:
@@ -597,6 +605,12 @@ def _joined(parts: Sequence[Difference], notes: list[str]) -> Difference:
     unsure: Array = np.where(np.isnan(chance), 2, chance)
     order = np.lexsort((-np.abs(share[1] - share[0]), unsure))
     return Difference(
-        [event[i] for i in order.tolist()], [spots[i] for i in order.tolist()], share[:, order], samples[:, order],
-        chance[order], rate[order], noise[order], notes,
-    )  # fmt: skip
+        [event[i] for i in order.tolist()],
+        [spots[i] for i in order.tolist()],
+        share[:, order],
+        samples[:, order],
+        chance[order],
+        rate[order],
+        noise[order],
+        notes,
+    )

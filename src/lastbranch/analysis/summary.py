@@ -61,9 +61,10 @@ def _fields(row: object, names: str) -> dict[str, Any]:
 
 def _machine(m: Machine) -> dict[str, Any]:
     facts = _fields(
-        m, "host os os_release arch bits byte_order hypervisor cpu=cpu_description cpuid cpus_online cpus_available "
+        m,
+        "host os os_release arch bits byte_order hypervisor cpu=cpu_description cpuid cpus_online cpus_available "
         "memory_bytes=memory page_size",
-    )  # fmt: skip
+    )
     known = {name: None if value == "" else value for name, value in facts.items()}
     return {**known, "numa_nodes": len(m.nodes), "pmu_caps": {pmu: dict(caps) for pmu, caps in m.pmu_caps.items()}}
 
@@ -136,5 +137,11 @@ def _module(m: Module) -> dict[str, Any]:
 
 def _damage(d: Damage) -> dict[str, Any]:
     value = d.value if d.value is None or isinstance(d.value, int) else str(d.value)
-    return {"reason": d.reason, "offset": d.offset, "field": d.field, "value": value, "bytes_skipped": d.lost,
-            "file": d.file}  # fmt: skip
+    return {
+        "reason": d.reason,
+        "offset": d.offset,
+        "field": d.field,
+        "value": value,
+        "bytes_skipped": d.lost,
+        "file": d.file,
+    }

@@ -70,13 +70,26 @@ def _end(name: str, title: str, end: str, which: str) -> tuple[Column, Column, C
         return [f"{at:#x}" for at in getattr(rows, end)[1].tolist()]
 
     return (
-        Column(name=name, title=title, meaning=f"{which}: module+address as linked", form="text", to=To.ALL,
-               value=place),
-        Column(name=f"{name}_path", title=f"{name}_module", meaning=f"{which}: full path of the binary", form="text",
-               to=To.PROGRAMS, value=path),
-        Column(name=f"{name}_hex", title=f"{name}_address", meaning=f"{which}: address as linked, hexadecimal",
-               form="text", to=To.PROGRAMS, value=hexadecimal),
-    )  # fmt: skip
+        Column(
+            name=name, title=title, meaning=f"{which}: module+address as linked", form="text", to=To.ALL, value=place
+        ),
+        Column(
+            name=f"{name}_path",
+            title=f"{name}_module",
+            meaning=f"{which}: full path of the binary",
+            form="text",
+            to=To.PROGRAMS,
+            value=path,
+        ),
+        Column(
+            name=f"{name}_hex",
+            title=f"{name}_address",
+            meaning=f"{which}: address as linked, hexadecimal",
+            form="text",
+            to=To.PROGRAMS,
+            value=hexadecimal,
+        ),
+    )
 
 
 def _function(name: str, end: str, which: str) -> Column:
@@ -84,8 +97,14 @@ def _function(name: str, end: str, which: str) -> Column:
         module, address = getattr(rows, end)
         return [name or None for name in rows.namer.places(module, address, rows.table.process)]
 
-    return Column(name=f"{name}_function", title=f"{name} function", meaning=f"{which}: function+offset", form="text",
-                  to=To.ALL, value=places)  # fmt: skip
+    return Column(
+        name=f"{name}_function",
+        title=f"{name} function",
+        meaning=f"{which}: function+offset",
+        form="text",
+        to=To.ALL,
+        value=places,
+    )
 
 
 def _types(rows: BranchRows) -> list[str | None]:
@@ -111,9 +130,14 @@ def _total(rows: BranchRows) -> Ratio:
 
 
 COUNT = Column(
-    name="count", title="count", meaning="how often it was taken", unit="entries", to=To.ALL, if_replaced="executions",
+    name="count",
+    title="count",
+    meaning="how often it was taken",
+    unit="entries",
+    to=To.ALL,
+    if_replaced="executions",
     value=lambda rows: rows.table.count,
-)  # fmt: skip
+)
 _COUNTS = (
     COUNT,
     Column(
@@ -130,62 +154,117 @@ _COUNTS = (
     ),
 )  # fmt: skip
 _MISPREDICTED = Column(
-    name="mispredicted", title="mispredicted %", meaning="of the entries with a known outcome", unit="%",
-    form="percent", to=To.ALL, heat=GUESS, rests_on=("bursts", "count"), may_lack=True,
+    name="mispredicted",
+    title="mispredicted %",
+    meaning="of the entries with a known outcome",
+    unit="%",
+    form="percent",
+    to=To.ALL,
+    heat=GUESS,
+    rests_on=("bursts", "count"),
+    may_lack=True,
     value=lambda rows: Ratio(rows.table.mispredicted, rows.table.mispredicted + rows.table.predicted),
-)  # fmt: skip
+)
 _CYCLES = Column(
-    name="cycles", title="cycles", meaning="since the branch before, on average", unit="cycles", form="decimal",
-    to=To.ALL, rests_on=("bursts", "count"), may_lack=True,
+    name="cycles",
+    title="cycles",
+    meaning="since the branch before, on average",
+    unit="cycles",
+    form="decimal",
+    to=To.ALL,
+    rests_on=("bursts", "count"),
+    may_lack=True,
     value=lambda rows: Ratio(rows.table.cycles, rows.table.timed),
-)  # fmt: skip
+)
 _TYPE = Column(
-    name="type", title="type", meaning="type of the branch; several: entries disagree", form="text", to=To.ALL,
+    name="type",
+    title="type",
+    meaning="type of the branch; several: entries disagree",
+    form="text",
+    to=To.ALL,
     value=_types,
-)  # fmt: skip
+)
 
 BRANCHES = TableKind(
-    name="branches", row="a branch: a pair of ends",
+    name="branches",
+    row="a branch: a pair of ends",
     columns=(
-        *_end("from", "from", "source", "where it begins"), *_end("to", "to", "target", "where it goes"), *_COUNTS,
-        _MISPREDICTED, _CYCLES, _TYPE,
-        Column(name="in_tx", title="in_tx", meaning="entries within a transaction", unit="entries",
-               value=lambda rows: _positive(rows.table.in_tx)),
-        Column(name="aborts", title="aborts", meaning="entries of aborted transactions", unit="entries",
-               value=lambda rows: _positive(rows.table.abort)),
-        _function("from", "source", "where it begins"), _function("to", "target", "where it goes"),
+        *_end("from", "from", "source", "where it begins"),
+        *_end("to", "to", "target", "where it goes"),
+        *_COUNTS,
+        _MISPREDICTED,
+        _CYCLES,
+        _TYPE,
+        Column(
+            name="in_tx",
+            title="in_tx",
+            meaning="entries within a transaction",
+            unit="entries",
+            value=lambda rows: _positive(rows.table.in_tx),
+        ),
+        Column(
+            name="aborts",
+            title="aborts",
+            meaning="entries of aborted transactions",
+            unit="entries",
+            value=lambda rows: _positive(rows.table.abort),
+        ),
+        _function("from", "source", "where it begins"),
+        _function("to", "target", "where it goes"),
     ),
     last=("from", "to", "from_function", "to_function"),
     spare=("in_tx", "aborts", "bursts", {"from": "from_function", "to": "to_function"}, "type", "cycles", "noise"),
-)  # fmt: skip
+)
 """`branches`, and the viewer's branches."""
 
 SITES = TableKind(
-    name="branch sites", row="a branch instruction",
+    name="branch sites",
+    row="a branch instruction",
     columns=(
-        *_end("from", "from", "source", "where it is"), *_COUNTS,
+        *_end("from", "from", "source", "where it is"),
+        *_COUNTS,
         Column(
-            name="not_taken", title="not taken", meaning="how often it was not taken, where that is recorded",
-            unit="entries", value=lambda rows: rows.table.not_taken if rows.table.not_taken.any() else None,
+            name="not_taken",
+            title="not taken",
+            meaning="how often it was not taken, where that is recorded",
+            unit="entries",
+            value=lambda rows: rows.table.not_taken if rows.table.not_taken.any() else None,
         ),
         Column(
-            name="wrong", title="mispredictions", meaning="entries that were mispredicted", unit="entries", to=To.ALL,
+            name="wrong",
+            title="mispredictions",
+            meaning="entries that were mispredicted",
+            unit="entries",
+            to=To.ALL,
             value=lambda rows: Known(rows.table.mispredicted, rows.table.mispredicted + rows.table.predicted > 0),
         ),
-        _MISPREDICTED, _CYCLES, _TYPE,
-        Column(name="targets", title="targets", meaning="how many it went to", to=To.ALL,
-               value=lambda rows: rows.table.targets),
+        _MISPREDICTED,
+        _CYCLES,
+        _TYPE,
+        Column(
+            name="targets",
+            title="targets",
+            meaning="how many it went to",
+            to=To.ALL,
+            value=lambda rows: rows.table.targets,
+        ),
         *_end("to", "most often to", "target", "where it went most often"),
         Column(
-            name="to_share", title="most often %", meaning="of its entries, those that went there", unit="%",
-            form="percent", to=To.ALL, rests_on=("bursts", "count"),
+            name="to_share",
+            title="most often %",
+            meaning="of its entries, those that went there",
+            unit="%",
+            form="percent",
+            to=To.ALL,
+            rests_on=("bursts", "count"),
             value=lambda rows: Ratio(rows.table.to_count, rows.table.count),
         ),
-        _function("from", "source", "where it is"), _function("to", "target", "where it went most often"),
+        _function("from", "source", "where it is"),
+        _function("to", "target", "where it went most often"),
     ),
     last=("from", "to", "from_function", "to_function"),
     spare=("bursts", {"from": "from_function", "to": "to_function"}, "type", "cycles", "noise"),
-)  # fmt: skip
+)
 """`branches --by site`, and the viewer's branch instructions."""
 
 

@@ -67,10 +67,12 @@ _COLUMNS = (
 
 def _kind(direction: str, meaning: str) -> TableKind:
     return TableKind(
-        name=f"{direction}s", row=f"a {direction} of a function",
+        name=f"{direction}s",
+        row=f"a {direction} of a function",
         columns=(replace(FUNCTION, title=direction, meaning=meaning), MODULE, *_COLUMNS, LINKAGE_NAME),
-        last=("function", "module"), spare=("jumps", "indirect", "calls", "samples"),
-    )  # fmt: skip
+        last=("function", "module"),
+        spare=("jumps", "indirect", "calls", "samples"),
+    )
 
 
 CALLERS = _kind("caller", "function that calls it, demangled")

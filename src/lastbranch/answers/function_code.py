@@ -21,9 +21,18 @@ if TYPE_CHECKING:
     from ..model import Array, Profile, SampleFilter
 
 __all__ = [
-    "ARCS", "BLOCKS", "COSTLY", "COSTS", "EDGES", "INSTRUCTIONS", "LINES", "LOOPS", "TARGETS", "FunctionCode",
+    "ARCS",
+    "BLOCKS",
+    "COSTLY",
+    "COSTS",
+    "EDGES",
+    "INSTRUCTIONS",
+    "LINES",
+    "LOOPS",
+    "TARGETS",
+    "FunctionCode",
     "count_function",
-]  # fmt: skip
+]
 
 
 def _column(name: str, title: str, meaning: str, unit: str = "", **more: Any) -> Column:
@@ -33,14 +42,29 @@ def _column(name: str, title: str, meaning: str, unit: str = "", **more: Any) ->
 _COUNT = _column("count", "count", "how often it ran, or was taken", "executions", if_replaced="executions")
 _BURSTS = _column("bursts", "bursts", "bursts of a recording by software that saw it", "bursts")
 _FEW = ("bursts", "count")
-_MISPREDICTED = _column("mispredicted", "mispredicted %", "of the entries with a known outcome", "%", form="percent",
-                        heat=GUESS, rests_on=_FEW, may_lack=True)  # fmt: skip
+_MISPREDICTED = _column(
+    "mispredicted",
+    "mispredicted %",
+    "of the entries with a known outcome",
+    "%",
+    form="percent",
+    heat=GUESS,
+    rests_on=_FEW,
+    may_lack=True,
+)
 _CYCLES = _column("cycles", "cycles", "on average, each time", "cycles", form="decimal", rests_on=_FEW)
 _IPC = _column("ipc", "ipc", "instructions per cycle", form="decimal")
-_PART_OF_BRANCH = _column("share", "share %", "of the ways out of its branch", "%", form="percent", heat=100.0,
-                          rests_on=_FEW, bar=True)  # fmt: skip
-_NOISE = _column("noise", "noise", "standard error of the share before it", "points", form="percent",
-                 rests_on=("bursts", "samples", "count"))  # fmt: skip
+_PART_OF_BRANCH = _column(
+    "share", "share %", "of the ways out of its branch", "%", form="percent", heat=100.0, rests_on=_FEW, bar=True
+)
+_NOISE = _column(
+    "noise",
+    "noise",
+    "standard error of the share before it",
+    "points",
+    form="percent",
+    rests_on=("bursts", "samples", "count"),
+)
 _COUNT_NOISE = _column("noise", "noise %", "standard error of the count, in percent of it", "%", form="percent")
 _FROM, _TO = _column("from", "from", "where it begins"), _column("to", "to", "where it goes")
 _FIRST = _column("from", "from", "address of its first instruction")
@@ -49,21 +73,27 @@ _KIND = _column("kind", "kind", "type of the branch")
 _BRANCH = _column("branch", "branch", "where the branch is")
 
 INSTRUCTIONS = TableKind(
-    name="instructions of a function", row="an instruction",
+    name="instructions of a function",
+    row="an instruction",
     columns=(
         _column("address", "address", "as linked, hexadecimal"),
         _column("instruction", "instruction", "its text"),
         _column("samples", "samples", "samples at its address", "samples"),
         _column("block", "block", "number of its block"),
-        _COUNT, _BURSTS, _COUNT_NOISE,
+        _COUNT,
+        _BURSTS,
+        _COUNT_NOISE,
         _column("taken", "taken %", "of the executions of a conditional branch", "%", form="percent"),
         _column("taken_noise", "taken noise", "standard error of taken %", "points", form="percent"),
-        _MISPREDICTED, _CYCLES, _IPC,
+        _MISPREDICTED,
+        _CYCLES,
+        _IPC,
         _column("loop", "loop", "number of the innermost loop"),
-        _column("file", "file", "source file"), _column("line", "line", "line in it"),
+        _column("file", "file", "source file"),
+        _column("line", "line", "line in it"),
         _column("source", "source", "text of the line"),
     ),
-)  # fmt: skip
+)
 """`annotate`. The values of a block are in each of its rows, those of its branch in the last."""
 COSTS = (
     _column("mispredictions", "mispredictions", "entries that were mispredicted", "entries"),
@@ -83,35 +113,65 @@ _TRIPS = tuple(
     )
 )
 EDGES = TableKind(
-    name="edges of a function", row="a taken branch, or a way past a conditional one",
+    name="edges of a function",
+    row="a taken branch, or a way past a conditional one",
     columns=(
-        _FROM, _TO, _KIND, _COUNT,
-        _column("share", "share %", "of all edges", "%", form="percent", heat=100.0, rests_on=_FEW, bar=True,
-                by_basis="share of {} %"),
-        _BURSTS, _NOISE, _MISPREDICTED,
+        _FROM,
+        _TO,
+        _KIND,
+        _COUNT,
+        _column(
+            "share",
+            "share %",
+            "of all edges",
+            "%",
+            form="percent",
+            heat=100.0,
+            rests_on=_FEW,
+            bar=True,
+            by_basis="share of {} %",
+        ),
+        _BURSTS,
+        _NOISE,
+        _MISPREDICTED,
     ),
-    last=("kind", "from", "to"), spare=_BELOW,
-)  # fmt: skip
+    last=("kind", "from", "to"),
+    spare=_BELOW,
+)
 TARGETS = TableKind(
-    name="indirect targets of a function", row="an indirect branch and one of its targets",
+    name="indirect targets of a function",
+    row="an indirect branch and one of its targets",
     columns=(_BRANCH, _TO, _COUNT, _PART_OF_BRANCH, _BURSTS, _NOISE, _MISPREDICTED),
-    last=("branch", "to"), spare=_BELOW,
-)  # fmt: skip
+    last=("branch", "to"),
+    spare=_BELOW,
+)
 LOOPS = TableKind(
-    name="loops of a function", row="a loop",
+    name="loops of a function",
+    row="a loop",
     columns=(
-        _column("loop", "loop", "its number"), _FIRST, _LAST,
+        _column("loop", "loop", "its number"),
+        _FIRST,
+        _LAST,
         _column("depth", "depth", "1 for a loop in no other one"),
         _column("blocks", "blocks", "how many it has"),
         _column("iterations", "iterations", "how often its first block ran", "executions"),
-        _BURSTS, *_TRIPS, _column("longest", "longest", "most times round that were seen"), _CYCLES,
+        _BURSTS,
+        *_TRIPS,
+        _column("longest", "longest", "most times round that were seen"),
+        _CYCLES,
     ),
     spare=_BELOW,
-)  # fmt: skip
+)
 BLOCKS = TableKind(
-    name="blocks of a function", row="a block",
+    name="blocks of a function",
+    row="a block",
     columns=(
-        _column("block", "block", "its number"), _FIRST, _LAST, _COUNT, _BURSTS, _COUNT_NOISE,
+        _column("block", "block", "its number"),
+        _FIRST,
+        _LAST,
+        _COUNT,
+        _BURSTS,
+        _COUNT_NOISE,
         _column("came", "came", "of its executions, those that edges explain"),
         _column("went", "went", "of its executions, those that edges go on from"),
         _CYCLES,
@@ -119,26 +179,36 @@ BLOCKS = TableKind(
         _column("cycles_p90", "cycles p90", "nine tenths of its executions take at most so many", "cycles"),
         _IPC,
     ),
-)  # fmt: skip
+)
 ARCS = TableKind(
-    name="jumps within a function", row="a jump within the function, seen or not",
+    name="jumps within a function",
+    row="a jump within the function, seen or not",
     columns=(_FROM, _TO, _COUNT, _PART_OF_BRANCH, _MISPREDICTED),
-)  # fmt: skip
+)
 LINES = TableKind(
-    name="source lines of a function", row="a source line",
+    name="source lines of a function",
+    row="a source line",
     columns=(
-        _column("file", "file", "source file"), _column("line", "line", "line in it"),
-        _column("samples", "samples", "samples in its code", "samples"), _COUNT,
+        _column("file", "file", "source file"),
+        _column("line", "line", "line in it"),
+        _column("samples", "samples", "samples in its code", "samples"),
+        _COUNT,
     ),
-)  # fmt: skip
+)
 COSTLY = TableKind(
-    name="costliest mispredictions of a function", row="a branch that was mispredicted",
+    name="costliest mispredictions of a function",
+    row="a branch that was mispredicted",
     columns=(
-        _BRANCH, _KIND, _column("count", "count", "entries with a known outcome", "entries"), COSTS[0], _MISPREDICTED,
+        _BRANCH,
+        _KIND,
+        _column("count", "count", "entries with a known outcome", "entries"),
+        COSTS[0],
+        _MISPREDICTED,
         COSTS[1],
     ),
-    last=("branch", "kind"), spare=_BELOW,
-)  # fmt: skip
+    last=("branch", "kind"),
+    spare=_BELOW,
+)
 
 _QUANTILES = (0.5, 0.9)
 
@@ -157,9 +227,14 @@ class FunctionCode:
     mispredictions of its branches cost, if that is given. ``estimate`` is what counts were made with: titles say it."""
 
     def __init__(
-        self, profile: Profile, namer: Namer, found: Annotation, source_roots: Sequence[str] | None = None,
-        costs: Mispredictions | None = None, estimate: Estimate | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        profile: Profile,
+        namer: Namer,
+        found: Annotation,
+        source_roots: Sequence[str] | None = None,
+        costs: Mispredictions | None = None,
+        estimate: Estimate | None = None,
+    ) -> None:
         from ..lbr import KIND
 
         self.profile, self.namer, self.found, self.flow = profile, namer, found, found.flow
@@ -219,19 +294,24 @@ class FunctionCode:
             decides = last and self.kinds.get(int(flow.kind[i])) == "cond"
             rows.append(
                 [
-                    f"{int(flow.address[i]):#x}", flow.text[i] + calls.get(i, ""), int(self.found.samples[i]), block,
-                    int(blocks.count[block]) if counted else None, *self._bursts(block),
+                    f"{int(flow.address[i]):#x}",
+                    flow.text[i] + calls.get(i, ""),
+                    int(self.found.samples[i]),
+                    block,
+                    int(blocks.count[block]) if counted else None,
+                    *self._bursts(block),
                     share(taken, taken + through) if decides else None,
                     _percent(noise.taken[block]) if decides and noise and taken + through else None,
                     share(wrong, wrong + right) if last else None,
                     round(cycles / timed, 2) if timed else None,
                     round(size * timed / cycles, 2) if cycles else None,
                     self.loop_of[block],
-                    (line.label.file or None) if line else None, (line.label.line or None) if line else None,
+                    (line.label.file or None) if line else None,
+                    (line.label.line or None) if line else None,
                     line.text if line else None,
                     *(cost_of.get(int(flow.address[i]), (None, None)) if self.costs is not None else ()),
                 ]
-            )  # fmt: skip
+            )
         return rows
 
     def _bursts(self, block: int) -> tuple[Cell, Cell]:
@@ -332,10 +412,18 @@ class FunctionCode:
             last = int(blocks.last[loop.blocks[-1]])
             first = int(blocks.first[loop.header])
             yield [
-                number, f"{int(flow.address[first]):#x}", f"{int(flow.address[last]):#x}", loop.depth,
-                len(loop.blocks), loop.iterations, self._bursts(loop.header)[0], _rounded(loop.trips),
-                *_quantiles(trips.of_visit), trips.longest or None, _rounded(loop.cycles),
-            ]  # fmt: skip
+                number,
+                f"{int(flow.address[first]):#x}",
+                f"{int(flow.address[last]):#x}",
+                loop.depth,
+                len(loop.blocks),
+                loop.iterations,
+                self._bursts(loop.header)[0],
+                _rounded(loop.trips),
+                *_quantiles(trips.of_visit),
+                trips.longest or None,
+                _rounded(loop.cycles),
+            ]
 
     def blocks(self) -> Table:
         """Rows of `BLOCKS`; what came and went are the edges into and out of it that were seen."""
@@ -351,10 +439,14 @@ class FunctionCode:
             cycles, timed = float(blocks.cycles[i]), int(blocks.timed[i])
             ran = (int(blocks.count[i]), *self._bursts(i), int(graph.came[i]), int(graph.went[i]))
             yield [
-                i, f"{int(flow.address[first]):#x}", f"{int(flow.address[last]):#x}",
-                *(ran if counted else [None] * len(ran)), _rounded(cycles / timed if timed else None),
-                *_quantiles(spent), _rounded((last - first + 1) * timed / cycles if cycles else None),
-            ]  # fmt: skip
+                i,
+                f"{int(flow.address[first]):#x}",
+                f"{int(flow.address[last]):#x}",
+                *(ran if counted else [None] * len(ran)),
+                _rounded(cycles / timed if timed else None),
+                *_quantiles(spent),
+                _rounded((last - first + 1) * timed / cycles if cycles else None),
+            ]
 
     def arcs(self) -> Table:
         """Rows of `ARCS`: jumps within the function, also those that were not seen to be taken, hottest first."""
@@ -368,9 +460,12 @@ class FunctionCode:
         for source, target, count, part, wrong, right in zip(*(c.tolist() for c in columns), strict=True):
             known = counted and not np.isnan(part)
             yield [
-                f"{address[source]:#x}", f"{address[target]:#x}", count if counted else None,
-                round(100 * part, 2) if known else None, share(wrong, wrong + right),
-            ]  # fmt: skip
+                f"{address[source]:#x}",
+                f"{address[target]:#x}",
+                count if counted else None,
+                round(100 * part, 2) if known else None,
+                share(wrong, wrong + right),
+            ]
 
     def source_lines(self) -> Table:
         """Rows of `LINES`: source lines that the function has code of; ``count`` as in `analysis.SourceLines`."""
@@ -389,18 +484,26 @@ class FunctionCode:
         """The function as a whole."""
         flow, place = self.flow, self.found.place
         return {
-            "function": self.title, "linkage_name": place.label.name or None,
-            "module": module_of(self.profile, place.label), "start": f"{flow.start:#x}", "end": f"{flow.end:#x}",
+            "function": self.title,
+            "linkage_name": place.label.name or None,
+            "module": module_of(self.profile, place.label),
+            "start": f"{flow.start:#x}",
+            "end": f"{flow.end:#x}",
             "samples": int(self.found.samples.sum()),
             "instructions_executed": flow.executed if self.found.missing is None else None,
             "ipc": _rounded(flow.ipc),
-        }  # fmt: skip
+        }
 
 
 def count_function(
-    names: Names, place: Place, sample_filter: SampleFilter | None, estimate: Estimate, *, costs: bool,
+    names: Names,
+    place: Place,
+    sample_filter: SampleFilter | None,
+    estimate: Estimate,
+    *,
+    costs: bool,
     source_roots: Sequence[str] | None,
-) -> FunctionCode:  # fmt: skip
+) -> FunctionCode:
     """Count the function at ``place``; with ``costs`` also what its mispredictions cost, in a pass of its own."""
     from ..analysis import annotate
     from ..analysis.counting.mispredictions import cost_note, mispredictions

@@ -69,42 +69,83 @@ _BRANCHES = (
 """What the viewer counts in the same pass."""
 
 FUNCTIONS = TableKind(
-    name="functions", row="an event and a function (or an inlined function)",
+    name="functions",
+    row="an event and a function (or an inlined function)",
     columns=(
-        EVENT, FUNCTION, MODULE, SAMPLES, SAMPLES_SHARE, BURSTS, NOISE, PERIOD, PERIOD_SHARE,
+        EVENT,
+        FUNCTION,
+        MODULE,
+        SAMPLES,
+        SAMPLES_SHARE,
+        BURSTS,
+        NOISE,
+        PERIOD,
+        PERIOD_SHARE,
         Column(
-            name="total", title="total", meaning="samples with it anywhere in their call stack", unit="samples",
+            name="total",
+            title="total",
+            meaning="samples with it anywhere in their call stack",
+            unit="samples",
             value=lambda rows: _known_where(rows.table.total, rows.table.has_total),
         ),
         Column(
-            name="total_share", title="total %", meaning="of all samples of the event", unit="%", form="percent",
-            heat=100.0, rests_on=("total",),
+            name="total_share",
+            title="total %",
+            meaning="of all samples of the event",
+            unit="%",
+            form="percent",
+            heat=100.0,
+            rests_on=("total",),
             value=lambda rows: _share_where(rows.table.total, rows.all_samples, rows.table.has_total),
         ),
         Column(
-            name="total_period", title="total period", meaning="the periods of these samples", unit="events",
+            name="total_period",
+            title="total period",
+            meaning="the periods of these samples",
+            unit="events",
             value=lambda rows: _known_where(rows.table.total_period, rows.table.has_total & rows.has_period),
         ),
         Column(
-            name="instructions", title="instructions", unit="instructions", to=To.ALL, value=_instructions,
+            name="instructions",
+            title="instructions",
+            unit="instructions",
+            to=To.ALL,
+            value=_instructions,
             meaning="executed there, by the ranges of branch stacks: as often as they were observed, or by the "
             "estimate",
         ),
         Column(
-            name="instructions_share", title="instructions %", meaning="of all instructions of the event", unit="%",
-            form="percent", heat=100.0, by_basis="instructions % by {}",
+            name="instructions_share",
+            title="instructions %",
+            meaning="of all instructions of the event",
+            unit="%",
+            form="percent",
+            heat=100.0,
+            by_basis="instructions % by {}",
             value=lambda rows: _share_where(
                 rows.table.instructions, rows.all_instructions, rows.table.has_instructions
             ),
         ),
-        *_BRANCHES, LINKAGE_NAME, FILE, LINE_NUMBER, SOURCE,
+        *_BRANCHES,
+        LINKAGE_NAME,
+        FILE,
+        LINE_NUMBER,
+        SOURCE,
     ),
     last=("event_name", "function", "module", "source"),
     spare=(
-        "total_period", "period", "bursts", "instructions", "total", "period_share", "samples", "source",
-        "total_share", "noise",
+        "total_period",
+        "period",
+        "bursts",
+        "instructions",
+        "total",
+        "period_share",
+        "samples",
+        "source",
+        "total_share",
+        "noise",
     ),
-)  # fmt: skip
+)
 """`report --by function` and `inline`, and the viewer's first screen."""
 
 LINES = replace(

@@ -42,43 +42,91 @@ class _Rows:
 
 def _change(rows: _Rows) -> list[float | None]:
     """The difference of the shares that are shown."""
-    shares = ([round(100 * a / b, 2) if b else None for a, b in zip(part.tolist(), whole.tolist(), strict=True)]
-              for part, whole in (rows.now, rows.then))  # fmt: skip
+    shares = (
+        [round(100 * a / b, 2) if b else None for a, b in zip(part.tolist(), whole.tolist(), strict=True)]
+        for part, whole in (rows.now, rows.then)
+    )
     return [None if a is None or b is None else round(a - b, 2) for a, b in zip(*shares, strict=True)]
 
 
 LIVE_FUNCTIONS = TableKind(
-    name="functions of a recording", row="an event and a function",
+    name="functions of a recording",
+    row="an event and a function",
     columns=(
         EVENT,
-        Column(name="samples", title="samples", meaning="samples whose own address is there", unit="samples",
-               value=lambda rows: rows.found.samples),
         Column(
-            name="samples_share", title="samples %", meaning="of all samples of the event", unit="%", form="percent",
-            heat=100.0, rests_on=("bursts", "samples"), bar=True,
+            name="samples",
+            title="samples",
+            meaning="samples whose own address is there",
+            unit="samples",
+            value=lambda rows: rows.found.samples,
+        ),
+        Column(
+            name="samples_share",
+            title="samples %",
+            meaning="of all samples of the event",
+            unit="%",
+            form="percent",
+            heat=100.0,
+            rests_on=("bursts", "samples"),
+            bar=True,
             value=lambda rows: Ratio(rows.found.samples, rows.seen.samples[rows.event]),
         ),
-        Column(name="now_share", title="now %", meaning="of the samples since the last look", unit="%", form="percent",
-               may_lack=True, value=lambda rows: rows.now),
-        Column(name="change", title="change", meaning="of now %, since the time before", unit="points",
-               form="decimal", may_lack=True, value=_change),
-        Column(name="branches", title="branches", meaning="taken branches that begin there", unit="entries",
-               value=lambda rows: Known(rows.found.branches, rows.found.branches != 0)),
         Column(
-            name="mispredicted", title="mispredicted %", meaning="of the entries with a known outcome", unit="%",
-            form="percent", heat=GUESS, rests_on=("bursts", "count"), may_lack=True,
+            name="now_share",
+            title="now %",
+            meaning="of the samples since the last look",
+            unit="%",
+            form="percent",
+            may_lack=True,
+            value=lambda rows: rows.now,
+        ),
+        Column(
+            name="change",
+            title="change",
+            meaning="of now %, since the time before",
+            unit="points",
+            form="decimal",
+            may_lack=True,
+            value=_change,
+        ),
+        Column(
+            name="branches",
+            title="branches",
+            meaning="taken branches that begin there",
+            unit="entries",
+            value=lambda rows: Known(rows.found.branches, rows.found.branches != 0),
+        ),
+        Column(
+            name="mispredicted",
+            title="mispredicted %",
+            meaning="of the entries with a known outcome",
+            unit="%",
+            form="percent",
+            heat=GUESS,
+            rests_on=("bursts", "count"),
+            may_lack=True,
             value=lambda rows: Ratio(rows.found.mispredicted, rows.found.mispredicted + rows.found.predicted),
         ),
         Column(
-            name="cycles", title="cycles", meaning="from one taken branch to the next, on average", unit="cycles",
-            form="decimal", rests_on=("bursts", "count"), may_lack=True,
+            name="cycles",
+            title="cycles",
+            meaning="from one taken branch to the next, on average",
+            unit="cycles",
+            form="decimal",
+            rests_on=("bursts", "count"),
+            may_lack=True,
             value=lambda rows: Ratio(rows.found.cycles, rows.found.timed),
         ),
-        FUNCTION, MODULE, LINKAGE_NAME, FILE, LINE_NUMBER,
+        FUNCTION,
+        MODULE,
+        LINKAGE_NAME,
+        FILE,
+        LINE_NUMBER,
     ),
     last=("function", "module"),
     spare=("branches", "cycles", "mispredicted", "change", "event_name", "samples"),
-)  # fmt: skip
+)
 """`top`."""
 
 

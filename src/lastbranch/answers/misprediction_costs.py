@@ -70,25 +70,34 @@ def _lost(rows: _Rows) -> Known:
 
 
 MISPREDICTIONS = TableKind(
-    name="mispredictions", row="a function (or an inlined one)",
+    name="mispredictions",
+    row="a function (or an inlined one)",
     columns=(FUNCTION, MODULE_OR_UNKNOWN, *_COLUMNS, LINKAGE_NAME, FILE, LINE_NUMBER, SOURCE),
-    last=("function", "module", "source"), spare=("branches", "lost_share", "share", "source"),
-)  # fmt: skip
+    last=("function", "module", "source"),
+    spare=("branches", "lost_share", "share", "source"),
+)
 """`report --mispredictions`."""
 _KINDS = {
     "line": replace(
-        MISPREDICTIONS, name="mispredictions by line", row="a source line", columns=(LINE, *MISPREDICTIONS.columns),
+        MISPREDICTIONS,
+        name="mispredictions by line",
+        row="a source line",
+        columns=(LINE, *MISPREDICTIONS.columns),
         last=("line", *MISPREDICTIONS.last),
     ),
-    "module": replace(MISPREDICTIONS.without("function"), name="mispredictions by module", row="a module",
-                      last=("module", "source")),
-}  # fmt: skip
+    "module": replace(
+        MISPREDICTIONS.without("function"), name="mispredictions by module", row="a module", last=("module", "source")
+    ),
+}
 
 
 def misprediction_costs(
-    names: Names, by: View | Literal["module"] | None, sample_filter: SampleFilter | None, limit: int,
+    names: Names,
+    by: View | Literal["module"] | None,
+    sample_filter: SampleFilter | None,
+    limit: int,
     source_roots: Sequence[str],
-) -> Table:  # fmt: skip
+) -> Table:
     """Count mispredicted branches in one pass; ``by`` `None`: function, or module if no function has a name.
 
     ``names`` has no symbols where rows are modules. Raises what `mispredictions` raises.

@@ -17,9 +17,23 @@ if TYPE_CHECKING:
     from ..symbols import Symbolizer, SymbolOptions
 
 __all__ = [
-    "EVENT", "FILE", "FUNCTION", "LINE", "LINE_NUMBER", "LINKAGE_NAME", "MODULE", "MODULE_OR_UNKNOWN", "SOURCE",
-    "Names", "NoSuchFunction", "brief", "find_function", "line_of", "module_of", "symbol_notes",
-]  # fmt: skip
+    "EVENT",
+    "FILE",
+    "FUNCTION",
+    "LINE",
+    "LINE_NUMBER",
+    "LINKAGE_NAME",
+    "MODULE",
+    "MODULE_OR_UNKNOWN",
+    "SOURCE",
+    "Names",
+    "NoSuchFunction",
+    "brief",
+    "find_function",
+    "line_of",
+    "module_of",
+    "symbol_notes",
+]
 
 
 class Names:
@@ -56,41 +70,71 @@ def _lines_of_source(rows: Any) -> list[str | None] | None:
 
 
 EVENT = Column(
-    name="event_name", title="event", meaning="what took the samples",
+    name="event_name",
+    title="event",
+    meaning="what took the samples",
     value=lambda rows: [rows.profile.events[row].name for row in rows.event.tolist()],
-)  # fmt: skip
+)
 LINE = Column(
-    name="line", title="line", meaning="source line, the file without its folders",
-    form="text", value=lambda rows: [line_of(label) for label in rows.labels],
-)  # fmt: skip
+    name="line",
+    title="line",
+    meaning="source line, the file without its folders",
+    form="text",
+    value=lambda rows: [line_of(label) for label in rows.labels],
+)
 FUNCTION = Column(
-    name="function", title="function", meaning="function, demangled; [module] for code without a name", form="text",
-    to=To.ALL, value=lambda rows: [label.shown(rows.profile) for label in rows.labels],
-)  # fmt: skip
+    name="function",
+    title="function",
+    meaning="function, demangled; [module] for code without a name",
+    form="text",
+    to=To.ALL,
+    value=lambda rows: [label.shown(rows.profile) for label in rows.labels],
+)
 MODULE = Column(
-    name="module", title="module", meaning="file name of its binary", form="text", to=To.ALL,
+    name="module",
+    title="module",
+    meaning="file name of its binary",
+    form="text",
+    to=To.ALL,
     value=lambda rows: [module_of(rows.profile, label) for label in rows.labels],
-)  # fmt: skip
+)
 MODULE_OR_UNKNOWN = Column(
-    name="module", title="module", meaning="file name of its binary, [unknown] where nothing was mapped", form="text",
+    name="module",
+    title="module",
+    meaning="file name of its binary, [unknown] where nothing was mapped",
+    form="text",
     value=lambda rows: [module_of(rows.profile, label) or "[unknown]" for label in rows.labels],
-)  # fmt: skip
+)
 LINKAGE_NAME = Column(
-    name="linkage_name", title="linkage name", meaning="the function as the linker knows it", form="text",
-    to=To.PROGRAMS, value=lambda rows: [label.name or None for label in rows.labels],
-)  # fmt: skip
+    name="linkage_name",
+    title="linkage name",
+    meaning="the function as the linker knows it",
+    form="text",
+    to=To.PROGRAMS,
+    value=lambda rows: [label.name or None for label in rows.labels],
+)
 FILE = Column(
-    name="file", title="file", meaning="source file of the function, or of the line", form="text", to=To.PROGRAMS,
+    name="file",
+    title="file",
+    meaning="source file of the function, or of the line",
+    form="text",
+    to=To.PROGRAMS,
     value=lambda rows: [label.file or None for label in rows.labels],
-)  # fmt: skip
+)
 LINE_NUMBER = Column(
-    name="line_number", title="line number", meaning="line in it", to=To.PROGRAMS,
+    name="line_number",
+    title="line number",
+    meaning="line in it",
+    to=To.PROGRAMS,
     value=lambda rows: [label.line or None for label in rows.labels],
-)  # fmt: skip
+)
 SOURCE = Column(
-    name="source", title="source", meaning="text of the source line, of rows by line", form="text",
+    name="source",
+    title="source",
+    meaning="text of the source line, of rows by line",
+    form="text",
     value=_lines_of_source,
-)  # fmt: skip
+)
 
 
 # -- Notes on names, and functions by their names
@@ -144,8 +188,11 @@ def _remedy(profile: Profile, notes: list[str]) -> list[str]:
     foreign = any(module.is_pe for module, note in lacking if _UNNAMED in note)
     binaries = any(not module.is_pe for module, note in lacking if _UNNAMED in note)
     debug = binaries or any(_LACKING.search(note) for module, note in lacking if not module.is_pe)
-    given = {"--symfs DIR (binaries)": binaries, "--debug-dir DIR (debug files)": debug,
-             "--symbol-store DIR (PDBs, binaries, Breakpad files)": foreign}  # fmt: skip
+    given = {
+        "--symfs DIR (binaries)": binaries,
+        "--debug-dir DIR (debug files)": debug,
+        "--symbol-store DIR (PDBs, binaries, Breakpad files)": foreign,
+    }
     useful = [option for option, helps in given.items() if helps]
     return [f"for more names, give {' or '.join(useful)}"] if useful else []
 

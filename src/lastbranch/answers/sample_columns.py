@@ -15,36 +15,70 @@ from .columns import Column, To
 from .table import Known, Ratio
 
 __all__ = [
-    "BURSTS", "NOISE", "PERIOD", "PERIOD_SHARE", "SAMPLES", "SAMPLES_SHARE", "event_sums", "first_rows",
-]  # fmt: skip
+    "BURSTS",
+    "NOISE",
+    "PERIOD",
+    "PERIOD_SHARE",
+    "SAMPLES",
+    "SAMPLES_SHARE",
+    "event_sums",
+    "first_rows",
+]
 
 SAMPLES = Column(
-    name="samples", title="samples", meaning="samples whose own address is there", unit="samples", to=To.ALL,
+    name="samples",
+    title="samples",
+    meaning="samples whose own address is there",
+    unit="samples",
+    to=To.ALL,
     value=lambda rows: rows.samples,
-)  # fmt: skip
+)
 SAMPLES_SHARE = Column(
-    name="samples_share", title="samples %", meaning="of all samples of the event", unit="%", form="percent",
-    heat=100.0, rests_on=("bursts", "samples"), bar=True,
+    name="samples_share",
+    title="samples %",
+    meaning="of all samples of the event",
+    unit="%",
+    form="percent",
+    heat=100.0,
+    rests_on=("bursts", "samples"),
+    bar=True,
     value=lambda rows: Ratio(rows.samples, rows.all_samples),
-)  # fmt: skip
+)
 BURSTS = Column(
-    name="bursts", title="bursts", unit="bursts", to=To.ALL,
+    name="bursts",
+    title="bursts",
+    unit="bursts",
+    to=To.ALL,
     meaning="bursts of a recording by software that have samples there: those of one are no independent samples",
     value=lambda rows: Known(rows.observed, rows.shared),
-)  # fmt: skip
+)
 NOISE = Column(
-    name="noise", title="noise", meaning="standard error of samples %", unit="points", form="percent", to=To.ALL,
-    rests_on=("bursts", "samples"), value=lambda rows: rows.error,
-)  # fmt: skip
+    name="noise",
+    title="noise",
+    meaning="standard error of samples %",
+    unit="points",
+    form="percent",
+    to=To.ALL,
+    rests_on=("bursts", "samples"),
+    value=lambda rows: rows.error,
+)
 PERIOD = Column(
-    name="period", title="period", meaning="sum of the periods of the samples", unit="events",
+    name="period",
+    title="period",
+    meaning="sum of the periods of the samples",
+    unit="events",
     value=lambda rows: Known(rows.period, rows.has_period),
-)  # fmt: skip
+)
 PERIOD_SHARE = Column(
-    name="period_share", title="period %", meaning="of the periods of all samples of the event", unit="%",
-    form="percent", heat=100.0, rests_on=("bursts", "samples"),
+    name="period_share",
+    title="period %",
+    meaning="of the periods of all samples of the event",
+    unit="%",
+    form="percent",
+    heat=100.0,
+    rests_on=("bursts", "samples"),
     value=lambda rows: Ratio(rows.period, np.where(rows.has_period, rows.all_period, 0)),
-)  # fmt: skip
+)
 
 
 def event_sums(event: Array, column: Array | None) -> Array:

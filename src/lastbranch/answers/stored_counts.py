@@ -39,31 +39,66 @@ class _Rows:
 
 
 STORED_FUNCTIONS = TableKind(
-    name="functions of a store", row="an event and a function",
+    name="functions of a store",
+    row="an event and a function",
     columns=(
         Column(name="event_name", title="event", meaning="what took the samples", value=lambda rows: rows.events),
-        FUNCTION, MODULE_OR_UNKNOWN,
-        Column(name="samples", title="samples", meaning="samples whose own address is there", unit="samples",
-               value=lambda rows: rows.samples),
+        FUNCTION,
+        MODULE_OR_UNKNOWN,
         Column(
-            name="samples_share", title="samples %", meaning="of all samples of the event", unit="%", form="percent",
-            heat=100.0, rests_on=("bursts", "samples"), bar=True,
+            name="samples",
+            title="samples",
+            meaning="samples whose own address is there",
+            unit="samples",
+            value=lambda rows: rows.samples,
+        ),
+        Column(
+            name="samples_share",
+            title="samples %",
+            meaning="of all samples of the event",
+            unit="%",
+            form="percent",
+            heat=100.0,
+            rests_on=("bursts", "samples"),
+            bar=True,
             value=lambda rows: Ratio(rows.samples, rows.all_samples),
         ),
-        Column(name="branches", title="branches", meaning="entries of branch stacks that begin there", unit="entries",
-               value=lambda rows: rows.branches),
-        Column(name="branches_share", title="branches %", meaning="of all of the event", unit="%", form="percent",
-               value=lambda rows: Ratio(rows.branches, rows.all_branches)),
         Column(
-            name="mispredicted", title="mispredicted %", meaning="of the entries with a known outcome", unit="%",
-            form="percent", heat=GUESS, rests_on=("bursts", "count"),
+            name="branches",
+            title="branches",
+            meaning="entries of branch stacks that begin there",
+            unit="entries",
+            value=lambda rows: rows.branches,
+        ),
+        Column(
+            name="branches_share",
+            title="branches %",
+            meaning="of all of the event",
+            unit="%",
+            form="percent",
+            value=lambda rows: Ratio(rows.branches, rows.all_branches),
+        ),
+        Column(
+            name="mispredicted",
+            title="mispredicted %",
+            meaning="of the entries with a known outcome",
+            unit="%",
+            form="percent",
+            heat=GUESS,
+            rests_on=("bursts", "count"),
             value=lambda rows: Ratio(rows.mispredicted, rows.mispredicted + rows.predicted),
         ),
-        Column(name="ranges", title="ranges", meaning="ranges that begin there", unit="ranges",
-               value=lambda rows: rows.ranges),
+        Column(
+            name="ranges",
+            title="ranges",
+            meaning="ranges that begin there",
+            unit="ranges",
+            value=lambda rows: rows.ranges,
+        ),
     ),
-    last=("event_name", "function", "module"), spare=("ranges", "samples", "branches"),
-)  # fmt: skip
+    last=("event_name", "function", "module"),
+    spare=("ranges", "samples", "branches"),
+)
 """`fleet report`."""
 
 
@@ -96,6 +131,14 @@ def _rows(profile: Profile, namer: Namer, tables: Mapping[str, NamedCounts], lim
 
     labels = [namer.labels[row] for row in column("name").tolist()]
     return _Rows(
-        profile, labels, events, column("samples"), column("branches"), column("mispredicted"), column("predicted"),
-        column("ranges"), whole("samples"), whole("branches"),
-    )  # fmt: skip
+        profile,
+        labels,
+        events,
+        column("samples"),
+        column("branches"),
+        column("mispredicted"),
+        column("predicted"),
+        column("ranges"),
+        whole("samples"),
+        whole("branches"),
+    )

@@ -85,9 +85,10 @@ class Table:
         """(titles, first rows) for notebooks: columns that people get and that have any value."""
         rows = self.cells()
         at = [
-            i for i, column in enumerate(self.shown)
+            i
+            for i, column in enumerate(self.shown)
             if column.to & To.PEOPLE and any(row[i] is not None for row in rows)
-        ]  # fmt: skip
+        ]
         texts = [["" if row[i] is None else visible(str(row[i])) for i in at] for row in rows[:SHOWN]]
         return [self.shown[i].title for i in at], texts
 

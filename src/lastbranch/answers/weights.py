@@ -68,18 +68,28 @@ _TIMES = (
 
 WEIGHTS: dict[Key, TableKind] = {
     by: TableKind(
-        name=f"samples by {by}", row=f"an event and a {by}",
+        name=f"samples by {by}",
+        row=f"an event and a {by}",
         columns=(
             EVENT,
-            *(Column(name=name, title=name, meaning=meaning, value=_of_key(by, number))
-              for number, (name, meaning) in enumerate(columns)),
-            *(() if by == "module" else _TIMES), SAMPLES, SAMPLES_SHARE, BURSTS, NOISE, PERIOD, PERIOD_SHARE, *_ENTRIES,
+            *(
+                Column(name=name, title=name, meaning=meaning, value=_of_key(by, number))
+                for number, (name, meaning) in enumerate(columns)
+            ),
+            *(() if by == "module" else _TIMES),
+            SAMPLES,
+            SAMPLES_SHARE,
+            BURSTS,
+            NOISE,
+            PERIOD,
+            PERIOD_SHARE,
+            *_ENTRIES,
         ),
         last=("event_name", *(name for name, _ in columns)),
         spare=("entries", "bursts", "period", "period_share", "noise"),
     )
     for by, columns in _KEYS.items()
-}  # fmt: skip
+}
 """`report --by process`, `thread` and `module`."""
 
 
@@ -115,9 +125,21 @@ class _Rows:
             event_sums(event, column) for column in (table.samples, table.period, table.entries)
         )
         return cls(
-            profile, event, table.key, table.samples, table.period, table.has_period, table.entries, noise.error,
-            noise.observed, shared, samples, period, entries, spent,
-        )  # fmt: skip
+            profile,
+            event,
+            table.key,
+            table.samples,
+            table.period,
+            table.has_period,
+            table.entries,
+            noise.error,
+            noise.observed,
+            shared,
+            samples,
+            period,
+            entries,
+            spent,
+        )
 
     def take(self, rows: list[int]) -> _Rows:
         columns = {name: getattr(self, name)[rows] for name in self.__slots__ if name not in ("profile", "spent")}

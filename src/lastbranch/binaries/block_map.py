@@ -286,9 +286,15 @@ def _sorted(walk: _Walk, binary: Binary) -> BlockMap:
     notes += _left_out(function[order], overlaps, "at addresses of another one")
     order = order[_whole(function[order], overlaps)]
     return BlockMap(
-        start[order], end[order], number[order].astype(np.int64), flags[order].astype(np.uint8), function[order],
-        part[order], np.array(walk.entry, np.uint64), notes,
-    )  # fmt: skip
+        start[order],
+        end[order],
+        number[order].astype(np.int64),
+        flags[order].astype(np.uint8),
+        function[order],
+        part[order],
+        np.array(walk.entry, np.uint64),
+        notes,
+    )
 
 
 def _whole(function: Ints, wrong: Array) -> Array:

@@ -111,9 +111,13 @@ _WORDS = {
 _FORM, _APPLICATION = 0x0F, 0x70
 """The bits of a `DW_EH_PE` that say how a number is written, and what it counts from."""
 _WIDTHS = {
-    DW_EH_PE.udata2: 2, DW_EH_PE.udata4: 4, DW_EH_PE.udata8: 8,
-    DW_EH_PE.sdata2: -2, DW_EH_PE.sdata4: -4, DW_EH_PE.sdata8: -8,
-}  # fmt: skip
+    DW_EH_PE.udata2: 2,
+    DW_EH_PE.udata4: 4,
+    DW_EH_PE.udata8: 8,
+    DW_EH_PE.sdata2: -2,
+    DW_EH_PE.sdata4: -4,
+    DW_EH_PE.sdata8: -8,
+}
 """The widths of forms of fixed width, negative for signed numbers."""
 
 
@@ -203,9 +207,17 @@ class FrameSection:
     """One section of call frame information: ``data``, at link ``address``, ``offset`` bytes into ``file``."""
 
     def __init__(
-        self, name: str, data: bytes, *, address: int = 0, offset: int = 0, file: str = "", order: str = "<",
-        address_size: int = 8, data_base: int = 0,
-    ) -> None:  # fmt: skip
+        self,
+        name: str,
+        data: bytes,
+        *,
+        address: int = 0,
+        offset: int = 0,
+        file: str = "",
+        order: str = "<",
+        address_size: int = 8,
+        data_base: int = 0,
+    ) -> None:
         """``data_base``: what DW_EH_PE_datarel counts from, the address of ``.eh_frame_hdr`` in its own table."""
         self.name, self.data, self.address, self.offset, self.file = name, data, address, offset, file
         self.is_eh = name == ".eh_frame"
@@ -327,9 +339,17 @@ class FrameSection:
         elif augmentation not in ("", "eh"):
             raise self.bad("an unknown augmentation", at, "augmentation", augmentation)
         return Cie(
-            at, version, augmentation, code_align, data_align, returns, encoding, lsda, address_size,
+            at,
+            version,
+            augmentation,
+            code_align,
+            data_align,
+            returns,
+            encoding,
+            lsda,
+            address_size,
             (body.at, body.end),
-        )  # fmt: skip
+        )
 
     def _augmentation(self, data: Bytes, letters: str, address_size: int) -> tuple[int, int]:
         """The encodings of addresses and of pointers to language-specific data."""
@@ -701,6 +721,12 @@ def _read(source: Source, image: Image, section: Section) -> FrameSection:
 
 def _section(image: Image, name: str, data: bytes, address: int, offset: int, file: str) -> FrameSection:
     return FrameSection(
-        name, data, address=address, offset=offset, file=file, order="<" if image.byte_order == "little" else ">",
-        address_size=image.bits // 8, data_base=address,
-    )  # fmt: skip
+        name,
+        data,
+        address=address,
+        offset=offset,
+        file=file,
+        order="<" if image.byte_order == "little" else ">",
+        address_size=image.bits // 8,
+        data_base=address,
+    )

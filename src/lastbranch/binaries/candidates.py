@@ -94,8 +94,12 @@ class Candidates:
 
 
 def _kernels(release: str) -> list[str]:
-    names = ("/boot/vmlinux-{}", "/usr/lib/debug/boot/vmlinux-{}", "/usr/lib/debug/lib/modules/{}/vmlinux",
-             "/lib/modules/{}/build/vmlinux")  # fmt: skip
+    names = (
+        "/boot/vmlinux-{}",
+        "/usr/lib/debug/boot/vmlinux-{}",
+        "/usr/lib/debug/lib/modules/{}/vmlinux",
+        "/lib/modules/{}/build/vmlinux",
+    )
     return [n.format(release) for n in names] if release and "/" not in release else []
 
 

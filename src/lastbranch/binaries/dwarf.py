@@ -8,9 +8,19 @@ underscore.
 from __future__ import annotations
 
 __all__ = [
-    "DW_AT", "DW_CFA", "DW_EH_PE", "DW_FORM", "DW_LNCT", "DW_LNE", "DW_LNS", "DW_OP", "DW_RLE", "DW_SECT", "DW_TAG",
+    "DW_AT",
+    "DW_CFA",
+    "DW_EH_PE",
+    "DW_FORM",
+    "DW_LNCT",
+    "DW_LNE",
+    "DW_LNS",
+    "DW_OP",
+    "DW_RLE",
+    "DW_SECT",
+    "DW_TAG",
     "DW_UT",
-]  # fmt: skip
+]
 
 
 class DW_UT:

@@ -324,6 +324,9 @@ def _debug_link(elf: _Elf, headers: list[Record], sections: tuple[Section, ...])
     if end < 0 or crc + 4 > len(data):
         raise FormatError(
             "a debug link without its name or its CRC",
-            file=elf.source.name, offset=section.offset, field=".gnu_debuglink", value=data[:64],
-        )  # fmt: skip
+            file=elf.source.name,
+            offset=section.offset,
+            field=".gnu_debuglink",
+            value=data[:64],
+        )
     return DebugLink(text_of(data[:end]), int.from_bytes(data[crc : crc + 4], elf.order))

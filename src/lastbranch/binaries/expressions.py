@@ -37,7 +37,7 @@ class _Run:
 
     def __init__(
         self, expression: bytes, registers: Sequence[int], read: Callable[[int, int], bytes], first: Sequence[int]
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._section = FrameSection("expression", expression)
         self.code, self.stack = Bytes(self._section, 0, len(expression)), list(first)
         self._registers, self._read = registers, read

@@ -147,8 +147,7 @@ def text_of(
 
 def _kept(image: Image) -> list[Section]:
     """The sections of code that stay in memory."""
-    return [s for s in image.sections
-            if s.flags & SegmentFlags.EXECUTE and s.file_size and not _ONCE.match(s.name)]  # fmt: skip
+    return [s for s in image.sections if s.flags & SegmentFlags.EXECUTE and s.file_size and not _ONCE.match(s.name)]
 
 
 _LEAST = 0.5

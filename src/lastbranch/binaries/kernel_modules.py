@@ -175,8 +175,13 @@ def _loaded(data: bytearray, name: str) -> bytearray:
 
     header = table("e_ident", _EHDR, 0, 1)[0]
     if int(header["shentsize"]) != _SHDR.itemsize:
-        raise FormatError(f"section headers have {_SHDR.itemsize} bytes", file=name, offset=58, field="e_shentsize",
-                          value=int(header["shentsize"]))  # fmt: skip
+        raise FormatError(
+            f"section headers have {_SHDR.itemsize} bytes",
+            file=name,
+            offset=58,
+            field="e_shentsize",
+            value=int(header["shentsize"]),
+        )
     shoff = int(header["shoff"])
     count = int(header["shnum"]) or int(table("sh_size", _SHDR, shoff, 1)["size"][0])
     sections = table("e_shnum", _SHDR, shoff, count).copy()
@@ -259,9 +264,13 @@ def _lay_out(sections: NDArray[np.void], names: list[bytes]) -> None:
 
 
 def _relocate(
-    machine: int, part: NDArray[np.uint8], address: int, entries: NDArray[np.void], symbols: NDArray[np.void],
+    machine: int,
+    part: NDArray[np.uint8],
+    address: int,
+    entries: NDArray[np.void],
+    symbols: NDArray[np.void],
     sections: NDArray[np.void],
-) -> None:  # fmt: skip
+) -> None:
     """Fill in the places of ``part``, a section at ``address``, whose symbols are in one of the ``sections``."""
     entries = entries[entries["symbol"] < len(symbols)]
     symbol = symbols[entries["symbol"]]

@@ -25,16 +25,22 @@ __all__ = ["PeHeaders", "pe_headers", "read_pe"]
 
 DOS_HEADER = Layout(
     "IMAGE_DOS_HEADER",
-    ("e_magic", "2s"), ("e_cblp...e_res2", "58s"), ("e_lfanew", "I"),  # 0x00, 0x02, 0x3c
-)  # fmt: skip
+    ("e_magic", "2s"),
+    ("e_cblp...e_res2", "58s"),
+    ("e_lfanew", "I"),  # 0x00, 0x02, 0x3c
+)
 
 FILE_HEADER = Layout(
     "IMAGE_NT_HEADERS",
     ("Signature", "4s"),  # 0x00
-    ("Machine", "H"), ("NumberOfSections", "H"), ("TimeDateStamp", "I"),  # 0x04
-    ("PointerToSymbolTable", "I"), ("NumberOfSymbols", "I"),  # 0x0c
-    ("SizeOfOptionalHeader", "H"), ("Characteristics", "H"),  # 0x14
-)  # fmt: skip
+    ("Machine", "H"),
+    ("NumberOfSections", "H"),
+    ("TimeDateStamp", "I"),  # 0x04
+    ("PointerToSymbolTable", "I"),
+    ("NumberOfSymbols", "I"),  # 0x0c
+    ("SizeOfOptionalHeader", "H"),
+    ("Characteristics", "H"),  # 0x14
+)
 
 # "N" is a number as wide as an address.
 OPTIONAL = (
@@ -89,8 +95,10 @@ MACHINES = {  # Machine: the names that `elf` has for the same processors
 
 FILE_DLL = 0x2000  # Characteristics of the file: IMAGE_FILE_DLL
 SCN = {  # Characteristics of a section: IMAGE_SCN_MEM_EXECUTE, _READ, _WRITE
-    0x2000_0000: SegmentFlags.EXECUTE, 0x4000_0000: SegmentFlags.READ, 0x8000_0000: SegmentFlags.WRITE,
-}  # fmt: skip
+    0x2000_0000: SegmentFlags.EXECUTE,
+    0x4000_0000: SegmentFlags.READ,
+    0x8000_0000: SegmentFlags.WRITE,
+}
 
 SYMBOL_SIZE = 18  # bytes of a COFF symbol
 DEBUG_ENTRY = 6  # place in the table of data directories: IMAGE_DIRECTORY_ENTRY_DEBUG

@@ -31,9 +31,16 @@ from .leb128 import TOO_LONG, sleb, uleb
 from .sections import Binary
 
 __all__ = [
-    "DESCRIPTORS", "PROBES", "Attribute", "Descriptor", "ProbeKind", "Probes", "guid", "read_descriptors",
+    "DESCRIPTORS",
+    "PROBES",
+    "Attribute",
+    "Descriptor",
+    "ProbeKind",
+    "Probes",
+    "guid",
+    "read_descriptors",
     "read_probes",
-]  # fmt: skip
+]
 
 DESCRIPTORS, PROBES = ".pseudo_probe_desc", ".pseudo_probe"
 """The names of the sections."""
@@ -91,16 +98,25 @@ class Probes(Table):
     def take(self, rows: Array | slice) -> Probes:
         """The probes of a bool mask, a slice or of indices; all nodes stay."""
         columns = {name: c[rows] for name, c in self.arrays().items()}
-        return Probes(**columns, guids=self.guids, parents=self.parents, sites=self.sites,
-                      descriptors=self.descriptors, unplaced=self.unplaced, undescribed=self.undescribed,
-                      damage=self.damage)  # fmt: skip
+        return Probes(
+            **columns,
+            guids=self.guids,
+            parents=self.parents,
+            sites=self.sites,
+            descriptors=self.descriptors,
+            unplaced=self.unplaced,
+            undescribed=self.undescribed,
+            damage=self.damage,
+        )
 
     @property
     def notes(self) -> list[str]:
         """Notes about missing probes, for the user."""
         found = [f"pseudo probes: {what}" for what in self.damage]
-        for left, why in ((self.unplaced, "their functions are not in the symbol table"),
-                          (self.undescribed, "their functions have no descriptor")):  # fmt: skip
+        for left, why in (
+            (self.unplaced, "their functions are not in the symbol table"),
+            (self.undescribed, "their functions have no descriptor"),
+        ):
             if left:
                 found.append(f"{counted(left, 'pseudo probe')} left out: {why}")
         return found
@@ -293,6 +309,19 @@ class _Walk:
         known = np.zeros(len(self._guids), bool)
         for row, (function, parent) in enumerate(zip(self._guids, self._parents, strict=True)):
             known[row] = function in descriptors and (parent < 0 or known[parent])
-        found = Probes(address, index, kind, attributes, discriminator, node, self._guids, self._parents, self._sites,
-                       descriptors, int((~placed).sum()), int((placed & ~known[node]).sum()), damage)  # fmt: skip
+        found = Probes(
+            address,
+            index,
+            kind,
+            attributes,
+            discriminator,
+            node,
+            self._guids,
+            self._parents,
+            self._sites,
+            descriptors,
+            int((~placed).sum()),
+            int((placed & ~known[node]).sum()),
+            damage,
+        )
         return found if placed.all() and known.all() else found.take(placed & known[node])

@@ -2,8 +2,11 @@
 
 from ..lazy import lazy_face
 
-__getattr__, __dir__, __all__ = lazy_face(__name__, {
-    "binder": "Binder bias_of bind place with_binary",
-    "index": "Ids SpaceIndex",
-    "joined": "JoinedProfile Opened join rebind",
-})  # fmt: skip
+__getattr__, __dir__, __all__ = lazy_face(
+    __name__,
+    {
+        "binder": "Binder bias_of bind place with_binary",
+        "index": "Ids SpaceIndex",
+        "joined": "JoinedProfile Opened join rebind",
+    },
+)

@@ -257,7 +257,7 @@ class Binder:
 
 def module_addresses(
     mapping: NDArray[np.int64], address: Array, module: Array, bias: Array
-) -> tuple[NDArray[np.int64], Array]:  # fmt: skip
+) -> tuple[NDArray[np.int64], Array]:
     """(int64 module row or -1, uint64 module address) of uint64 addresses in these mappings (int64, -1 for none), of
     which each has a ``module`` (int64) and a ``bias`` (uint64). ``mapping`` may be written over."""
     library = native.library()
@@ -271,7 +271,7 @@ def module_addresses(
 
 def _module_addresses(
     mapping: NDArray[np.int64], address: Array, module: Array, bias: Array
-) -> tuple[NDArray[np.int64], Array]:  # fmt: skip
+) -> tuple[NDArray[np.int64], Array]:
     row, inside = np.maximum(mapping, 0), mapping >= 0
     return np.where(inside, module[row], -1), np.where(inside, address - bias[row], address)
 

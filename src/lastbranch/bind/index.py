@@ -108,9 +108,14 @@ class SpaceIndex:
         index = np.array([*map(native.address, arrays), *sizes], np.int64)
         out = np.empty(len(address), np.int64)
         declined = library.lb_find_mappings(
-            native.address(index), native.address(runs), len(runs), native.address(address), address.strides[0],
-            len(address), native.address(out),
-        )  # fmt: skip
+            native.address(index),
+            native.address(runs),
+            len(runs),
+            native.address(address),
+            address.strides[0],
+            len(address),
+            native.address(out),
+        )
         return self._find_runs(runs, address) if declined else out
 
     def cut_pages(self, bits: int) -> NDArray[np.uint64]:

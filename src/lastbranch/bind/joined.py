@@ -294,9 +294,7 @@ class JoinedSpaces:
             return np.empty(0, np.int64)
         capture = int(batch["capture"][0])
         own = self._members[capture].own_batch(batch)
-        return _moved(
-            self._binders[capture].threads_of(own, scope - self._scopes[capture]), self._threads[capture]
-        )  # fmt: skip
+        return _moved(self._binders[capture].threads_of(own, scope - self._scopes[capture]), self._threads[capture])
 
     # -- addresses
 
@@ -459,11 +457,18 @@ def join(
         member.ticks = (frequency, member.profile.clock.frequency) if frequency else (1, 1)
         member.periods = _periods(member.profile.events, events, number)
     joined = JoinedProfile(
-        _name(profiles), _equal(p.format for p in profiles) or "several formats", _equal(p.recorder for p in profiles),
-        _common(Machine(), (p.machine for p in profiles)), Clock("time since the start of each capture", frequency),
-        shared.modules, events=events, start=0, members=made, refused=[*refused],
+        _name(profiles),
+        _equal(p.format for p in profiles) or "several formats",
+        _equal(p.recorder for p in profiles),
+        _common(Machine(), (p.machine for p in profiles)),
+        Clock("time since the start of each capture", frequency),
+        shared.modules,
+        events=events,
+        start=0,
+        members=made,
+        refused=[*refused],
         notes=[*notes, *shared.notes],
-    )  # fmt: skip
+    )
     for capture, member in enumerate(made):
         own = member.profile
         for stream in own.streams:
@@ -539,9 +544,7 @@ def _extend(timeline: Timeline, member: Member) -> None:
     timeline.extend(changes)
 
 
-def _stream(
-    joined: JoinedProfile, capture: int, member: Member, stream: SampleStream, number: int
-) -> SampleStream:  # fmt: skip
+def _stream(joined: JoinedProfile, capture: int, member: Member, stream: SampleStream, number: int) -> SampleStream:
     """``stream`` of a capture with the rows and times of all."""
     same = bool((member.events == np.arange(len(member.events))).all())
     damage = joined.damage  # not the profile, which has the stream: they would be a cycle
@@ -575,9 +578,14 @@ def _stream(
     events = tuple(dict.fromkeys(member.events[list(stream.events)].tolist()))
     columns = (*stream.columns, "capture")
     return replace(
-        stream, number=number, columns=columns, events=events, reader=batches, capture=capture,
+        stream,
+        number=number,
+        columns=columns,
+        events=events,
+        reader=batches,
+        capture=capture,
         drawer=drawn if stream.drawer else None,
-    )  # fmt: skip
+    )
 
 
 def _own(wanted: frozenset[str] | None) -> frozenset[str] | None:

@@ -43,19 +43,44 @@ class Architecture(NamedTuple):
 
 
 ARCHITECTURES = {
-    one.name: one for one in (
+    one.name: one
+    for one in (
         Architecture(
-            "x86_64", "64-bit x86", elf_machine=62, words=27, pc=16, stack=19, flags=18, mode=(17, ~0, 0x33),
-            resume_flag=1 << 16, get_registers=12, call_number=15, ptrace=101, wait4=61, unwinds=True,
+            "x86_64",
+            "64-bit x86",
+            elf_machine=62,
+            words=27,
+            pc=16,
+            stack=19,
+            flags=18,
+            mode=(17, ~0, 0x33),
+            resume_flag=1 << 16,
+            get_registers=12,
+            call_number=15,
+            ptrace=101,
+            wait4=61,
+            unwinds=True,
             compiled=True,
         ),
         Architecture(  # struct user_pt_regs: x0 to x30, sp, pc, pstate; bit 4 of pstate is nRW
-            "aarch64", "AArch64", elf_machine=183, words=34, pc=32, stack=31, flags=33, mode=(33, 0x10, 0),
-            resume_flag=0, get_registers=0, call_number=-1, ptrace=117, wait4=260, unwinds=False,
+            "aarch64",
+            "AArch64",
+            elf_machine=183,
+            words=34,
+            pc=32,
+            stack=31,
+            flags=33,
+            mode=(33, 0x10, 0),
+            resume_flag=0,
+            get_registers=0,
+            call_number=-1,
+            ptrace=117,
+            wait4=260,
+            unwinds=False,
             compiled=False,
         ),
     )
-}  # fmt: skip
+}
 """By name. The x86-64 mode is CS: 32-bit code has 0x23 there."""
 
 HERE = ARCHITECTURES.get(os.uname().machine if hasattr(os, "uname") else "", ARCHITECTURES["x86_64"])

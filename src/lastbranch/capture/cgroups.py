@@ -20,8 +20,15 @@ from .process_groups import ProcessGroup, is_program
 from .procfs import read
 
 __all__ = [
-    "CgroupProcesses", "Hierarchy", "cgroup_at", "cgroups_of", "folders_at", "hierarchies", "near", "unit_called",
-]  # fmt: skip
+    "CgroupProcesses",
+    "Hierarchy",
+    "cgroup_at",
+    "cgroups_of",
+    "folders_at",
+    "hierarchies",
+    "near",
+    "unit_called",
+]
 
 
 _PROCESSES = "cgroup.procs"
@@ -213,9 +220,7 @@ def unit_called(name: str, root: str = "/") -> CgroupProcesses:
         names = (unit for unit in units if _UNIT.fullmatch(unit))
         raise UnavailableError(f"no unit {name} is running", hint=near(name, names, "running units"))
     ours = f"/user@{os.geteuid()}.service/"
-    chosen = (
-        [path for path in paths if not _USER.search(path)] or [path for path in paths if ours in path] or paths
-    )  # fmt: skip
+    chosen = [path for path in paths if not _USER.search(path)] or [path for path in paths if ours in path] or paths
     if len(chosen) > 1:
         raise UnavailableError(
             f"several units are called {name}: {', '.join(chosen)}", hint=f"--cgroup {chosen[0]} records that one"

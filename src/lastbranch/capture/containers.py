@@ -58,15 +58,20 @@ class Container:
 
 _SHORT = 12
 _DIGEST = re.compile("[0-9a-f]{64}")
-_CGROUPS = tuple(map(re.compile, (
-    # systemd's scopes: docker, podman, containerd and cri-o below Kubernetes, runc and crun alone
-    r"(?:docker|libpod|cri-containerd|nerdctl|crio|runc|crun|youki)-(?!conmon-)(?P<id>.+)\.scope",
-    r"(?:libpod|crio)-(?!conmon-)(?P<id>[0-9a-f]{64})",  # podman and cri-o without systemd
-    r"(?P<id>[0-9a-f]{64})",  # docker, containerd and Kubernetes without systemd
-    r"lxc\.payload\.(?P<id>.+)",
-    r"machine-(?P<id>.+)\.scope",  # systemd-nspawn, and machines of libvirt
-    r"systemd-nspawn@(?P<id>.+)\.service",
-)))  # fmt: skip
+_CGROUPS = tuple(
+    map(
+        re.compile,
+        (
+            # systemd's scopes: docker, podman, containerd and cri-o below Kubernetes, runc and crun alone
+            r"(?:docker|libpod|cri-containerd|nerdctl|crio|runc|crun|youki)-(?!conmon-)(?P<id>.+)\.scope",
+            r"(?:libpod|crio)-(?!conmon-)(?P<id>[0-9a-f]{64})",  # podman and cri-o without systemd
+            r"(?P<id>[0-9a-f]{64})",  # docker, containerd and Kubernetes without systemd
+            r"lxc\.payload\.(?P<id>.+)",
+            r"machine-(?P<id>.+)\.scope",  # systemd-nspawn, and machines of libvirt
+            r"systemd-nspawn@(?P<id>.+)\.service",
+        ),
+    )
+)
 """How runtimes call the cgroup of a container."""
 _HEX = re.compile(r"\\x([0-9a-f]{2})")
 
@@ -206,8 +211,10 @@ def _docker(path: str, text: str) -> Iterator[Container]:
 
 
 _CRI_NAME, _CRI_POD, _NERDCTL_NAME = (
-    "io.kubernetes.cri.container-name", "io.kubernetes.cri.sandbox-name", "nerdctl/name",
-)  # fmt: skip
+    "io.kubernetes.cri.container-name",
+    "io.kubernetes.cri.sandbox-name",
+    "nerdctl/name",
+)
 
 
 def _bundle(path: str, text: str) -> Iterator[Container]:

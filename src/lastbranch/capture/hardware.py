@@ -50,9 +50,15 @@ from .recording import also, save
 from .traceable import describe_exec
 
 __all__ = [
-    "HardwareSummary", "Recording", "Request", "Target", "collect_hardware", "describe_hardware", "negotiated",
+    "HardwareSummary",
+    "Recording",
+    "Request",
+    "Target",
+    "collect_hardware",
+    "describe_hardware",
+    "negotiated",
     "record_hardware",
-]  # fmt: skip
+]
 
 
 _KERNEL = PERF_SELECT["KERNEL"]
@@ -62,11 +68,14 @@ _TIMES_OF = SAMPLE.IDENTIFIER | SAMPLE.TID | SAMPLE.TIME
 _TIMES = Described(
     "cpu-clock",
     attribute(
-        FLAG["sample_id_all"] | FLAG["use_clockid"] | FLAG["disabled"], type=int(TYPE.SOFTWARE),
-        config=SOFTWARE_EVENTS.index("cpu-clock"), clockid=CLOCK, sample_type=_TIMES_OF,
+        FLAG["sample_id_all"] | FLAG["use_clockid"] | FLAG["disabled"],
+        type=int(TYPE.SOFTWARE),
+        config=SOFTWARE_EVENTS.index("cpu-clock"),
+        clockid=CLOCK,
+        sample_type=_TIMES_OF,
     ),
     (1 << 62,),
-)  # fmt: skip
+)
 """The event whose counts are CPU times: it has no samples, and an id that no kernel has reached."""
 _NO_TIMES = (
     "CPU times of threads are not stated: the kernel writes none when they end",
@@ -144,9 +153,15 @@ class Recording(Closing):
     """
 
     def __init__(
-        self, request: Request, path: str, *, kernel: Kernel | None = None, host: Host | None = None,
-        elsewhere: Elsewhere = _NOWHERE, times: CpuTimes | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        request: Request,
+        path: str,
+        *,
+        kernel: Kernel | None = None,
+        host: Host | None = None,
+        elsewhere: Elsewhere = _NOWHERE,
+        times: CpuTimes | None = None,
+    ) -> None:
         self._kernel = kernel or Kernel()
         self._host = host or read_host(self._kernel)
         self._request = request
@@ -314,9 +329,12 @@ class Recording(Closing):
         self._notes += [extra.loss for p in self._specs for extra in p.dropped]
         self._notes += self._group.refused if self._group else []
         return HardwareSummary(
-            size=file.size, lost=lost if counted else None, full=file.full, dropped=file.dropped,
+            size=file.size,
+            lost=lost if counted else None,
+            full=file.full,
+            dropped=file.dropped,
             notes=tuple(dict.fromkeys(self._notes)),
-        )  # fmt: skip
+        )
 
     def close(self) -> None:
         """Close everything; a file that `finish` did not complete stays incomplete."""
@@ -343,9 +361,15 @@ _TICK = 0.1
 
 
 def record_hardware(
-    target: Sequence[str] | int | ProcessGroup | None, wanted: Request, output: str, *, duration: float | None = None,
-    kernel: Kernel | None = None, growing: Callable[[IO[bytes]], None] | None = None, say: Say = lambda said: None,
-) -> HardwareSummary:  # fmt: skip
+    target: Sequence[str] | int | ProcessGroup | None,
+    wanted: Request,
+    output: str,
+    *,
+    duration: float | None = None,
+    kernel: Kernel | None = None,
+    growing: Callable[[IO[bytes]], None] | None = None,
+    say: Say = lambda said: None,
+) -> HardwareSummary:
     """Record ``target``, a command, a process id, a group or ``None`` for the whole system, into ``output``.
 
     ``wanted`` says what; its target is filled in here. The recording ends with the command or the process, after
@@ -358,10 +382,14 @@ def record_hardware(
     with held_signals(), PartFile(output) as spill:
         overflow = Overflow(spill)
         summary = collect_hardware(
-            target, wanted, spill.path, duration=duration, kernel=kernel,
+            target,
+            wanted,
+            spill.path,
+            duration=duration,
+            kernel=kernel,
             began=lambda pid: growing(spill.file) if growing is not None else None,
             elsewhere=Elsewhere(overflow.rest, overflow.tells(say, growing is not None)),
-        )  # fmt: skip
+        )
         failure = loss_of(summary.dropped) if summary.full else None
         with also(failure), overflow.whole(output) as whole:
             save(whole, output, lambda profile: describe_hardware(profile, summary))
@@ -371,10 +399,16 @@ def record_hardware(
 
 
 def collect_hardware(
-    target: Sequence[str] | int | ProcessGroup | None, wanted: Request, path: str, *, duration: float | None = None,
-    kernel: Kernel | None = None, began: Callable[[int | None], None] = lambda pid: None,
-    stop: Callable[[], bool] = lambda: False, elsewhere: Elsewhere = _NOWHERE,
-) -> HardwareSummary:  # fmt: skip
+    target: Sequence[str] | int | ProcessGroup | None,
+    wanted: Request,
+    path: str,
+    *,
+    duration: float | None = None,
+    kernel: Kernel | None = None,
+    began: Callable[[int | None], None] = lambda pid: None,
+    stop: Callable[[], bool] = lambda: False,
+    elsewhere: Elsewhere = _NOWHERE,
+) -> HardwareSummary:
     """`record_hardware` into ``path``, which becomes a perf.data and grows while it is recorded.
 
     ``began`` is called when the kernel has granted the events, with the process id of the launched program. The

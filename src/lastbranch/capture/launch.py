@@ -14,9 +14,17 @@ from typing import NamedTuple
 from . import ptrace
 
 __all__ = [
-    "Interruptions", "Launched", "Received", "Repeats", "end_with_parent", "exit_code", "held_signals", "interruptible",
-    "launch", "received",
-]  # fmt: skip
+    "Interruptions",
+    "Launched",
+    "Received",
+    "Repeats",
+    "end_with_parent",
+    "exit_code",
+    "held_signals",
+    "interruptible",
+    "launch",
+    "received",
+]
 
 _PR_SET_PDEATHSIG = 1
 _OURS = (signal.SIGPIPE, signal.SIGXFSZ)

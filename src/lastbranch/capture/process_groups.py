@@ -60,9 +60,10 @@ class NamespaceProcesses(ProcessGroup):
 
     def members(self) -> set[int]:
         return {
-            pid for pid in processes(self._root)
+            pid
+            for pid in processes(self._root)
             if self.apart and _namespace(pid, self._kind, self._root) == self._number and is_program(pid, self._root)
-        }  # fmt: skip
+        }
 
 
 class EveryProcess(ProcessGroup):

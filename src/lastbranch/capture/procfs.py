@@ -13,10 +13,29 @@ from array import array
 from typing import NamedTuple
 
 __all__ = [
-    "Mapping", "PAGE", "Rights", "Stat", "cpu_list", "cpu_model", "cpuid", "fields", "fixed_program",
-    "has_interpreter", "mappings", "memory_kb", "parse_stat", "process_of", "program_of", "read", "read_once",
-    "rights_of", "running_threads", "spare_processor", "stat_of", "status_of",
-]  # fmt: skip
+    "Mapping",
+    "PAGE",
+    "Rights",
+    "Stat",
+    "cpu_list",
+    "cpu_model",
+    "cpuid",
+    "fields",
+    "fixed_program",
+    "has_interpreter",
+    "mappings",
+    "memory_kb",
+    "parse_stat",
+    "process_of",
+    "program_of",
+    "read",
+    "read_once",
+    "rights_of",
+    "running_threads",
+    "spare_processor",
+    "stat_of",
+    "status_of",
+]
 
 _MAPPING = re.compile(r"([0-9a-f]+)-([0-9a-f]+) ([-r][-w][-x][ps]) ([0-9a-f]+) ([0-9a-f]+):([0-9a-f]+) (\d+) *(.*)")
 _PROT = {"r": 1, "w": 2, "x": 4}

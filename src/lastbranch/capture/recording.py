@@ -41,10 +41,14 @@ _NOT_RUN = (126, 127)
 
 
 def record(
-    target: Sequence[str] | int | Targets, options: Options, output: str, command: Sequence[str], say: Say,
+    target: Sequence[str] | int | Targets,
+    options: Options,
+    output: str,
+    command: Sequence[str],
+    say: Say,
     progress: Callable[[Summary], None] = lambda summary: None,
     growing: Callable[[IO[bytes]], None] | None = None,
-) -> Summary:  # fmt: skip
+) -> Summary:
     """Record ``target``, a command, a process id or `Targets`, into the file ``output``; an existing one becomes
     ``output.old``.
 
@@ -61,10 +65,15 @@ def record(
         overflow = Overflow(spill)
         with closing(overflow.writer(overflow.tells(say, growing is not None))) as file:
             summary, failure = collect(
-                target, options, file, command, say, progress,
+                target,
+                options,
+                file,
+                command,
+                say,
+                progress,
                 running=lambda pid: growing(spill.file) if growing is not None else None,
                 converts=not output.endswith(".data"),
-            )  # fmt: skip
+            )
         if failure is None or overflow.size > _EMPTY:
             with also(failure), overflow.whole(output) as whole:
                 save(whole, output, lambda profile: describe(profile, options, summary))
@@ -85,9 +94,15 @@ def also(failure: LastbranchError | None) -> Iterator[None]:
 
 
 def _record_parts(
-    target: Sequence[str] | int | Targets, options: Options, switch: SwitchOutput, output: str, command: Sequence[str],
-    say: Say, progress: Callable[[Summary], None], first: PartFile,
-) -> Summary:  # fmt: skip
+    target: Sequence[str] | int | Targets,
+    options: Options,
+    switch: SwitchOutput,
+    output: str,
+    command: Sequence[str],
+    say: Say,
+    progress: Callable[[Summary], None],
+    first: PartFile,
+) -> Summary:
     """`record` into several files, which are stored while the recording goes on; their names are in the summary."""
 
     def store(part: PartFile, name: str, summary: Summary) -> None:
@@ -106,10 +121,18 @@ def _record_parts(
 
 
 def collect(
-    target: Sequence[str] | int | Targets, options: Options, file: Sink, command: Sequence[str], say: Say,
-    progress: Callable[[Summary], None], running: Callable[[int], None] = lambda pid: None,
-    stop: Callable[[], bool] = lambda: False, *, converts: bool = False, switcher: Switcher | None = None,
-) -> tuple[Summary, LastbranchError | None]:  # fmt: skip
+    target: Sequence[str] | int | Targets,
+    options: Options,
+    file: Sink,
+    command: Sequence[str],
+    say: Say,
+    progress: Callable[[Summary], None],
+    running: Callable[[int], None] = lambda pid: None,
+    stop: Callable[[], bool] = lambda: False,
+    *,
+    converts: bool = False,
+    switcher: Switcher | None = None,
+) -> tuple[Summary, LastbranchError | None]:
     """Record into ``file`` (perf.data, pipe form) in a process of its own: the result, and the failure if any.
 
     ``running`` is called in this process with the collector's process id. ``stop`` is asked in the collector's process,
@@ -132,9 +155,17 @@ def collect(
                 from .software import record_software  # while the parent loads what the end needs
 
                 record_software(
-                    target, options, file, command, unblocked, summary, say, _announcing(writes, progress), stop,
+                    target,
+                    options,
+                    file,
+                    command,
+                    unblocked,
+                    summary,
+                    say,
+                    _announcing(writes, progress),
+                    stop,
                     switcher,
-                )  # fmt: skip
+                )
 
             _collect(run, file, writes)
         os.close(writes)
@@ -240,9 +271,7 @@ def _wait(pid: int) -> None:
             (found._replace(number=signal.SIGTERM) if found.number == signal.SIGALRM else found).forward(pid)
 
 
-def save(
-    spill: PartFile, output: str, describe: Callable[[Profile], None], *, interrupts: bool = True
-) -> None:  # fmt: skip
+def save(spill: PartFile, output: str, describe: Callable[[Profile], None], *, interrupts: bool = True) -> None:
     """Write ``output`` from the perf.data ``spill``: by its name the same bytes, a trace log, or TB5.
 
     An existing file becomes ``output.old``; ``describe`` completes the profile of the latter two. If ``output`` cannot
@@ -295,9 +324,10 @@ def _convert(spill: str, output: str, describe: Callable[[Profile], None]) -> No
 
 def keep(spill: PartFile, output: str) -> str:
     """Keep the recording beside ``output`` or in the folder for temporary files; a sentence that says where."""
-    names = [f"{unused_name(os.path.join(folder, os.path.basename(output)), 'unsaved')}.data" for folder in (
-        os.path.dirname(output), os.path.dirname(spill.path)
-    )]  # fmt: skip
+    names = [
+        f"{unused_name(os.path.join(folder, os.path.basename(output)), 'unsaved')}.data"
+        for folder in (os.path.dirname(output), os.path.dirname(spill.path))
+    ]
     for name in names:  # the second name is on the disk of the spill
         with suppress(OSError):
             spill.move(name)

@@ -64,9 +64,13 @@ class Parts:
     """
 
     def __init__(
-        self, wanted: SwitchOutput, output: str, first: Overflow, save: Callable[[PartFile, str, Summary], None],
+        self,
+        wanted: SwitchOutput,
+        output: str,
+        first: Overflow,
+        save: Callable[[PartFile, str, Summary], None],
         say: Say,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._wanted, self._output, self._current, self._save = wanted, output, first, save
         self._say = say
         self._before: Summary | None = None

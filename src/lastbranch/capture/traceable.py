@@ -146,9 +146,10 @@ def describe_exec(name: str, error: OSError) -> RunError:
     if not os.path.dirname(name) and shutil.which(name) is None:
         here = os.path.join(os.curdir, name)
         return RunError(
-            f"{name}: not found in PATH", 127,
+            f"{name}: not found in PATH",
+            127,
             hint=f"did you mean {here}?" if os.path.isfile(here) else "give its path, or add its folder to PATH",
-        )  # fmt: skip
+        )
     if isinstance(error, FileNotFoundError):
         if shutil.which(name):
             return RunError(f"{name}: the interpreter that its first line or header names was not found", 127)

@@ -46,8 +46,13 @@ _OBJECTS = 50_000
     lazy={verb: _WHERE.get(verb, verb) for verb in VERBS},
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-@click.option("--version", is_flag=True, expose_value=False, callback=lambda ctx, _, given: _version(ctx, given),
-              help="Show the version and exit; with -v, whether the compiled library is in use.")  # fmt: skip
+@click.option(
+    "--version",
+    is_flag=True,
+    expose_value=False,
+    callback=lambda ctx, _, given: _version(ctx, given),
+    help="Show the version and exit; with -v, whether the compiled library is in use.",
+)
 @click.option("-v", "--verbose", is_flag=True, is_eager=True, hidden=True)
 def cli(verbose: bool) -> None:
     """Read, bind, report and export hardware-sampled profiles with last branch records.

@@ -30,21 +30,35 @@ if TYPE_CHECKING:
 @click.option("--source", is_flag=True, help="Print source lines between the instructions.")
 @source_root_option
 @click.option(
-    "--mispredictions", "cost", is_flag=True,
+    "--mispredictions",
+    "cost",
+    is_flag=True,
     help="Also print how often each branch was mispredicted and the cycles that it cost, and the costliest branches.",
-)  # fmt: skip
+)
 @click.option("--all", "every", is_flag=True, help="Also print instructions that were not seen to run.")
 @format_option("table", "csv", "json", help="Output format; csv has one row per instruction.")
 @terminal_options
 @click.option(
-    "--limit", type=Count(), default=20, show_default=True,
+    "--limit",
+    type=Count(),
+    default=20,
+    show_default=True,
     help="Edges and indirect targets to print; 0 prints all.",
-)  # fmt: skip
+)
 @estimate_option
 def command(
-    capture: Capture, function: str, make_filter: Any, symbols: SymbolOptions, source: bool,
-    source_root: tuple[str, ...], cost: bool, every: bool, form: str, limit: int, counts: EstimateChoice,
-) -> int:  # fmt: skip
+    capture: Capture,
+    function: str,
+    make_filter: Any,
+    symbols: SymbolOptions,
+    source: bool,
+    source_root: tuple[str, ...],
+    cost: bool,
+    every: bool,
+    form: str,
+    limit: int,
+    counts: EstimateChoice,
+) -> int:
     """Show the code of a function and how often it ran.
 
     Its loops, its hottest edges and the targets of its indirect branches follow.

@@ -48,20 +48,26 @@ def _object(shown: FunctionCode, limit: int) -> dict[str, object]:
     tables: dict[str, list[dict[str, object]]] = {
         name: [{**row} for row in table.objects()]
         for name, table in (
-            ("instructions", shown.instructions()), ("blocks", shown.blocks()), ("loops", shown.loops()),
-            ("edges", shown.edges(limit)), ("arcs", shown.arcs()), ("indirect_targets", shown.targets(limit)),
+            ("instructions", shown.instructions()),
+            ("blocks", shown.blocks()),
+            ("loops", shown.loops()),
+            ("edges", shown.edges(limit)),
+            ("arcs", shown.arcs()),
+            ("indirect_targets", shown.targets(limit)),
             ("source_lines", shown.source_lines()),
         )
-    }  # fmt: skip
+    }
     if shown.costs is not None:
         tables["costly"] = [{**row} for row in shown.costly(limit).objects()]
     for row, spent in zip(tables["blocks"], found.cycles, strict=True):
         row["cycles_histogram"] = _histogram(spent)
     for row, trips in zip(tables["loops"], found.trips, strict=True):
         row |= {
-            "visits": int(trips.of_visit.count.sum() + trips.of_visit.cut.sum()), "cut": int(trips.of_visit.cut.sum()),
-            "unstarted": trips.unstarted, "trips_histogram": _histogram(trips.of_visit),
-        }  # fmt: skip
+            "visits": int(trips.of_visit.count.sum() + trips.of_visit.cut.sum()),
+            "cut": int(trips.of_visit.cut.sum()),
+            "unstarted": trips.unstarted,
+            "trips_histogram": _histogram(trips.of_visit),
+        }
     facts = {
         "distributions_percent": round(100 * found.part, 4),
         "no_cycles": found.no_cycles,
@@ -90,9 +96,11 @@ def _text(shown: FunctionCode, limit: int, every: bool) -> Iterator[str]:
     yield ""
     yield from _listing(shown, every)
     for title, table in (
-        ("Loops", shown.loops(every)), ("Hottest edges", shown.edges(limit)),
-        ("Indirect targets", shown.targets(limit)), ("Costliest mispredictions", shown.costly(limit)),
-    ):  # fmt: skip
+        ("Loops", shown.loops(every)),
+        ("Hottest edges", shown.edges(limit)),
+        ("Indirect targets", shown.targets(limit)),
+        ("Costliest mispredictions", shown.costly(limit)),
+    ):
         if len(table):
             yield ""
             yield title

@@ -37,9 +37,15 @@ if TYPE_CHECKING:
 @table_options
 @estimate_option
 def command(
-    capture: Capture, make_filter: FilterMaker, symbols: SymbolOptions, no_symbols: bool, by: str, form: str,
-    limit: int, counts: EstimateChoice,
-) -> int:  # fmt: skip
+    capture: Capture,
+    make_filter: FilterMaker,
+    symbols: SymbolOptions,
+    no_symbols: bool,
+    by: str,
+    form: str,
+    limit: int,
+    counts: EstimateChoice,
+) -> int:
     """List the hottest branches: counts, mispredictions, cycles.
 
     Each row shows both ends of a branch, how often it was taken, how often it was mispredicted when taken, and the

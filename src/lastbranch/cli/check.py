@@ -35,8 +35,9 @@ def command(capture: Capture, symbols: SymbolOptions, form: str) -> int:
     from ..analysis.checks.findings import Severity
     from ..model import counted
 
-    found = check(capture.path, symfs=capture.symfs, folders=capture.folders, symbols=symbols,
-                  reading=capture.log.given())  # fmt: skip
+    found = check(
+        capture.path, symfs=capture.symfs, folders=capture.folders, symbols=symbols, reading=capture.log.given()
+    )
     if found or form != "table":
         rows = [(f.severity.value, f.name, f.means, f.seen, f.remedy) for f in found]
         if form == "table":

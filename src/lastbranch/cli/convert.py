@@ -28,9 +28,13 @@ from .progress import stages
 @force_option
 @log_options
 def command(
-    paths: tuple[str, ...], compress: bool | None, time: TimeRange | None, pid: tuple[int, ...], force: bool,
+    paths: tuple[str, ...],
+    compress: bool | None,
+    time: TimeRange | None,
+    pid: tuple[int, ...],
+    force: bool,
     log: LogOptions,
-) -> int:  # fmt: skip
+) -> int:
     """Write a capture as OUT.tb5 or OUT.etl; merge and cut logs.
 
     OUT.tb5 is lastbranch's own format. It holds everything in one capture, and every verb gives the same answers from
@@ -72,8 +76,9 @@ def command(
     check_new(output, force, "OUT")
     start, end = time or (None, None)
     try:
-        done = convert(inputs, output, compress=compress, start=start, end=end, pids=pid, reading=log.given(),
-                       stages=stages(True))  # fmt: skip
+        done = convert(
+            inputs, output, compress=compress, start=start, end=end, pids=pid, reading=log.given(), stages=stages(True)
+        )
     except SelectionError as error:
         raise click.UsageError(str(error)) from None
     print_notes(done.warnings, "warning")

@@ -17,7 +17,7 @@ from .options import (
     no_progress_option,
     symfs_option,
     weight_option,
-)  # fmt: skip
+)
 from .sides import SecondSide, side_options
 from .symbols import symbol_options
 
@@ -39,10 +39,20 @@ if TYPE_CHECKING:
 @difference_options
 @click.option("--by", type=click.Choice(list(ENDS)), default="function", show_default=True, help="What each row is.")
 def command(
-    words: tuple[str, ...], second: SecondSide, weights: dict[str, int], symfs: str | None, no_progress: bool,
-    log: LogOptions, make_filter: Any, symbols: SymbolOptions, form: str, limit: int, by: str, rate: float,
+    words: tuple[str, ...],
+    second: SecondSide,
+    weights: dict[str, int],
+    symfs: str | None,
+    no_progress: bool,
+    log: LogOptions,
+    make_filter: Any,
+    symbols: SymbolOptions,
+    form: str,
+    limit: int,
+    by: str,
+    rate: float,
     fail_over: float | None,
-) -> int:  # fmt: skip
+) -> int:
     """Show what takes a larger or smaller share in B than in A.
 
     Each side is a capture, a folder or a pattern for several, which are added up; with --against each can be several.

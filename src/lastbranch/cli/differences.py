@@ -29,14 +29,19 @@ ENDS = {"function": ("function",), "edge": ("from", "to"), "block": ("block",)}
 difference_options = stacked(
     rows_options("markdown", "sarif"),
     click.option(
-        "--rate", type=click.FloatRange(0, 1, min_open=True), default=0.05, show_default=True,
+        "--rate",
+        type=click.FloatRange(0, 1, min_open=True),
+        default=0.05,
+        show_default=True,
         help="False discovery rate: the share of false alarms among the differences reported as significant.",
     ),
     click.option(
-        "--fail-over", type=click.FloatRange(min=0), metavar="PCT",
+        "--fail-over",
+        type=click.FloatRange(min=0),
+        metavar="PCT",
         help="Exit with code 6 if a share grew significantly, by more than PCT percentage points.",
     ),
-)  # fmt: skip
+)
 """--format, --wide, --limit, --rate and --fail-over."""
 
 
@@ -48,8 +53,7 @@ def print_difference(
         print_json(sarif(found, by, rate, limit, fail_over))
         return
     names = ["event", *(part for end in ENDS[by] for part in (end, f"{end} module"))]
-    columns = [*names, "A %", "B %", "change", "noise",
-               "A samples", "B samples", "p", "significant"]  # fmt: skip
+    columns = [*names, "A %", "B %", "change", "noise", "A samples", "B samples", "p", "significant"]
     rows: list[list[Cell]] = []
     significant = found.significant(rate).tolist()
     for i in range(len(found))[: limit or None]:
@@ -198,14 +202,22 @@ def _result(found: Difference, row: int, by: str, fail_over: float | None) -> di
     )
     same = "\n".join([by, event, *(part for spot in spots for part in (spot.module, spot.function, spot.where))])
     result: dict[str, Any] = {
-        "ruleId": name, "ruleIndex": rule, "level": level, "message": {"text": text},
+        "ruleId": name,
+        "ruleIndex": rule,
+        "level": level,
+        "message": {"text": text},
         "locations": _locations(spots[0]),
         "partialFingerprints": {"difference/v1": hashlib.sha256(same.encode(errors="backslashreplace")).hexdigest()},
         "properties": {
-            "event": event, "aPercent": a, "bPercent": b, "change": change, "noise": noise,
-            "probability": float(found.probability[row]), "samples": found.samples[:, row].tolist(),
+            "event": event,
+            "aPercent": a,
+            "bPercent": b,
+            "change": change,
+            "noise": noise,
+            "probability": float(found.probability[row]),
+            "samples": found.samples[:, row].tolist(),
         },
-    }  # fmt: skip
+    }
     if len(spots) > 1:
         to = [{"id": 1, "message": {"text": "to"}, **place} for place in _locations(spots[1])]
         result |= {"relatedLocations": to} if to else {}

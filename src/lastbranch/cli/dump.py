@@ -78,9 +78,13 @@ class Asked:
 def asked_options(tasks: str, provider: str, since: str) -> Callable[[Callable[..., int]], Callable[..., int]]:
     """What `Asked` holds, as the argument ``asked``, and `log_options`."""
     asked = grouped(
-        "asked", Asked,
+        "asked",
+        Asked,
         click.option(
-            "--event", "events", multiple=True, metavar="NAME,...",
+            "--event",
+            "events",
+            multiple=True,
+            metavar="NAME,...",
             help=f"Only these events: a task ({tasks}), a whole name, or one without its provider, in upper or lower "
             "case.",
         ),
@@ -89,7 +93,7 @@ def asked_options(tasks: str, provider: str, since: str) -> Callable[[Callable[.
         time_option(since),
         format_option("table", "csv", "json", help="Output format; json is a list with one object per line."),
         click.option("--limit", type=Count(), default=0, help="Events to print; 0 prints all.  [default: all]"),
-    )  # fmt: skip
+    )
     return stacked(asked, log_options)
 
 

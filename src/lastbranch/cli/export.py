@@ -42,22 +42,29 @@ output_options = stacked(
     ),
     force_option,
     click.option(
-        "--symbol-order", metavar="OUT", shell_complete=complete_file,
+        "--symbol-order",
+        metavar="OUT",
+        shell_complete=complete_file,
         help="propeller: also write the order of functions for the linker.",
     ),
     click.option(
-        "--list-version", type=click.Choice(("0", "1")), default="1", show_default=True,
+        "--list-version",
+        type=click.Choice(("0", "1")),
+        default="1",
+        show_default=True,
         help="propeller: version of the list; clang 17 and older read 0 alone.",
     ),
     click.option(
-        "--extbinary", is_flag=True,
+        "--extbinary",
+        is_flag=True,
         help="sampleprof and mispredictions: write LLVM's extensible binary form instead of text.",
     ),
     click.option(
-        "--fail-empty", is_flag=True,
+        "--fail-empty",
+        is_flag=True,
         help="Exit with code 4 if the output is empty or covers less than half of what was recorded.",
     ),
-)  # fmt: skip
+)
 """--binary, --output, --force, those of propeller, --extbinary and --fail-empty."""
 
 
@@ -68,24 +75,44 @@ output_options = stacked(
 @click.option("--to", "name", type=click.Choice(EXPORTS), help="What to write.")
 @output_options
 @click.option(
-    "--check", metavar="PROFILE", is_eager=True, shell_complete=complete_file,
+    "--check",
+    metavar="PROFILE",
+    is_eager=True,
+    shell_complete=complete_file,
     help="Say how much of this profile fits the file --binary.",
-)  # fmt: skip
+)
 @click.option(
-    "--fail-under", type=click.FloatRange(0, 100), metavar="PCT",
+    "--fail-under",
+    type=click.FloatRange(0, 100),
+    metavar="PCT",
     help="With --check: exit with code 6 if less than PCT % of the counts fit.",
-)  # fmt: skip
+)
 @format_option("table", "csv", "json", help="With --check: output format.")
 @click.option(
-    "--context", "contexts", is_flag=True,
+    "--context",
+    "contexts",
+    is_flag=True,
     help="With --to sampleprof: count functions by who called them, from call chains and pseudo probes.",
-)  # fmt: skip
+)
 @estimate_option
 def command(
-    capture: Capture, make_filter: FilterMaker, name: str | None, binary: str | None, output: str | None, force: bool,
-    symbol_order: str | None, list_version: str, extbinary: bool, fail_empty: bool, symbols: SymbolOptions,
-    check: str | None, fail_under: float | None, form: str, contexts: bool, counts: EstimateChoice,
-) -> int:  # fmt: skip
+    capture: Capture,
+    make_filter: FilterMaker,
+    name: str | None,
+    binary: str | None,
+    output: str | None,
+    force: bool,
+    symbol_order: str | None,
+    list_version: str,
+    extbinary: bool,
+    fail_empty: bool,
+    symbols: SymbolOptions,
+    check: str | None,
+    fail_under: float | None,
+    form: str,
+    contexts: bool,
+    counts: EstimateChoice,
+) -> int:
     """Write a capture for compilers, viewers and other tools.
 
     counts: branch and range counts as text, a line each. brstack: the text of `perf script -F ip,brstack`.
@@ -131,9 +158,14 @@ def command(
     chosen = make_filter(profile)
     estimate = counts.of(capture, profile, chosen)
     options = ExportOptions(
-        chosen, binary, symbols, estimate=estimate, list_version=int(list_version), contexts=contexts,
+        chosen,
+        binary,
+        symbols,
+        estimate=estimate,
+        list_version=int(list_version),
+        contexts=contexts,
         extbinary=extbinary,
-    )  # fmt: skip
+    )
     with capture.reading(profile, printing=output is None):
         done = write(profile, name, output, options, symbol_order)
     notes = [estimate.note] if name in COUNTED and done.unit != "samples" else counts.notes(estimate)
@@ -144,9 +176,13 @@ def command(
 
 
 def check_output(
-    name: str, binary: str | None, output: str | None, force: bool, symbol_order: str | None = None,
+    name: str,
+    binary: str | None,
+    output: str | None,
+    force: bool,
+    symbol_order: str | None = None,
     extbinary: bool = False,
-) -> None:  # fmt: skip
+) -> None:
     """Raise `click.UsageError` where the format ``name`` cannot be written to ``output`` (``None``: standard output),
     with a second file ``symbol_order``, or in the form ``extbinary``."""
     if extbinary and name not in _EXTBINARY:
@@ -182,9 +218,15 @@ def write(
 
 
 def _check(
-    path: str, binary: str, symbols: SymbolOptions, form: str, least: float | None, output: str | None, force: bool,
+    path: str,
+    binary: str,
+    symbols: SymbolOptions,
+    form: str,
+    least: float | None,
+    output: str | None,
+    force: bool,
     extbinary: bool,
-) -> int:  # fmt: skip
+) -> int:
     """Print how much of the profile at ``path`` fits ``binary``, and write what fits as ``output``."""
     from ..export.fit import fit
 

@@ -65,16 +65,23 @@ def _weights(ctx: click.Context, param: click.Parameter, value: tuple[str, ...])
 
 
 def _selection(
-    service: tuple[str, ...], host: tuple[str, ...], version: tuple[str, ...], event: tuple[str, ...], since: str,
-    until: str, module: tuple[str, ...], weight: dict[str, int],
-) -> Selection:  # fmt: skip
+    service: tuple[str, ...],
+    host: tuple[str, ...],
+    version: tuple[str, ...],
+    event: tuple[str, ...],
+    since: str,
+    until: str,
+    module: tuple[str, ...],
+    weight: dict[str, int],
+) -> Selection:
     from ..fleet import Selection
 
     return Selection(service, host, version, event, (since, until), module, weight)
 
 
 selection_options = grouped(
-    "selection", _selection,
+    "selection",
+    _selection,
     click.option("--service", multiple=True, metavar="NAME", help="Only this service (repeatable; * is any text)."),
     click.option("--host", multiple=True, metavar="NAME", help="Only this host (repeatable; * is any text)."),
     click.option("--version", multiple=True, metavar="NAME", help="Only this version (repeatable; * is any text)."),
@@ -82,14 +89,19 @@ selection_options = grouped(
     click.option("--since", metavar="DAY", callback=_day, help="Only captures of this day (UTC) and later ones."),
     click.option("--until", metavar="DAY", callback=_day, help="Only captures of this day (UTC) and earlier ones."),
     click.option(
-        "--module", multiple=True, metavar="BUILD-ID|NAME",
+        "--module",
+        multiple=True,
+        metavar="BUILD-ID|NAME",
         help="Only this module: beginning of its build id, full path, file name, or pattern with * (repeatable).",
     ),
     click.option(
-        "--weight", multiple=True, metavar="SERVICE=N", callback=_weights,
+        "--weight",
+        multiple=True,
+        metavar="SERVICE=N",
+        callback=_weights,
         help="Multiply the counts of a service (repeatable).",
     ),
-)  # fmt: skip
+)
 """--service, --host, --version, --event, --since, --until, --module and --weight, as one ``selection`` argument."""
 
 
@@ -120,9 +132,13 @@ class Work:
 
 
 def _work(
-    workers: int | None, scheduler: str | None, tls_ca: str | None, tls_cert: str | None, tls_key: str | None,
+    workers: int | None,
+    scheduler: str | None,
+    tls_ca: str | None,
+    tls_cert: str | None,
+    tls_key: str | None,
     no_progress: bool,
-) -> Work:  # fmt: skip
+) -> Work:
     from ..fleet import Certificates
 
     files = (tls_ca, tls_cert, tls_key)
@@ -135,9 +151,12 @@ def _work(
 
 
 work_options = grouped(
-    "work", _work,
+    "work",
+    _work,
     click.option(
-        "--workers", type=click.IntRange(min=1), metavar="N",
+        "--workers",
+        type=click.IntRange(min=1),
+        metavar="N",
         help="Have N processes of this machine do the work. [default: one for each of its CPUs]",
     ),
     click.option(
@@ -147,7 +166,7 @@ work_options = grouped(
     click.option("--tls-cert", metavar="FILE", help="Certificate of this member of the cluster, PEM."),
     click.option("--tls-key", metavar="FILE", help="Key of that certificate, PEM."),
     no_progress_option,
-)  # fmt: skip
+)
 """--workers, --scheduler, --tls-ca, --tls-cert, --tls-key and --no-progress, as one ``work`` argument."""
 
 
@@ -170,10 +189,12 @@ def command() -> None:
 @click.option("--version", default="", metavar="NAME", help="Which version of it.")
 @click.option("--host", metavar="NAME", help="Where they ran. [default: as the capture has it]")
 @click.option(
-    "--time", metavar="TIME", callback=lambda ctx, param, value: _time(ctx, param, value),
+    "--time",
+    metavar="TIME",
+    callback=lambda ctx, param, value: _time(ctx, param, value),
     help="When they were recorded: 2026-07-31 or 2026-07-31T12:00 (UTC). [default: as the capture has it, or when the "
-        "file was changed last]",
-)  # fmt: skip
+    "file was changed last]",
+)
 @work_options
 @limit_options
 def add(
@@ -268,10 +289,19 @@ def query(store: str, sql: str, selection: Selection, form: str, limit: int) -> 
 @click.option("--to", "name", required=True, type=click.Choice(COUNTED), help="What to write.")
 @output_options
 def export(
-    store: str, selection: Selection, symfs: str | None, symbols: SymbolOptions, name: str, binary: str | None,
-    output: str | None, force: bool, symbol_order: str | None, list_version: str, extbinary: bool,
+    store: str,
+    selection: Selection,
+    symfs: str | None,
+    symbols: SymbolOptions,
+    name: str,
+    binary: str | None,
+    output: str | None,
+    force: bool,
+    symbol_order: str | None,
+    list_version: str,
+    extbinary: bool,
     fail_empty: bool,
-) -> int:  # fmt: skip
+) -> int:
     """Write what is selected of STORE for compilers, as `lastbranch export` does of one capture.
 
     Binaries are found by their build ids: below --debug-dir, from debuginfod's servers with --debuginfod, or at their
@@ -307,17 +337,24 @@ def export(
 @symfs_option
 @symbol_options
 @click.option(
-    "--by", type=click.Choice(("function", "module")), help="What each row is. [default: function, or module if no "
-    "names are found]",
-)  # fmt: skip
+    "--by",
+    type=click.Choice(("function", "module")),
+    help="What each row is. [default: function, or module if no names are found]",
+)
 @click.option(
     "--saturation", is_flag=True, help="How the profile of each service and module changes with more captures."
 )
 @table_options
 def report(
-    store: str, selection: Selection, symfs: str | None, symbols: SymbolOptions, by: str | None, saturation: bool,
-    form: str, limit: int,
-) -> int:  # fmt: skip
+    store: str,
+    selection: Selection,
+    symfs: str | None,
+    symbols: SymbolOptions,
+    by: str | None,
+    saturation: bool,
+    form: str,
+    limit: int,
+) -> int:
     """Report what is selected of STORE by function or module.
 
     Samples are those whose address is there, branches the entries of branch stacks that begin there, and ranges those
@@ -386,11 +423,12 @@ def _of_side(selection: Selection, side: dict[str, str]) -> Selection:
     day = side.get("day", "")
     days = (side.get("since") or day or selection.days[0], side.get("until") or day or selection.days[1])
     return replace(
-        selection, days=days,
+        selection,
+        days=days,
         services=(side["service"],) if "service" in side else selection.services,
         hosts=(side["host"],) if "host" in side else selection.hosts,
         versions=(side["version"],) if "version" in side else selection.versions,
-    )  # fmt: skip
+    )
 
 
 @command.command(short_help="Show what takes a larger or smaller share in B than in A.")
@@ -400,13 +438,23 @@ def _of_side(selection: Selection, side: dict[str, str]) -> Selection:
 @selection_options
 @symfs_option
 @symbol_options
-@click.option("--by", type=click.Choice(("function", "edge")), default="function", show_default=True,
-              help="What each row is.")  # fmt: skip
+@click.option(
+    "--by", type=click.Choice(("function", "edge")), default="function", show_default=True, help="What each row is."
+)
 @difference_options
 def diff(
-    store: str, before: dict[str, str], after: dict[str, str], selection: Selection, symfs: str | None,
-    symbols: SymbolOptions, by: str, rate: float, fail_over: float | None, form: str, limit: int,
-) -> int:  # fmt: skip
+    store: str,
+    before: dict[str, str],
+    after: dict[str, str],
+    selection: Selection,
+    symfs: str | None,
+    symbols: SymbolOptions,
+    by: str,
+    rate: float,
+    fail_over: float | None,
+    form: str,
+    limit: int,
+) -> int:
     """Show what takes a larger or smaller share in B than in A, two selections of STORE.
 
     A and B are KEY=VALUE, or several with commas: version=7,service=search. Keys are service, host, version, day, since
@@ -451,9 +499,13 @@ def diff(
 
 
 _kept_option = click.option(
-    "--keep", type=click.FloatRange(min=0), default=24.0, show_default=True, metavar="HOURS",
+    "--keep",
+    type=click.FloatRange(min=0),
+    default=24.0,
+    show_default=True,
+    metavar="HOURS",
     help="Delete objects that have been of no use for so long: those who read now may still need them.",
-)  # fmt: skip
+)
 
 
 @command.command(short_help="Merge the parts of a store.")
@@ -476,9 +528,12 @@ def compact(store: str, keep: float, work: Work) -> int:
 @command.command(short_help="Remove old days from a store.")
 @store_argument
 @click.option(
-    "--before", metavar="DAY|Nd", required=True, callback=lambda ctx, param, value: _before(ctx, param, value),
+    "--before",
+    metavar="DAY|Nd",
+    required=True,
+    callback=lambda ctx, param, value: _before(ctx, param, value),
     help="Remove captures of earlier days than this one (UTC), or that are older than N days: 90d.",
-)  # fmt: skip
+)
 @_kept_option
 def expire(store: str, before: str, keep: float) -> int:
     """Remove old days from STORE.

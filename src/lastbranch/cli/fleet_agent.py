@@ -22,8 +22,11 @@ if TYPE_CHECKING:
 _FROM_FILE = "lastbranch.fleet_agent.services"
 """Where the services of the configuration are, in the context's ``meta``."""
 _SERVICE_KEYS: dict[str, tuple[type, ...]] = {
-    "unit": (str,), "rate": (int, float), "length": (int, float), "version": (str,),
-}  # fmt: skip
+    "unit": (str,),
+    "rate": (int, float),
+    "length": (int, float),
+    "version": (str,),
+}
 """What the configuration says of a service, and its types."""
 _UNITS = (".service", ".scope")
 _MOST_RATE = 1800
@@ -81,39 +84,100 @@ def _rates(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -
 
 @click.command(short_help="Record the services of this host at a rate, and ship counts.")
 @click.argument("store", metavar="[STORE]", required=False, shell_complete=complete_folder)
-@click.option("--config", "configuration", metavar="FILE", is_eager=True, expose_value=False, callback=_configuration,
-              shell_complete=complete_file,
-              help="Take STORE, options and services from a TOML file (docs: fleet agent).")  # fmt: skip
-@click.option("--service", multiple=True, metavar="UNIT[=SECONDS]", callback=_rates,
-              help="Record this unit of systemd, or this cgroup (a path), for SECONDS of each hour "
-                   "(repeatable).")  # fmt: skip
-@click.option("--slice", "within", metavar="UNIT", default="system.slice", show_default=True,
-              help="Without --service: record all services in this slice.")  # fmt: skip
-@click.option("--rate", type=click.FloatRange(0, _MOST_RATE, min_open=True), default=36.0, show_default=True,
-              metavar="SECONDS", help="Seconds of each hour for which a service is recorded.")  # fmt: skip
-@click.option("--length", type=click.FloatRange(0.1, 600), default=6.0, show_default=True, metavar="SECONDS",
-              help="Seconds of a recording.")  # fmt: skip
+@click.option(
+    "--config",
+    "configuration",
+    metavar="FILE",
+    is_eager=True,
+    expose_value=False,
+    callback=_configuration,
+    shell_complete=complete_file,
+    help="Take STORE, options and services from a TOML file (docs: fleet agent).",
+)
+@click.option(
+    "--service",
+    multiple=True,
+    metavar="UNIT[=SECONDS]",
+    callback=_rates,
+    help="Record this unit of systemd, or this cgroup (a path), for SECONDS of each hour (repeatable).",
+)
+@click.option(
+    "--slice",
+    "within",
+    metavar="UNIT",
+    default="system.slice",
+    show_default=True,
+    help="Without --service: record all services in this slice.",
+)
+@click.option(
+    "--rate",
+    type=click.FloatRange(0, _MOST_RATE, min_open=True),
+    default=36.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Seconds of each hour for which a service is recorded.",
+)
+@click.option(
+    "--length",
+    type=click.FloatRange(0.1, 600),
+    default=6.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Seconds of a recording.",
+)
 @click.option("--version", metavar="NAME", default="", help="Which version of the services runs here.")
 @click.option("--host", metavar="NAME", help="What the store calls this host. [default: its own name]")
-@click.option("--engine", type=click.Choice(["hardware", "software"]), default="hardware", show_default=True,
-              help="Take the processor's branch records, or software ones: these stop the services' threads by ptrace, "
-                   "for at most --duty percent of the time.")  # fmt: skip
+@click.option(
+    "--engine",
+    type=click.Choice(["hardware", "software"]),
+    default="hardware",
+    show_default=True,
+    help="Take the processor's branch records, or software ones: these stop the services' threads by ptrace, "
+    "for at most --duty percent of the time.",
+)
 @event_options
 @duty_option
-@click.option("--spool", metavar="FOLDER", shell_complete=complete_folder,
-              help="Keep what is not shipped yet there. [default: $STATE_DIRECTORY, or lastbranch/agent in "
-                   "$XDG_STATE_HOME]")  # fmt: skip
-@click.option("--spool-max", type=click.FloatRange(1), default=64.0, show_default=True, metavar="MB",
-              help="Bytes of the spool, in MB.")  # fmt: skip
-@click.option("--ship-every", type=click.FloatRange(1), default=3600.0, show_default=True, metavar="SECONDS",
-              help="Ship about so often.")  # fmt: skip
+@click.option(
+    "--spool",
+    metavar="FOLDER",
+    shell_complete=complete_folder,
+    help="Keep what is not shipped yet there. [default: $STATE_DIRECTORY, or lastbranch/agent in $XDG_STATE_HOME]",
+)
+@click.option(
+    "--spool-max",
+    type=click.FloatRange(1),
+    default=64.0,
+    show_default=True,
+    metavar="MB",
+    help="Bytes of the spool, in MB.",
+)
+@click.option(
+    "--ship-every",
+    type=click.FloatRange(1),
+    default=3600.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Ship about so often.",
+)
 @click.option("--once", is_flag=True, help="Record each service once, now, ship, and end.")
 @click.option("--dry-run", is_flag=True, help="Show what would be recorded when, and end.")
 def command(
-    store: str | None, service: dict[str, float | None], within: str, rate: float, length: float, version: str,
-    host: str | None, engine: str, spool: str | None, spool_max: float, ship_every: float, once: bool, dry_run: bool,
-    duty: float, **options: Any,
-) -> int:  # fmt: skip
+    store: str | None,
+    service: dict[str, float | None],
+    within: str,
+    rate: float,
+    length: float,
+    version: str,
+    host: str | None,
+    engine: str,
+    spool: str | None,
+    spool_max: float,
+    ship_every: float,
+    once: bool,
+    dry_run: bool,
+    duty: float,
+    **options: Any,
+) -> int:
     """Record the services of this host at a rate, count each recording, and ship the counts to STORE.
 
     A service is recorded for a few seconds at random times, for --rate seconds of each hour. Counts are
@@ -140,9 +204,13 @@ def command(
     if store is None:
         raise click.UsageError("Missing argument 'STORE': a folder, or s3://BUCKET/FOLDER, gs:// or az://")
     return _run(
-        _recorder(engine, Options(duty=duty / 100, **options)), services, once, engine, options,
+        _recorder(engine, Options(duty=duty / 100, **options)),
+        services,
+        once,
+        engine,
+        options,
         {"store": store, "spool": spool, "spool_limit": round(spool_max * 1e6), "ship_every": ship_every, "host": host},
-    )  # fmt: skip
+    )
 
 
 def _own_spool() -> str:
@@ -178,9 +246,8 @@ def _services(
         nonlocal known
         try:
             known = {
-                name: Service(name, unit, default, version)
-                for unit in _units_in(within) if (name := _name_of(unit))
-            }  # fmt: skip
+                name: Service(name, unit, default, version) for unit in _units_in(within) if (name := _name_of(unit))
+            }
         except UnavailableError:
             if not known:
                 raise
@@ -226,12 +293,28 @@ def _print_plan(services: Mapping[str, Service], spool: str) -> int:
     for service, due in sorted(turns, key=lambda one: one[1]):
         rate = service.rate
         at = datetime.fromtimestamp(due, UTC)
-        rows.append([
-            service.name, service.unit, service.version or None, round(rate.seconds, 1), round(rate.length, 1),
-            round(3600 / rate.slot, 1), round(rate.weight, 2), f"{at:%Y-%m-%d %H:%M:%S}",
-        ])  # fmt: skip
-    columns = ["service", "unit", "version", "seconds an hour", "seconds each", "recordings an hour",
-               "weight", "next (UTC)"]  # fmt: skip
+        rows.append(
+            [
+                service.name,
+                service.unit,
+                service.version or None,
+                round(rate.seconds, 1),
+                round(rate.length, 1),
+                round(3600 / rate.slot, 1),
+                round(rate.weight, 2),
+                f"{at:%Y-%m-%d %H:%M:%S}",
+            ]
+        )
+    columns = [
+        "service",
+        "unit",
+        "version",
+        "seconds an hour",
+        "seconds each",
+        "recordings an hour",
+        "weight",
+        "next (UTC)",
+    ]
     print_rows(columns, rows, "table", last=("service", "unit"))
     wanted = sum(one.rate.seconds for one in services.values())
     got = sum(service.rate.seconds for service, _ in turns)
@@ -264,9 +347,13 @@ def _recorder(engine: str, options: Options) -> Recorder:
 
 
 def _run(
-    record: Recorder, services: Callable[[], Mapping[str, Service]], once: bool, engine: str, options: dict[str, Any],
+    record: Recorder,
+    services: Callable[[], Mapping[str, Service]],
+    once: bool,
+    engine: str,
+    options: dict[str, Any],
     settings: dict[str, Any],
-) -> int:  # fmt: skip
+) -> int:
     from ..fleet import Agent, Host, Settings
     from ..model import counted
 

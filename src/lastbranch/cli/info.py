@@ -112,9 +112,13 @@ def _module_row(module: dict[str, Any]) -> list[Cell]:
     pdb, addresses = module["pdb"], module["addresses"]
     identity = module["build_id"] or (pdb and f"{pdb['name']} {pdb['guid']} {pdb['age']}")
     return [
-        module["mappings"], addresses and "-".join(addresses), module["name"], module["kind"], identity,
+        module["mappings"],
+        addresses and "-".join(addresses),
+        module["name"],
+        module["kind"],
+        identity,
         module["binary"] or module["missing"],
-    ]  # fmt: skip
+    ]
 
 
 def _online(online: int, available: int) -> str:

@@ -26,13 +26,38 @@ if TYPE_CHECKING:
     from ..model import Profile, SampleFilter, StackWatcher
 
 __all__ = [
-    "Capture", "capture_options", "captures_and", "captures_options", "check_new", "complete_file",
-    "complete_folder", "Count", "DEFAULT_FILE", "estimate_option", "EstimateChoice",
-    "file_argument", "filter_options", "FilterMaker", "force_option",
-    "format_option", "format_options", "grouped", "limit_options", "log_options", "LogOptions",
-    "no_progress_option", "pid_option", "rows_options", "source_root_option", "stacked", "symfs_option",
-    "table_options", "time_option", "TimeRange", "weight_option",
-]  # fmt: skip
+    "Capture",
+    "capture_options",
+    "captures_and",
+    "captures_options",
+    "check_new",
+    "complete_file",
+    "complete_folder",
+    "Count",
+    "DEFAULT_FILE",
+    "estimate_option",
+    "EstimateChoice",
+    "file_argument",
+    "filter_options",
+    "FilterMaker",
+    "force_option",
+    "format_option",
+    "format_options",
+    "grouped",
+    "limit_options",
+    "log_options",
+    "LogOptions",
+    "no_progress_option",
+    "pid_option",
+    "rows_options",
+    "source_root_option",
+    "stacked",
+    "symfs_option",
+    "table_options",
+    "time_option",
+    "TimeRange",
+    "weight_option",
+]
 
 
 # -- Whole numbers of the command line
@@ -146,17 +171,23 @@ class LogOptions:
 
 
 log_options = grouped(
-    "log", LogOptions,
+    "log",
+    LogOptions,
     click.option(
-        "--pointer-size", type=click.Choice(["32", "64"]),
+        "--pointer-size",
+        type=click.Choice(["32", "64"]),
         help="For an .etl: pointer size of its events in bits, if their headers have it wrong.",
     ),
     click.option(
-        "--manifest", "manifests", multiple=True, metavar="FILE|FOLDER", shell_complete=complete_file,
+        "--manifest",
+        "manifests",
+        multiple=True,
+        metavar="FILE|FOLDER",
+        shell_complete=complete_file,
         help="For an .etl: take names and fields of events from this instrumentation manifest, or from all manifests "
-            "in a folder (repeatable).",
+        "in a folder (repeatable).",
     ),
-)  # fmt: skip
+)
 """--pointer-size and --manifest, as one `LogOptions` argument ``log``."""
 
 
@@ -252,16 +283,22 @@ def _max_expansion(ctx: click.Context, _param: click.Parameter, value: str | Non
 
 limit_options = stacked(
     click.option(
-        "--max-memory", metavar="SIZE", callback=_max_memory, expose_value=False,
+        "--max-memory",
+        metavar="SIZE",
+        callback=_max_memory,
+        expose_value=False,
         help="Memory limit for the tables of a capture; the rest is not read. "
         "[default: 256M, or the size of the file if that is more]",
     ),
     click.option(
-        "--max-expansion", metavar="SIZE|RATIOx", callback=_max_expansion, expose_value=False,
+        "--max-expansion",
+        metavar="SIZE|RATIOx",
+        callback=_max_expansion,
+        expose_value=False,
         help="Limit for the expansion of compressed data: a number of bytes, a multiple of the compressed size, or "
-            "the larger of both; the rest is not read. [default: 256M,100x]",
+        "the larger of both; the rest is not read. [default: 256M,100x]",
     ),
-)  # fmt: skip
+)
 """--max-memory and --max-expansion: in force while the verb runs."""
 
 
@@ -273,17 +310,23 @@ def _files_or_default(paths: tuple[str, ...]) -> tuple[str, ...]:
 
 
 file_argument = click.argument(
-    "path", metavar="[FILE]", required=False, shell_complete=complete_file,
+    "path",
+    metavar="[FILE]",
+    required=False,
+    shell_complete=complete_file,
     callback=lambda ctx, _, value: value if value is not None or ctx.resilient_parsing else _files_or_default(())[0],
-)  # fmt: skip
+)
 """FILE as ``path``: `DEFAULT_FILE` of this folder where it is left out."""
 _files_argument = click.argument(
-    "paths", metavar="[FILE]...", nargs=-1, shell_complete=complete_file,
+    "paths",
+    metavar="[FILE]...",
+    nargs=-1,
+    shell_complete=complete_file,
     # `export --check` takes no capture.
     callback=lambda ctx, _, value: (
         value if ctx.resilient_parsing or ctx.params.get("check") is not None else _files_or_default(value)
     ),
-)  # fmt: skip
+)
 
 
 def _weights(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> dict[str, int]:
@@ -299,21 +342,30 @@ def _weights(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]
 
 _WEIGHT = Count(1, 32)
 weight_option = click.option(
-    "--weight", "weights", multiple=True, metavar="CAPTURE=N", callback=_weights,
+    "--weight",
+    "weights",
+    multiple=True,
+    metavar="CAPTURE=N",
+    callback=_weights,
     help="Count each sample of this capture N times: its path, name, folder, or pattern with * (repeatable).",
-)  # fmt: skip
+)
 symfs_option = click.option(
     "--symfs", metavar="DIR", shell_complete=complete_folder, help="Look for binaries at DIR + their full path."
 )
 _kcore_option = click.option(
-    "--kcore", metavar="PATH", shell_complete=complete_file,
+    "--kcore",
+    metavar="PATH",
+    shell_complete=complete_file,
     help="Take the kernel's code as it ran from its memory: /proc/kcore, or a folder of `perf record --kcore` or "
-        "`perf buildid-cache --kcore`.",
-)  # fmt: skip
+    "`perf buildid-cache --kcore`.",
+)
 no_progress_option = click.option("--no-progress", is_flag=True, help="Do not show progress on standard error.")
 _reading_options = stacked(
-    symfs_option, no_progress_option, log_options, limit_options,
-)  # fmt: skip
+    symfs_option,
+    no_progress_option,
+    log_options,
+    limit_options,
+)
 
 
 def _capture(path: str, symfs: str | None, no_progress: bool, log: LogOptions) -> Capture:
@@ -321,9 +373,13 @@ def _capture(path: str, symfs: str | None, no_progress: bool, log: LogOptions) -
 
 
 def _captures(
-    paths: tuple[str, ...], symfs: str | None, kcore: str | None, no_progress: bool, log: LogOptions,
+    paths: tuple[str, ...],
+    symfs: str | None,
+    kcore: str | None,
+    no_progress: bool,
+    log: LogOptions,
     weights: dict[str, int],
-) -> Capture:  # fmt: skip
+) -> Capture:
     return Capture(paths, symfs, not no_progress, log=log, weights=weights, kcore=kcore)
 
 
@@ -379,9 +435,13 @@ def rows_options(*more: str) -> Callable[[_Command], _Command]:
     return stacked(
         format_option("table", "csv", "json", *more),
         terminal_options,
-        click.option("--limit", type=Count(), callback=_rows_to_print,
-                     help="Rows to print; 0 prints all. [default: 20 in a table, else all]"),
-    )  # fmt: skip
+        click.option(
+            "--limit",
+            type=Count(),
+            callback=_rows_to_print,
+            help="Rows to print; 0 prints all. [default: 20 in a table, else all]",
+        ),
+    )
 
 
 table_options = rows_options()
@@ -429,9 +489,12 @@ def time_option(since: str) -> Callable[[_Command], _Command]:
 
 
 source_root_option = click.option(
-    "--source-root", multiple=True, metavar="DIR", shell_complete=complete_folder,
+    "--source-root",
+    multiple=True,
+    metavar="DIR",
+    shell_complete=complete_folder,
     help="Look for source files in DIR (repeatable). [default: next to the binary]",
-)  # fmt: skip
+)
 pid_option = click.option("--pid", type=int, multiple=True, help="Only this process id (repeatable).")
 
 
@@ -458,12 +521,16 @@ class EstimateChoice:
 
 
 estimate_option = grouped(
-    "counts", EstimateChoice,
+    "counts",
+    EstimateChoice,
     click.option(
-        "--estimate", type=click.Choice(("observed", "executions")), default="observed", show_default=True,
+        "--estimate",
+        type=click.Choice(("observed", "executions")),
+        default="observed",
+        show_default=True,
         help="Counts as they were observed, which follow time, or executions estimated from them (docs: executions).",
     ),
-)  # fmt: skip
+)
 """--estimate, as an `EstimateChoice` argument ``counts``."""
 
 
@@ -483,10 +550,13 @@ class FilterMaker:
         zero, clock = profile.start or 0, profile.clock
         first, last = (None if s is None else zero + clock.ticks(s) for s in self.time or (None, None))
         made = SampleFilter(
-            pids=frozenset(self.pid), tids=frozenset(self.tid), first=first, last=last,
+            pids=frozenset(self.pid),
+            tids=frozenset(self.tid),
+            first=first,
+            last=last,
             events=frozenset(row for e in self.event for row in _event_rows(profile, e)),
             modules=frozenset(row for m in self.module for row in _module_rows(profile, m)),
-        )  # fmt: skip
+        )
         return made or None
 
     def early(self, **counted: bool) -> EarlyCounts | None:
@@ -498,7 +568,8 @@ class FilterMaker:
 
 
 filter_options = grouped(
-    "make_filter", FilterMaker,
+    "make_filter",
+    FilterMaker,
     pid_option,
     click.option("--tid", type=int, multiple=True, help="Only this thread id (repeatable)."),
     click.option(
@@ -508,7 +579,7 @@ filter_options = grouped(
         "--event", multiple=True, metavar="NAME", help="Only this event: name, pattern with *, or row number."
     ),
     time_option("the first event"),
-)  # fmt: skip
+)
 """--pid, --tid, --module, --event and --time, as one ``make_filter`` argument, a `FilterMaker`."""
 
 
@@ -528,9 +599,10 @@ def _module_rows(profile: Profile, wanted: str) -> list[int]:
     from fnmatch import fnmatchcase
 
     rows = [
-        i for i, m in enumerate(profile.modules)
+        i
+        for i, m in enumerate(profile.modules)
         if wanted in (m.name, m.short) or fnmatchcase(m.name, wanted) or fnmatchcase(m.short, wanted)
-    ]  # fmt: skip
+    ]
     if not rows:
         from difflib import get_close_matches
 

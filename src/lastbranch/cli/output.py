@@ -20,10 +20,24 @@ if TYPE_CHECKING:
     from ..model import Profile
 
 __all__ = [
-    "EXCEEDED", "Cell", "key", "print_damage", "print_json", "print_lines", "print_notes", "print_refused",
-    "print_rows", "print_table", "row_lines", "share", "shorten", "table_lines", "terminal_options", "terminal_width",
+    "EXCEEDED",
+    "Cell",
+    "key",
+    "print_damage",
+    "print_json",
+    "print_lines",
+    "print_notes",
+    "print_refused",
+    "print_rows",
+    "print_table",
+    "row_lines",
+    "share",
+    "shorten",
+    "table_lines",
+    "terminal_options",
+    "terminal_width",
     "wrapped",
-]  # fmt: skip
+]
 
 EXCEEDED = 6
 """Exit code where a limit was passed that the user set: --fail-over, --fail-under."""
@@ -58,13 +72,19 @@ def _set_pager(ctx: click.Context, _param: click.Parameter, value: bool) -> None
 def terminal_options(function: _Command) -> _Command:
     """--wide and --no-pager, which change what a terminal gets."""
     wide = click.option(
-        "--wide", is_flag=True, expose_value=False, callback=_set_wide,
+        "--wide",
+        is_flag=True,
+        expose_value=False,
+        callback=_set_wide,
         help="Print all columns and full names, even if the terminal is narrower.",
-    )  # fmt: skip
+    )
     no_pager = click.option(
-        "--no-pager", is_flag=True, expose_value=False, callback=_set_pager,
+        "--no-pager",
+        is_flag=True,
+        expose_value=False,
+        callback=_set_pager,
         help="Do not show tables that are longer than the terminal in a pager ($PAGER, or less).",
-    )  # fmt: skip
+    )
     return wide(no_pager(function))
 
 
@@ -79,9 +99,15 @@ def terminal_width() -> int | None:
 
 
 def _laid_out(
-    columns: Sequence[Column], rows: Sequence[Sequence[Cell]], *, last: Sequence[str], spare: Sequence[Spare],
-    wrap: bool, width: Callable[[], int | None], styled: bool = True,
-) -> Iterator[str]:  # fmt: skip
+    columns: Sequence[Column],
+    rows: Sequence[Sequence[Cell]],
+    *,
+    last: Sequence[str],
+    spare: Sequence[Spare],
+    wrap: bool,
+    width: Callable[[], int | None],
+    styled: bool = True,
+) -> Iterator[str]:
     """The lines of a table in ``width`` columns. ``last`` are columns that come last, in that
     order, and may be shortened; without any, the order stays, and every column of text may be. ``spare`` are those that
     are left out first, in that order. ``wrap``: text continues in the next line instead."""
@@ -248,9 +274,12 @@ def _say(left_out: Sequence[str]) -> None:
 
 
 def _row(
-    row: Sequence[str], shown: Sequence[int], widths: Sequence[int], right: Sequence[bool],
+    row: Sequence[str],
+    shown: Sequence[int],
+    widths: Sequence[int],
+    right: Sequence[bool],
     styles: Mapping[int, Style] | None = None,
-) -> Iterator[str]:  # fmt: skip
+) -> Iterator[str]:
     """The lines of a row: one, unless a cell is wider than its column. ``styles`` are of its cells."""
     parts = [_Wrapper(widths[i]).wrap(text) if _cells(text) > widths[i] else [text] for i, text in enumerate(row)]
     for n in range(max(len(parts[i]) for i in shown)):
@@ -319,9 +348,14 @@ def table_lines(
 
 
 def print_rows(
-    columns: Sequence[str | Column], rows: Iterable[Sequence[Cell]], form: str, *, last: Sequence[str] = (),
-    spare: Sequence[Spare] = (), wrap: bool = False,
-) -> None:  # fmt: skip
+    columns: Sequence[str | Column],
+    rows: Iterable[Sequence[Cell]],
+    form: str,
+    *,
+    last: Sequence[str] = (),
+    spare: Sequence[Spare] = (),
+    wrap: bool = False,
+) -> None:
     """Print ``rows`` as ``table``, ``csv`` or ``json``; a column that is not declared is its title.
 
     ``None`` is an empty cell (``null`` in JSON). Text out of files is made visible here. Programs get each column by
@@ -343,17 +377,23 @@ def print_rows(
 
 
 def row_lines(
-    columns: Sequence[str | Column], rows: Iterable[Sequence[Cell]], *, last: Sequence[str] = (),
-    spare: Sequence[Spare] = (), wrap: bool = False, width: Callable[[], int | None] | None = None,
+    columns: Sequence[str | Column],
+    rows: Iterable[Sequence[Cell]],
+    *,
+    last: Sequence[str] = (),
+    spare: Sequence[Spare] = (),
+    wrap: bool = False,
+    width: Callable[[], int | None] | None = None,
     styled: bool = True,
-) -> Iterator[str]:  # fmt: skip
+) -> Iterator[str]:
     """The lines of the table that `print_rows` prints, in as many columns as ``width`` says (by default those of the
     terminal), ``None`` for any."""
     safe, declared = list(_safe(rows)), [*map(_declared, columns)]
     shown = [
-        i for i, column in enumerate(declared)
+        i
+        for i, column in enumerate(declared)
         if column.to & To.PEOPLE and (not safe or any(row[i] is not None for row in safe))
-    ]  # fmt: skip
+    ]
     cells = [[row[i] for i in shown] for row in safe]
     left = [declared[i] for i in shown]
     return _laid_out(left, cells, last=last, spare=spare, wrap=wrap, width=width or terminal_width, styled=styled)
@@ -435,5 +475,7 @@ def print_refused(profile: Profile) -> None:
         text = str(error)
         click.echo(f"warning: left out: {visible(text if text.startswith(name) else f'{name}: {text}')}", err=True)
     if profile.refused:
-        click.echo(f"warning: {len(profile.refused)} of {len(profile.refused) + len(profile.captures)} captures were "
-                   "left out", err=True)  # fmt: skip
+        click.echo(
+            f"warning: {len(profile.refused)} of {len(profile.refused) + len(profile.captures)} captures were left out",
+            err=True,
+        )

@@ -17,8 +17,10 @@ __all__ = ["FAINT", "Style", "bar", "can_print", "colours", "emphasis", "heat", 
 Style = dict[str, Any]
 """What `click.style` takes."""
 _HEAT: tuple[tuple[float, Style], ...] = (
-    (0.4, {"fg": "red", "bold": True}), (0.15, {"fg": "red"}), (0.05, {"fg": "yellow"}),
-)  # fmt: skip
+    (0.4, {"fg": "red", "bold": True}),
+    (0.15, {"fg": "red"}),
+    (0.05, {"fg": "yellow"}),
+)
 """From which part of the whole on, and how it looks. In between are colours that any palette can show."""
 FAINT: Style = {"dim": True}
 """Of what rests on fewer than `analysis.statistics.significance.ENOUGH` counts."""

@@ -21,9 +21,13 @@ if TYPE_CHECKING:
 @captures_and("sql", "SQL")
 @symbol_options
 @click.option(
-    "--memory", type=Count(32, 43), default=128, show_default=True, metavar="MIB",
+    "--memory",
+    type=Count(32, 43),
+    default=128,
+    show_default=True,
+    metavar="MIB",
     help="Memory that the database uses before it spills to a temporary folder.",
-)  # fmt: skip
+)
 @table_options
 @estimate_option
 def command(

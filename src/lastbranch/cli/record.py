@@ -40,23 +40,44 @@ class _Range(click.ParamType):  # type: ignore[type-arg]  # generic from click 8
 
 
 event_options = stacked(
-    click.option("--event", metavar="E",
-                 help="The event that triggers samples. Software: cpu-clock only; Windows: a profile source."),
-    click.option("--period", type=Count(1), metavar="N",
-                 help="Events between two samples; software: ns of a thread's CPU time."),
+    click.option(
+        "--event",
+        metavar="E",
+        help="The event that triggers samples. Software: cpu-clock only; Windows: a profile source.",
+    ),
+    click.option(
+        "--period", type=Count(1), metavar="N", help="Events between two samples; software: ns of a thread's CPU time."
+    ),
     click.option("--frequency", type=Count(1), metavar="HZ", help="Samples per second, instead of a period."),
-)  # fmt: skip
+)
 """--event, --period and --frequency."""
 trigger_options = stacked(
-    click.option("--engine", type=click.Choice(["auto", "hardware", "software"]), default="auto", show_default=True,
-                 help="Use the processor's branch records, or software ones; auto prefers the processor's."),
+    click.option(
+        "--engine",
+        type=click.Choice(["auto", "hardware", "software"]),
+        default="auto",
+        show_default=True,
+        help="Use the processor's branch records, or software ones; auto prefers the processor's.",
+    ),
     event_options,
-)  # fmt: skip
+)
 """--engine, --event, --period and --frequency."""
-filter_classes_option = click.option("--filter", "filters", metavar="CLASS,...", default="user,any", show_default=True,
-              help=f"The branches to record: {', '.join(CLASSES).lower()}.")  # fmt: skip
-duty_option = click.option("--duty", type=click.FloatRange(0.1, 50), default=5, show_default=True, metavar="PCT",
-              help="Software: the largest share of wall time, in percent, that bursts may take.")  # fmt: skip
+filter_classes_option = click.option(
+    "--filter",
+    "filters",
+    metavar="CLASS,...",
+    default="user,any",
+    show_default=True,
+    help=f"The branches to record: {', '.join(CLASSES).lower()}.",
+)
+duty_option = click.option(
+    "--duty",
+    type=click.FloatRange(0.1, 50),
+    default=5,
+    show_default=True,
+    metavar="PCT",
+    help="Software: the largest share of wall time, in percent, that bursts may take.",
+)
 
 
 class _Processes(click.ParamType):  # type: ignore[type-arg]  # as above
@@ -102,16 +123,27 @@ class TargetChoice(NamedTuple):
 
 
 target_options = grouped(
-    "target", TargetChoice,
-    click.option("-a", "--all", "everything", is_flag=True,
-                 help="The whole system; software: all processes of this user, of root all processes."),
+    "target",
+    TargetChoice,
+    click.option(
+        "-a",
+        "--all",
+        "everything",
+        is_flag=True,
+        help="The whole system; software: all processes of this user, of root all processes.",
+    ),
     click.option("-p", "--pid", type=_Processes(), metavar="PID[,PID...]", help="Running processes."),
     click.option("--container", metavar="NAME|ID", help="All processes of a running container."),
     click.option("--cgroup", metavar="PATH", help="All processes of a control group and of those below it."),
     click.option("--unit", metavar="NAME", help="All processes of a running service or other unit of systemd."),
-    click.argument("command_words", nargs=-1, type=click.UNPROCESSED, metavar="[--] [COMMAND [ARG]...]",
-                   shell_complete=complete_file),
-)  # fmt: skip
+    click.argument(
+        "command_words",
+        nargs=-1,
+        type=click.UNPROCESSED,
+        metavar="[--] [COMMAND [ARG]...]",
+        shell_complete=complete_file,
+    ),
+)
 """-a, -p, --container, --cgroup, --unit and COMMAND, as one `TargetChoice` argument ``target``."""
 
 
@@ -124,20 +156,36 @@ class _Record(click.Command):
 
 
 @click.command(cls=_Record, context_settings={"allow_interspersed_args": False})
-@click.option("-o", "--output", default=DEFAULT_FILE, show_default=True, metavar="OUT", shell_complete=complete_file,
-              help="The file to write; an existing one becomes OUT.old. A name that ends in .data makes a perf.data "
-                  "file; .etl makes a trace log, through a trace session.")  # fmt: skip
+@click.option(
+    "-o",
+    "--output",
+    default=DEFAULT_FILE,
+    show_default=True,
+    metavar="OUT",
+    shell_complete=complete_file,
+    help="The file to write; an existing one becomes OUT.old. A name that ends in .data makes a perf.data "
+    "file; .etl makes a trace log, through a trace session.",
+)
 @trigger_options
-@click.option("--depth", type=click.IntRange(1, 1024), default=96, show_default=True, metavar="N",
-              help="Branches per sample.")  # fmt: skip
-@click.option("--burst", type=_Range(), metavar="N[-M]",
-              help="Software: branches of a burst, drawn from that range, in as many samples as they need; by default "
-                   "352 to 1056, or with --run-ahead never 32 to 1056, growing with the recording.")  # fmt: skip
+@click.option(
+    "--depth", type=click.IntRange(1, 1024), default=96, show_default=True, metavar="N", help="Branches per sample."
+)
+@click.option(
+    "--burst",
+    type=_Range(),
+    metavar="N[-M]",
+    help="Software: branches of a burst, drawn from that range, in as many samples as they need; by default "
+    "352 to 1056, or with --run-ahead never 32 to 1056, growing with the recording.",
+)
 @filter_classes_option
-@click.option("--call-graph", type=click.Choice(["auto", "dwarf", "fp", "lbr", "none"]), default="auto",
-              show_default=True,
-              help="Where call stacks come from: call frame information (dwarf), frame pointers (fp), or the "
-                  "call-stack mode of branch records (lbr). auto: dwarf with the software engine.")  # fmt: skip
+@click.option(
+    "--call-graph",
+    type=click.Choice(["auto", "dwarf", "fp", "lbr", "none"]),
+    default="auto",
+    show_default=True,
+    help="Where call stacks come from: call frame information (dwarf), frame pointers (fp), or the "
+    "call-stack mode of branch records (lbr). auto: dwarf with the software engine.",
+)
 @duty_option
 @click.option(
     "--duration",
@@ -145,19 +193,26 @@ class _Record(click.Command):
     metavar="SECONDS",
     help="End the recording after this time. A launched program runs on.",
 )
-@click.option("--switch-output", metavar="SIZE|TIME",
-              help="Software: go on in a new file after that many bytes of records (100M, 1G) or that time (30s, 5m, "
-                   "1h). Each file can be read by itself and has the time in its name, before the "
-                   "extension.")  # fmt: skip
-@click.option("--switch-max-files", type=Count(1), metavar="N",
-              help="With --switch-output: keep the newest N files.")  # fmt: skip
-@click.option("--no-follow", multiple=True, metavar="GLOB",
-              help="Do not record programs with this path or name (repeatable).")  # fmt: skip
-@click.option("--run-ahead", type=click.Choice(["auto", "always", "never"]), default="auto", show_default=True,
-              help="Software: whether to execute a thread's code ahead of it, in the recorder, rather than to follow "
-                   "the thread with breakpoints. auto: where the thread has all rights of the recorder.")  # fmt: skip
-@click.option("--allow-risk", is_flag=True,
-              help="Attach even if a kill of the collector would kill the process.")  # fmt: skip
+@click.option(
+    "--switch-output",
+    metavar="SIZE|TIME",
+    help="Software: go on in a new file after that many bytes of records (100M, 1G) or that time (30s, 5m, "
+    "1h). Each file can be read by itself and has the time in its name, before the "
+    "extension.",
+)
+@click.option("--switch-max-files", type=Count(1), metavar="N", help="With --switch-output: keep the newest N files.")
+@click.option(
+    "--no-follow", multiple=True, metavar="GLOB", help="Do not record programs with this path or name (repeatable)."
+)
+@click.option(
+    "--run-ahead",
+    type=click.Choice(["auto", "always", "never"]),
+    default="auto",
+    show_default=True,
+    help="Software: whether to execute a thread's code ahead of it, in the recorder, rather than to follow "
+    "the thread with breakpoints. auto: where the thread has all rights of the recorder.",
+)
+@click.option("--allow-risk", is_flag=True, help="Attach even if a kill of the collector would kill the process.")
 @click.option(
     "--view", is_flag=True, help="Show the recording in the browser when it is done, as `lastbranch view` does."
 )
@@ -172,9 +227,17 @@ class _Record(click.Command):
 @no_progress_option
 @target_options
 def command(
-    output: str, engine: str, filters: str, duty: float, view: bool, live: bool, no_open: bool, no_progress: bool,
-    target: TargetChoice, **options: Any,
-) -> int:  # fmt: skip
+    output: str,
+    engine: str,
+    filters: str,
+    duty: float,
+    view: bool,
+    live: bool,
+    no_open: bool,
+    no_progress: bool,
+    target: TargetChoice,
+    **options: Any,
+) -> int:
     """Record the taken branches of a program, new or running.
 
     Options of lastbranch come before COMMAND: everything after it is passed to COMMAND, as in
@@ -215,12 +278,16 @@ def command(
     select = branch_select(filters, options["call_graph"] == "lbr")
     with _viewer(output, not no_open) if live else nullcontext() as viewer:
         done = record_file(
-            target.find(), output,
-            Options(select=select, duty=duty / 100, **options), engine=engine,
-            command_line=("lastbranch", *sys.argv[1:]), say=_say, growing=viewer.show if viewer else None,
+            target.find(),
+            output,
+            Options(select=select, duty=duty / 100, **options),
+            engine=engine,
+            command_line=("lastbranch", *sys.argv[1:]),
+            say=_say,
+            growing=viewer.show if viewer else None,
             left_out=viewer.processes if viewer else (),
             progress=_Line() if not no_progress and sys.stderr.isatty() else lambda summary: None,
-        )  # fmt: skip
+        )
         _say(f"{done} written to {_written(output, done)}")
         for note in done.notes:
             _say(f"note: {note}")

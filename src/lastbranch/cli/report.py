@@ -47,9 +47,16 @@ _OTHERS = "--by shows the same by process, thread, module, inline or line"
 @source_root_option
 @estimate_option
 def command(
-    capture: Capture, make_filter: Any, symbols: SymbolOptions, form: str, limit: int, by: str | None, cost: bool,
-    source_root: tuple[str, ...], counts: EstimateChoice,
-) -> int:  # fmt: skip
+    capture: Capture,
+    make_filter: Any,
+    symbols: SymbolOptions,
+    form: str,
+    limit: int,
+    by: str | None,
+    cost: bool,
+    source_root: tuple[str, ...],
+    counts: EstimateChoice,
+) -> int:
     """Report samples by function, module, process or line.
 
     Each row covers one event, and --limit applies to each. Without --by, rows are functions, or modules if no function
@@ -115,9 +122,15 @@ def _losses(profile: Profile) -> list[str]:
 
 
 def _print_mispredictions(
-    capture: Capture, profile: Profile, chosen: SampleFilter | None, symbols: SymbolOptions, form: str, limit: int,
-    by: Any, roots: tuple[str, ...],
-) -> int:  # fmt: skip
+    capture: Capture,
+    profile: Profile,
+    chosen: SampleFilter | None,
+    symbols: SymbolOptions,
+    form: str,
+    limit: int,
+    by: Any,
+    roots: tuple[str, ...],
+) -> int:
     from ..answers.misprediction_costs import misprediction_costs
     from ..answers.names import Names
 

@@ -43,9 +43,12 @@ def _output_options(words: str) -> Callable[[Any], Any]:
 
 
 _enable_option = click.option(
-    "--enable", "enables", multiple=True, metavar="PROVIDER[:LEVEL[:KEYWORDS]]",
+    "--enable",
+    "enables",
+    multiple=True,
+    metavar="PROVIDER[:LEVEL[:KEYWORDS]]",
     help="Enable a provider, by GUID or name (repeatable).",
-)  # fmt: skip
+)
 _maximum_option = _number_option("--maximum-buffers", "N", "Maximum number of buffers in the pool.")
 _flush_option = _number_option("--flush-timer", "S", "Seconds between flushes (ms in mode ms-flush-timer).")
 
@@ -62,8 +65,13 @@ def command() -> None:
 @command.command(short_help="Start a session.")
 @click.argument("name")
 @_output_options("The log file; omit it in modes that need none.")
-@click.option("--mode", "modes", default="", metavar="MODE,...",
-              help="sequential (default), circular, append, newfile, real-time, buffering...")  # fmt: skip
+@click.option(
+    "--mode",
+    "modes",
+    default="",
+    metavar="MODE,...",
+    help="sequential (default), circular, append, newfile, real-time, buffering...",
+)
 @click.option("--real-time", is_flag=True, help="For `lastbranch consume`; the same as --mode real-time.")
 @_number_option("--buffer-size", "KB", "Size of a buffer.")
 @_number_option("--minimum-buffers", "N", "Minimum number of buffers in the pool.")
@@ -71,23 +79,56 @@ def command() -> None:
 @_number_option("--maximum-size", "MB", "Size of the log file (KB in mode kbytes-for-size).", "maximum_file_size")
 @_flush_option
 @click.option("--clock", type=click.Choice(["qpc", "system"]), default="qpc", show_default=True, help="Time stamps.")
-@click.option("--flags", default="", metavar="FLAG,...",
-              help="System events: process, thread, image-load, profile, pmc-profile...")  # fmt: skip
+@click.option(
+    "--flags",
+    default="",
+    metavar="FLAG,...",
+    help="System events: process, thread, image-load, profile, pmc-profile...",
+)
 @_enable_option
-@click.option("--source", "sources_", multiple=True, metavar="NAME[:INTERVAL]",
-              help="Profile source of PMC profiling, by name or number (see `lastbranch sources`).")  # fmt: skip
-@click.option("--lbr", is_flag=True,
-              help="Record branches with PMC interrupts; implies pmc-profile, and source SoftwareBranches if "
-                  "listed.")  # fmt: skip
-@click.option("--lbr-filter", default="", metavar="CLASS,...",
-              help="Branches to leave out: kernel, user, jcc, near-ret...; or callstack-enable.")  # fmt: skip
-@click.option("--target", "targets", type=Count(1, 31), multiple=True, metavar="PID",
-              help="Record this process's branches with the software LBR (repeatable).")  # fmt: skip
+@click.option(
+    "--source",
+    "sources_",
+    multiple=True,
+    metavar="NAME[:INTERVAL]",
+    help="Profile source of PMC profiling, by name or number (see `lastbranch sources`).",
+)
+@click.option(
+    "--lbr",
+    is_flag=True,
+    help="Record branches with PMC interrupts; implies pmc-profile, and source SoftwareBranches if listed.",
+)
+@click.option(
+    "--lbr-filter",
+    default="",
+    metavar="CLASS,...",
+    help="Branches to leave out: kernel, user, jcc, near-ret...; or callstack-enable.",
+)
+@click.option(
+    "--target",
+    "targets",
+    type=Count(1, 31),
+    multiple=True,
+    metavar="PID",
+    help="Record this process's branches with the software LBR (repeatable).",
+)
 @format_options
 def start(
-    name: str, output: str, force: bool, modes: str, real_time: bool, clock: str, flags: str, enables: tuple[str, ...],
-    sources_: tuple[str, ...], lbr: bool, lbr_filter: str, targets: tuple[int, ...], form: str, **sizes: Any,
-) -> int:  # fmt: skip
+    name: str,
+    output: str,
+    force: bool,
+    modes: str,
+    real_time: bool,
+    clock: str,
+    flags: str,
+    enables: tuple[str, ...],
+    sources_: tuple[str, ...],
+    lbr: bool,
+    lbr_filter: str,
+    targets: tuple[int, ...],
+    form: str,
+    **sizes: Any,
+) -> int:
     """Start the session NAME and print its properties as adjusted.
 
     An existing log file is replaced only with --force; --mode append adds to it.
@@ -107,9 +148,14 @@ def start(
     if any(masks):
         mode |= LogFileMode.SYSTEM_LOGGER_MODE
     session = Session(
-        name, output, mode=mode, targets=targets, enable_flags=masks[0],
-        clock=ClientContext.QPC if clock == "qpc" else ClientContext.SYSTEM_TIME, **sizes,
-    )  # fmt: skip
+        name,
+        output,
+        mode=mode,
+        targets=targets,
+        enable_flags=masks[0],
+        clock=ClientContext.QPC if clock == "qpc" else ClientContext.SYSTEM_TIME,
+        **sizes,
+    )
     if not mode & LogFileMode.FILE_MODE_APPEND:
         check_new(session.log_files, force, "--output")
     _configure_sources(sources_, lbr)
@@ -163,9 +209,15 @@ def query(name: str, form: str) -> int:
 @click.option("--disable", "disables", multiple=True, metavar="PROVIDER", help="Disable a provider.")
 @format_options
 def update(
-    name: str, output: str, force: bool, flags: str | None, enables: tuple[str, ...], disables: tuple[str, ...],
-    form: str, **sizes: int,
-) -> int:  # fmt: skip
+    name: str,
+    output: str,
+    force: bool,
+    flags: str | None,
+    enables: tuple[str, ...],
+    disables: tuple[str, ...],
+    form: str,
+    **sizes: int,
+) -> int:
     """Change properties of a running session; those not given stay as they are."""
     from ..etw import Session, provider_guid
 
@@ -253,8 +305,14 @@ def list_(form: str) -> int:
 @click.option("--compress", is_flag=True, help="Compress buffers (XPRESS). [default: as the first IN]")
 @click.option("--no-images", is_flag=True, help="Do not look for the binaries of images.")
 @symfs_option
-@click.option("--symbols", "folders", metavar="DIR", shell_complete=complete_folder, multiple=True,
-              help="Also look for binaries by identity in DIR.")  # fmt: skip
+@click.option(
+    "--symbols",
+    "folders",
+    metavar="DIR",
+    shell_complete=complete_folder,
+    multiple=True,
+    help="Also look for binaries by identity in DIR.",
+)
 @force_option
 def merge(
     paths: tuple[str, ...], compress: bool, no_images: bool, symfs: str | None, folders: tuple[str, ...], force: bool
@@ -295,8 +353,13 @@ def merge(
 
 @click.command()
 @table_options
-@click.option("--set", "changes", multiple=True, metavar="NAME=INTERVAL",
-              help="Set the interval of a source, for all sessions (repeatable).")  # fmt: skip
+@click.option(
+    "--set",
+    "changes",
+    multiple=True,
+    metavar="NAME=INTERVAL",
+    help="Set the interval of a source, for all sessions (repeatable).",
+)
 def sources(form: str, limit: int, changes: tuple[str, ...]) -> int:
     """List the profile sources of this machine with their intervals.
 
@@ -418,12 +481,18 @@ def _print_states(states: list[SessionState], form: str) -> int:
     modes = _mode_words()
     rows = [
         (
-            state.handle, state.request.name, _names(state.request.mode, modes), state.request.file or None,
-            state.number_of_buffers, state.free_buffers, state.buffers_written, state.events_lost,
+            state.handle,
+            state.request.name,
+            _names(state.request.mode, modes),
+            state.request.file or None,
+            state.number_of_buffers,
+            state.free_buffers,
+            state.buffers_written,
+            state.events_lost,
             state.log_buffers_lost + state.real_time_buffers_lost,
         )
         for state in states
-    ]  # fmt: skip
+    ]
     print_rows(columns, rows, form)
     return 0
 
@@ -447,14 +516,24 @@ def _properties(state: SessionState) -> dict[str, Cell]:
     request = state.request
     clocks = {ClientContext.QPC: "qpc", ClientContext.SYSTEM_TIME: "system time", ClientContext.CPU_CYCLES: "cycles"}
     return {
-        "name": request.name, "handle": state.handle, "guid": str(request.guid), "file": request.file or None,
-        "mode": _names(request.mode, _mode_words()), "clock": clocks.get(ClientContext(request.clock), ""),
-        "buffer KB": request.buffer_size, "minimum buffers": request.minimum_buffers,
-        "maximum buffers": request.maximum_buffers, "maximum file size": request.maximum_file_size,
-        "flush timer": request.flush_timer, "flags": _names(request.enable_flags, _flag_words()) or None,
+        "name": request.name,
+        "handle": state.handle,
+        "guid": str(request.guid),
+        "file": request.file or None,
+        "mode": _names(request.mode, _mode_words()),
+        "clock": clocks.get(ClientContext(request.clock), ""),
+        "buffer KB": request.buffer_size,
+        "minimum buffers": request.minimum_buffers,
+        "maximum buffers": request.maximum_buffers,
+        "maximum file size": request.maximum_file_size,
+        "flush timer": request.flush_timer,
+        "flags": _names(request.enable_flags, _flag_words()) or None,
         "masks": " ".join(f"{word:#x}" for word in state.masks) if any(state.masks) else None,
-        "buffers": state.number_of_buffers, "free buffers": state.free_buffers,
-        "buffers written": state.buffers_written, "events lost": state.events_lost,
-        "log buffers lost": state.log_buffers_lost, "real-time buffers lost": state.real_time_buffers_lost,
+        "buffers": state.number_of_buffers,
+        "free buffers": state.free_buffers,
+        "buffers written": state.buffers_written,
+        "events lost": state.events_lost,
+        "log buffers lost": state.log_buffers_lost,
+        "real-time buffers lost": state.real_time_buffers_lost,
         "logger thread": state.logger_thread,
-    }  # fmt: skip
+    }

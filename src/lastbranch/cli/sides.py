@@ -49,14 +49,18 @@ def _weights_of(sides: Sequence[Sequence[str]], weights: dict[str, int]) -> list
 
 
 side_options = grouped(
-    "second", SecondSide,
+    "second",
+    SecondSide,
     click.option(
-        "--against", multiple=True, metavar="B", shell_complete=complete_file,
+        "--against",
+        multiple=True,
+        metavar="B",
+        shell_complete=complete_file,
         help="A capture of the second side, whose captures are added up (repeatable); all arguments are of the first "
-            "then.",
+        "then.",
     ),
     click.option(
         "--symfs-b", metavar="DIR", shell_complete=complete_folder, help="As --symfs, of B, if it is another folder."
     ),
-)  # fmt: skip
+)
 """--against and --symfs-b, as one `SecondSide` argument ``second``."""

@@ -29,9 +29,15 @@ if TYPE_CHECKING:
 @click.option("--limit", type=Count(), default=0, show_default=True, help="Stacks to print; 0 prints all.")
 @estimate_option
 def command(
-    capture: Capture, make_filter: Any, symbols: SymbolOptions, inline: bool, count: str, form: str, limit: int,
+    capture: Capture,
+    make_filter: Any,
+    symbols: SymbolOptions,
+    inline: bool,
+    count: str,
+    form: str,
+    limit: int,
     counts: EstimateChoice,
-) -> int:  # fmt: skip
+) -> int:
     """Print call stacks as folded lines for flame graphs.
 
     A line is the process and its functions, root first, with ; between them, and how often. The stacks are the best

@@ -25,36 +25,50 @@ _BACKENDS = ("auto", "dwarf", "symbolic", "llvm", "tables")
 
 
 def _symbols(
-    debug_dir: tuple[str, ...], symbol_store: tuple[str, ...], debuginfod: bool, symbol_backend: str,
+    debug_dir: tuple[str, ...],
+    symbol_store: tuple[str, ...],
+    debuginfod: bool,
+    symbol_backend: str,
     no_symbol_cache: bool,
-) -> SymbolOptions:  # fmt: skip
+) -> SymbolOptions:
     from ..model import default_cache
     from ..symbols import SymbolOptions
 
     if debuginfod and no_symbol_cache:
         raise click.UsageError("--debuginfod needs the cache for its files: omit --no-symbol-cache")
     cache = None if no_symbol_cache else default_cache()
-    return SymbolOptions(debug_dirs=debug_dir, symbol_store=symbol_store, debuginfod=debuginfod,
-                         backend=symbol_backend, cache=cache)  # fmt: skip
+    return SymbolOptions(
+        debug_dirs=debug_dir, symbol_store=symbol_store, debuginfod=debuginfod, backend=symbol_backend, cache=cache
+    )
 
 
 _symbol_options = grouped(
-    "symbols", _symbols,
+    "symbols",
+    _symbols,
     click.option(
-        "--debug-dir", multiple=True, metavar="DIR", shell_complete=complete_folder,
+        "--debug-dir",
+        multiple=True,
+        metavar="DIR",
+        shell_complete=complete_folder,
         help="Also look for debug files here (repeatable): by build id in .build-id/, or at DIR + full path.",
     ),
     click.option(
-        "--symbol-store", multiple=True, metavar="DIR", shell_complete=complete_folder,
+        "--symbol-store",
+        multiple=True,
+        metavar="DIR",
+        shell_complete=complete_folder,
         help="Look for PDBs, PE files and Breakpad files here (repeatable): NAME/KEY/NAME, or NAME.",
     ),
     click.option("--debuginfod", is_flag=True, help="Ask the servers in DEBUGINFOD_URLS for debug files."),
     click.option(
-        "--symbol-backend", type=click.Choice(_BACKENDS), default="auto", show_default=True,
+        "--symbol-backend",
+        type=click.Choice(_BACKENDS),
+        default="auto",
+        show_default=True,
         help="Reader of symbol files; tables reads symbol tables only.",
     ),
     click.option("--no-symbol-cache", is_flag=True, help="Do not use the cache of symbol names."),
-)  # fmt: skip
+)
 
 
 def symbol_options(function: _Command) -> _Command:

@@ -26,30 +26,76 @@ if TYPE_CHECKING:
 @trigger_options
 @filter_classes_option
 @duty_option
-@click.option("--interval", type=click.FloatRange(0.1, 3600), default=1, show_default=True, metavar="SECONDS",
-              help="Time between two refreshes.")  # fmt: skip
-@click.option("--duration", type=click.FloatRange(min=0, min_open=True), metavar="SECONDS",
-              help="End after this time. [default with --once: the interval]")  # fmt: skip
+@click.option(
+    "--interval",
+    type=click.FloatRange(0.1, 3600),
+    default=1,
+    show_default=True,
+    metavar="SECONDS",
+    help="Time between two refreshes.",
+)
+@click.option(
+    "--duration",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="SECONDS",
+    help="End after this time. [default with --once: the interval]",
+)
 @click.option("--once", is_flag=True, help="Print the totals once, at the end.")
 @click.option("--plain", is_flag=True, help="Print lines even in a terminal.")
 @format_option("table", "json", help="Output format; json needs --once.")
 @click.option("--limit", type=Count(), default=20, show_default=True, help="Functions and branches to print; 0 is all.")
-@click.option("-o", "--output", metavar="OUT", shell_complete=complete_file,
-              help="At the end write what was recorded to this file, as `lastbranch record` does.")  # fmt: skip
-@click.option("--keep", type=Count(1), default=256, show_default=True, metavar="MIB",
-              help="How much of the newest records to keep for writing, in a temporary file.")  # fmt: skip
-@click.option("--program-output", default=os.devnull, metavar="FILE", shell_complete=complete_file,
-              help="Where the output of COMMAND goes. [default: nowhere]")  # fmt: skip
-@click.option("-i", "--input", "file", metavar="FILE", shell_complete=complete_file,
-              help="Watch a perf.data that another recorder writes; - reads `perf record -o -`.")  # fmt: skip
+@click.option(
+    "-o",
+    "--output",
+    metavar="OUT",
+    shell_complete=complete_file,
+    help="At the end write what was recorded to this file, as `lastbranch record` does.",
+)
+@click.option(
+    "--keep",
+    type=Count(1),
+    default=256,
+    show_default=True,
+    metavar="MIB",
+    help="How much of the newest records to keep for writing, in a temporary file.",
+)
+@click.option(
+    "--program-output",
+    default=os.devnull,
+    metavar="FILE",
+    shell_complete=complete_file,
+    help="Where the output of COMMAND goes. [default: nowhere]",
+)
+@click.option(
+    "-i",
+    "--input",
+    "file",
+    metavar="FILE",
+    shell_complete=complete_file,
+    help="Watch a perf.data that another recorder writes; - reads `perf record -o -`.",
+)
 @symfs_option
 @symbol_options
 @target_options
 def command(
-    engine: str, filters: str, duty: float, interval: float, duration: float | None, once: bool, plain: bool, form: str,
-    limit: int, output: str | None, keep: int, program_output: str, file: str | None, symfs: str | None,
-    symbols: SymbolOptions, target: TargetChoice, **options: Any,
-) -> int:  # fmt: skip
+    engine: str,
+    filters: str,
+    duty: float,
+    interval: float,
+    duration: float | None,
+    once: bool,
+    plain: bool,
+    form: str,
+    limit: int,
+    output: str | None,
+    keep: int,
+    program_output: str,
+    file: str | None,
+    symfs: str | None,
+    symbols: SymbolOptions,
+    target: TargetChoice,
+    **options: Any,
+) -> int:
     """Watch a program while it runs.
 
     The functions and branches that it spends its time in are counted and refreshed each second: the share of samples
@@ -114,9 +160,15 @@ def _has_textual() -> bool:
 
 
 def _show(
-    session: Session, screen: bool, interval: float, duration: float | None, once: bool, form: str, limit: int,
+    session: Session,
+    screen: bool,
+    interval: float,
+    duration: float | None,
+    once: bool,
+    form: str,
+    limit: int,
     output: str | None,
-) -> int:  # fmt: skip
+) -> int:
     _wait_for_begin(session)
     if screen:
         from .top_screen import TopScreen

@@ -64,11 +64,14 @@ class Lines(ScrollView, can_focus=True):
     """A list of lines of which one is chosen. Only those that are visible are made and drawn."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("up,k", "move(-1)", show=False), Binding("down,j", "move(1)", show=False),
-        Binding("pageup", "page(-1)", show=False), Binding("pagedown", "page(1)", show=False),
-        Binding("home", "move(-1000000)", show=False), Binding("end", "move(1000000)", show=False),
+        Binding("up,k", "move(-1)", show=False),
+        Binding("down,j", "move(1)", show=False),
+        Binding("pageup", "page(-1)", show=False),
+        Binding("pagedown", "page(1)", show=False),
+        Binding("home", "move(-1000000)", show=False),
+        Binding("end", "move(1000000)", show=False),
         Binding("enter", "choose", show=False),
-    ]  # fmt: skip
+    ]
 
     class Chosen(Message):
         """Enter was pressed on line ``row``."""
@@ -206,9 +209,7 @@ class TopScreen(App[None]):
             facts.append(self._status(["hottest branches", *state]))
             return Drawn(facts, *self._table(table))
         event, profile = self._event(), self.session.live.profile
-        found = chosen_functions(
-            self.session, self.view, _MOST, event=event, order=self.order, wanted=self.wanted
-        )  # fmt: skip
+        found = chosen_functions(self.session, self.view, _MOST, event=event, order=self.order, wanted=self.wanted)
         table = function_table(self.session, self.view, found).without("event_name")
         called = profile.events[event].name if profile is not None and event is not None else "none"
         by = [f"event {called}", f"by {self.order}", *([f"filter {self.wanted!r}"] if self.wanted else [])]

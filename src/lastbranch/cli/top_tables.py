@@ -55,8 +55,10 @@ class View:
             return 0.0, 0.0
         if whole:
             return self.samples / max(self.seconds, 1e-9), self.snapshot.entries / max(self.seconds, 1e-9)
-        return (int(self.snapshot.recent.sum()) / max(self.interval, 1e-9),
-                self.snapshot.recent_entries / max(self.interval, 1e-9))  # fmt: skip
+        return (
+            int(self.snapshot.recent.sum()) / max(self.interval, 1e-9),
+            self.snapshot.recent_entries / max(self.interval, 1e-9),
+        )
 
 
 class Session:
@@ -144,14 +146,19 @@ def facts(view: View) -> dict[str, Any]:
     samples, branches = view.per_second(whole=True)
     state = view.state
     return {
-        "engine": state.engine if state else None, "why": (state.why or None) if state else None,
-        "seconds": round(view.seconds, 3), "samples": view.samples, "samples_per_second": round(samples, 1),
-        "branches": view.snapshot.entries if view.snapshot else 0, "branches_per_second": round(branches, 1),
-        "lost": view.lost, "own_cpu_percent": round(100 * view.own, 2),
+        "engine": state.engine if state else None,
+        "why": (state.why or None) if state else None,
+        "seconds": round(view.seconds, 3),
+        "samples": view.samples,
+        "samples_per_second": round(samples, 1),
+        "branches": view.snapshot.entries if view.snapshot else 0,
+        "branches_per_second": round(branches, 1),
+        "lost": view.lost,
+        "own_cpu_percent": round(100 * view.own, 2),
         "recorder_cpu_percent": None if view.recorder is None else round(100 * view.recorder, 2),
         "bursts_percent": None if state is None or state.share is None else round(100 * state.share, 2),
         "notes": list(state.notes) if state else [],
-    }  # fmt: skip
+    }
 
 
 _SHORTEST = 0.01

@@ -36,26 +36,43 @@ if TYPE_CHECKING:
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port on 127.0.0.1. [default: any that is free]")
 @click.option("--no-open", is_flag=True, help="Print the address instead of opening the browser.")
 @click.option(
-    "--html", "output", metavar="OUT", shell_complete=complete_file,
+    "--html",
+    "output",
+    metavar="OUT",
+    shell_complete=complete_file,
     help="Write the viewer and its data to this file, which needs no server.",
-)  # fmt: skip
+)
 @click.option(
-    "--diff", "compared", is_flag=True,
+    "--diff",
+    "compared",
+    is_flag=True,
     help="Compare two captures: the first FILE is A, before, the second is B, after. All screens show B.",
-)  # fmt: skip
+)
 @side_options
 @click.option("--no-cache", is_flag=True, help="Neither keep counts of large captures nor use kept ones.")
 @click.option("--no-source", is_flag=True, help="With --html: no text of source files, whatever --source-root says.")
 @click.option(
-    "--anonymise", is_flag=True,
+    "--anonymise",
+    is_flag=True,
     help="With --html: hashes in place of names; no paths, build ids, command lines, host, date or source text.",
-)  # fmt: skip
+)
 @force_option
 def command(
-    capture: Capture, make_filter: Any, symbols: SymbolOptions, source_root: tuple[str, ...], port: int, no_open: bool,
-    output: str | None, compared: bool, second: SecondSide, no_cache: bool, no_source: bool, anonymise: bool,
-    force: bool, counts: EstimateChoice,
-) -> int:  # fmt: skip
+    capture: Capture,
+    make_filter: Any,
+    symbols: SymbolOptions,
+    source_root: tuple[str, ...],
+    port: int,
+    no_open: bool,
+    output: str | None,
+    compared: bool,
+    second: SecondSide,
+    no_cache: bool,
+    no_source: bool,
+    anonymise: bool,
+    force: bool,
+    counts: EstimateChoice,
+) -> int:
     """Look at a capture in the browser.
 
     The screens show hot functions, call stacks, the code of a function, branches, rates over time, and what the capture
@@ -81,9 +98,18 @@ def command(
     profile = capture.open()
     file = None if output is None else HtmlFile(output, bool(source_root) and not no_source, anonymise)
     return show(
-        capture, profile, symbols, source_root, make_filter(profile), file, port, not no_open, counts.executions,
-        before, not no_cache,
-    )  # fmt: skip
+        capture,
+        profile,
+        symbols,
+        source_root,
+        make_filter(profile),
+        file,
+        port,
+        not no_open,
+        counts.executions,
+        before,
+        not no_cache,
+    )
 
 
 class HtmlFile(NamedTuple):
@@ -95,10 +121,18 @@ class HtmlFile(NamedTuple):
 
 
 def show(
-    capture: Capture, profile: Profile, symbols: SymbolOptions, source_root: tuple[str, ...], chosen: Any = None,
-    file: HtmlFile | None = None, port: int = 0, browse: bool = True, executions: bool = False,
-    before: Capture | None = None, keep: bool = True,
-) -> int:  # fmt: skip
+    capture: Capture,
+    profile: Profile,
+    symbols: SymbolOptions,
+    source_root: tuple[str, ...],
+    chosen: Any = None,
+    file: HtmlFile | None = None,
+    port: int = 0,
+    browse: bool = True,
+    executions: bool = False,
+    before: Capture | None = None,
+    keep: bool = True,
+) -> int:
     """Serve ``profile``, compared with the capture ``before`` if there is one, or write it to ``file``. ``keep``: in
     the user's cache."""
     from ..view.loaded import parameters_of

@@ -17,31 +17,30 @@ from typing import Any
 
 from ..lazy import lazy_face
 
-_named, _, __all__ = lazy_face(__name__, {
-    "consumer_api": "CloseTrace INVALID_PROCESSTRACE_HANDLE Logfile OpenTrace ProcessTrace",
-    "control_api":
-        "ControlTrace EnableTraceEx2 QueryAllTraces StartTrace TraceConfigureLastBranchRecord "
+_named, _, __all__ = lazy_face(
+    __name__,
+    {
+        "consumer_api": "CloseTrace INVALID_PROCESSTRACE_HANDLE Logfile OpenTrace ProcessTrace",
+        "control_api": "ControlTrace EnableTraceEx2 QueryAllTraces StartTrace TraceConfigureLastBranchRecord "
         "TraceQueryInformation TraceSetInformation",
-    "event_records": "event_of",
-    "events": "ConsumedEvent consume dump_session is_session",
-    "flags":
-        "ClientContext Control EnableFlag EnableProvider GROUPS Info LogFileMode MergeFlag ProcessTraceMode "
+        "event_records": "event_of",
+        "events": "ConsumedEvent consume dump_session is_session",
+        "flags": "ClientContext Control EnableFlag EnableProvider GROUPS Info LogFileMode MergeFlag ProcessTraceMode "
         "V2Option WnodeFlag",
-    "hardware_recording": "SessionSummary record_session",
-    "interface": "EnableParameters EventDescriptor ProfileSource",
-    "merging": "CreateMergedTraceFile create_merged_trace_file",
-    "properties": "Filter SessionRequest SessionState",
-    "provider_api":
-        "EventEnabled EventProviderEnabled EventRegister EventSetInformation EventUnregister EventWrite "
-        "EventWriteTransfer TraceEvent",
-    "providers": "event_id_filter pid_filter provider_guid",
-    "session":
-        "Provider Session configure_profile_sources profile_interval profile_sources rescue_session sessions "
-        "set_profile_interval",
-    "status": "EtwError Status",
-    "streams": "Stream",
-    "structures": "guid_of structure uuid_of",
-})  # fmt: skip
+        "hardware_recording": "SessionSummary record_session",
+        "interface": "EnableParameters EventDescriptor ProfileSource",
+        "merging": "CreateMergedTraceFile create_merged_trace_file",
+        "properties": "Filter SessionRequest SessionState",
+        "provider_api": "EventEnabled EventProviderEnabled EventRegister EventSetInformation EventUnregister "
+        "EventWrite EventWriteTransfer TraceEvent",
+        "providers": "event_id_filter pid_filter provider_guid",
+        "session": "Provider Session configure_profile_sources profile_interval profile_sources rescue_session "
+        "sessions set_profile_interval",
+        "status": "EtwError Status",
+        "streams": "Stream",
+        "structures": "guid_of structure uuid_of",
+    },
+)
 
 
 def __getattr__(name: str) -> Any:

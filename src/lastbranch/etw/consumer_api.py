@@ -25,9 +25,15 @@ from .streams import Ended, Stream, Timed, merged, open_stream, timed
 from .structures import structure
 
 __all__ = [
-    "CloseTrace", "INVALID_PROCESSTRACE_HANDLE", "Logfile", "OpenTrace", "ProcessTrace", "close_trace",
-    "open_trace", "process_trace",
-]  # fmt: skip
+    "CloseTrace",
+    "INVALID_PROCESSTRACE_HANDLE",
+    "Logfile",
+    "OpenTrace",
+    "ProcessTrace",
+    "close_trace",
+    "open_trace",
+    "process_trace",
+]
 
 
 # -- EVENT_TRACE_LOGFILEW: names as text, callbacks as callables
@@ -170,9 +176,12 @@ def open_trace(logfile: Any) -> int:
         raise EtwError("OpenTrace", Status.BAD_PATHNAME, f"{what} is empty")
     if (system := windows()) is not None:
         handle, theirs = system.traces.open(
-            name, mode=mode, context=logfile.Context or 0, on_event=logfile.EventRecordCallback,
+            name,
+            mode=mode,
+            context=logfile.Context or 0,
+            on_event=logfile.EventRecordCallback,
             on_buffer=_on_buffer(logfile),
-        )  # fmt: skip
+        )
         describe(logfile, theirs.LogfileHeader, name if session else "")
         _take(logfile, theirs)
         return handle

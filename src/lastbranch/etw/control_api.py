@@ -29,21 +29,29 @@ from .properties import (
     filters_of,
     read_properties,
     write_properties,
-)  # fmt: skip
+)
 from .status import EtwError, Status, guid_given, returns_status, returns_status_and
 from .structures import structure, uuid_of
 
 __all__ = [
-    "ControlTrace", "EnableTraceEx2", "QueryAllTraces", "StartTrace", "TraceConfigureLastBranchRecord",
-    "TraceQueryInformation", "TraceSetInformation"
-]  # fmt: skip
+    "ControlTrace",
+    "EnableTraceEx2",
+    "QueryAllTraces",
+    "StartTrace",
+    "TraceConfigureLastBranchRecord",
+    "TraceQueryInformation",
+    "TraceSetInformation",
+]
 
 MAX_FILTERS = 13
 """MAX_EVENT_FILTERS_COUNT."""
 MAX_FILTER_DATA = {
-    FilterType.SYSTEM_FLAGS: 1024, FilterType.PID: 4 * 8, FilterType.EXECUTABLE_NAME: 1024,
-    FilterType.EVENT_ID: 4 + 2 * 64, FilterType.STACKWALK: 4 + 2 * 64,
-}  # fmt: skip
+    FilterType.SYSTEM_FLAGS: 1024,
+    FilterType.PID: 4 * 8,
+    FilterType.EXECUTABLE_NAME: 1024,
+    FilterType.EVENT_ID: 4 + 2 * 64,
+    FilterType.STACKWALK: 4 + 2 * 64,
+}
 """Bytes of the data of a filter, by type: 8 process ids and 64 event ids are the most."""
 _MOST_FILTER_DATA = 64 * 1024
 _EVENT_ID, _PARAMETERS = structure("CLASSIC_EVENT_ID"), structure("ENABLE_TRACE_PARAMETERS")
@@ -117,18 +125,30 @@ def QueryAllTraces(property_array: Sequence[Any] | None, count: int) -> tuple[in
 
 @returns_status
 def EnableTraceEx2(
-    trace_handle: int, provider_id: Any, control_code: int, level: int, match_any_keyword: int,
-    match_all_keyword: int, timeout: int, enable_parameters: Any = None,
-) -> None:  # fmt: skip
+    trace_handle: int,
+    provider_id: Any,
+    control_code: int,
+    level: int,
+    match_any_keyword: int,
+    match_all_keyword: int,
+    timeout: int,
+    enable_parameters: Any = None,
+) -> None:
     """Enable a provider in a session, disable it, or ask it for its state. ``timeout`` is in ms, 0 does not wait."""
     call = "EnableTraceEx2"
     provider = guid_given(call, provider_id)
     if not trace_handle or control_code not in EnableProvider._value2member_map_ or not 0 <= level <= 0xFF:
         raise EtwError(call, Status.INVALID_PARAMETER, f"handle {trace_handle}, code {control_code}, level {level}")
     kernel().enable(
-        trace_handle, provider, EnableProvider(control_code), level, match_any_keyword, match_all_keyword, timeout,
+        trace_handle,
+        provider,
+        EnableProvider(control_code),
+        level,
+        match_any_keyword,
+        match_all_keyword,
+        timeout,
         _parameters(call, enable_parameters),
-    )  # fmt: skip
+    )
 
 
 def _parameters(call: str, given: Any) -> EnableParameters | None:

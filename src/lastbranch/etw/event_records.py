@@ -29,7 +29,7 @@ from ..formats.etl import (
     Event,
     EventBlock,
     packed,
-)  # fmt: skip
+)
 from ..formats.etl.events.columns import EVENT, FULL, IMAGE_LOAD, MESSAGE_FORM, counters_of
 from ..formats.etl.kernel.hooks import GROUPS
 from .structures import structure
@@ -229,13 +229,27 @@ def event_of(record: Any) -> Event:
     context = record.BufferContext
     many = header.Flags & HeaderFlag.PROCESSOR_INDEX
     return Event(
-        header=kind, pointer_size=8 if wide else 4, time=header.TimeStamp, pid=_signed(header.ProcessId),
-        tid=_signed(header.ThreadId), cpu=context.ProcessorNumber | (context.Alignment << 8 if many else 0), hook=hook,
-        provider=provider, id=described.Id, version=described.Version, opcode=described.Opcode, level=described.Level,
-        task=described.Task, channel=described.Channel, keyword=described.Keyword, flags=flags,
-        activity=bytes(header.ActivityId), extended=extended, counters=counters,
+        header=kind,
+        pointer_size=8 if wide else 4,
+        time=header.TimeStamp,
+        pid=_signed(header.ProcessId),
+        tid=_signed(header.ThreadId),
+        cpu=context.ProcessorNumber | (context.Alignment << 8 if many else 0),
+        hook=hook,
+        provider=provider,
+        id=described.Id,
+        version=described.Version,
+        opcode=described.Opcode,
+        level=described.Level,
+        task=described.Task,
+        channel=described.Channel,
+        keyword=described.Keyword,
+        flags=flags,
+        activity=bytes(header.ActivityId),
+        extended=extended,
+        counters=counters,
         payload=ctypes.string_at(record.UserData, record.UserDataLength) if record.UserDataLength else b"",
-    )  # fmt: skip
+    )
 
 
 def _signed(value: int) -> int:

@@ -119,9 +119,12 @@ class ConsumedEvent:
 
 
 def consume(
-    source: str | os.PathLike[str], *, real_time: bool | None = None, pointer_size: int | None = None,
+    source: str | os.PathLike[str],
+    *,
+    real_time: bool | None = None,
+    pointer_size: int | None = None,
     manifests: Sequence[str | os.PathLike[str]] = (),
-) -> Iterator[ConsumedEvent]:  # fmt: skip
+) -> Iterator[ConsumedEvent]:
     """The events of ``source`` in time order: the path of a log file, or the name of a session, which is read in real
     time until it stops.
 
@@ -236,12 +239,19 @@ class CallbackChannel:
     def _stream(self, header: Any, name: str) -> Iterator[bytes]:
         """The header buffer, then buffers of the events, each batch with a marker: events come in time order."""
         start = header.StartTime or 1
-        yield encode_first_buffer(LogHeader(
-            timestamp=start, start_time=start, clock_type=_SYSTEM_TIME, perf_freq=_FILETIME_HZ,
-            processors=max(header.NumberOfProcessors, 1), boot_time=header.BootTime, session_name=name,
-            pointer_size=header.PointerSize if header.PointerSize in (4, 8) else 8,
-            provider_version=header.ProviderVersion,
-        ))  # fmt: skip
+        yield encode_first_buffer(
+            LogHeader(
+                timestamp=start,
+                start_time=start,
+                clock_type=_SYSTEM_TIME,
+                perf_freq=_FILETIME_HZ,
+                processors=max(header.NumberOfProcessors, 1),
+                boot_time=header.BootTime,
+                session_name=name,
+                pointer_size=header.PointerSize if header.PointerSize in (4, 8) else 8,
+                provider_version=header.ProviderVersion,
+            )
+        )
         while not self._stopped.is_set() and (events := self._received()):
             yield b"".join(_buffers(events))
 

@@ -15,12 +15,35 @@ from ..formats.etl import LogFileMode
 from .structures import LAYOUTS, structure
 
 __all__ = [
-    "CIRCULAR_KERNEL_LOGGER", "ClientContext", "Control", "EnableFlag", "EnableProvider", "FilterType",
-    "GLOBAL_LOGGER", "GROUPS", "Info", "KERNEL_LOGGER", "KERNEL_LOGGER_NAME", "LBR_EXCLUDE_KERNEL",
-    "LBR_EXCLUDE_USER", "LBR_FLAGS", "LBR_PROVIDER", "LBR_SAMPLED", "LogFileMode", "MAX_LBR_EVENTS", "MergeFlag",
-    "PERFINFO_PROVIDER", "PMC_INTERRUPT", "ProcessTraceMode", "SE_SYSTEM_PROFILE_NAME",
-    "STATUS_LOG_FILE_FULL", "V2Option", "WnodeFlag", "constants", "hook_ids",
-]  # fmt: skip
+    "CIRCULAR_KERNEL_LOGGER",
+    "ClientContext",
+    "Control",
+    "EnableFlag",
+    "EnableProvider",
+    "FilterType",
+    "GLOBAL_LOGGER",
+    "GROUPS",
+    "Info",
+    "KERNEL_LOGGER",
+    "KERNEL_LOGGER_NAME",
+    "LBR_EXCLUDE_KERNEL",
+    "LBR_EXCLUDE_USER",
+    "LBR_FLAGS",
+    "LBR_PROVIDER",
+    "LBR_SAMPLED",
+    "LogFileMode",
+    "MAX_LBR_EVENTS",
+    "MergeFlag",
+    "PERFINFO_PROVIDER",
+    "PMC_INTERRUPT",
+    "ProcessTraceMode",
+    "SE_SYSTEM_PROFILE_NAME",
+    "STATUS_LOG_FILE_FULL",
+    "V2Option",
+    "WnodeFlag",
+    "constants",
+    "hook_ids",
+]
 
 
 class Control(IntEnum):
@@ -262,10 +285,15 @@ def constants() -> dict[str, Any]:
 
     made: dict[str, Any] = {name: structure(name) for name in LAYOUTS}
     for prefix, numbers in (
-        ("EVENT_TRACE_", LogFileMode), ("EVENT_TRACE_FLAG_", EnableFlag), ("EVENT_TRACE_CONTROL_", Control),
-        ("WNODE_FLAG_", WnodeFlag), ("PROCESS_TRACE_MODE_", ProcessTraceMode), ("EVENT_FILTER_TYPE_", FilterType),
-        ("EVENT_TRACE_MERGE_EXTENDED_DATA_", MergeFlag), ("ERROR_", Status),
-    ):  # fmt: skip
+        ("EVENT_TRACE_", LogFileMode),
+        ("EVENT_TRACE_FLAG_", EnableFlag),
+        ("EVENT_TRACE_CONTROL_", Control),
+        ("WNODE_FLAG_", WnodeFlag),
+        ("PROCESS_TRACE_MODE_", ProcessTraceMode),
+        ("EVENT_FILTER_TYPE_", FilterType),
+        ("EVENT_TRACE_MERGE_EXTENDED_DATA_", MergeFlag),
+        ("ERROR_", Status),
+    ):
         made |= {f"{prefix}{name}": number for name, number in numbers.__members__.items()}
     made |= {_class_name(info.name): info for info in Info}
     made |= {f"PERF_{name}": group for name, group in GROUPS.items()}

@@ -80,8 +80,9 @@ def record_session(command: Sequence[str] | None, options: Options, output: str)
         configure_profile_sources([source.source])
         set_profile_interval(source.source, interval)
         done = SessionSummary(source.name, interval)
-        session = Session(SESSION, os.path.abspath(part.file("session.etl")), mode=_MODE, enable_flags=_FLAGS,
-                          **_BUFFERS)  # fmt: skip
+        session = Session(
+            SESSION, os.path.abspath(part.file("session.etl")), mode=_MODE, enable_flags=_FLAGS, **_BUFFERS
+        )
         with _Interrupts() as interrupts:
             with _running(session, flags):
                 done.seconds, done.exit_code = _while_running(command, options.duration, interrupts)
@@ -254,16 +255,18 @@ def _give(part: PartFolder, output: str) -> None:
 _ELEVATED = "run from an elevated prompt, with an account that holds SeSystemProfilePrivilege"
 _REASONS: dict[tuple[str, int], tuple[str, str | None]] = {
     ("TraceConfigureLastBranchRecord", Status.NOT_SUPPORTED): (
-        "this processor has no last branch records, or a hypervisor hides them", None,
+        "this processor has no last branch records, or a hypervisor hides them",
+        None,
     ),
     ("StartTrace", Status.ALREADY_EXISTS): (
         f"a session called {SESSION} runs already: of another recording, or of one that was killed",
         f"`lastbranch session stop {SESSION}` ends it",
     ),
     ("StartTrace", Status.NO_SYSTEM_RESOURCES): (
-        "too many sessions of system events run", "`lastbranch session list` lists the sessions",
+        "too many sessions of system events run",
+        "`lastbranch session list` lists the sessions",
     ),
-}  # fmt: skip
+}
 """(call, code) -> what it means for a recording, and what to do."""
 _ANY_CALL: dict[int, tuple[str, str | None]] = {
     Status.PRIVILEGE_NOT_HELD: ("SeSystemProfilePrivilege is missing", _ELEVATED),

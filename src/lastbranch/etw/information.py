@@ -18,9 +18,20 @@ from .interface import Kernel, ProfileSource
 from .status import EtwError, Status
 
 __all__ = [
-    "CONFIGURE_LBR", "MAX_STACK_EVENTS", "QUERIES", "SETS", "VERSION", "Codec", "Query", "Setting", "check_lbr",
-    "decode", "encode", "query_information", "set_information",
-]  # fmt: skip
+    "CONFIGURE_LBR",
+    "MAX_STACK_EVENTS",
+    "QUERIES",
+    "SETS",
+    "VERSION",
+    "Codec",
+    "Query",
+    "Setting",
+    "check_lbr",
+    "decode",
+    "encode",
+    "query_information",
+    "set_information",
+]
 
 VERSION = 1
 """EtwTraceProcessingVersion."""
@@ -96,17 +107,19 @@ def _sources(chain: bytes) -> list[ProfileSource]:
 EVENT_IDS = Codec(24, _event_ids, lambda ids: b"".join(struct.pack("<16sB7x", g.bytes_le, t) for g, t in ids))
 WORDS = Codec(4, _words, _pack_words)
 TARGETS = Codec(
-    4, lambda data: [number for (number,) in struct.iter_unpack("<i", data)],
+    4,
+    lambda data: [number for (number,) in struct.iter_unpack("<i", data)],
     lambda numbers: struct.pack(f"<{len(numbers)}i", *numbers),
-)  # fmt: skip
+)
 """N for process N, -N for all descendants of process N, as kill(2) counts."""
 MASKS = Codec(4, _masks, _pack_words)
 WORD = Codec(4, lambda data: _words(data)[0], lambda word: _pack_words([word]))
 INTERVAL = Codec(8, lambda data: struct.unpack("<II", data), lambda pair: struct.pack("<II", *pair))
 GUIDS = Codec(
-    16, lambda data: [UUID(bytes_le=g) for (g,) in struct.iter_unpack("<16s", data)],
+    16,
+    lambda data: [UUID(bytes_le=g) for (g,) in struct.iter_unpack("<16s", data)],
     lambda guids: b"".join(guid.bytes_le for guid in guids),
-)  # fmt: skip
+)
 SOURCES = Codec(1, _sources, _pack_sources)
 
 

@@ -15,9 +15,14 @@ from .flags import Control, EnableProvider, Info
 from .properties import NO_GUID, Filter, SessionRequest, SessionState
 
 __all__ = [
-    "ClassicHeader", "EnableCallback", "EnableParameters", "EventDescriptor", "Kernel", "ProfileSource",
+    "ClassicHeader",
+    "EnableCallback",
+    "EnableParameters",
+    "EventDescriptor",
+    "Kernel",
+    "ProfileSource",
     "Registration",
-]  # fmt: skip
+]
 
 
 class EventDescriptor(NamedTuple):
@@ -115,9 +120,16 @@ class Kernel(Protocol):
         """All running sessions."""
 
     def enable(
-        self, handle: int, provider: UUID, code: EnableProvider, level: int, match_any: int, match_all: int,
-        timeout: int, parameters: EnableParameters | None,
-    ) -> None:  # fmt: skip
+        self,
+        handle: int,
+        provider: UUID,
+        code: EnableProvider,
+        level: int,
+        match_any: int,
+        match_all: int,
+        timeout: int,
+        parameters: EnableParameters | None,
+    ) -> None:
         """Enable or disable a provider in a session. ``timeout`` is in ms; 0 does not wait for callbacks."""
 
     def set_information(self, handle: int, info: Info, value: Any) -> None:

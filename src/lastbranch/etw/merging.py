@@ -67,9 +67,13 @@ class Merged:
 
 
 def create_merged_trace_file(
-    output: str, inputs: Sequence[str], flags: int = MergeFlag.DEFAULT, *, symfs: str | None = None,
+    output: str,
+    inputs: Sequence[str],
+    flags: int = MergeFlag.DEFAULT,
+    *,
+    symfs: str | None = None,
     folders: Sequence[str] = (),
-) -> Merged:  # fmt: skip
+) -> Merged:
     """Merge the logs ``inputs`` into the new log ``output``; ``flags`` are `MergeFlag` bits.
 
     ``symfs`` and ``folders`` say where binaries are looked for (not on Windows), as for `opening.open_profile`. Raises

@@ -99,16 +99,24 @@ class SessionState:
 
 
 NUMBERS = {
-    "BufferSize": "buffer_size", "MinimumBuffers": "minimum_buffers", "MaximumBuffers": "maximum_buffers",
-    "MaximumFileSize": "maximum_file_size", "FlushTimer": "flush_timer", "EnableFlags": "enable_flags",
+    "BufferSize": "buffer_size",
+    "MinimumBuffers": "minimum_buffers",
+    "MaximumBuffers": "maximum_buffers",
+    "MaximumFileSize": "maximum_file_size",
+    "FlushTimer": "flush_timer",
+    "EnableFlags": "enable_flags",
     "AgeLimit": "age_limit",
-}  # fmt: skip
+}
 """Member of the structure -> field of `SessionRequest`."""
 STATISTICS = {
-    "NumberOfBuffers": "number_of_buffers", "FreeBuffers": "free_buffers", "EventsLost": "events_lost",
-    "BuffersWritten": "buffers_written", "LogBuffersLost": "log_buffers_lost",
-    "RealTimeBuffersLost": "real_time_buffers_lost", "LoggerThreadId": "logger_thread",
-}  # fmt: skip
+    "NumberOfBuffers": "number_of_buffers",
+    "FreeBuffers": "free_buffers",
+    "EventsLost": "events_lost",
+    "BuffersWritten": "buffers_written",
+    "LogBuffersLost": "log_buffers_lost",
+    "RealTimeBuffersLost": "real_time_buffers_lost",
+    "LoggerThreadId": "logger_thread",
+}
 """Member -> field of `SessionState`."""
 _LEAST = {"AgeLimit": -(2**31)}
 """The only LONG; the others are ULONG."""

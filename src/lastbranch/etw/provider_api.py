@@ -21,9 +21,15 @@ from .status import EtwError, Status, guid_given, returns_status, returns_status
 from .structures import structure, uuid_of
 
 __all__ = [
-    "EventEnabled", "EventProviderEnabled", "EventRegister", "EventSetInformation", "EventUnregister", "EventWrite",
-    "EventWriteTransfer", "TraceEvent",
-]  # fmt: skip
+    "EventEnabled",
+    "EventProviderEnabled",
+    "EventRegister",
+    "EventSetInformation",
+    "EventUnregister",
+    "EventWrite",
+    "EventWriteTransfer",
+    "TraceEvent",
+]
 
 MAX_DATA_DESCRIPTORS = 128
 """MAX_EVENT_DATA_DESCRIPTORS."""
@@ -108,9 +114,13 @@ def EventWrite(reg_handle: int, event_descriptor: Any, user_data_count: int = 0,
 
 
 def EventWriteTransfer(
-    reg_handle: int, event_descriptor: Any, activity_id: Any = None, related_activity_id: Any = None,
-    user_data_count: int = 0, user_data: Any = None,
-) -> int:  # fmt: skip
+    reg_handle: int,
+    event_descriptor: Any,
+    activity_id: Any = None,
+    related_activity_id: Any = None,
+    user_data_count: int = 0,
+    user_data: Any = None,
+) -> int:
     """`EventWrite` with the event's activity and a related one."""
     found = _registered.get(reg_handle)
     if found is None:

@@ -31,9 +31,15 @@ if TYPE_CHECKING:
     from .portable.session.remains import Rescued
 
 __all__ = [
-    "Provider", "Session", "configure_profile_sources", "profile_interval", "profile_sources", "rescue_session",
-    "sessions", "set_profile_interval",
-]  # fmt: skip
+    "Provider",
+    "Session",
+    "configure_profile_sources",
+    "profile_interval",
+    "profile_sources",
+    "rescue_session",
+    "sessions",
+    "set_profile_interval",
+]
 
 
 class Session:
@@ -44,9 +50,15 @@ class Session:
     """
 
     def __init__(
-        self, name: str, file: str = "", *, mode: int = 0, targets: Sequence[int] = (), on: Kernel | None = None,
+        self,
+        name: str,
+        file: str = "",
+        *,
+        mode: int = 0,
+        targets: Sequence[int] = (),
+        on: Kernel | None = None,
         **fields_of_request: Any,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._kernel = on or kernel()
         self._targets = tuple(targets)
         self._request = SessionRequest(name=name, file=file, mode=LogFileMode(mode), **fields_of_request)
@@ -84,9 +96,12 @@ class Session:
         return sorted(name for name in row if name[len(head) : len(name) - len(tail)].isdecimal())
 
     def start(
-        self, *, providers: Iterable[tuple[UUID | str, int, int]] = (), masks: Sequence[int] = (),
+        self,
+        *,
+        providers: Iterable[tuple[UUID | str, int, int]] = (),
+        masks: Sequence[int] = (),
         lbr: int | None = None,
-    ) -> SessionState:  # fmt: skip
+    ) -> SessionState:
         """Start and configure the session; a session that cannot be configured is stopped.
 
         ``providers`` are enabled with their level and keywords. The words of ``masks`` are added to the groups of a
@@ -154,9 +169,16 @@ class Session:
         return self._kernel.control(code, self.handle or self.name, asked)
 
     def enable(
-        self, provider: UUID | str, level: int = 0, keywords: int = 0, match_all: int = 0, *,
-        event_ids: Iterable[int] | None = None, filters: Sequence[Filter] = (), timeout: float = 0,
-    ) -> None:  # fmt: skip
+        self,
+        provider: UUID | str,
+        level: int = 0,
+        keywords: int = 0,
+        match_all: int = 0,
+        *,
+        event_ids: Iterable[int] | None = None,
+        filters: Sequence[Filter] = (),
+        timeout: float = 0,
+    ) -> None:
         """Take events of a provider (GUID or name): up to ``level`` (0: all), of any of ``keywords`` (0: all).
 
         ``event_ids`` takes only those events. ``timeout`` waits so many seconds for the provider's callback.

@@ -17,8 +17,14 @@ from ..errors import LastbranchError
 from .structures import structure, uuid_of
 
 __all__ = [
-    "EtwError", "Status", "guid_given", "returns_status", "returns_status_and", "status_of", "status_of_reading",
-]  # fmt: skip
+    "EtwError",
+    "Status",
+    "guid_given",
+    "returns_status",
+    "returns_status_and",
+    "status_of",
+    "status_of_reading",
+]
 
 
 class Status(IntEnum):

@@ -40,8 +40,16 @@ from .kernel_choice import kernel
 from .status import EtwError, Status, status_of_reading
 
 __all__ = [
-    "Ended", "FileStream", "LiveStream", "Stream", "Timed", "filetimes", "merged", "open_stream", "timed",
-]  # fmt: skip
+    "Ended",
+    "FileStream",
+    "LiveStream",
+    "Stream",
+    "Timed",
+    "filetimes",
+    "merged",
+    "open_stream",
+    "timed",
+]
 
 
 _FILETIME_HZ = 10_000_000

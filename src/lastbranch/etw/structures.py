@@ -113,9 +113,12 @@ _PACKED = frozenset({"ETW_LBR_ENTRY", "LBR_TRACE_EVENT_DATA"})
 _BITS: dict[tuple[str, str], Fields] = {
     ("EVENT_TRACE_PROPERTIES_V2", "V2Control"): (("VersionNumber", "8"),),
     ("EVENT_TRACE_PROPERTIES_V2", "V2Options"): (
-        ("Wow", "1"), ("QpcDeltaTracking", "1"), ("LargeMdlPages", "1"), ("ExcludeKernelStack", "1"),
+        ("Wow", "1"),
+        ("QpcDeltaTracking", "1"),
+        ("LargeMdlPages", "1"),
+        ("ExcludeKernelStack", "1"),
     ),
-}  # fmt: skip
+}
 """(structure, member) -> the bit-fields of ULONG that share its place, from the lowest bit on, with their widths."""
 
 _ALSO: dict[str, dict[str, Any]] = {
@@ -124,9 +127,13 @@ _ALSO: dict[str, dict[str, Any]] = {
 """Read-only members of unions that combine other members."""
 
 _SCALARS: dict[str, Any] = {
-    "u1": ctypes.c_uint8, "u2": ctypes.c_uint16, "u4": ctypes.c_uint32, "u8": ctypes.c_uint64,
-    "i4": ctypes.c_int32, "i8": ctypes.c_int64,
-}  # fmt: skip
+    "u1": ctypes.c_uint8,
+    "u2": ctypes.c_uint16,
+    "u4": ctypes.c_uint32,
+    "u8": ctypes.c_uint64,
+    "i4": ctypes.c_int32,
+    "i8": ctypes.c_int64,
+}
 
 
 def _type(text: str, bits: int) -> Any:

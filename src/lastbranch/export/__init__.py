@@ -13,8 +13,15 @@ if TYPE_CHECKING:
     from ..model import Profile
 
 __all__ = [
-    "BY_MODULE", "COUNTED", "ESTIMATED", "EXPORTS", "FOLDERS", "SAMPLES", "export_to", "exporter",
-]  # fmt: skip
+    "BY_MODULE",
+    "COUNTED",
+    "ESTIMATED",
+    "EXPORTS",
+    "FOLDERS",
+    "SAMPLES",
+    "export_to",
+    "exporter",
+]
 
 BY_MODULE = (
     "autofdo", "gcov", "profgen", "bolt", "sampleprof", "mispredictions", "propeller", "boltyaml", "gopgo",

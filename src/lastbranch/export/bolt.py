@@ -56,8 +56,9 @@ def returned(counts: ModuleCounts, start: Array, times: Array) -> Array:
     by_return = counts.to_here & ((kind == KIND["ret"]) | ~counts.from_here)
     (target,), (all_ways, returns) = group(
         [counts.target[counts.to_here]],
-        [counts.taken[counts.to_here], np.where(by_return, counts.taken, 0)[counts.to_here]], [np.add, np.add],
-    )  # fmt: skip
+        [counts.taken[counts.to_here], np.where(by_return, counts.taken, 0)[counts.to_here]],
+        [np.add, np.add],
+    )
     row = row_of(target, start)
     share = (returns / np.maximum(all_ways, 1))[row] if len(target) else np.zeros(len(row))
     return np.where(row >= 0, np.rint(times * share), 0).astype(np.int64)

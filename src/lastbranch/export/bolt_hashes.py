@@ -56,7 +56,7 @@ def block_hashes(blocks: BlockMap, code: Code, functions: Ints) -> dict[int, int
 
 def _of_function(
     start: list[int], end: list[int], code: Code, decoder: Decoder, known: dict[str, int], names: dict[str, str]
-) -> list[int]:  # fmt: skip
+) -> list[int]:
     """The hashes of the blocks of one function; the blocks follow each other. ``known`` are those of texts. ``names``
     are the mnemonics that lead nowhere else, with what they add to a text whatever their operands: nearly all."""
     row = {address: i for i, address in enumerate(start)}

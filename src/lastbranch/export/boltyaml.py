@@ -41,8 +41,10 @@ def write(counts: ModuleCounts, out: IO[bytes], _options: ExportOptions) -> Expo
     """Write the counts of a module. Raises `UnavailableError` where its binary is no x86-64 ELF file with symbols."""
     module, code = counts.module, code_of(counts.module)
     if code is None or code.arch != "x86_64" or code.image.format != "elf":
-        raise UnavailableError(f"{word(module.name)}: blocks are found in ELF files of x86-64 alone",
-                               hint="`--to bolt` has no blocks, and perf2bolt -pa reads it")  # fmt: skip
+        raise UnavailableError(
+            f"{word(module.name)}: blocks are found in ELF files of x86-64 alone",
+            hint="`--to bolt` has no blocks, and perf2bolt -pa reads it",
+        )
     source, _ = open_image(module.binary)
     try:
         symbols = elf_symbols(Binary(source))
@@ -57,9 +59,11 @@ def write(counts: ModuleCounts, out: IO[bytes], _options: ExportOptions) -> Expo
     straight = ~wrong & (kind != KIND["ret"])
     kept = ~in_stubs(code.image, counts.start)
     found = block_counts(
-        blocks, code, (counts.start[kept], counts.end[kept], counts.times[kept]),
+        blocks,
+        code,
+        (counts.start[kept], counts.end[kept], counts.times[kept]),
         (counts.source[straight], counts.target[straight], counts.taken[straight]),
-    )  # fmt: skip
+    )
     body = _Body(blocks, names, code.image)
     body.edges(found.source, found.target, found.edge)
     body.returns(counts)
@@ -107,9 +111,7 @@ def _functions(symbols: Symbols, image: Image) -> tuple[Array, Array, dict[int, 
     for s in image.executable_segments:  # the sizes of symbols are what the file says
         left = symbols.start - np.uint64(s.vaddr)
         inside |= (left < s.file_size) & (symbols.size <= s.file_size) & (left + symbols.size <= s.file_size)
-    columns = (
-        symbols.start, symbols.size, symbols.code & inside, symbols.public, in_stubs(image, symbols.start)
-    )  # fmt: skip
+    columns = (symbols.start, symbols.size, symbols.code & inside, symbols.public, in_stubs(image, symbols.start))
     text = strings_at(symbols.strings, symbols.name[order].tolist())
     for (a, n, code, is_public, stub), name in zip(
         zip(*(c[order].tolist() for c in columns), strict=True), text, strict=True
@@ -170,10 +172,15 @@ class _Body:
         indirect = np.isin(kind, (KIND["ind"], KIND["ind_call"]))
         missed_calls = np.where(indirect, counts.mispredicted, 0)
         rows = zip(
-            at.tolist(), to.tolist(), (counts.source - blocks.start[at]).tolist(), counts.taken.tolist(),
-            np.where(calling, missed_calls, counts.mispredicted).tolist(), calling.tolist(),
-            (same & ~CALLS[kind]).tolist(), strict=True,
-        )  # fmt: skip
+            at.tolist(),
+            to.tolist(),
+            (counts.source - blocks.start[at]).tolist(),
+            counts.taken.tolist(),
+            np.where(calling, missed_calls, counts.mispredicted).tolist(),
+            calling.tolist(),
+            (same & ~CALLS[kind]).tolist(),
+            strict=True,
+        )
         for a, b, offset, n, missed, calls, inside in rows:
             if calls:
                 both = self.calls[a].setdefault((offset, int(blocks.function[b]) if b >= 0 else -1), [0, 0])

@@ -114,9 +114,12 @@ class _Writer:
             for new in reversed(path):
                 parent, label = self._nodes[new - 1]
                 frame = {
-                    "functionName": self._named.shown(label), "url": visible(label.file) or self._module(label.module),
-                    "scriptId": 0, "lineNumber": label.line - 1, "columnNumber": -1,
-                }  # fmt: skip
+                    "functionName": self._named.shown(label),
+                    "url": visible(label.file) or self._module(label.module),
+                    "scriptId": 0,
+                    "lineNumber": label.line - 1,
+                    "columnNumber": -1,
+                }
                 yield {"id": new, "callFrame": frame, **({"parent": parent} if parent else {})}
 
     def _pid(self, lane: Lane) -> int:

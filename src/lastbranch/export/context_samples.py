@@ -70,7 +70,7 @@ def _said(totals: SampleTotals) -> list[str]:
         (totals.unset, "left out: taken where a function has not made its frame, or no longer has it"),
         (totals.bare, "without a call chain"),
         (totals.cut, "with a chain that ends at an address to which no call returns"),
-    )  # fmt: skip
+    )
     return [f"{counted(n, 'sample')} {what}" for n, what in said if n]
 
 
@@ -201,8 +201,14 @@ class _Counts:
         for number, n in zip(path.tolist(), times.tolist(), strict=True):
             if len(every[number]) > 1:
                 *above, (caller, site), (callee, _) = every[number]
-                found.append((self.paths.number((*above, (caller, _HERE))), self.places.number[site],
-                              self.callees.setdefault(callee, len(self.callees)), n))  # fmt: skip
+                found.append(
+                    (
+                        self.paths.number((*above, (caller, _HERE))),
+                        self.places.number[site],
+                        self.callees.setdefault(callee, len(self.callees)),
+                        n,
+                    )
+                )
         above, place, called, total = np.array(found, np.int64).reshape(-1, 4).T
         self._lines.append((above, place, total))
         self._calls.append((above, place, called, total))

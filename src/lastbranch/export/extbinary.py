@@ -97,7 +97,7 @@ def as_extbinary(tree: SampleTree) -> bytes:
         _Section.FUNCTIONS: (0, bytes(functions)),
         _Section.SYMBOLS: (0, b""),
         _Section.METADATA: (_BY_PROBE * by_probe | _ATTRIBUTES * attributes, bytes(metadata)),
-    }  # fmt: skip
+    }
     head = MAGIC + _uleb(_VERSION) + struct.pack("<Q", len(_LAYOUT))
     places, at = dict[_Section, int](), len(head) + len(_LAYOUT) * _ENTRY.size
     for section in _PLACED:
@@ -233,8 +233,10 @@ def read_extbinary(data: bytes, file: str) -> SampleTree:
         if flags & _COMPRESSED:
             section = _unpacked(section)
         if kind == _Section.SUMMARY and flags & _FULL_CONTEXTS:
-            raise SelectionError(f"{file}: a profile with a section for each calling context cannot be held against a "
-                                 "binary", hint="write it with nested functions")  # fmt: skip
+            raise SelectionError(
+                f"{file}: a profile with a section for each calling context cannot be held against a binary",
+                hint="write it with nested functions",
+            )
         if kind == _Section.SUMMARY:
             tree.flow = bool(flags & _FLOW)
         if kind == _Section.NAMES:

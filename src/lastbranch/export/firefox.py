@@ -132,9 +132,7 @@ class SharedTables:
             resource = self._row("resourceTable", self._string(self._short(module)), None, _LIBRARY)
         if file:
             source = self._row("sources", None, self._string(file), 1, 1, None, None)
-        return self._row(
-            "funcTable", self._string(name), False, False, resource, source, line or None, None, None
-        )  # fmt: skip
+        return self._row("funcTable", self._string(name), False, False, resource, source, line or None, None, None)
 
     def _symbol(self, lib: int, base: int, function: Function) -> int:
         start = function.start - base
@@ -156,10 +154,14 @@ def _library(profile: Profile, module: Module) -> dict[str, object]:
     debug = visible(module.pdb_name) or path
     code_id = module.build_id.hex() or (f"{module.timestamp:08X}{module.size:x}" if module.timestamp else None)
     return {
-        "arch": profile.machine.arch, "name": name, "path": path,
-        "debugName": debug.replace("\\", "/").rpartition("/")[2] or name, "debugPath": debug,
-        "breakpadId": _breakpad_id(module), "codeId": code_id,
-    }  # fmt: skip
+        "arch": profile.machine.arch,
+        "name": name,
+        "path": path,
+        "debugName": debug.replace("\\", "/").rpartition("/")[2] or name,
+        "debugPath": debug,
+        "breakpadId": _breakpad_id(module),
+        "codeId": code_id,
+    }
 
 
 def _breakpad_id(module: Module) -> str:
@@ -262,17 +264,29 @@ def _meta(profile: Profile, spool: Spool) -> dict[str, object]:
     machine = profile.machine
     wall = profile.clock.wall_ns(start_of(profile))
     known = {
-        "oscpu": f"{machine.os} {machine.os_release}".strip(), "abi": machine.arch, "CPUName": machine.cpu_description,
-        "logicalCPUs": machine.cpus_online, "mainMemory": machine.memory,
-    }  # fmt: skip
+        "oscpu": f"{machine.os} {machine.os_release}".strip(),
+        "abi": machine.arch,
+        "CPUName": machine.cpu_description,
+        "logicalCPUs": machine.cpus_online,
+        "mainMemory": machine.memory,
+    }
     return {
         "interval": _interval(profile, spool),
         "startTime": wall / _NS_PER_MS if wall is not None else 0,
-        "processType": 0, "product": visible(os.path.basename(profile.name)), "importedFrom": "lastbranch",
-        "stackwalk": 1, "debug": False, "version": 24, "preprocessedProfileVersion": VERSION,
-        "categories": CATEGORIES, "markerSchema": [], "symbolicated": True, "usesOnlyOneStackType": True,
-        "sourceCodeIsNotOnSearchfox": True, **{name: value for name, value in known.items() if value},
-    }  # fmt: skip
+        "processType": 0,
+        "product": visible(os.path.basename(profile.name)),
+        "importedFrom": "lastbranch",
+        "stackwalk": 1,
+        "debug": False,
+        "version": 24,
+        "preprocessedProfileVersion": VERSION,
+        "categories": CATEGORIES,
+        "markerSchema": [],
+        "symbolicated": True,
+        "usesOnlyOneStackType": True,
+        "sourceCodeIsNotOnSearchfox": True,
+        **{name: value for name, value in known.items() if value},
+    }
 
 
 def _interval(profile: Profile, spool: Spool) -> float:

@@ -104,9 +104,13 @@ def _profile_of(binary: str) -> tuple[Profile, Image]:
     """A profile whose only module is the file ``binary``."""
     image = image_at(binary)
     module = Module(
-        binary, build_id=image.build_id or b"", timestamp=image.timestamp or 0, size=image.image_size or 0,
-        pdb_guid=image.pdb_guid, pdb_age=image.pdb_age or 0,
-    )  # fmt: skip
+        binary,
+        build_id=image.build_id or b"",
+        timestamp=image.timestamp or 0,
+        size=image.image_size or 0,
+        pdb_guid=image.pdb_guid,
+        pdb_age=image.pdb_age or 0,
+    )
     profile = bind(Profile(binary, image.format, modules=[module]))
     use_binary(profile, 0, binary)
     if module.missing:
@@ -139,8 +143,9 @@ def _fit_places(out: Fit, places: Places, profile: Profile, image: Image, symbol
     rows = [_row("branches", taken, places.branches.n)]
     if len(good) or places.origin != "functions":
         rows.insert(0, _row("ranges", good, places.ranges.n))
-    whole = [sum(values) for values in zip(*((r.things, r.fitting, r.counts, r.fitting_counts) for r in rows),
-                                           strict=True)]  # fmt: skip
+    whole = [
+        sum(values) for values in zip(*((r.things, r.fitting, r.counts, r.fitting_counts) for r in rows), strict=True)
+    ]
     out.rows += [*rows, Row("profile", *whole)]
     out.notes += [f"{number} {reason}" for reason, number in reasons.most_common() if number]
 
@@ -307,8 +312,9 @@ def _fit_lines(out: Fit, written: Written, profile: Profile, symbols: SymbolOpti
     known, notes = source_lines(profile, 0, totals.keys(), symbols, written.plain)
     there = {function for function, _ in known}
     rows = [
-        _of("functions", totals.items(), there), _of("lines", written.lines.items(), known),
-    ]  # fmt: skip
+        _of("functions", totals.items(), there),
+        _of("lines", written.lines.items(), known),
+    ]
     last = rows[-1]
     out.rows += [*rows, Row("profile", last.things, last.fitting, last.counts, last.fitting_counts)]
     _note_missing(out, Counter({function: n for function, n in totals.items() if function not in there}))
@@ -344,8 +350,9 @@ def _fit_probes(out: Fit, written: Written, module: Module) -> None:
     last = rows[-1]
     out.rows += [*rows, Row("profile", last.things, last.fitting, last.counts, last.fitting_counts)]
     for why, there in ("that the binary does not have", False), ("whose control flow changed", True):
-        lost = Counter({f: n for (f, checksum), n in functions.items()
-                        if (f in names) == there and (f, checksum) not in known})  # fmt: skip
+        lost = Counter(
+            {f: n for (f, checksum), n in functions.items() if (f in names) == there and (f, checksum) not in known}
+        )
         if lost:
             counts = counted(lost.total(), "count is", "counts are")
             out.notes.append(f"{counts} of {counted(len(lost), 'function')} {why}: {_most(lost)}")

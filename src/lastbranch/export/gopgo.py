@@ -126,8 +126,10 @@ def _chains(names: Names) -> tuple[list[_Chain], Array]:
     rows, frame = distinct_rows(names.frame_function.astype(np.int64), names.frame_line.astype(np.int64))
     function, line = names.frame_function[rows].tolist(), names.frame_line[rows].astype(np.int64).tolist()
     functions = [(_plain(f.name), f.line) for f in names.functions]
-    frames = [(functions[f][0], n - functions[f][1]) if functions[f][1] and n else None
-              for f, n in zip(function, line, strict=True)]  # fmt: skip
+    frames = [
+        (functions[f][0], n - functions[f][1]) if functions[f][1] and n else None
+        for f, n in zip(function, line, strict=True)
+    ]
     first, which = distinct_stacks([], frame, names.offsets)
     chains = list[_Chain]()
     for row in first.tolist():
@@ -214,21 +216,34 @@ def _profile(name: str, build_id: bytes, calls: Calls) -> bytes:
         stack = [location(*pair)] if inlined else [location(frame) for frame in pair]
         parts.append(PROFILE(sample=[SAMPLE(location_id=stack, value=[n])]))
     parts.append(
-        PROFILE(mapping=[MAPPING(
-            id=1, filename=text(visible(name)), build_id=text(build_id.hex()),
-            has_functions=1, has_filenames=1, has_line_numbers=1, has_inline_frames=1,
-        )])
-    )  # fmt: skip
+        PROFILE(
+            mapping=[
+                MAPPING(
+                    id=1,
+                    filename=text(visible(name)),
+                    build_id=text(build_id.hex()),
+                    has_functions=1,
+                    has_filenames=1,
+                    has_line_numbers=1,
+                    has_inline_frames=1,
+                )
+            ]
+        )
+    )
     for frames, number in locations.items():
         lines = [LINE(function_id=functions[f], line=calls.declared.get(f, ("", 0))[1] + n) for f, n in frames]
         parts.append(PROFILE(location=[LOCATION(id=number, line=lines)]))
     for function, number in functions.items():
         file, line = calls.declared.get(function, ("", 0))
         parts.append(
-            PROFILE(function=[FUNCTION(
-                id=number, name=text(function), system_name=text(function), filename=text(file), start_line=line
-            )])
-        )  # fmt: skip
+            PROFILE(
+                function=[
+                    FUNCTION(
+                        id=number, name=text(function), system_name=text(function), filename=text(file), start_line=line
+                    )
+                ]
+            )
+        )
     return b"".join([*parts, *(PROFILE(string_table=string) for string in strings)])
 
 

@@ -105,8 +105,10 @@ def tree_of(counts: ModuleCounts, options: ExportOptions, plain: bool = False) -
     in_functions = row >= 0
     written = int(counts.times[in_functions & lined[row]].sum()) if len(lined) else 0
     lineless, outside = int(counts.times[in_functions].sum()) - written, int(counts.times[~in_functions].sum())
-    places = {f"in code without line numbers ({_REMEDY_PE if pe else _REMEDY})": lineless,
-              "outside all known functions": outside}  # fmt: skip
+    places = {
+        f"in code without line numbers ({_REMEDY_PE if pe else _REMEDY})": lineless,
+        "outside all known functions": outside,
+    }
     reasons = [f"{counted(n, 'range begins', 'ranges begin')} {place}" for place, n in places.items() if n]
     return tree, recorded.exported(notes, written, "; ".join(reasons + notes))
 
@@ -123,8 +125,11 @@ def source_lines(
 
     with Symbolizer(profile, options) as symbolizer:
         table = symbolizer.functions(module)
-        rows = [i for i, f in enumerate(table.functions)
-                if not wanted.isdisjoint(map(called, (f.name, *table.aliases.get(i, ()))))]  # fmt: skip
+        rows = [
+            i
+            for i, f in enumerate(table.functions)
+            if not wanted.isdisjoint(map(called, (f.name, *table.aliases.get(i, ()))))
+        ]
         address, _, _ = _decoded(profile.modules[module], table, rows)
         names = symbolizer.names(module, address)
         scheme = discriminators_of(symbolizer, module, plain)
@@ -138,8 +143,9 @@ def source_lines(
 def _without_lines(module: Module, names: Names, notes: list[str]) -> UnavailableError:
     lacking = (
         "does not say on which lines functions begin (as with -g1, PDB)"
-        if names.frame_line.any() else "has no line numbers"
-    )  # fmt: skip
+        if names.frame_line.any()
+        else "has no line numbers"
+    )
     hint = "; ".join([*notes, _REMEDY_PE if module.is_pe else _REMEDY])
     return UnavailableError(f"{word(module.name)} {lacking}", hint=hint)
 

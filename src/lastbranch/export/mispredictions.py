@@ -59,10 +59,18 @@ def _count(profile: Profile, options: ExportOptions, rows: list[int]) -> Counted
             counter.add(batch)
         sampled = counter.result(chosen).sampled
         return _as_ranges(sampled.module, sampled.address, sampled.count)
-    found = options.counted(rows) if options.counted else count_stacks(
-        profile, ranges=False, details=False, sample_filter=options.sample_filter, by_process=False,
-        estimate=options.estimate,
-    )  # fmt: skip
+    found = (
+        options.counted(rows)
+        if options.counted
+        else count_stacks(
+            profile,
+            ranges=False,
+            details=False,
+            sample_filter=options.sample_filter,
+            by_process=False,
+            estimate=options.estimate,
+        )
+    )
     kinds = [found.branches, *([found.not_taken] if found.not_taken is not None else [])]
     if not any(kind.mispredicted.any() or kind.predicted.any() for kind in kinds):
         raise no_outcomes()

@@ -78,8 +78,13 @@ class ModuleCounts:
         ``why`` says why it left some out."""
         times = self.times if len(self.times) else self.taken
         recorded = int(times.sum())
-        return Exported(notes, recorded if ranges is None or not len(self.times) else ranges, recorded,
-                        "ranges" if len(self.times) else "branches", why)  # fmt: skip
+        return Exported(
+            notes,
+            recorded if ranges is None or not len(self.times) else ranges,
+            recorded,
+            "ranges" if len(self.times) else "branches",
+            why,
+        )
 
     def file_offset(self, address: Array) -> Array:
         """The offset in the file of the code at each address."""
@@ -209,11 +214,22 @@ def count_modules(
         at = _rows_of(row, s_module)
         modules.append(
             ModuleCounts(
-                profile, row, profile.modules[row], start[mine], end[mine], times[mine],
-                source[ends], target[ends], f_module[ends] == row, t_module[ends] == row, taken[ends],
-                mispredicted[ends], sampled[at], sampled_times[at],
+                profile,
+                row,
+                profile.modules[row],
+                start[mine],
+                end[mine],
+                times[mine],
+                source[ends],
+                target[ends],
+                f_module[ends] == row,
+                t_module[ends] == row,
+                taken[ends],
+                mispredicted[ends],
+                sampled[at],
+                sampled_times[at],
             )
-        )  # fmt: skip
+        )
     broken = ", ".join(f"{n} {reason}" for reason, n in found.broken.items() if n)
     return modules, [f"not ranges: {broken}"] if broken else []
 
@@ -221,9 +237,14 @@ def count_modules(
 def _count(profile: Profile, options: ExportOptions, form: ModuleFormat) -> Counted:
     """The counts that the format needs, from one pass over the samples."""
     return count_stacks(
-        profile, ranges=True, details=False, sample_filter=options.sample_filter, sampled=form.sampled,
-        by_process=False, estimate=options.estimate,
-    )  # fmt: skip
+        profile,
+        ranges=True,
+        details=False,
+        sample_filter=options.sample_filter,
+        sampled=form.sampled,
+        by_process=False,
+        estimate=options.estimate,
+    )
 
 
 def _rows_of(row: int, modules: Array) -> slice:

@@ -214,9 +214,7 @@ def _streams(profile: Profile) -> list[SampleStream]:
     return [s for s in profile.streams if "branch_from" in s.columns]
 
 
-def _used(
-    profile: Profile, branches: Bound, sample_filter: SampleFilter | None, chained: bool
-) -> tuple[Array, Array]:  # fmt: skip
+def _used(profile: Profile, branches: Bound, sample_filter: SampleFilter | None, chained: bool) -> tuple[Array, Array]:
     """(module row, module address) of all ``branches``, and where chains were recorded of all their frames."""
     modules, addresses = [branches.a_module, branches.b_module], [branches.a, branches.b]
     for batch in _wanted(profile, sample_filter, None) if chained else ():

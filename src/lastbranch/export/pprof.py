@@ -90,20 +90,34 @@ VALUE_TYPE = Message(type=(1, "int"), unit=(2, "int"))
 SAMPLE = Message(location_id=(1, "ints"), value=(2, "ints"), label=(3, "messages"))
 LABEL = Message(key=(1, "int"), str=(2, "int"), num=(3, "int"))
 MAPPING = Message(
-    id=(1, "int"), memory_start=(2, "int"), memory_limit=(3, "int"), file_offset=(4, "int"), filename=(5, "int"),
-    build_id=(6, "int"), has_functions=(7, "int"), has_filenames=(8, "int"), has_line_numbers=(9, "int"),
+    id=(1, "int"),
+    memory_start=(2, "int"),
+    memory_limit=(3, "int"),
+    file_offset=(4, "int"),
+    filename=(5, "int"),
+    build_id=(6, "int"),
+    has_functions=(7, "int"),
+    has_filenames=(8, "int"),
+    has_line_numbers=(9, "int"),
     has_inline_frames=(10, "int"),
-)  # fmt: skip
+)
 LOCATION = Message(id=(1, "int"), mapping_id=(2, "int"), address=(3, "int"), line=(4, "messages"))
 LINE = Message(function_id=(1, "int"), line=(2, "int"), column=(3, "int"))
-FUNCTION = Message(
-    id=(1, "int"), name=(2, "int"), system_name=(3, "int"), filename=(4, "int"), start_line=(5, "int")
-)  # fmt: skip
+FUNCTION = Message(id=(1, "int"), name=(2, "int"), system_name=(3, "int"), filename=(4, "int"), start_line=(5, "int"))
 PROFILE = Message(
-    sample_type=(1, "messages"), sample=(2, "messages"), mapping=(3, "messages"), location=(4, "messages"),
-    function=(5, "messages"), string_table=(6, "text"), time_nanos=(9, "int"), duration_nanos=(10, "int"),
-    period_type=(11, "message"), period=(12, "int"), comment=(13, "ints"), default_sample_type=(14, "int"),
-)  # fmt: skip
+    sample_type=(1, "messages"),
+    sample=(2, "messages"),
+    mapping=(3, "messages"),
+    location=(4, "messages"),
+    function=(5, "messages"),
+    string_table=(6, "text"),
+    time_nanos=(9, "int"),
+    duration_nanos=(10, "int"),
+    period_type=(11, "message"),
+    period=(12, "int"),
+    comment=(13, "ints"),
+    default_sample_type=(14, "int"),
+)
 
 _ADDRESSES = (1 << 64) - 1
 
@@ -195,9 +209,11 @@ class _Writer:
         lengths = np.diff(self.names.offsets)
         with_line = np.repeat(np.arange(len(frames)), lengths)[self.names.frame_line > 0]
         traits = {
-            "has_functions": lengths > 0, "has_filenames": np.bincount(with_line, minlength=len(frames)) > 0,
-            "has_line_numbers": np.bincount(with_line, minlength=len(frames)) > 0, "has_inline_frames": lengths > 1,
-        }  # fmt: skip
+            "has_functions": lengths > 0,
+            "has_filenames": np.bincount(with_line, minlength=len(frames)) > 0,
+            "has_line_numbers": np.bincount(with_line, minlength=len(frames)) > 0,
+            "has_inline_frames": lengths > 1,
+        }
         rows = distinct(frames.module[frames.module >= 0]).tolist()
         modules = self.profile.modules
         # The first mapping is taken for that of the main binary.
@@ -205,10 +221,14 @@ class _Writer:
             module, mine = modules[row], frames.module == row
             start, limit, offset = _extent(module, frames.address[mine])
             yield MAPPING(
-                id=row + 1, memory_start=start, memory_limit=limit, file_offset=offset,
-                filename=self._text(visible(module.name)), build_id=self._text(_build_id(module)),
+                id=row + 1,
+                memory_start=start,
+                memory_limit=limit,
+                file_offset=offset,
+                filename=self._text(visible(module.name)),
+                build_id=self._text(_build_id(module)),
                 **{name: int(trait[mine].any()) for name, trait in traits.items()},
-            )  # fmt: skip
+            )
 
     def _locations(self, frames: Frames) -> Iterable[bytes]:
         names = self.names

@@ -190,8 +190,11 @@ def _written(counts: ModuleCounts, table: FunctionTable, placed: PlacedProbes) -
         "in functions without pseudo probes (build with -fpseudo-probe-for-profiling)": ~has & (row >= 0),
         "outside all known functions": row < 0,
     }
-    reasons = [f"{counted(n, 'range begins', 'ranges begin')} {place}"
-               for place, rows in places.items() if (n := int(counts.times[rows].sum()))]  # fmt: skip
+    reasons = [
+        f"{counted(n, 'range begins', 'ranges begin')} {place}"
+        for place, rows in places.items()
+        if (n := int(counts.times[rows].sum()))
+    ]
     return int(counts.times[has].sum()), "; ".join(reasons)
 
 

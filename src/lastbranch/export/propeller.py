@@ -63,9 +63,10 @@ def write(counts: ModuleCounts, out: IO[bytes], options: ExportOptions) -> Expor
     calls = zip(found.caller.tolist(), found.callee.tolist(), found.calls.tolist(), strict=True)
     place = {f.row: i for i, f in enumerate(functions)}
     order = function_order(
-        [f.size for f in functions], [f.weight for f in functions],
+        [f.size for f in functions],
+        [f.weight for f in functions],
         {(place[a], place[b]): n for a, b, n in calls if a in place and b in place},
-    )  # fmt: skip
+    )
     _write_clusters(out, [functions[i] for i in order], options.list_version)
     if options.symbol_order is not None:
         _write_order(options.symbol_order, [functions[i] for i in order])
@@ -164,9 +165,13 @@ def _laid_out(blocks: BlockMap, counts: BlockCounts, names: tuple[str, ...], row
     order = layout(sizes.tolist(), executed.tolist(), weights)
     ids = blocks.id[hot]
     return _Function(
-        int(blocks.function[head]), names, ids[order].tolist(), len(hot) < len(rows), int(sizes.sum()),
+        int(blocks.function[head]),
+        names,
+        ids[order].tolist(),
+        len(hot) < len(rows),
+        int(sizes.sum()),
         int((sizes * executed).sum()),
-    )  # fmt: skip
+    )
 
 
 def _write_clusters(out: IO[bytes], functions: list[_Function], version: int) -> None:

@@ -12,9 +12,16 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 __all__ = [
-    "DEEPEST", "ENTRY", "FunctionSamples", "Location", "SampleTree", "base_discriminator", "canonical", "duplication",
+    "DEEPEST",
+    "ENTRY",
+    "FunctionSamples",
+    "Location",
+    "SampleTree",
+    "base_discriminator",
+    "canonical",
+    "duplication",
     "source_name",
-]  # fmt: skip
+]
 
 
 Location = tuple[int, int]
@@ -133,10 +140,14 @@ class FunctionSamples:
                 calls = "".join(f" {name}:{n}" for name, n in self.targets(where)) if where in self.calls else ""
                 parts.append(f"{blanks}{_location(where)}: {count}{calls}\n")
         else:  # of profiles by context this is most, with hundreds of thousands of lines
-            parts.append("".join([
-                f"{blanks}{line}.{part}: {count}\n" if part else f"{blanks}{line}: {count}\n"
-                for (line, part), count in sorted(self.lines.items())
-            ]))  # fmt: skip
+            parts.append(
+                "".join(
+                    [
+                        f"{blanks}{line}.{part}: {count}\n" if part else f"{blanks}{line}: {count}\n"
+                        for (line, part), count in sorted(self.lines.items())
+                    ]
+                )
+            )
         for where, name, samples in self.callees():
             parts.append(f"{blanks}{_location(where)}: {name}:{samples.total}\n")
             samples.write(parts, depth + 1)
@@ -226,9 +237,13 @@ class SampleTree:
         """The part of a function that fits, or ``None``: then its callees have become functions of this tree."""
         good = fits(name, samples)
         kept = FunctionSamples(
-            samples.total, samples.head, dict(samples.lines), {w: dict(t) for w, t in samples.calls.items()},
-            checksum=samples.checksum, attributes=samples.attributes,
-        )  # fmt: skip
+            samples.total,
+            samples.head,
+            dict(samples.lines),
+            {w: dict(t) for w, t in samples.calls.items()},
+            checksum=samples.checksum,
+            attributes=samples.attributes,
+        )
         for where, callee, inner in samples.callees():
             kept.total -= inner.total
             inlined = self._take(callee, inner, fits)

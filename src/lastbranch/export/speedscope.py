@@ -44,8 +44,13 @@ def export(profile: Profile, out: IO[bytes], options: ExportOptions) -> Exported
             lane, event = divmod(number, events)
             suffix = f": {visible(profile.events[event].name)}" if several else ""
             count = sum(len(rows) for rows in spool.of(number))
-            known = {"type": "sampled", "name": lane_name(profile, lanes[lane]) + suffix, "unit": "none",
-                     "startValue": 0, "endValue": count}  # fmt: skip
+            known = {
+                "type": "sampled",
+                "name": lane_name(profile, lanes[lane]) + suffix,
+                "unit": "none",
+                "startValue": 0,
+                "endValue": count,
+            }
             out.write(b"," * bool(i) + text(known)[:-1] + b',"samples":[')
             write_joined(out, (b",".join([stacks[n] for n in rows["stack"].tolist()]) for rows in spool.of(number)))
             out.write(b'],"weights":')

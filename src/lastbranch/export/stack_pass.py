@@ -20,9 +20,21 @@ from .binary_choice import limited
 from .interface import Exported, ExportOptions
 
 __all__ = [
-    "Frames", "Lane", "NamedStacks", "ROW", "Spool", "StackPass", "StackTree", "elapsed", "lane_name", "names_of",
-    "process_name", "spooled", "start_of", "thread_name",
-]  # fmt: skip
+    "Frames",
+    "Lane",
+    "NamedStacks",
+    "ROW",
+    "Spool",
+    "StackPass",
+    "StackTree",
+    "elapsed",
+    "lane_name",
+    "names_of",
+    "process_name",
+    "spooled",
+    "start_of",
+    "thread_name",
+]
 
 
 ROW = np.dtype(

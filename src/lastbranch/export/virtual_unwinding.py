@@ -109,14 +109,26 @@ class CompiledUnwinder:
 
     def add(self, frame: Array, chains: Ints, step: Ints, ends: Ints, steps: Steps) -> None:
         """As `Unwinder.add`."""
-        given = [np.ascontiguousarray(frame, np.uint64), np.ascontiguousarray(chains, np.int64),
-                 np.ascontiguousarray(step, np.int64), np.ascontiguousarray(ends, np.int64)]  # fmt: skip
+        given = [
+            np.ascontiguousarray(frame, np.uint64),
+            np.ascontiguousarray(chains, np.int64),
+            np.ascontiguousarray(step, np.int64),
+            np.ascontiguousarray(ends, np.int64),
+        ]
         known = [np.ascontiguousarray(column) for column in (steps.how, steps.source, steps.call)]
         frames, bounds, rows, until = map(native.address, given)
         failed = self._library.lb_unwinder_add(
-            self._table, frames, len(frame), bounds, rows, len(step), until, len(chains) - 1,
-            *map(native.address, known), len(steps),
-        )  # fmt: skip
+            self._table,
+            frames,
+            len(frame),
+            bounds,
+            rows,
+            len(step),
+            until,
+            len(chains) - 1,
+            *map(native.address, known),
+            len(steps),
+        )
         if failed == _DECLINED:
             raise ValueError("offsets or numbers of steps are out of range")
         if failed:
@@ -195,6 +207,10 @@ class PythonUnwinder:
         keys = np.array(list(self._times), np.int64)
         after = np.array([self._after[key] for key in self._times], np.int64)
         return Unwound(
-            np.array(self._parent, np.int64), np.array(self._address, np.uint64), keys >> 32, keys & 0xFFFFFFFF,
-            after, np.array(list(self._times.values()), np.int64),
-        )  # fmt: skip
+            np.array(self._parent, np.int64),
+            np.array(self._address, np.uint64),
+            keys >> 32,
+            keys & 0xFFFFFFFF,
+            after,
+            np.array(list(self._times.values()), np.int64),
+        )

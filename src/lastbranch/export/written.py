@@ -83,9 +83,12 @@ def read_written(source: Source, is_binary: Callable[[bytes], bool] | None = Non
         if re.match(begins, data):
             return read(_Lines(data, source.name, form, is_binary))
     raise FormatError(
-        "not a profile for compilers", file=source.name, offset=0, value=data[:16] or None,
+        "not a profile for compilers",
+        file=source.name,
+        offset=0,
+        value=data[:16] or None,
         hint="there are: counts, autofdo, gcov, profgen, bolt (pre-aggregated or .fdata), sampleprof",
-    )  # fmt: skip
+    )
 
 
 @dataclass(slots=True)
@@ -239,8 +242,10 @@ def _read_fdata(lines: _Lines) -> Written:
             source, target = _end(*ends[:3]), _end(*ends[3:])
             found[source, target] += lines.number(n)
         elif line == b"no_lbr" or line.startswith(b"no_lbr "):
-            raise SelectionError(f"{lines.file}: a profile without branches cannot be held against a binary",
-                                 hint="make it of a capture with branch records")  # fmt: skip
+            raise SelectionError(
+                f"{lines.file}: a profile without branches cannot be held against a binary",
+                hint="make it of a capture with branch records",
+            )
         elif line != b"boltedcollection" and not _FDATA_MEMORY.fullmatch(line):
             raise lines.wrong("line", line[:60])
     return Written("fdata", branches=found)
@@ -268,8 +273,10 @@ def _read_sampleprof(lines: _Lines) -> Written:
         if not line or line.lstrip().startswith(b"#"):
             continue
         if line.startswith(b"["):
-            raise SelectionError(f"{lines.file}: a profile with a section for each calling context cannot be held "
-                                 "against a binary", hint="write it with nested functions")  # fmt: skip
+            raise SelectionError(
+                f"{lines.file}: a profile with a section for each calling context cannot be held against a binary",
+                hint="write it with nested functions",
+            )
         if said := _SAID.fullmatch(line):
             value = int(said[3])
             if not 1 <= len(said[1]) <= len(outer) or value >> _BITS[said[2]]:

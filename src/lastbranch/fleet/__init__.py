@@ -12,15 +12,18 @@ The tables are those of docs/reference/fleet-store.md.
 
 from ..lazy import lazy_face
 
-__getattr__, __dir__, __all__ = lazy_face(__name__, {
-    "agent": "Agent NotRunningError Recorder Service Settings plan",
-    "counting": "CaptureFile Labels capture_file",
-    "host": "Host",
-    "parts": "Part count_batch reduce_parts",
-    "reading": "Reading Saturation StoredCounts",
-    "schedule": "Rate",
-    "schema": "TABLES",
-    "selection": "Selection",
-    "store": "Added Run Store Verified in_turn",
-    "workers": "Certificates Cluster Processes",
-})  # fmt: skip
+__getattr__, __dir__, __all__ = lazy_face(
+    __name__,
+    {
+        "agent": "Agent NotRunningError Recorder Service Settings plan",
+        "counting": "CaptureFile Labels capture_file",
+        "host": "Host",
+        "parts": "Part count_batch reduce_parts",
+        "reading": "Reading Saturation StoredCounts",
+        "schedule": "Rate",
+        "schema": "TABLES",
+        "selection": "Selection",
+        "store": "Added Run Store Verified in_turn",
+        "workers": "Certificates Cluster Processes",
+    },
+)

@@ -143,10 +143,18 @@ class Agent:
     """
 
     def __init__(
-        self, settings: Settings, services: Callable[[], Mapping[str, Service]], record: Recorder, *,
-        host: Host | None = None, say: Callable[[str], None] = print, draw: random.Random | None = None,
-        count: Counter | None = None, ship: Ship | None = None, spool: Callable[[str, int], Spool] | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        settings: Settings,
+        services: Callable[[], Mapping[str, Service]],
+        record: Recorder,
+        *,
+        host: Host | None = None,
+        say: Callable[[str], None] = print,
+        draw: random.Random | None = None,
+        count: Counter | None = None,
+        ship: Ship | None = None,
+        spool: Callable[[str, int], Spool] | None = None,
+    ) -> None:
         self._settings, self._services, self._record, self._say = settings, services, record, say
         self._host = host or Host()
         self._draw = draw or random.Random()
@@ -353,9 +361,7 @@ class Agent:
             self._say(f"warning: {note}")
 
 
-def plan(
-    services: Mapping[str, Service], spool: str, host: Host, draw: random.Random
-) -> list[tuple[Service, float]]:  # fmt: skip
+def plan(services: Mapping[str, Service], spool: str, host: Host, draw: random.Random) -> list[tuple[Service, float]]:
     """The plan of an agent with this spool: each service, at the rate that the agent can keep, and the time of its next
     turn, in seconds since 1970. Nothing is written."""
     fitted, kept = _fitted(services), _read(spool)
@@ -382,10 +388,9 @@ def _turns_of(
 ) -> dict[str, Turn]:
     """The turn of each service: the known one, if that is of the same rate."""
     return {
-        name: known[name] if name in known and known[name].rate == service.rate
-        else Turn.first(service.rate, now, draw)
+        name: known[name] if name in known and known[name].rate == service.rate else Turn.first(service.rate, now, draw)
         for name, service in services.items()
-    }  # fmt: skip
+    }
 
 
 def _read(spool: str) -> _Kept:

@@ -149,9 +149,11 @@ class _Event:
         """Count a batch; ``again``: the totals that `pour` adds hold the batch already."""
         depth = batch.depth
         for name, number in (
-            ("samples", len(batch)), ("stacks", np.count_nonzero(depth)), ("entries", depth.sum()),
+            ("samples", len(batch)),
+            ("stacks", np.count_nonzero(depth)),
+            ("entries", depth.sum()),
             ("entries_squared", (depth * depth).sum()),
-        ):  # fmt: skip
+        ):
             self.facts[name] += 0 if again else int(number)
         if self._branches is not None:
             self._branches.add(batch)

@@ -141,10 +141,15 @@ def _written(number: int, state: State, change: Change, now: float) -> bytes:
         add = [part for name, part in state.parts.items() if name not in change.remove] + list(change.add)
         gone = {name: at for name, at in state.gone.items() if at > now - REMEMBERED} | dict.fromkeys(remove, now)
     commit = {
-        "format": _FORMAT, "version": VERSION, "number": number, "time": now, "whole": whole,
-        "add": [asdict(part) for part in sorted(add, key=lambda part: part.name)], "remove": sorted(remove),
+        "format": _FORMAT,
+        "version": VERSION,
+        "number": number,
+        "time": now,
+        "whole": whole,
+        "add": [asdict(part) for part in sorted(add, key=lambda part: part.name)],
+        "remove": sorted(remove),
         "gone": gone,
-    }  # fmt: skip
+    }
     return json.dumps(commit, indent=1).encode()
 
 
@@ -186,10 +191,12 @@ def _is_time(value: object) -> bool:
 
 
 _FIELDS: dict[str, Callable[[Any], bool]] = {
-    "version": is_number, "number": is_number, "time": _is_time,
+    "version": is_number,
+    "number": is_number,
+    "time": _is_time,
     "whole": lambda value: isinstance(value, bool),
     "add": lambda value: isinstance(value, list),
     "remove": lambda value: isinstance(value, list) and all(map(is_name, value)),
     "gone": lambda value: isinstance(value, dict) and all(map(is_name, value)) and all(map(_is_time, value.values())),
-}  # fmt: skip
+}
 """The checks of a commit's fields."""

@@ -34,9 +34,20 @@ if TYPE_CHECKING:
     import duckdb
 
 __all__ = [
-    "DONE", "Amendment", "Part", "batch_key", "connect", "count_batch", "failures", "is_name", "is_number",
-    "merged_key", "read_of", "read_parts", "reduce_parts",
-]  # fmt: skip
+    "DONE",
+    "Amendment",
+    "Part",
+    "batch_key",
+    "connect",
+    "count_batch",
+    "failures",
+    "is_name",
+    "is_number",
+    "merged_key",
+    "read_of",
+    "read_parts",
+    "reduce_parts",
+]
 
 _MEMORY = 256 << 20
 """Bytes that DuckDB keeps in memory before it spills to its folder."""
@@ -65,9 +76,11 @@ class Part:
         who can write to the store may have written anything. Raises `FormatError` with the impossible field."""
         fields = found if isinstance(found, dict) else {}
         right: dict[str, Callable[[Any], bool]] = {
-            "name": is_name, "rows": is_number, "bytes": is_number,
+            "name": is_name,
+            "rows": is_number,
+            "bytes": is_number,
             "sha256": lambda value: isinstance(value, str) and bool(_DIGEST.fullmatch(value)),
-        }  # fmt: skip
+        }
         for field, is_right in right.items():
             if not is_right(value := fields.get(field)):
                 raise FormatError("damaged: a part cannot have this", file=file, field=field, value=value)
@@ -167,7 +180,7 @@ def _write(
     version = f"KV_METADATA {{lastbranch_fleet: '{VERSION}'}}"
     ((rows,),) = database.execute(
         f"COPY ({select}) TO {text(path)} (FORMAT parquet, COMPRESSION zstd, {version})"
-    ).fetchall()  # fmt: skip
+    ).fetchall()
     with open(path, "rb") as file:
         data = file.read()
     os.unlink(path)
@@ -265,7 +278,7 @@ def count_batch(store: str, captures: Sequence[CaptureFile]) -> list[Part]:
 
 def _write_rows(
     database: duckdb.DuckDBPyConnection, folder: str, objects: Objects, rows: Rows, day: str, key: str
-) -> list[Part]:  # fmt: skip
+) -> list[Part]:
     """The parts with the counts of one day."""
     parts, words = [], _objects(rows.words)
     counts, bucket = _sorted(rows.counts, words)

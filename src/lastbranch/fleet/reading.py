@@ -71,9 +71,13 @@ class Reading:
     """A store at one moment, and a selection of its captures. See `Store.reading`."""
 
     def __init__(
-        self, objects: Objects, parts: Sequence[Part], selection: Selection, database: duckdb.DuckDBPyConnection,
+        self,
+        objects: Objects,
+        parts: Sequence[Part],
+        selection: Selection,
+        database: duckdb.DuckDBPyConnection,
         scratch: str,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.url, self.selection = objects.url, selection
         self._objects, self._parts, self._database, self._scratch = objects, parts, database, scratch
         self._modules: dict[str, list[Module]] | None = None
@@ -188,8 +192,12 @@ class Reading:
     def events(self) -> dict[str, int]:
         """Event -> entries of branch stacks, of the captures that are selected."""
         captures = self.relation("captures")
-        return dict(self.rows(f"SELECT event, sum(entries)::UBIGINT FROM {captures} WHERE event IS NOT NULL "
-                              "GROUP BY event ORDER BY event"))  # fmt: skip
+        return dict(
+            self.rows(
+                f"SELECT event, sum(entries)::UBIGINT FROM {captures} WHERE event IS NOT NULL "
+                "GROUP BY event ORDER BY event"
+            )
+        )
 
     def one_event(self, *, stacks: bool) -> Selection:
         """The selection with its events: the only event there is (with branch ``stacks``), or the events that were
@@ -228,12 +236,13 @@ class Reading:
         """The counts that reports and exports scale, by day, service, host, version and event: those of agents."""
         group = ", ".join(("day", *LABELS, "event"))
         return [
-            Scale(*row) for row in self.rows(
+            Scale(*row)
+            for row in self.rows(
                 f"SELECT {group}, sum(recorded), sum(stands_for) FROM {self.relation('captures')} "
                 f"WHERE {self.selection.where} AND recorded > 0 GROUP BY {group} "
                 f"HAVING sum(recorded) <> sum(stands_for) ORDER BY {group}"
             )
-        ]  # fmt: skip
+        ]
 
     def modules(self) -> dict[str, list[Module]]:
         """Identity -> the module under each of its names, of the modules that are selected."""
@@ -254,9 +263,10 @@ class Reading:
                 known.append(module)
         chosen = self.selection.has_module
         return {
-            identity: modules for identity, modules in found.items()
+            identity: modules
+            for identity, modules in found.items()
             if any(chosen(identity, one.name, one.build_id.hex()) for one in modules)
-        }  # fmt: skip
+        }
 
     def counts(self, *, stacks: bool = True) -> StoredCounts:
         """The counts of the selection, which are read on demand. Raises as `one_event`."""
@@ -327,8 +337,10 @@ def _between(least: float, most: float) -> str:
 
 
 _READ: dict[str, Callable[[str], object]] = {
-    "kind": ModuleKind, "build_id": bytes.fromhex, "pdb_guid": lambda text: uuid.UUID(text) if text else None,
-}  # fmt: skip
+    "kind": ModuleKind,
+    "build_id": bytes.fromhex,
+    "pdb_guid": lambda text: uuid.UUID(text) if text else None,
+}
 """How texts of the modules table are read that are no names."""
 _NOT_ITS = ("module", "mapped_offset", "mapped_size")
 
@@ -400,8 +412,9 @@ class StoredCounts:
             found.setdefault(scale.service, []).append(scale.parts / _PARTS)
         return [
             f"{service or 'no service'}: the counts are {_between(min(times), max(times))} times what was recorded: an "
-            "agent recorded a part of the time" for service, times in found.items()
-        ]  # fmt: skip
+            "agent recorded a part of the time"
+            for service, times in found.items()
+        ]
 
     def counted(self, rows: Sequence[int] = (), event: str = "") -> Counted:
         """The counts of the modules of these rows (no rows: all modules) and of the modules that they branch to; for
@@ -451,8 +464,9 @@ class StoredCounts:
         names = [f.name for f in fields(SummedThings)][_ENDS:]
         found = self._columns(
             (f'{value} AS "{name}"' for name, value in zip(names, sums, strict=True)),
-            f"kind IN ('{Kind.BRANCH}', '{Kind.SAMPLE}')", scales=scales,
-        )  # fmt: skip
+            f"kind IN ('{Kind.BRANCH}', '{Kind.SAMPLE}')",
+            scales=scales,
+        )
         things = SummedThings(*self._ends(found), *(np.asarray(found[name]) for name in names))
         taken = found["kind"] == Kind.BRANCH
         addresses = things.take(~taken)
@@ -478,8 +492,10 @@ class StoredCounts:
         found = self.reading.columns(
             f"SELECT kind, a.row AS a_module, address AS a, b.row AS b_module, other_address AS b, {', '.join(sums)} "
             f"FROM {relation} c JOIN known a ON a.module = c.module LEFT JOIN known b ON b.module = c.other_module "
-            f"{scaled} WHERE {where} AND {self.selection.where} GROUP BY ALL", known=known, **tables,
-        )  # fmt: skip
+            f"{scaled} WHERE {where} AND {self.selection.where} GROUP BY ALL",
+            known=known,
+            **tables,
+        )
         return found | {"kind": np.asarray(found["kind"])}
 
     def _ends(self, found: dict[str, Array]) -> tuple[Array, Array, Array, Array]:

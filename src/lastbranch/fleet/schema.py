@@ -10,8 +10,17 @@ from dataclasses import dataclass
 from zlib import crc32
 
 __all__ = [
-    "BUCKETS", "FOLDS", "LABELS", "TABLES", "VERSION", "Kind", "StoreColumn", "StoreTable", "bucket_of", "fold_of",
-]  # fmt: skip
+    "BUCKETS",
+    "FOLDS",
+    "LABELS",
+    "TABLES",
+    "VERSION",
+    "Kind",
+    "StoreColumn",
+    "StoreTable",
+    "bucket_of",
+    "fold_of",
+]
 
 VERSION = 2
 """The version of the layout. A store of a newer version is refused; version 1 had no ``recorded`` and
@@ -140,7 +149,8 @@ _CAPTURES = StoreTable(
 )  # fmt: skip
 
 _MODULES = StoreTable(
-    "modules", "a module with one of its names and one of its mappings",
+    "modules",
+    "a module with one of its names and one of its mappings",
     (
         _MODULE,
         _text("name", "full path as recorded"),
@@ -156,7 +166,7 @@ _MODULES = StoreTable(
         _number("mapped_offset", "where in the file of an ELF module with a build id a mapping of it begins, and"),
         _number("mapped_size", "bytes of that mapping; a debug file has names for it where the binary is missing"),
     ),
-)  # fmt: skip
+)
 
 TABLES: dict[str, StoreTable] = {table.name: table for table in (_COUNTS, _CAPTURES, _MODULES)}
 """Tables by name. A part of `counts` is of one day and bucket, one of another table of a day."""

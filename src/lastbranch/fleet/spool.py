@@ -276,9 +276,7 @@ class Spool:
     def _take(self, new: Entry, source: str) -> bool:
         """Take a recording into the folder, with what is owed to it; whether the disk had room."""
         owed = self._owed.get(new.service, _Owed())
-        entry = replace(
-            new, stands_for=new.stands_for + owed.stands_for, dropped=owed.dropped, heir_of=owed.heir_of
-        )  # fmt: skip
+        entry = replace(new, stands_for=new.stands_for + owed.stands_for, dropped=owed.dropped, heir_of=owed.heir_of)
         there, here = Folder(source), self._objects
         try:
             for part in entry.parts:

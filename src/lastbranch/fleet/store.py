@@ -232,9 +232,10 @@ class Store:
         def change(state: State) -> Change | None:
             nonlocal taken
             made = [  # what another writer has merged meanwhile stays merged
-                (part, [one.name for one in parts]) for part, parts in zip(merged, several, strict=True)
+                (part, [one.name for one in parts])
+                for part, parts in zip(merged, several, strict=True)
                 if all(one.name in state.parts for one in parts)
-            ]  # fmt: skip
+            ]
             taken = sum(len(names) for _, names in made)
             if not made:
                 return None
@@ -268,9 +269,10 @@ class Store:
         self._objects.delete(done)  # first of all: they promise that parts are there
         state = self.state()
         old = [
-            one.name for one in self._unlisted(state)
+            one.name
+            for one in self._unlisted(state)
             if one.changed <= before and state.gone.get(one.name, 0) <= before and _OURS.fullmatch(one.name)
-        ]  # fmt: skip
+        ]
         self._objects.delete(old)
         return len(done) + len(old) + self._manifest.sweep(before)
 

@@ -210,9 +210,11 @@ class Cluster(Closing):
         dask, security = _dask(address), None
         if certificates is not None:
             security = dask.Security(
-                tls_ca_file=certificates.authority, tls_client_cert=certificates.certificate,
-                tls_client_key=certificates.key, require_encryption=True,
-            )  # fmt: skip
+                tls_ca_file=certificates.authority,
+                tls_client_cert=certificates.certificate,
+                tls_client_key=certificates.key,
+                require_encryption=True,
+            )
         logging.getLogger("distributed").setLevel(logging.CRITICAL)  # what matters is raised
         with _Failures(address, OSError):
             self._client = dask.Client(address, security=security, timeout=_WAIT, set_as_default=False)

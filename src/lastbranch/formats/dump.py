@@ -20,9 +20,19 @@ if TYPE_CHECKING:
     from fractions import Fraction
 
 __all__ = [
-    "Cells", "Dump", "Form", "JSON", "Placed", "Row", "TEXT", "Wanted", "cells_of", "dump_profile", "milliseconds",
+    "Cells",
+    "Dump",
+    "Form",
+    "JSON",
+    "Placed",
+    "Row",
+    "TEXT",
+    "Wanted",
+    "cells_of",
+    "dump_profile",
+    "milliseconds",
     "sample_rows",
-]  # fmt: skip
+]
 
 
 Cells = tuple[str, str, str, str, str, str, str]
@@ -254,9 +264,14 @@ def _changes(profile: Profile, wanted: Wanted) -> Iterator[Placed]:
 
 
 def sample_rows(
-    batch: SampleBatch, events: Sequence[str], wanted: Wanted, places: Sequence[int] | None = None, mode: str = "mode",
-    names: Mapping[str, str] = MappingProxyType({}), hexadecimal: frozenset[str] = _HEXADECIMAL,
-) -> Iterator[Placed]:  # fmt: skip
+    batch: SampleBatch,
+    events: Sequence[str],
+    wanted: Wanted,
+    places: Sequence[int] | None = None,
+    mode: str = "mode",
+    names: Mapping[str, str] = MappingProxyType({}),
+    hexadecimal: frozenset[str] = _HEXADECIMAL,
+) -> Iterator[Placed]:
     """The ``wanted`` samples of ``batch``, whose events are called ``events``.
 
     ``names`` are those of columns that a format calls otherwise; ``mode`` is that of the mode.

@@ -56,7 +56,11 @@ def not_of_format(name: str, start: bytes, reason: str, hint: str | None = None,
 
 
 _PACKED = {
-    b"\x1f\x8b": ("gzip", "gzip -d"), b"\xfd7zXZ\0": ("xz", "xz -d"), b"\x28\xb5\x2f\xfd": ("zstd", "zstd -d"),
-    b"BZh": ("bzip2", "bzip2 -d"), b"PK\3\4": ("zip", "unzip"), b"MSCF": ("cabinet", "cabextract"),
-}  # fmt: skip
+    b"\x1f\x8b": ("gzip", "gzip -d"),
+    b"\xfd7zXZ\0": ("xz", "xz -d"),
+    b"\x28\xb5\x2f\xfd": ("zstd", "zstd -d"),
+    b"BZh": ("bzip2", "bzip2 -d"),
+    b"PK\3\4": ("zip", "unzip"),
+    b"MSCF": ("cabinet", "cabextract"),
+}
 """First bytes of what captures are sent around in -> its name, and what unpacks it."""

@@ -56,9 +56,12 @@ class Format(NamedTuple):
         return found
 
     def open(
-        self, source: Source, progress: Progress | None = None, reading: Reading | None = None,
+        self,
+        source: Source,
+        progress: Progress | None = None,
+        reading: Reading | None = None,
         watcher: StackWatcher | None = None,
-    ) -> Profile:  # fmt: skip
+    ) -> Profile:
         """The content of ``source`` as a profile, not bound yet. ``watcher`` sees its branch stacks where the format
         `shows_stacks`. Raises `FormatError` where nothing can be read, or a ``reading`` is given for a format without
         providers."""

@@ -17,9 +17,20 @@ from typing import NamedTuple
 from ..errors import SelectionError
 
 __all__ = [
-    "Conversion", "ETW_NEAR_BRANCHES", "NOTATIONS", "PERF_SELECT", "bit_names", "call_stack_mode",
-    "capture_mask", "convert", "describe_perf", "no_ranges_because", "perf_select", "recorded_classes", "validate",
-]  # fmt: skip
+    "Conversion",
+    "ETW_NEAR_BRANCHES",
+    "NOTATIONS",
+    "PERF_SELECT",
+    "bit_names",
+    "call_stack_mode",
+    "capture_mask",
+    "convert",
+    "describe_perf",
+    "no_ranges_because",
+    "perf_select",
+    "recorded_classes",
+    "validate",
+]
 
 
 # -- Which branches were asked for, and whether fall-through ranges exist between those that were recorded
@@ -32,20 +43,45 @@ PERF_SELECT: dict[str, int] = {
     name: 1 << bit
     for bit, name in enumerate(
         (
-            "USER", "KERNEL", "HV", "ANY", "ANY_CALL", "ANY_RETURN", "IND_CALL", "ABORT_TX", "IN_TX", "NO_TX", "COND",
-            "CALL_STACK", "IND_JUMP", "CALL", "NO_FLAGS", "NO_CYCLES", "TYPE_SAVE", "HW_INDEX", "PRIV_SAVE", "COUNTERS",
+            "USER",
+            "KERNEL",
+            "HV",
+            "ANY",
+            "ANY_CALL",
+            "ANY_RETURN",
+            "IND_CALL",
+            "ABORT_TX",
+            "IN_TX",
+            "NO_TX",
+            "COND",
+            "CALL_STACK",
+            "IND_JUMP",
+            "CALL",
+            "NO_FLAGS",
+            "NO_CYCLES",
+            "TYPE_SAVE",
+            "HW_INDEX",
+            "PRIV_SAVE",
+            "COUNTERS",
         )
     )
-}  # fmt: skip
+}
 """PERF_SAMPLE_BRANCH_* of include/uapi/linux/perf_event.h, in bit order."""
 
 PERF_WORDS = {name.lower(): bit for name, bit in PERF_SELECT.items()} | {
-    other: PERF_SELECT[name] for other, name in {
-        "u": "USER", "k": "KERNEL", "any_ret": "ANY_RETURN", "return": "ANY_RETURN", "ind_jmp": "IND_JUMP",
+    other: PERF_SELECT[name]
+    for other, name in {
+        "u": "USER",
+        "k": "KERNEL",
+        "any_ret": "ANY_RETURN",
+        "return": "ANY_RETURN",
+        "ind_jmp": "IND_JUMP",
         "stack": "CALL_STACK",
-        "save_type": "TYPE_SAVE", "priv": "PRIV_SAVE", "counter": "COUNTERS",
+        "save_type": "TYPE_SAVE",
+        "priv": "PRIV_SAVE",
+        "counter": "COUNTERS",
     }.items()
-}  # fmt: skip
+}
 """The words of ``perf record -j``."""
 
 _PERF_TX = ("ABORT_TX", "IN_TX", "NO_TX")

@@ -30,9 +30,13 @@ def branch_type(words: NDArray[np.uint64]) -> NDArray[np.uint8]:
 
 
 _EVIDENCE = {
-    "mispred": ("mispred", "predicted"), "predicted": ("mispred", "predicted"), "cycles": ("cycles",),
-    "type": ("type",), "spec": ("spec",), "priv": ("priv",),
-}  # fmt: skip
+    "mispred": ("mispred", "predicted"),
+    "predicted": ("mispred", "predicted"),
+    "cycles": ("cycles",),
+    "type": ("type",),
+    "spec": ("spec",),
+    "priv": ("priv",),
+}
 """Field -> fields that are all 0 where the processor did not report it (include/uapi/linux/perf_event.h)."""
 
 

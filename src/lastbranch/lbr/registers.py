@@ -55,7 +55,9 @@ FORMATS: dict[str, RegisterFormat] = {
         RegisterFormat("eip", 2),
         RegisterFormat("eip_flags", 3, ("from", 0, 63), fields={"mispred": ("from", 63, 1)}),
         RegisterFormat(
-            "eip_flags2", 4, ("from", 0, 61),
+            "eip_flags2",
+            4,
+            ("from", 0, 61),
             fields={"mispred": ("from", 63, 1), "in_tx": ("from", 62, 1), "abort": ("from", 61, 1)},
         ),
         RegisterFormat("info", 5, fields=_INFO | _INFO_TSX),
@@ -64,14 +66,18 @@ FORMATS: dict[str, RegisterFormat] = {
         ),
         RegisterFormat("info2", 7, fields=_INFO),
         RegisterFormat(
-            "arch", None, fields=_INFO | _INFO_TSX | {"type": ("info", 56, 4)}, types=_ARCH_TYPES,
-            cycles_valid=("info", 60, 1), counters=("info", 32, 8),
+            "arch",
+            None,
+            fields=_INFO | _INFO_TSX | {"type": ("info", 56, 4)},
+            types=_ARCH_TYPES,
+            cycles_valid=("info", 60, 1),
+            counters=("info", 32, 8),
         ),
         RegisterFormat(
             "amd_v2", None, ("from", 0, 58), ("to", 0, 58), {"mispred": ("from", 63, 1), "spec": ("to", 62, 2)}
         ),
     )
-}  # fmt: skip
+}
 """The formats by name. AMD's valid and spec bits, read as one number, are perf's ``spec`` field."""
 
 _AMD_ERRONEOUS: Bits = ("to", 61, 1)
@@ -191,10 +197,19 @@ PROCESSORS: dict[str, Processor] = {
         *_row("Goldmont, Goldmont Plus, Tremont", 32, 0x680, 0x6C0, info=0xDC0, call_stack=True),
         *_row("Skylake, Ice Lake", 32, 0x680, 0x6C0, info=0xDC0, call_stack=True, format="info"),
         *_row("Tiger Lake, Rocket Lake", 32, 0x680, 0x6C0, info=0xDC0, call_stack=True),
-        *_row("Architectural LBR", 32, 0x1500, 0x1600, info=0x1200, select=0x14CE, tos=None, call_stack=True,
-              format="arch"),
+        *_row(
+            "Architectural LBR",
+            32,
+            0x1500,
+            0x1600,
+            info=0x1200,
+            select=0x14CE,
+            tos=None,
+            call_stack=True,
+            format="arch",
+        ),
         *_row("Zen 3 (BRS)", 16, 0xC0010300, 0xC0010301, select=None, tos=None, stride=2),
         *_row("Zen 4 (LbrExtV2)", 16, 0xC0010300, 0xC0010301, select=0xC000010E, tos=None, stride=2, format="amd_v2"),
     )
-}  # fmt: skip
+}
 """By name. ``Architectural LBR``: Alder Lake, Sapphire Rapids and later, wherever CPUID leaf 1CH has a depth."""

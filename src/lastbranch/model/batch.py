@@ -12,8 +12,15 @@ from ..arrays import Array, offsets_of, ranges, take_ranges
 from .columns import BRANCH, ENTRY, FRAME, REQUIRED, column
 
 __all__ = [
-    "Array", "EntriesInPlace", "MAX_ENTRIES", "MAX_SAMPLES", "SampleBatch", "SampleFilter", "concatenate", "cuts",
-]  # fmt: skip
+    "Array",
+    "EntriesInPlace",
+    "MAX_ENTRIES",
+    "MAX_SAMPLES",
+    "SampleBatch",
+    "SampleFilter",
+    "concatenate",
+    "cuts",
+]
 
 
 MAX_SAMPLES = 4096
@@ -52,9 +59,11 @@ class SampleBatch:
     __slots__ = ("columns", "in_place", "offsets")
 
     def __init__(
-        self, columns: Mapping[str, Array], offsets: Mapping[str, NDArray[np.int64]] | None = None,
+        self,
+        columns: Mapping[str, Array],
+        offsets: Mapping[str, NDArray[np.int64]] | None = None,
         in_place: EntriesInPlace | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.columns: dict[str, Array] = dict(columns)
         self.offsets: dict[str, NDArray[np.int64]] = dict(offsets or {})
         self.in_place = in_place

@@ -15,9 +15,15 @@ from .batch import Array
 from .timeline import KERNEL, Change
 
 __all__ = [
-    "KERNEL_HALF", "KERNEL_HALF_32", "guest_host", "guest_kernel", "guest_user", "kernel_map_start", "kernel_start",
+    "KERNEL_HALF",
+    "KERNEL_HALF_32",
+    "guest_host",
+    "guest_kernel",
+    "guest_user",
+    "kernel_map_start",
+    "kernel_start",
     "kernel_starts",
-]  # fmt: skip
+]
 
 KERNEL_HALF = 1 << 63
 """Addresses from here on belong to the kernel, on every 64-bit system that records branches."""

@@ -31,8 +31,12 @@ _BUDGET = "--max-memory"
 THROTTLES = "throttles"
 """The counter of `Profile.lost` that counts pauses of sampling."""
 TABLES: dict[str, type] = {
-    "captures": Capture, "modules": Module, "processes": Process, "threads": Thread, "events": Event,
-}  # fmt: skip
+    "captures": Capture,
+    "modules": Module,
+    "processes": Process,
+    "threads": Thread,
+    "events": Event,
+}
 """Tables of a profile by name, and what a row of each is."""
 
 
@@ -113,10 +117,15 @@ class Profile:
             self._text += sum(len(one if isinstance(one, str) else one.name) for one in new)
             self._weighed[name] += len(new)
         rows_of = (
-            (_CHANGE, self.timeline), (_MODULE, self.modules), (_NAME, self.timeline.names), (_EVENT, self.events),
-            (_THREAD, self.seen_threads), (_DAMAGE, self.damage), (_NODE, self.machine.nodes),
+            (_CHANGE, self.timeline),
+            (_MODULE, self.modules),
+            (_NAME, self.timeline.names),
+            (_EVENT, self.events),
+            (_THREAD, self.seen_threads),
+            (_DAMAGE, self.damage),
+            (_NODE, self.machine.nodes),
             (_NODE, self.machine.cpus),
-        )  # fmt: skip
+        )
         taken = sum(cost * len(rows) for cost, rows in rows_of) + self._text + beside
         if taken > self.memory:
             reason = f"the tables exceed the memory budget of {self.memory >> 20} MiB; the rest was not read"

@@ -13,9 +13,16 @@ from .order import by_time
 from .timeline import Timeline
 
 __all__ = [
-    "IN_PLACE", "BatchDrawer", "BatchReader", "BlockReader", "Progress", "SampleStream", "StackWatcher", "Stages",
+    "IN_PLACE",
+    "BatchDrawer",
+    "BatchReader",
+    "BlockReader",
+    "Progress",
+    "SampleStream",
+    "StackWatcher",
+    "Stages",
     "no_progress",
-]  # fmt: skip
+]
 
 Progress = Callable[[int, int], None]
 """Called with (done, in all): bytes of a file, or samples."""

@@ -60,8 +60,16 @@ def _load(switch: str, file: str) -> tuple[ctypes.CDLL | None, str]:
 
     if not os.path.exists(file):
         return _refused(switch, f"not compiled ({file})")
-    kinds = {"int": ctypes.c_int, "u32": ctypes.c_uint32, "i64": ctypes.c_int64, "u64": ctypes.c_uint64,
-             "f64": ctypes.c_double, "text": ctypes.c_char_p, "pointer": ctypes.c_void_p, "nothing": None}  # fmt: skip
+    kinds = {
+        "int": ctypes.c_int,
+        "u32": ctypes.c_uint32,
+        "i64": ctypes.c_int64,
+        "u64": ctypes.c_uint64,
+        "f64": ctypes.c_double,
+        "text": ctypes.c_char_p,
+        "pointer": ctypes.c_void_p,
+        "nothing": None,
+    }
     try:
         found = ctypes.CDLL(file)
         found.lb_abi.restype = ctypes.c_uint32

@@ -21,9 +21,15 @@ from ..model import PATCHED, BytesSource, Module, ModuleKind, Profile, Segment
 from .sources import FileSource
 
 __all__ = [
-    "attach_binaries", "build_id_at", "image_at", "open_image", "recorded_until", "same_binary", "segments_of",
+    "attach_binaries",
+    "build_id_at",
+    "image_at",
+    "open_image",
+    "recorded_until",
+    "same_binary",
+    "segments_of",
     "use_binary",
-]  # fmt: skip
+]
 
 
 def use_binary(profile: Profile, row: int, path: str) -> None:
@@ -36,9 +42,12 @@ def use_binary(profile: Profile, row: int, path: str) -> None:
 
 
 def attach_binaries(
-    modules: Iterable[Module], os_release: str, symfs: str | None = None, folders: Sequence[str] = (),
+    modules: Iterable[Module],
+    os_release: str,
+    symfs: str | None = None,
+    folders: Sequence[str] = (),
     until: int | None = None,
-) -> None:  # fmt: skip
+) -> None:
     """Give ``modules`` of a machine with kernel ``os_release`` the load segments of their binaries, or the reason why
     there are none. ``until`` is when they were recorded at the latest, in ns since 1970: a file that was not written
     since is known by its inode. The other arguments are those of `open_profile`."""

@@ -26,10 +26,17 @@ Path = str | os.PathLike[str]
 
 
 def open_profile(
-    path: Path | Sequence[Path], *, symfs: str | None = None, folders: Sequence[str] = (),
-    progress: Progress | None = None, pointer_size: int | None = None, manifests: Sequence[Path] = (),
-    limits: Limits | None = None, weights: Mapping[str, int] | None = None, kcore: Path | None = None,
-) -> Profile:  # fmt: skip
+    path: Path | Sequence[Path],
+    *,
+    symfs: str | None = None,
+    folders: Sequence[str] = (),
+    progress: Progress | None = None,
+    pointer_size: int | None = None,
+    manifests: Sequence[Path] = (),
+    limits: Limits | None = None,
+    weights: Mapping[str, int] | None = None,
+    kcore: Path | None = None,
+) -> Profile:
     """Open the capture at ``path`` (``-``: standard input) and read its tables; samples stay in the file.
 
     Several paths, a folder (its captures, not those of folders in it) and a pattern (``*.data``, ``**/*.tb5``) are
@@ -63,10 +70,15 @@ def open_profile(
 
 
 def read_captures(
-    paths: Sequence[str], progress: Progress | None = None, reading: Reading | None = None,
-    symfs: str | None = None, folders: Sequence[str] = (), weights: Mapping[str, int] | None = None,
-    watcher: StackWatcher | None = None, kcore: str | None = None,
-) -> Profile:  # fmt: skip
+    paths: Sequence[str],
+    progress: Progress | None = None,
+    reading: Reading | None = None,
+    symfs: str | None = None,
+    folders: Sequence[str] = (),
+    weights: Mapping[str, int] | None = None,
+    watcher: StackWatcher | None = None,
+    kcore: str | None = None,
+) -> Profile:
     """The profile of the captures at ``paths``; the arguments are those of `open_profile` and `read_profile`.
     ``watcher`` sees the stacks of one capture, none of several."""
     found = captures_at(paths)
@@ -116,9 +128,15 @@ def _opened(path: str, weight: int, progress: Progress | None, reading: Reading 
 
 
 def read_profile(
-    source: Source, progress: Progress | None = None, reading: Reading | None = None, symfs: str | None = None,
-    folders: Sequence[str] = (), *, binaries: bool = True, watcher: StackWatcher | None = None,
-) -> Profile:  # fmt: skip
+    source: Source,
+    progress: Progress | None = None,
+    reading: Reading | None = None,
+    symfs: str | None = None,
+    folders: Sequence[str] = (),
+    *,
+    binaries: bool = True,
+    watcher: StackWatcher | None = None,
+) -> Profile:
     """The profile in ``source``. ``reading`` is for trace logs, ``watcher`` sees the branch stacks of formats that show
     them, and becomes `Profile.watcher`; the other arguments are those of `open_profile`.
     Without ``binaries`` none is looked for: addresses are what `docs/concepts/addresses.md` says of missing ones.

@@ -76,8 +76,11 @@ def use_running_code(profile: Profile, path: str, kcore: str | None) -> None:
         if memory is not None:
             reasons = {row: _let_run(profile.modules[row], memory, *mapped[row]) for row in mapped}
             why = reasons.pop(kernel)
-            profile.notes += [f"code of {visible(profile.modules[row].short)} as it ran is not known: {reason}"
-                              for row, reason in reasons.items() if reason]  # fmt: skip
+            profile.notes += [
+                f"code of {visible(profile.modules[row].short)} as it ran is not known: {reason}"
+                for row, reason in reasons.items()
+                if reason
+            ]
     if why and kcore is not None:
         raise SelectionError(f"{visible(where)} does not have the kernel's code as it ran: {why}")
     if why:

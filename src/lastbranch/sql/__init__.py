@@ -2,7 +2,10 @@
 
 from ..lazy import lazy_face
 
-__getattr__, __dir__, __all__ = lazy_face(__name__, {
-    "result": "Result counted_by query",
-    "schema": "SqlColumn SqlTable TABLES",
-})  # fmt: skip
+__getattr__, __dir__, __all__ = lazy_face(
+    __name__,
+    {
+        "result": "Result counted_by query",
+        "schema": "SqlColumn SqlTable TABLES",
+    },
+)

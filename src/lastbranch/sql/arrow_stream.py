@@ -54,9 +54,12 @@ _Array._fields_ = [
     ("dictionary", c.POINTER(_Array)), ("release", _ReleaseArray), ("private_data", c.c_void_p),
 ]  # fmt: skip
 _Stream._fields_ = [
-    ("get_schema", _GetSchema), ("get_next", _GetNext), ("get_last_error", _GetLastError), ("release", _ReleaseStream),
+    ("get_schema", _GetSchema),
+    ("get_next", _GetNext),
+    ("get_last_error", _GetLastError),
+    ("release", _ReleaseStream),
     ("private_data", c.c_void_p),
-]  # fmt: skip
+]
 _NULLABLE = 2
 _capsule: Callable[[int, bytes, None], object] = c.PYFUNCTYPE(c.py_object, c.c_void_p, c.c_char_p, c.c_void_p)(
     ("PyCapsule_New", c.pythonapi)
@@ -122,9 +125,11 @@ def _next_of(stream: Any, out: Any) -> int:
 _FAILED = c.create_string_buffer(b"the table cannot be read")
 _release_schema, _release_array = _letting_go(_ReleaseSchema), _letting_go(_ReleaseArray)
 _CALLS = (
-    _GetSchema(_schema_of), _GetNext(_next_of), _GetLastError(lambda _: c.addressof(_FAILED)),
+    _GetSchema(_schema_of),
+    _GetNext(_next_of),
+    _GetLastError(lambda _: c.addressof(_FAILED)),
     _letting_go(_ReleaseStream),
-)  # fmt: skip
+)
 
 
 class ChunkStream:
@@ -133,9 +138,7 @@ class ChunkStream:
     ``columns``: name and dtype of each (`FORMATS`). ``error`` is what went wrong in reading.
     """
 
-    def __init__(
-        self, columns: Sequence[tuple[str, str]], chunks: Callable[[], Iterator[dict[str, Array]]]
-    ) -> None:  # fmt: skip
+    def __init__(self, columns: Sequence[tuple[str, str]], chunks: Callable[[], Iterator[dict[str, Array]]]) -> None:
         self.columns, self.chunks = columns, chunks
         self.error: BaseException | None = None
 

@@ -260,9 +260,10 @@ def plan_of(sql: str) -> Plan:
             columns = [read] if isinstance(read, str) else read
             wanted.setdefault(name, set()).update(filter(None, columns))
     numbers = {
-        name for name, columns in wanted.items()
+        name
+        for name, columns in wanted.items()
         if name in GROUPS and all(c.kind in FORMATS for c in _columns(TABLES[name], columns))
-    }  # fmt: skip
+    }
     return Plan(wanted, frozenset(numbers - again))
 
 

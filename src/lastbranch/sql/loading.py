@@ -38,9 +38,12 @@ __all__ = ["Loading", "counting_for"]
 
 
 _CONTENTS = {
-    BRANCH: "branch stacks", FRAME: "call chains", "read": "counter values", "user_regs": "user registers",
+    BRANCH: "branch stacks",
+    FRAME: "call chains",
+    "read": "counter values",
+    "user_regs": "user registers",
     "intr_regs": "registers",
-}  # fmt: skip
+}
 _FLAGS = ("mispredicted", "predicted", "in_tx", "abort", "cycles", "type")
 
 
@@ -115,9 +118,12 @@ class Loading:
     ``notes`` is what the user should know of names."""
 
     def __init__(
-        self, profile: Profile, symbols: Symbolizer | None, wanted: Mapping[str, Collection[str]],
+        self,
+        profile: Profile,
+        symbols: Symbolizer | None,
+        wanted: Mapping[str, Collection[str]],
         estimate: Estimate | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.profile, self._symbols, self._estimate = profile, symbols, estimate
         self._wanted = {table: frozenset(columns) for table, columns in wanted.items()}
 
@@ -216,11 +222,15 @@ def _edges(loading: Loading, _table: str, wanted: Wanted) -> Iterator[Chunk]:
     recorded = found.take((found.a != 0) | (found.b != 0) | (found.a_module >= 0))
     known = recorded.mispredicted + recorded.predicted > 0
     chunk = {
-        "process": recorded.process, "from_module": recorded.a_module, "from_address": recorded.a,
-        "to_module": recorded.b_module, "to_address": recorded.b, "count": recorded.count,
+        "process": recorded.process,
+        "from_module": recorded.a_module,
+        "from_address": recorded.a,
+        "to_module": recorded.b_module,
+        "to_address": recorded.b,
+        "count": recorded.count,
         "mispredicted": np.where(known, recorded.mispredicted, -1),
         "predicted": np.where(known, recorded.predicted, -1),
-    }  # fmt: skip
+    }
     if recorded.values:
         low, high = recorded.values["type_low"], recorded.values["type_high"]
         chunk["type"] = TYPE_NAMES[np.where(low == high, low, 0)]
@@ -239,9 +249,12 @@ def _ranges(loading: Loading, _table: str, wanted: Wanted) -> Iterator[Chunk]:
     found = loading.counted.ranges
     assert found is not None
     chunk = {
-        "process": found.process, "module": found.a_module, "start_address": found.a, "end_address": found.b,
+        "process": found.process,
+        "module": found.a_module,
+        "start_address": found.a,
+        "end_address": found.b,
         "count": found.count,
-    }  # fmt: skip
+    }
     if "function" in wanted:
         chunk["function"] = loading.functions(found.process, found.a_module, found.a)
     yield chunk
@@ -250,9 +263,13 @@ def _ranges(loading: Loading, _table: str, wanted: Wanted) -> Iterator[Chunk]:
 def _stacks(loading: Loading, _table: str, wanted: Wanted) -> Iterator[Chunk]:
     found = loading.stacks
     yield {
-        "id": np.arange(len(found)), "event": found.event, "process": found.process, "samples": found.samples,
-        "period": found.period, "depth": np.diff(found.offsets),
-    }  # fmt: skip
+        "id": np.arange(len(found)),
+        "event": found.event,
+        "process": found.process,
+        "samples": found.samples,
+        "period": found.period,
+        "depth": np.diff(found.offsets),
+    }
 
 
 def _stack_frames(loading: Loading, _table: str, wanted: Wanted) -> Iterator[Chunk]:
@@ -261,9 +278,11 @@ def _stack_frames(loading: Loading, _table: str, wanted: Wanted) -> Iterator[Chu
     stack = np.repeat(np.arange(len(found)), sizes)
     module, address = found.module[found.frame], found.address[found.frame]
     chunk = {
-        "stack": stack, "position": positions(found.offsets),
-        "module": module, "address": address,
-    }  # fmt: skip
+        "stack": stack,
+        "position": positions(found.offsets),
+        "module": module,
+        "address": address,
+    }
     if "function" in wanted:
         chunk["function"] = loading.functions(found.process[stack], module, address)
     yield chunk

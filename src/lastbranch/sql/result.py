@@ -32,9 +32,13 @@ def counted_by(sql: str) -> dict[str, bool] | None:
 
 
 def query(
-    profile: Profile, sql: str, *, symbols: Symbolizer | None = None, memory: int = MEMORY,
+    profile: Profile,
+    sql: str,
+    *,
+    symbols: Symbolizer | None = None,
+    memory: int = MEMORY,
     estimate: Estimate | None = None,
-) -> Result:  # fmt: skip
+) -> Result:
     """Run one SELECT statement over ``profile``; the tables are those of `lastbranch.query.TABLES` (docs: SQL).
 
     Only the columns that the statement reads are loaded, and functions are named (by ``symbols``; ``None``: the

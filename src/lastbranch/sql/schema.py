@@ -13,9 +13,14 @@ from ..model import BRANCH, COLUMNS, FRAME
 __all__ = ["GROUPS", "TABLES", "UNKNOWN", "SqlColumn", "SqlTable"]
 
 _TYPES = {
-    "int64": "BIGINT", "uint64": "UBIGINT", "int32": "INTEGER", "uint8": "UTINYINT", "bool": "BOOLEAN",
-    "text": "VARCHAR", "label": "VARCHAR",
-}  # fmt: skip
+    "int64": "BIGINT",
+    "uint64": "UBIGINT",
+    "int32": "INTEGER",
+    "uint8": "UTINYINT",
+    "bool": "BOOLEAN",
+    "text": "VARCHAR",
+    "label": "VARCHAR",
+}
 
 
 UNKNOWN = 2
@@ -230,7 +235,11 @@ TABLES: dict[str, SqlTable] = {table.name: table for table in _ALL}
 """Tables by name."""
 
 GROUPS = {
-    "samples": "sample", "branches": BRANCH, "frames": FRAME, "counters": "read", "user_registers": "user_regs",
+    "samples": "sample",
+    "branches": BRANCH,
+    "frames": FRAME,
+    "counters": "read",
+    "user_registers": "user_regs",
     "interrupt_registers": "intr_regs",
-}  # fmt: skip
+}
 """Table -> group of the columns of batches that it shows. Its rows may be too many for memory."""

@@ -6,12 +6,15 @@ and lets a worker process read symbol files for the rest.
 
 from ..lazy import lazy_face
 
-__getattr__, __dir__, __all__ = lazy_face(__name__, {
-    "cache": "Cache CacheRefused open_cache",
-    "debuginfod": "fetch",
-    "model": "Frame Function FunctionTable Names plain",
-    "options": "SymbolOptions",
-    "search": "file_state",
-    "symbol_lists": "running_build_id",
-    "symbolizer": "Symbolizer",
-})  # fmt: skip
+__getattr__, __dir__, __all__ = lazy_face(
+    __name__,
+    {
+        "cache": "Cache CacheRefused open_cache",
+        "debuginfod": "fetch",
+        "model": "Frame Function FunctionTable Names plain",
+        "options": "SymbolOptions",
+        "search": "file_state",
+        "symbol_lists": "running_build_id",
+        "symbolizer": "Symbolizer",
+    },
+)

@@ -150,16 +150,25 @@ class _NotWanted(Exception):
 
 
 def _download(
-    url: str, path: str, store: Cache, is_wanted: Callable[[str], bool], rejected: list[str],
+    url: str,
+    path: str,
+    store: Cache,
+    is_wanted: Callable[[str], bool],
+    rejected: list[str],
     progress: Progress | None,
-) -> bool:  # fmt: skip
+) -> bool:
     """Whether ``url`` was loaded into ``path``, which is created only when it is complete and wanted."""
     if urlsplit(url).scheme not in _SCHEMES:
         rejected.append(f"{url} is not an HTTP address")
         return False
     limit, opener = _Limit(ANSWER_SECONDS), urllib.request.OpenerDirector()
-    for handler in (urllib.request.ProxyHandler(), *limit.handlers(), urllib.request.HTTPDefaultErrorHandler(),
-                    urllib.request.HTTPErrorProcessor(), _HttpOnly()):  # fmt: skip
+    for handler in (
+        urllib.request.ProxyHandler(),
+        *limit.handlers(),
+        urllib.request.HTTPDefaultErrorHandler(),
+        urllib.request.HTTPErrorProcessor(),
+        _HttpOnly(),
+    ):
         opener.add_handler(handler)
     try:
         with limit.enforced(), opener.open(url, timeout=CONNECT_SECONDS) as answer:

@@ -32,8 +32,13 @@ _SECONDS = 120
 _PROCESSES, _SHARE = 4, 5000
 """Most processes of a tool at once, and the names that are worth one more."""
 
-_UNDNAME = ["--no-access-specifier", "--no-calling-convention", "--no-member-type", "--no-return-type",
-            "--no-variable-type"]  # fmt: skip
+_UNDNAME = [
+    "--no-access-specifier",
+    "--no-calling-convention",
+    "--no-member-type",
+    "--no-return-type",
+    "--no-variable-type",
+]
 """How llvm-symbolizer shows MSVC names."""
 
 _HASH = re.compile(r"::h[0-9a-f]{16}(?=$|[ .])")

@@ -67,9 +67,14 @@ class Frame(NamedTuple):
 
 
 NAME_COLUMNS: dict[str, type[np.generic]] = {
-    "function": np.int32, "offsets": np.int64, "frame_function": np.int32, "frame_file": np.int32,
-    "frame_line": np.uint32, "frame_column": np.uint32, "frame_discriminator": np.uint32,
-}  # fmt: skip
+    "function": np.int32,
+    "offsets": np.int64,
+    "frame_function": np.int32,
+    "frame_file": np.int32,
+    "frame_line": np.uint32,
+    "frame_column": np.uint32,
+    "frame_discriminator": np.uint32,
+}
 """The columns of `Names`, in their order."""
 _FRAME_COLUMNS = tuple(NAME_COLUMNS)[2:]
 
@@ -239,10 +244,14 @@ class FunctionTable:
             yield 1, (i for i, f in enumerate(table) if last in f.shown and f"::{short_name(f.shown)}".endswith(end))
         if any(c in pattern for c in "*?["):
             like = re.compile(translate(pattern)).match
-            yield 2, (
-                i for i, f in enumerate(table)
-                if like(f.shown) or like(f.name) or like(plain(f.shown)) or any(map(like, aliases.get(i, ())))
-            )  # fmt: skip
+            yield (
+                2,
+                (
+                    i
+                    for i, f in enumerate(table)
+                    if like(f.shown) or like(f.name) or like(plain(f.shown)) or any(map(like, aliases.get(i, ())))
+                ),
+            )
 
     def _whole(self, rows: list[int]) -> list[int]:
         """``rows`` without cold parts (``.cold``), and without variants of functions in ``rows``."""

@@ -51,9 +51,13 @@ READING: Numbers = {
 """Calls that a reader may make: numbers on x86-64 and on aarch64, which never had the oldest ones."""
 
 CHECKED: Numbers = {
-    "open": (2, None), "openat": (257, 56), "kill": (62, 129), "tgkill": (234, 131), "prlimit64": (302, 261),
+    "open": (2, None),
+    "openat": (257, 56),
+    "kill": (62, 129),
+    "tgkill": (234, 131),
+    "prlimit64": (302, 261),
     "ioctl": (16, 29),
-}  # fmt: skip
+}
 """Calls that a reader may make with some arguments only."""
 
 FORBIDDEN: Numbers = {
@@ -87,9 +91,13 @@ Program = list[tuple[int, int, int, int]]
 def _start(audit: int) -> Program:
     """Load the number of the call; a call of another architecture ends the process."""
     return [
-        (_LOAD, 0, 0, _ARCH), (_EQUAL, 1, 0, audit), (_RETURN, 0, 0, KILL),
-        (_LOAD, 0, 0, _NUMBER), (_AT_LEAST, 0, 1, _X32), (_RETURN, 0, 0, KILL),
-    ]  # fmt: skip
+        (_LOAD, 0, 0, _ARCH),
+        (_EQUAL, 1, 0, audit),
+        (_RETURN, 0, 0, KILL),
+        (_LOAD, 0, 0, _NUMBER),
+        (_AT_LEAST, 0, 1, _X32),
+        (_RETURN, 0, 0, KILL),
+    ]
 
 
 def _each(calls: Numbers, column: int, action: int) -> Program:
@@ -103,9 +111,12 @@ def _where(name: str, column: int, argument: int, test: tuple[int, int], holds: 
     if number is None:
         return []
     return [
-        (_EQUAL, 0, 4, number), (_LOAD, 0, 0, 16 + 8 * argument), (code, 0, 1, value), (_RETURN, 0, 0, holds),
+        (_EQUAL, 0, 4, number),
+        (_LOAD, 0, 0, 16 + 8 * argument),
+        (code, 0, 1, value),
+        (_RETURN, 0, 0, holds),
         (_RETURN, 0, 0, not_so),
-    ]  # fmt: skip
+    ]
 
 
 def reader_filter(machine: str, pid: int) -> Program:

@@ -19,9 +19,18 @@ from numpy.typing import NDArray
 from .model import NAME_COLUMNS, Function, FunctionTable, Names
 
 __all__ = [
-    "Columns", "PackedFunctions", "pack", "pack_functions", "pack_names", "read_packed", "texts_column", "texts_of",
-    "unpack", "unpack_functions", "unpack_names",
-]  # fmt: skip
+    "Columns",
+    "PackedFunctions",
+    "pack",
+    "pack_functions",
+    "pack_names",
+    "read_packed",
+    "texts_column",
+    "texts_of",
+    "unpack",
+    "unpack_functions",
+    "unpack_names",
+]
 
 DTYPES = frozenset({"<i4", "<i8", "<u4", "<u8", "|u1"})
 _HEAD = struct.Struct("<4sIQ")
@@ -144,9 +153,12 @@ def unpack_functions(columns: Columns) -> FunctionTable:
 
 
 _FUNCTION_NUMBERS: dict[str, type[np.generic]] = {
-    "function_start": np.uint64, "function_size": np.uint64, "function_file": np.int32, "function_line": np.uint32,
+    "function_start": np.uint64,
+    "function_size": np.uint64,
+    "function_file": np.int32,
+    "function_line": np.uint32,
     "function_described": np.uint8,
-}  # fmt: skip
+}
 _FUNCTION_COLUMNS = ("name", "shown", "compiled", *_FUNCTION_NUMBERS, "function_files")
 
 

@@ -316,8 +316,12 @@ class WorkerClient:
         self.started += 1
         return subprocess.Popen(
             self._command,
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=env, start_new_session=True,
-        )  # fmt: skip
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=env,
+            start_new_session=True,
+        )
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:

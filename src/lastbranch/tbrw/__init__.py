@@ -16,14 +16,17 @@ from typing import Any
 
 from ..lazy import lazy_face
 
-_named, _, _names = lazy_face(__name__, {
-    ".formats.tb5.layout": "Section StreamSection",
-    "binding": "BindSummary bind_stream sample_streams unbind_stream",
-    "files": "SectionReader SectionWriter Stream Tb5 open_file",
-    "interchange": "load_exchange save_exchange",
-    "listing": "list_lines",
-    "status": "Status TbrwError",
-})  # fmt: skip
+_named, _, _names = lazy_face(
+    __name__,
+    {
+        ".formats.tb5.layout": "Section StreamSection",
+        "binding": "BindSummary bind_stream sample_streams unbind_stream",
+        "files": "SectionReader SectionWriter Stream Tb5 open_file",
+        "interchange": "load_exchange save_exchange",
+        "listing": "list_lines",
+        "status": "Status TbrwError",
+    },
+)
 
 
 def __getattr__(name: str) -> Any:

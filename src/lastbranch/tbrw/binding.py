@@ -44,9 +44,15 @@ from ..model import KERNEL_HALF, Array
 from ..opening import FileSource
 
 __all__ = [
-    "BindSummary", "ModuleLookup", "Pairs", "StreamBinding", "TaskLookup", "bind_stream",
-    "sample_streams", "unbind_stream",
-]  # fmt: skip
+    "BindSummary",
+    "ModuleLookup",
+    "Pairs",
+    "StreamBinding",
+    "TaskLookup",
+    "bind_stream",
+    "sample_streams",
+    "unbind_stream",
+]
 
 
 # -- overlapping rectangles of addresses and moments, cut into disjoint pieces that the newest rectangle owns

@@ -46,10 +46,13 @@ class Argument(NamedTuple):
 
 _WORDS = {"TBRW_U64": c_uint64, "TBRW_U32": c_uint32}
 _SPECIAL = {
-    ("get_system", "buf_ptr"): "TBRW_SYSTEM *", ("convert_utf8_to_wcs", "utf8"): "const char *",
-    ("convert_utf8_to_wcs", "wcs"): "wchar_t *", ("convert_wcs_to_utf8", "wcs"): "const wchar_t *",
-    ("convert_wcs_to_utf8", "utf8"): "char *", ("add_data_from_file", "filename"): "TBRW_CHAR *",
-}  # fmt: skip
+    ("get_system", "buf_ptr"): "TBRW_SYSTEM *",
+    ("convert_utf8_to_wcs", "utf8"): "const char *",
+    ("convert_utf8_to_wcs", "wcs"): "wchar_t *",
+    ("convert_wcs_to_utf8", "wcs"): "const wchar_t *",
+    ("convert_wcs_to_utf8", "utf8"): "char *",
+    ("add_data_from_file", "filename"): "TBRW_CHAR *",
+}
 _TYPES = {
     "filename": "const TBRW_CHAR *", "error_string": "const TBRW_CHAR *", "buffer": "TBRW_CHAR *",
     "string_id": "TBRW_STRING_OR_ID *", "user_ptr": "void *", "buf_ptr": "void *", "data_ptr": "void *",
@@ -57,11 +60,16 @@ _TYPES = {
     "start_index": "TBRW_U64",
 }  # fmt: skip
 _CALLBACKS = {
-    "enumerate_processes": "TBRW_PID", "enumerate_threads": "TBRW_TID", "enumerate_modules": "TBRW_MODULE",
-    "enumerate_events": "TBRW_EVENT", "enumerate_data_descriptor_entries": "TBRW_DATA_DESC",
-    "enumerate_data": "TBRW_DATA", "bind_enumerate_threads": "BIND_TID", "bind_enumerate_modules": "BIND_MODULE",
+    "enumerate_processes": "TBRW_PID",
+    "enumerate_threads": "TBRW_TID",
+    "enumerate_modules": "TBRW_MODULE",
+    "enumerate_events": "TBRW_EVENT",
+    "enumerate_data_descriptor_entries": "TBRW_DATA_DESC",
+    "enumerate_data": "TBRW_DATA",
+    "bind_enumerate_threads": "BIND_TID",
+    "bind_enumerate_modules": "BIND_MODULE",
     "bind_enumerate_data": "BIND_DATA",
-}  # fmt: skip
+}
 
 
 def _declared(function: str, name: str, kind: Any) -> str:
@@ -192,8 +200,12 @@ def _forget(ptr: int) -> None:
 
 # -- entry points
 
-_SIZES = {"buf_ptr": "size_of_buffer", "buffer": "size_of_buffer", "data_ptr": "size_of_data",
-          "data_entry": "size_of_data_entry"}  # fmt: skip
+_SIZES = {
+    "buf_ptr": "size_of_buffer",
+    "buffer": "size_of_buffer",
+    "data_ptr": "size_of_data",
+    "data_entry": "size_of_data_entry",
+}
 """Memory of the caller -> the argument with its bytes."""
 
 

@@ -386,9 +386,10 @@ _ENUMERATED = [
 _ONE = [("pid", "TBRW_PID", "9.2.3"), ("tid", "TBRW_TID", "9.2.3"), ("module", "TBRW_MODULE", "9.2.4")]
 _BOUND_RECORDS = [("threads", "TBRW_TID", "9.2.3"), ("modules", "TBRW_MODULE", "9.2.4")]
 _BIND_SIZES = [
-    ("tid", "TID_BIND_STRUCT", "9.2.3"), ("module", "MODULE_BIND_STRUCT", "9.2.4"),
+    ("tid", "TID_BIND_STRUCT", "9.2.3"),
+    ("module", "MODULE_BIND_STRUCT", "9.2.4"),
     ("data", "DATA_BIND_STRUCT", "9.3.4"),
-]  # fmt: skip
+]
 _FREE = [
     ("global", "ptr", "9.2.6", Section.USER_DEFINED_GLOBAL),
     ("stream", "ptr, stream", "9.3.5", StreamSection.USER_DEFINED_STREAM),

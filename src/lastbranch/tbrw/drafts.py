@@ -271,8 +271,13 @@ _ENTRY = STRUCTS["TBRW_SAMPREC_DESC_ENTRY"]
 _LEGACY_SIZE = STRUCTS["TBRW_SampleRecordPC"].size
 _LARGEST_RECORD = 1 << 26
 _IN_LEGACY = {
-    DescType.NONE, DescType.IP, DescType.PID, DescType.TID, DescType.PROCESSOR_NUMBER, DescType.PROCESSOR_STATUS
-}  # fmt: skip
+    DescType.NONE,
+    DescType.IP,
+    DescType.PID,
+    DescType.TID,
+    DescType.PROCESSOR_NUMBER,
+    DescType.PROCESSOR_STATUS,
+}
 """What a legacy sample record holds. An entry may name these inside one."""
 
 

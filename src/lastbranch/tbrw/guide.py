@@ -12,7 +12,10 @@ __all__ = ["NAMES"]
 NAMES: dict[str, Any] = {
     **{name: function for name, (_, function) in FUNCTIONS.items()},
     **{name: kind for name, kind in RECORDS.items() if name != "PID_BIND_STRUCT"},
-    **PAIRS, **ENUMERATIONS, **NUMBERS, **TYPES,
+    **PAIRS,
+    **ENUMERATIONS,
+    **NUMBERS,
+    **TYPES,
     "TBRW_STRING_OR_ID": TBRW_STRING_OR_ID,
-}  # fmt: skip
+}
 """What the guide defines, by the guide's names."""

@@ -54,7 +54,10 @@ REQUIRED: dict[tuple[Scope, int], tuple[str, ...]] = {
 VIEWABLE = {
     Scope.GLOBAL: (Section.HARDWARE, Section.SOFTWARE, Section.VERSION_INFO, Section.MODULE),
     Scope.STREAM: (
-        StreamSection.EVENT_DESCRIPTION, StreamSection.STREAM_INFO, StreamSection.DATA_DESCRIPTION, StreamSection.DATA
+        StreamSection.EVENT_DESCRIPTION,
+        StreamSection.STREAM_INFO,
+        StreamSection.DATA_DESCRIPTION,
+        StreamSection.DATA,
     ),
-}  # fmt: skip
+}
 """Sections that a file needs to be viewed as a sampling session (6.2)."""

@@ -35,9 +35,20 @@ from .rules import FileMode
 from .status import Status
 
 __all__ = [
-    "ALIASES", "ENUMERATIONS", "ID_MARK", "NUMBERS", "PAIRS", "RECORDS", "Record", "TBRW_STRING_OR_ID", "TYPES",
-    "buffer_of", "memory_at", "register", "text_at",
-]  # fmt: skip
+    "ALIASES",
+    "ENUMERATIONS",
+    "ID_MARK",
+    "NUMBERS",
+    "PAIRS",
+    "RECORDS",
+    "Record",
+    "TBRW_STRING_OR_ID",
+    "TYPES",
+    "buffer_of",
+    "memory_at",
+    "register",
+    "text_at",
+]
 
 
 # -- targets of strings and pointers: a number is followed as a pointer only if a pointer was stored there
@@ -198,9 +209,13 @@ def _pointer_to(kind: type[Record], value: Any) -> Any:
 # -- classes from declarations
 
 _CODES: dict[str, Any] = {
-    "u1": ctypes.c_uint8, "u2": ctypes.c_uint16, "u4": ctypes.c_uint32, "u8": ctypes.c_uint64, "s8": ctypes.c_int64,
+    "u1": ctypes.c_uint8,
+    "u2": ctypes.c_uint16,
+    "u4": ctypes.c_uint32,
+    "u8": ctypes.c_uint64,
+    "s8": ctypes.c_int64,
     "string": TBRW_STRING_OR_ID,
-}  # fmt: skip
+}
 
 _PAIRS = {
     "sampling_start_time": ("VTUNE_ANALYZER_FILETIME", ("dwLowDateTime", "dwHighDateTime")),
@@ -326,9 +341,12 @@ _PATTERNS: list[tuple[str, Any]] = [
     ("SST_{}", DescSubtype), ("TBRW_{}", Status),
 ]  # fmt: skip
 _SPELLED = {
-    "BITS16": "16BIT", "BITS32": "32BIT", "BITS64": "64BIT",
-    "FIRST_MODULE_REC_IN_PROCESS": "1ST_MODULE_REC_IN_PROCESS", "USER_DEFINED_STREAM": "USER_DEFINED_STREAM",
-}  # fmt: skip
+    "BITS16": "16BIT",
+    "BITS32": "32BIT",
+    "BITS64": "64BIT",
+    "FIRST_MODULE_REC_IN_PROCESS": "1ST_MODULE_REC_IN_PROCESS",
+    "USER_DEFINED_STREAM": "USER_DEFINED_STREAM",
+}
 """Names of the guide that are no Python names."""
 
 NUMBERS: dict[str, int] = {

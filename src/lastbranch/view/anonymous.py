@@ -114,9 +114,7 @@ def _module(module: Module, hide: _Hide) -> Module:
         return replace(module, build_id=b"")
     # The format of a module decides how its addresses count, and a backslash marks a module of Windows.
     name = ("\\" if module.is_pe else "") + hide("module", module.name)
-    return replace(
-        module, name=name, build_id=b"", pdb_guid=None, pdb_age=0, pdb_name="", timestamp=0, checksum=0
-    )  # fmt: skip
+    return replace(module, name=name, build_id=b"", pdb_guid=None, pdb_age=0, pdb_name="", timestamp=0, checksum=0)
 
 
 def _process(process: Process, hide: _Hide) -> Process:

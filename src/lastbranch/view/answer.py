@@ -40,9 +40,11 @@ def counts_of(estimate: Estimate) -> dict[str, Any]:
     whether replacing was ``refused``, and the same ``note`` as the verbs print."""
     note = visible(estimate.note)
     return {
-        "basis": estimate.basis, "replaced": estimate.replaced, "refused": estimate.refused is not None,
+        "basis": estimate.basis,
+        "replaced": estimate.replaced,
+        "refused": estimate.refused is not None,
         "note": f"{note[:1].upper()}{note[1:]}.",
-    }  # fmt: skip
+    }
 
 
 def module_names(profile: Profile, rows: Iterable[int]) -> list[str]:

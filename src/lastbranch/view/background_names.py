@@ -76,9 +76,7 @@ class BackgroundSymbolizer(Symbolizer):
         with self._worker_lock:
             return super().names(module, address)
 
-    def names_at(
-        self, process: int, address: NDArray[np.uint64], time: NDArray[np.int64] | None = None
-    ) -> Names:  # fmt: skip
+    def names_at(self, process: int, address: NDArray[np.uint64], time: NDArray[np.int64] | None = None) -> Names:
         with self._worker_lock:
             return super().names_at(process, address, time)
 

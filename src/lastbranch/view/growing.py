@@ -41,9 +41,14 @@ class GrowingCapture(Closing):
     """
 
     def __init__(
-        self, source: OpenFile, name: str, symbols: SymbolOptions, symfs: str | None = None, *,
+        self,
+        source: OpenFile,
+        name: str,
+        symbols: SymbolOptions,
+        symfs: str | None = None,
+        *,
         patience: float = PATIENCE,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._source, self._name, self._symbols, self._symfs = source, name, symbols, symfs
         self._watching = 0
         self._end, self._looks = threading.Event(), threading.Event()

@@ -58,10 +58,14 @@ class KeptAnswers:
         self._loaded, self._cache, self._say = loaded, folder, say
         self._said, self._digests = set[str](), dict[tuple[int, ...], str]()
         self._options = [
-            repr(loaded.reading), repr(replace(loaded.symbols, cache=None)), list(loaded.source_roots), loaded.symfs,
-            list(loaded.folders), repr(Limits.current()),
+            repr(loaded.reading),
+            repr(replace(loaded.symbols, cache=None)),
+            list(loaded.source_roots),
+            loaded.symfs,
+            list(loaded.folders),
+            repr(Limits.current()),
             repr([module.running for module in loaded.profile.modules if module.running]),
-        ]  # fmt: skip
+        ]
 
     def may_have(self, question: str, parameters: Parameters) -> bool:
         """Whether something is kept for the question, which may turn out to be of no use. Quick."""

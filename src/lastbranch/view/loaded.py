@@ -217,10 +217,13 @@ class Loaded:
             for name in ("from", "to")
         )
         made = SampleFilter(
-            pids=_numbers(parameters, "pid"), tids=_numbers(parameters, "tid"),
-            events=_rows(parameters, "event", len(profile.events)), first=first, last=last,
+            pids=_numbers(parameters, "pid"),
+            tids=_numbers(parameters, "tid"),
+            events=_rows(parameters, "event", len(profile.events)),
+            first=first,
+            last=last,
             modules=_rows(parameters, "module", len(profile.modules)),
-        )  # fmt: skip
+        )
         return made or None
 
 

@@ -35,8 +35,13 @@ def new_token() -> str:
 def content_security_policy(scripts: str, styles: str, **more: str) -> str:
     """The policy of the viewer's page: nothing, but ``scripts`` and ``styles`` (sources) and ``more`` directives, whose
     names have _ for -."""
-    allowed = {"default-src": "'none'", "script-src": scripts, "style-src": styles, "base-uri": "'none'",
-               "form-action": "'none'"}  # fmt: skip
+    allowed = {
+        "default-src": "'none'",
+        "script-src": scripts,
+        "style-src": styles,
+        "base-uri": "'none'",
+        "form-action": "'none'",
+    }
     allowed |= {name.replace("_", "-"): sources for name, sources in more.items()}
     return "; ".join(f"{name} {sources}" for name, sources in allowed.items())
 

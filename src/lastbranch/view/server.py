@@ -65,9 +65,13 @@ _UNFORESEEN = "the viewer failed here, which is a bug in lastbranch: {}: {}"
 
 
 def application(
-    loaded: Loaded, port: int, token: str, opened: Callable[[], None] = lambda: None, kept: KeptAnswers | None = None,
+    loaded: Loaded,
+    port: int,
+    token: str,
+    opened: Callable[[], None] = lambda: None,
+    kept: KeptAnswers | None = None,
     growing: GrowingCapture | None = None,
-) -> Guard:  # fmt: skip
+) -> Guard:
     """The ASGI application: the files of the page, ``ask/QUESTION?PARAMETERS``, and the same below ``watch/``, whose
     response is a row of `_framed` parts: an answer about a part of the samples first, where all of them take long.
     ``opened`` is called when the page is served; answers come from ``kept``, and go there. Answers are about what
@@ -336,15 +340,25 @@ def listen(port: int = 0) -> socket.socket:
 
 
 def settings(
-    loaded: Loaded, port: int, token: str, opened: Callable[[], None] = lambda: None, kept: KeptAnswers | None = None,
+    loaded: Loaded,
+    port: int,
+    token: str,
+    opened: Callable[[], None] = lambda: None,
+    kept: KeptAnswers | None = None,
     growing: GrowingCapture | None = None,
-) -> uvicorn.Config:  # fmt: skip
+) -> uvicorn.Config:
     """How `application` is served."""
     return uvicorn.Config(
-        application(loaded, port, token, opened, kept, growing), http=_Connection, log_level="critical",
-        access_log=False, lifespan="off", ws="none", server_header=False, date_header=False,
+        application(loaded, port, token, opened, kept, growing),
+        http=_Connection,
+        log_level="critical",
+        access_log=False,
+        lifespan="off",
+        ws="none",
+        server_header=False,
+        date_header=False,
         timeout_graceful_shutdown=_LONGEST_WAIT,
-    )  # fmt: skip
+    )
 
 
 class _Server(uvicorn.Server):
@@ -366,9 +380,14 @@ class _Server(uvicorn.Server):
 
 
 def serve(
-    loaded: Loaded, listening: socket.socket, start: str, say: Callable[[str], None], browse: bool,
-    kept: KeptAnswers | None = None, growing: GrowingCapture | None = None,
-) -> None:  # fmt: skip
+    loaded: Loaded,
+    listening: socket.socket,
+    start: str,
+    say: Callable[[str], None],
+    browse: bool,
+    kept: KeptAnswers | None = None,
+    growing: GrowingCapture | None = None,
+) -> None:
     """Serve until Ctrl-C. ``start`` is the fragment of the first page, ``say`` gets lines for the user; ``browse``
     opens the browser; ``kept`` has answers; ``growing`` has newer states of ``loaded``."""
     port, token = listening.getsockname()[1], new_token()

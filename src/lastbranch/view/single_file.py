@@ -33,8 +33,11 @@ _SCREENS: tuple[tuple[str, dict[str, str]], ...] = (
 )  # fmt: skip
 """The questions of the screens, with the parameters that they add to the filters."""
 _COMPARED: tuple[tuple[str, dict[str, str]], ...] = (
-    ("diff", {}), ("diff", {"by": "edge"}), ("diff", {"by": "block"}), ("diff_flame", {}),
-)  # fmt: skip
+    ("diff", {}),
+    ("diff", {"by": "edge"}),
+    ("diff", {"by": "block"}),
+    ("diff_flame", {}),
+)
 """The further questions of the screens when two captures are compared."""
 _FIRST_CUT = 1 << 16
 """Rows that are tried first of a table that does not fit as a whole; then half of them."""
@@ -46,9 +49,14 @@ _PART = '<script type="application/x-lastbranch-{}" data-key="{}">{}</script>'
 
 
 def single_file(
-    loaded: Loaded, parameters: Parameters, progress: Progress | None = None, *, source: bool = False,
-    anonymise: bool = False, largest: int = LARGEST,
-) -> bytes:  # fmt: skip
+    loaded: Loaded,
+    parameters: Parameters,
+    progress: Progress | None = None,
+    *,
+    source: bool = False,
+    anonymise: bool = False,
+    largest: int = LARGEST,
+) -> bytes:
     """The page with the answers to all questions under the filters ``parameters``, which are fixed in it.
 
     At most ``largest`` bytes: the heaviest rows of tables, and the code of the heaviest functions. For questions
@@ -71,9 +79,10 @@ def single_file(
     kept, heaviest = [], places[:FUNCTIONS]
     with suppress(LastbranchError):  # which the answer about each of them says
         loaded.count_places(
-            [place_of(loaded.namer, *place[:2]) for place in heaviest], loaded.filter(parameters),
+            [place_of(loaded.namer, *place[:2]) for place in heaviest],
+            loaded.filter(parameters),
             loaded.estimate(parameters),
-        )  # fmt: skip
+        )
     for number, (module, start, samples) in enumerate(heaviest):
         if progress is not None:
             progress(len(screens) + number, in_all)

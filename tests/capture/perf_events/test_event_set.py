@@ -144,9 +144,11 @@ def test_nothing_that_can_be_had_is_given_up(machine: Machine) -> None:
 
 def test_what_was_given_up_is_told_and_no_more_than_that() -> None:
     for name, lost, index, types, precise in (
-        ("4.14", True, True, False, 3), ("5.10", True, False, False, 3), ("6.12", False, False, False, 3),
+        ("4.14", True, True, False, 3),
+        ("5.10", True, False, False, 3),
+        ("6.12", False, False, False, 3),
         ("odd", False, False, True, 1),
-    ):  # fmt: skip
+    ):
         ((spec, attr),) = sampled(OLD[name])
         assert bool(attr.read_format & fake.FORMAT_LOST) != lost
         assert bool(attr.branches & fake.HW_INDEX) != index

@@ -79,11 +79,12 @@ class TestOnAFakeKernel:
     def kernel(self, machine: Machine = fake.SKYLAKE, **more: int) -> FakeKernel:
         kernel = FakeKernel(machine, **more)
         kernel.contents |= {
-            "/proc/77/status": "Name:\tapp\nPPid:\t1\n", "/proc/77/task/77/comm": "app\n",
+            "/proc/77/status": "Name:\tapp\nPPid:\t1\n",
+            "/proc/77/task/77/comm": "app\n",
             "/proc/77/maps": "00400000-00500000 r-xp 00001000 08:01 123      /bin/known\n"
             "00600000-00700000 rw-p 00000000 00:00 0        [heap]\n"
             "00800000-00801000 r-xp 00000000 00:00 0 \n",
-        }  # fmt: skip
+        }
         kernel.folders["/proc/77/task"] = lambda: ["77"]
         return kernel
 
@@ -156,8 +157,9 @@ class TestOnAFakeKernel:
         words = done.stdout.split()
         assert words[:3] == ["77/77", "r20c4:", "1000"]
         assert [entry.split("/")[:6] for entry in words[3:] if entry.startswith("0x")] == [
-            ["0xa0", "0xb0", "P", "-", "-", "7"], ["0xc0", "0xd0", "M", "-", "-", "0"],
-        ]  # fmt: skip
+            ["0xa0", "0xb0", "P", "-", "-", "7"],
+            ["0xc0", "0xd0", "M", "-", "-", "0"],
+        ]
 
     def test_a_recorder_that_dies_leaves_what_it_had_copied(self, tmp_path: Path) -> None:
         path, kernel = tmp_path / "x.data", self.kernel()
@@ -191,12 +193,19 @@ class TestOnAFakeKernel:
         kernel = self.kernel(fake.ALDER_LAKE)
         with Recording(Request(LAUNCH), str(tmp_path / "x"), kernel=kernel) as recording:
             assert {cpu: [kernel.opened[fd][0].type for fd in ring.shared] for cpu, ring in kernel.rings.items()} == {
-                0: [4], 1: [4], 2: [4], 3: [4], 4: [10], 5: [10],
-            }  # fmt: skip
+                0: [4],
+                1: [4],
+                2: [4],
+                3: [4],
+                4: [10],
+                5: [10],
+            }
             recording.finish()
         assert [e.name for e in open_profile(str(tmp_path / "x")).events] == [
-            "cpu_atom/rc0c4/", "cpu_core/r20c4/", "dummy:u",
-        ]  # fmt: skip
+            "cpu_atom/rc0c4/",
+            "cpu_core/r20c4/",
+            "dummy:u",
+        ]
 
     def test_what_was_mapped_before_is_told(self, tmp_path: Path) -> None:
         kernel = self.kernel()
@@ -204,12 +213,14 @@ class TestOnAFakeKernel:
             recording.finish()
         profile = open_profile(str(tmp_path / "x"))
         assert [(m.name, m.kind, m.build_id) for m in profile.modules] == [
-            ("/bin/known", ModuleKind.FILE, bytes(range(20))), ("//anon", ModuleKind.ANONYMOUS, b""),
-        ]  # fmt: skip
+            ("/bin/known", ModuleKind.FILE, bytes(range(20))),
+            ("//anon", ModuleKind.ANONYMOUS, b""),
+        ]
         maps = perfdata_writer.parse((tmp_path / "x").read_bytes()).named("MMAP2")
         assert [tuple(m.fields[n] for n in ("addr", "length", "pgoff", "prot")) for m in maps] == [
-            (0x400000, 0x100000, 0x1000, 5), (0x800000, 0x1000, 0, 5),
-        ]  # fmt: skip
+            (0x400000, 0x100000, 0x1000, 5),
+            (0x800000, 0x1000, 0, 5),
+        ]
         assert [p.name for p in profile.processes if p.pid == 77] == ["app"]
 
     def test_an_old_kernel_does_not_identify_what_it_maps_so_that_is_done_at_the_end(self, tmp_path: Path) -> None:
@@ -234,15 +245,18 @@ class TestOnAFakeKernel:
 
         with Recording(Request(LAUNCH), str(tmp_path / "x"), kernel=kernel) as recording:
             kernel.rings[0].pending = [
-                mapped(0x10000, 5, b"/usr/bin/known"), mapped(0x20000, 6, b"/old/bin/known"),
+                mapped(0x10000, 5, b"/usr/bin/known"),
+                mapped(0x20000, 6, b"/old/bin/known"),
                 mapped(0x30000, 7, b"/bin/go"),
-            ]  # fmt: skip
+            ]
             recording.finish()
         profile = open_profile(str(tmp_path / "x"))
         # The file that lies there now is another one than was mapped, in the second case.
         assert [(m.name, m.build_id) for m in profile.modules] == [
-            ("/usr/bin/known", bytes(range(20))), ("/old/bin/known", b""), ("/bin/go", b""),
-        ]  # fmt: skip
+            ("/usr/bin/known", bytes(range(20))),
+            ("/old/bin/known", b""),
+            ("/bin/go", b""),
+        ]
         assert not profile.damage
 
     def test_the_kernel_and_its_modules_are_told_where_they_are_recorded(self, tmp_path: Path) -> None:
@@ -256,8 +270,9 @@ class TestOnAFakeKernel:
             assert recording.finish().notes == ()
         profile = open_profile(str(tmp_path / "x"))
         assert [(m.name, m.kind) for m in profile.modules] == [
-            ("[kernel.kallsyms]", ModuleKind.KERNEL), ("[ext4]", ModuleKind.KERNEL_MODULE),
-        ]  # fmt: skip
+            ("[kernel.kallsyms]", ModuleKind.KERNEL),
+            ("[ext4]", ModuleKind.KERNEL_MODULE),
+        ]
         kernel.contents["/proc/kallsyms"] = "0000000000000000 T _text\n0000000000000000 T _etext\n"
         with Recording(Request(LAUNCH, branches=everything), str(tmp_path / "x"), kernel=kernel) as recording:
             assert "kptr_restrict" in recording.finish().notes[0]

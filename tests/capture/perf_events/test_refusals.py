@@ -69,7 +69,7 @@ BY_THE_KERNELS_RULES: list[tuple[str, Machine, Request, str, str]] = [
     ("paranoid-system", fake.SKYLAKE, Request(SYSTEM), "EACCES", "recording the whole system"),
     ("paranoid-system", replace(fake.SKYLAKE, paranoid=1), Request(SYSTEM), "EACCES", "needs 0 or CAP_PERFMON"),
     ("selection", OLD, Request(ME, branches=fake.USER | fake.COND), "EINVAL", "cond"),
-]  # fmt: skip
+]
 
 BY_ERRNO: list[tuple[str, Machine, Request, int, str]] = [
     # What no rule of the fake makes: the errno is given.

@@ -68,32 +68,48 @@ class TestRules:
     @pytest.mark.parametrize(
         ("fields", "code"),
         [
-            ({"name": ""}, 123), ({"name": "n" * 1025}, 123), ({"name": "n" * 1024}, None),
-            ({"file": ""}, 161), ({"file": "", "mode": M.REAL_TIME_MODE}, None),
-            ({"file": "", "mode": M.BUFFERING_MODE}, None), ({"clock": 3}, 87), ({"clock": 4}, 87),
+            ({"name": ""}, 123),
+            ({"name": "n" * 1025}, 123),
+            ({"name": "n" * 1024}, None),
+            ({"file": ""}, 161),
+            ({"file": "", "mode": M.REAL_TIME_MODE}, None),
+            ({"file": "", "mode": M.BUFFERING_MODE}, None),
+            ({"clock": 3}, 87),
+            ({"clock": 4}, 87),
             ({"clock": 2}, None),
-            ({"enable_flags": 1}, 87), ({"enable_flags": 1, "mode": M.SYSTEM_LOGGER_MODE}, None),
+            ({"enable_flags": 1}, 87),
+            ({"enable_flags": 1, "mode": M.SYSTEM_LOGGER_MODE}, None),
             ({"enable_flags": 1, "guid": GLOBAL_LOGGER, "name": "GlobalLogger"}, None),
-            ({"guid": KERNEL_LOGGER}, 87), ({"name": "nt kernel LOGGER"}, None),
+            ({"guid": KERNEL_LOGGER}, 87),
+            ({"name": "nt kernel LOGGER"}, None),
             ({"name": "NT Kernel Logger", "guid": KERNEL_LOGGER}, None),
             ({"name": "NT Kernel Logger", "guid": PROVIDER}, 87),
-            ({"guid": CIRCULAR_KERNEL_LOGGER}, 87), ({"mode": M.FILE_MODE_CIRCULAR}, 87),
+            ({"guid": CIRCULAR_KERNEL_LOGGER}, 87),
+            ({"mode": M.FILE_MODE_CIRCULAR}, 87),
             ({"mode": M.FILE_MODE_CIRCULAR, "maximum_file_size": 1}, None),
             ({"mode": M.FILE_MODE_NEWFILE, "maximum_file_size": 1}, 123),
             ({"mode": M.FILE_MODE_NEWFILE, "maximum_file_size": 1, "file": "x%d%d.etl"}, 123),
             ({"mode": M.FILE_MODE_NEWFILE, "maximum_file_size": 1, "file": "x%d.etl"}, None),
             ({"mode": M.FILE_MODE_NEWFILE, "maximum_file_size": 1, "file": "x%d.etl", "name": "NT Kernel Logger"}, 87),
-            ({"filters": (PID,)}, 87), ({"filters": (PID, NAME), "mode": M.PRIVATE_LOGGER_MODE}, None),
+            ({"filters": (PID,)}, 87),
+            ({"filters": (PID, NAME), "mode": M.PRIVATE_LOGGER_MODE}, None),
             ({"filters": (PID, PID), "mode": M.PRIVATE_LOGGER_MODE}, 87),
             ({"filters": (Filter(0x80000200, b""),), "mode": M.PRIVATE_LOGGER_MODE}, 87),
-            ({"file": "no/such/x.etl"}, 161), ({"file": "folder"}, 161), ({"file": "folder/"}, 161),
-            ({"file": "link.etl"}, 161), ({"file": "nowhere.etl"}, 161), ({"file": "pipe"}, 161),
-            ({"file": "$HOME/x.etl"}, 161), ({"file": "%TEMP%/x.etl"}, 161), ({"file": "there.etl"}, None),
-            ({"file": "./folder/" + "x" * 1014}, 161), ({"file": "f\ud800.etl"}, 161),
+            ({"file": "no/such/x.etl"}, 161),
+            ({"file": "folder"}, 161),
+            ({"file": "folder/"}, 161),
+            ({"file": "link.etl"}, 161),
+            ({"file": "nowhere.etl"}, 161),
+            ({"file": "pipe"}, 161),
+            ({"file": "$HOME/x.etl"}, 161),
+            ({"file": "%TEMP%/x.etl"}, 161),
+            ({"file": "there.etl"}, None),
+            ({"file": "./folder/" + "x" * 1014}, 161),
+            ({"file": "f\ud800.etl"}, 161),
             ({"file": "folder/../x.etl"}, None),
             ({"file": "linked/x.etl"}, None),
         ],
-    )  # fmt: skip
+    )
     def test_codes(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fields: dict[str, Any], code: int | None
     ) -> None:
@@ -142,19 +158,35 @@ class TestRules:
 
 class TestUpdates:
     NOW = SessionRequest(
-        "s", PROVIDER, 1, 64, 8, 20, 5, M.FILE_MODE_SEQUENTIAL, 3, 0, 7, "/folder/x.etl",
-    )  # fmt: skip
+        "s",
+        PROVIDER,
+        1,
+        64,
+        8,
+        20,
+        5,
+        M.FILE_MODE_SEQUENTIAL,
+        3,
+        0,
+        7,
+        "/folder/x.etl",
+    )
 
     @pytest.mark.parametrize(
         ("asked", "changed"),
         [
-            ({}, {}), ({"flush_timer": 9}, {"flush_timer": 9}), ({"maximum_buffers": 40}, {"maximum_buffers": 40}),
-            ({"maximum_buffers": 2}, {"maximum_buffers": 8}), ({"file": "/folder/y.etl"}, {"file": "/folder/y.etl"}),
+            ({}, {}),
+            ({"flush_timer": 9}, {"flush_timer": 9}),
+            ({"maximum_buffers": 40}, {"maximum_buffers": 40}),
+            ({"maximum_buffers": 2}, {"maximum_buffers": 8}),
+            ({"file": "/folder/y.etl"}, {"file": "/folder/y.etl"}),
             ({"mode": M.REAL_TIME_MODE}, {"mode": M.FILE_MODE_SEQUENTIAL | M.REAL_TIME_MODE}),
-            ({"mode": M.FILE_MODE_CIRCULAR}, {}), ({"buffer_size": 4, "minimum_buffers": 99, "age_limit": 1}, {}),
-            ({"clock": 2, "guid": KERNEL_LOGGER, "maximum_file_size": 1}, {}), ({"enable_flags": 7}, {}),
+            ({"mode": M.FILE_MODE_CIRCULAR}, {}),
+            ({"buffer_size": 4, "minimum_buffers": 99, "age_limit": 1}, {}),
+            ({"clock": 2, "guid": KERNEL_LOGGER, "maximum_file_size": 1}, {}),
+            ({"enable_flags": 7}, {}),
         ],
-    )  # fmt: skip
+    )
     def test_what_changes(self, asked: dict[str, Any], changed: dict[str, Any]) -> None:
         assert updated(self.NOW, SessionRequest("other", **asked)) == replace(self.NOW, **changed)
 
@@ -170,12 +202,13 @@ class TestUpdates:
     @pytest.mark.parametrize(
         ("now", "asked", "code"),
         [
-            ({}, {"file": "/folder/x.etl"}, 161), ({"file": "", "mode": M.REAL_TIME_MODE}, {}, 161),
+            ({}, {"file": "/folder/x.etl"}, 161),
+            ({"file": "", "mode": M.REAL_TIME_MODE}, {}, 161),
             ({"file": "", "mode": M.REAL_TIME_MODE}, {"file": "/y.etl", "mode": M.REAL_TIME_MODE}, 161),
             ({"mode": M.FILE_MODE_APPEND}, {"mode": M.REAL_TIME_MODE}, 87),
             ({"mode": M.BUFFERING_MODE, "file": ""}, {"mode": M.REAL_TIME_MODE}, 87),
         ],
-    )  # fmt: skip
+    )
     def test_codes(self, now: dict[str, Any], asked: dict[str, Any], code: int) -> None:
         assert code_of(updated, replace(self.NOW, **now), SessionRequest("s", **asked)) == code
 
@@ -228,10 +261,11 @@ class TestControl:
     @pytest.mark.parametrize(
         ("code", "fields", "status"),
         [
-            (Control.INCREMENT_FILE, {}, 87), (Control.UPDATE, {"file": "no/such/y.etl"}, 161),
+            (Control.INCREMENT_FILE, {}, 87),
+            (Control.UPDATE, {"file": "no/such/y.etl"}, 161),
             (Control.FLUSH, {"file": "no/such/y.etl"}, 161),
         ],
-    )  # fmt: skip
+    )
     def test_what_control_refuses(self, running: Sessions, code: Control, fields: dict[str, Any], status: int) -> None:
         assert code_of(lambda: running.control(code, **fields)) == status
         assert code_of(running.kernel.control, Control.UPDATE, 1, None) == Status.INVALID_PARAMETER

@@ -162,9 +162,10 @@ def test_targets_are_named_at_any_time(tmp_path: Path, program: Path, target: su
     path = tmp_path / "it.etl"
     forks = f"import subprocess, sys\nfor line in sys.stdin: subprocess.Popen([{str(program)!r}, '1000000000'])"
     with (
-        session(path) as state, subprocess.Popen([program, "1000000000"]) as second,
+        session(path) as state,
+        subprocess.Popen([program, "1000000000"]) as second,
         subprocess.Popen([sys.executable, "-S", "-c", forks], stdin=subprocess.PIPE, bufsize=0) as parent,
-    ):  # fmt: skip
+    ):
         assert parent.stdin is not None
         children: set[int] = set()
         try:

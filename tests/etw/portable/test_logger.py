@@ -303,8 +303,16 @@ def test_every_word_that_a_writer_spoils_is_noticed(file: Path, word: str, mode:
     liar = rig.writer()
     rig.write(liar, 5)
     slot = liar._slot
-    at = {"ring": slot + RING + 200, "bell": slot + BELL_AT, "between": slot + 100, "page 0": 0, "full": FULL_WORD,
-          "done": slot + DONE, "lost": slot + LOST, "commit": liar.word}  # fmt: skip
+    at = {
+        "ring": slot + RING + 200,
+        "bell": slot + BELL_AT,
+        "between": slot + 100,
+        "page 0": 0,
+        "full": FULL_WORD,
+        "done": slot + DONE,
+        "lost": slot + LOST,
+        "commit": liar.word,
+    }
     liar.words[at[word]] = 0xDEAD_BEEF_0000_BADD
     rig.logger.flush()
     rig.write(liar, FULL)
@@ -487,13 +495,19 @@ def test_a_killed_writer_blocks_nobody_and_what_it_committed_is_there(file: Path
     [
         (0x80000004, struct.pack("<2I", 1, os.getpid()), True),
         (0x80000004, struct.pack("<I", 1), False),
-        (0x80000008, "init;PYTHON3.11;x".replace("PYTHON3.11", os.path.basename(os.readlink("/proc/self/exe")).upper())
-         .encode("utf-16-le") + b"\0\0", True),
+        (
+            0x80000008,
+            "init;PYTHON3.11;x".replace("PYTHON3.11", os.path.basename(os.readlink("/proc/self/exe")).upper()).encode(
+                "utf-16-le"
+            )
+            + b"\0\0",
+            True,
+        ),
         (0x80000008, "other.exe".encode("utf-16-le"), False),
         (0x80000001, b"", True),
     ],
     ids=["pid", "other pid", "executable", "other executable", "another kind"],
-)  # fmt: skip
+)
 def test_filters_of_private_loggers(tmp_path: Path, kind: int, data: bytes, taken: bool) -> None:
     mode = LogFileMode.FILE_MODE_SEQUENTIAL | LogFileMode.PRIVATE_LOGGER_MODE
     rig = Rig(file=str(tmp_path / "a.etl"), mode=mode, filters=(Filter(kind, data),))

@@ -123,10 +123,16 @@ def test_memory_that_is_not_used_costs_nothing() -> None:
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"LBPOOL1\0", bytes(4096), geometry(slots=1 << 20).pack(), geometry(buffer_size=40).pack(),
-     b"LBPOOL9\0" + geometry().pack()[8:]],
+    [
+        b"",
+        b"LBPOOL1\0",
+        bytes(4096),
+        geometry(slots=1 << 20).pack(),
+        geometry(buffer_size=40).pack(),
+        b"LBPOOL9\0" + geometry().pack()[8:],
+    ],
     ids=["empty", "cut", "zeros", "too many slots", "no size", "another version"],
-)  # fmt: skip
+)
 def test_what_is_no_geometry_is_refused(content: bytes) -> None:
     made = os.memfd_create("test", os.MFD_ALLOW_SEALING)
     try:

@@ -42,15 +42,30 @@ from lastbranch.etw.status import EtwError, Status
 U32, U64 = st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1)
 NAMES = st.text(st.characters(codec=None), max_size=40)
 REQUESTS = st.builds(
-    SessionRequest, NAMES, st.uuids(), U32, U32, U32, U32, U32, U32.map(LogFileMode), U32, U32,
-    st.integers(-(2**31), 2**31 - 1), NAMES, U64.map(V2Option),
+    SessionRequest,
+    NAMES,
+    st.uuids(),
+    U32,
+    U32,
+    U32,
+    U32,
+    U32,
+    U32.map(LogFileMode),
+    U32,
+    U32,
+    st.integers(-(2**31), 2**31 - 1),
+    NAMES,
+    U64.map(V2Option),
     st.lists(st.builds(Filter, U32, st.binary(max_size=30)), max_size=4).map(tuple),
-)  # fmt: skip
+)
 STATES = st.builds(SessionState, REQUESTS, *[U64] * 8, masks=st.lists(U32, min_size=8, max_size=8))
 VALUES = st.one_of(
-    st.none(), U64, st.lists(U64, max_size=9), st.lists(st.uuids(), max_size=5),
+    st.none(),
+    U64,
+    st.lists(U64, max_size=9),
+    st.lists(st.uuids(), max_size=5),
     st.lists(st.tuples(st.uuids(), U32), max_size=5),
-)  # fmt: skip
+)
 SOME = st.lists(U32, max_size=20).map(tuple)
 JSON = st.recursive(
     st.none() | st.booleans() | U64 | NAMES, lambda of: st.lists(of) | st.dictionaries(NAMES, of), max_leaves=9
@@ -159,10 +174,12 @@ class TestFraming:
     @pytest.mark.parametrize(
         "head",
         [
-            struct.pack("<4sHHII", b"LBEX", 1, 1, 0, 0), struct.pack("<4sHHII", b"LBET", 2, 1, 0, 0),
-            struct.pack("<4sHHII", b"LBET", 1, 999, 0, 0), struct.pack("<4sHHII", b"LBET", 1, 1, 0, MOST_BODY + 1),
+            struct.pack("<4sHHII", b"LBEX", 1, 1, 0, 0),
+            struct.pack("<4sHHII", b"LBET", 2, 1, 0, 0),
+            struct.pack("<4sHHII", b"LBET", 1, 999, 0, 0),
+            struct.pack("<4sHHII", b"LBET", 1, 1, 0, MOST_BODY + 1),
         ],
-    )  # fmt: skip
+    )
     def test_what_is_no_message_of_this_version(self, head: bytes) -> None:
         decoder = Decoder()
         decoder.feed(head)

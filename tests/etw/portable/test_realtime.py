@@ -187,12 +187,15 @@ def test_markers_do_not_pile_up() -> None:
 
 operations = st.lists(
     st.one_of(
-        st.tuples(st.just("write"), st.integers(0, 60)), st.tuples(st.just("read"), st.integers(1, 6000)),
-        st.tuples(st.just("poll"), st.just(0)), st.tuples(st.just("flushed"), st.just(0)),
-        st.tuples(st.just("connect"), st.just(0)), st.tuples(st.just("drop"), st.just(0)),
+        st.tuples(st.just("write"), st.integers(0, 60)),
+        st.tuples(st.just("read"), st.integers(1, 6000)),
+        st.tuples(st.just("poll"), st.just(0)),
+        st.tuples(st.just("flushed"), st.just(0)),
+        st.tuples(st.just("connect"), st.just(0)),
+        st.tuples(st.just("drop"), st.just(0)),
     ),
     max_size=60,
-)  # fmt: skip
+)
 
 
 @settings(max_examples=60, deadline=None)
@@ -345,10 +348,15 @@ def test_a_session_that_ends_before_it_said_what_it_is() -> None:
 @pytest.mark.parametrize(
     ("at", "form", "value"),
     [
-        (0, "<I", 71), (0, "<I", 0), (0, "<I", 1 << 31), (0, "<I", 4095), (0x30, "<I", 4104), (0x30, "<I", 3),
+        (0, "<I", 71),
+        (0, "<I", 0),
+        (0, "<I", 1 << 31),
+        (0, "<I", 4095),
+        (0x30, "<I", 4104),
+        (0x30, "<I", 3),
         (0x34, "<H", 0x40),
     ],
-)  # fmt: skip
+)
 @pytest.mark.parametrize("first", [True, False])
 def test_what_no_session_sends_is_an_error(at: int, form: str, value: int, first: bool) -> None:
     wrong = bytearray(header() if first else buffer(1))

@@ -84,8 +84,10 @@ def test_an_event_as_it_was_written(sessions: Sessions, provider: Any) -> None:
         assert (event.provider, event.pid, event.tid) == (PROVIDER.bytes_le, os.getpid(), threading.get_native_id())
         assert event.header == 19
     assert [(event.activity, event.extended) for event in found[-3:]] == [
-        (activity, []), (bytes(16), [(1, related)]), (activity, [(1, related)]),
-    ]  # fmt: skip
+        (activity, []),
+        (bytes(16), [(1, related)]),
+        (activity, [(1, related)]),
+    ]
     assert [event.time for event in found] == sorted(event.time for event in found)
 
 
@@ -114,9 +116,14 @@ def test_information_of_a_provider(sessions: Sessions, provider: Any) -> None:
     provider.set_information(2, traits)
     assert provider.write(PLAIN, b"after") == 0
     for kind, data, status in (
-        (0, b"", 50), (1, b"", 50), (3, b"\1", 50), (4, b"", 87), (2, b"", 87), (2, b"\x07\0abc\0", 87),
+        (0, b"", 50),
+        (1, b"", 50),
+        (3, b"\1", 50),
+        (4, b"", 87),
+        (2, b"", 87),
+        (2, b"\x07\0abc\0", 87),
         (2, b"\x05\0abc", 87),
-    ):  # fmt: skip
+    ):
         with pytest.raises(EtwError) as caught:
             provider.set_information(kind, data)
         assert caught.value.status == status
@@ -234,8 +241,10 @@ def test_each_session_gets_what_it_enabled(sessions: Sessions, provider: Any) ->
     enable(sessions, one, level=3)
     enable(sessions, other, level=5, any_=2)
     assert (provider.enabled, provider.level, provider.keywords) == (True, 5, 0)
-    made = [EventDescriptor(n, level=level, keyword=keyword) for n, (level, keyword) in
-            enumerate(((1, 1), (1, 2), (4, 2), (4, 1), (6, 2)))]  # fmt: skip
+    made = [
+        EventDescriptor(n, level=level, keyword=keyword)
+        for n, (level, keyword) in enumerate(((1, 1), (1, 2), (4, 2), (4, 1), (6, 2)))
+    ]
     for _ in range(3):
         assert {provider.write(descriptor, b"x") for descriptor in made} == {0}
     assert [provider.takes(descriptor.level, descriptor.keyword) for descriptor in made] == [True] * 3 + [False] * 2
@@ -266,9 +275,13 @@ def test_callbacks(sessions: Sessions) -> None:
     sessions.stop("told")
     until(lambda: len(calls) == 6)
     assert [call[:5] for call in calls] == [
-        (source, 1, 4, 6, 2), (source, 1, 5, 0, 0), (source, 2, 5, 12, 0), (source, 0, 5, 0, 0),
-        (UUID(int=0), 1, 1, 0, 0), (UUID(int=0), 0, 1, 0, 0),
-    ]  # fmt: skip
+        (source, 1, 4, 6, 2),
+        (source, 1, 5, 0, 0),
+        (source, 2, 5, 12, 0),
+        (source, 0, 5, 0, 0),
+        (UUID(int=0), 1, 1, 0, 0),
+        (UUID(int=0), 0, 1, 0, 0),
+    ]
     provider.close()
 
 

@@ -102,8 +102,11 @@ def test_a_series_of_files(tmp_path: Path) -> None:
     state = rig.stop()
     assert sorted(os.listdir(tmp_path)) == ["a1.etl", "a2.etl", "a3.etl"]
     parts = [read(tmp_path / f"a{n}.etl") for n in (1, 2, 3)]
-    assert [part.numbers for part in parts] == [list(range(2 * FULL)), list(range(2 * FULL, 3 * FULL)),
-                                                list(range(3 * FULL, 4 * FULL))]  # fmt: skip
+    assert [part.numbers for part in parts] == [
+        list(range(2 * FULL)),
+        list(range(2 * FULL, 3 * FULL)),
+        list(range(3 * FULL, 4 * FULL)),
+    ]
     assert [part.header.buffers_written for part in parts] == [3, 2, 2]
     assert state.buffers_written == 7
 

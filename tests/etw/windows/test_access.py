@@ -94,9 +94,10 @@ def test_a_recording_that_cannot_be_converted(lists: AccessLists, run: Callable[
 def test_outputs_of_other_verbs(lists: AccessLists, run: Callable[..., Ran], tmp_path: Path) -> None:
     (tmp_path / "x.etl").write_bytes(bytes(LOG))
     for words in (
-        ("convert", "x.etl", "y.etl"), ("convert", "x.etl", "x.tb5"),
+        ("convert", "x.etl", "y.etl"),
+        ("convert", "x.etl", "x.tb5"),
         ("session", "merge", "--no-images", "x.etl", "z.etl"),
-    ):  # fmt: skip
+    ):
         done = run(*(tmp_path / word if "." in word else word for word in words))
         assert done.code == 0, (words, done.err)
     interchange.save_exchange(str(tmp_path / "x.tb5"), str(tmp_path / "x.dat"))

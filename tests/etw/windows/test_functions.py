@@ -41,7 +41,7 @@ def test_the_compiler_and_the_linker_agree(bits: int) -> None:
         (64, "(TRACEHANDLE, LPCWSTR, P", "(ULONG, LPCWSTR, P", "ControlTraceW"),
         (32, "PEVENT_RECORD))", "PEVENT_TRACE))", "PEVENT_RECORD_CALLBACK"),
     ],
-)  # fmt: skip
+)
 def test_the_compiler_would_notice(
     monkeypatch: pytest.MonkeyPatch, bits: int, right: str, wrong: str, said: str
 ) -> None:

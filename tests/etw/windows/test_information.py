@@ -106,8 +106,11 @@ def test_profile_sources(size_code: int) -> None:
     found = machine.kernel.query_information(0, Info.PROFILE_SOURCE_LIST_INFO, None)
     assert found[0] == ProfileSource(0, "Timer", 1221, 1000000)
     assert [(s.source, s.name) for s in found] == [
-        (0, "Timer"), (6, "BranchInstructions"), (30, "BranchInstructionRetired"), (31, "LbrInserts"),
-    ]  # fmt: skip
+        (0, "Timer"),
+        (6, "BranchInstructions"),
+        (30, "BranchInstructionRetired"),
+        (31, "LbrInserts"),
+    ]
     asked = [c.arguments[3] for c in machine.windows.calls if c.name == "TraceQueryInformation"]
     assert asked[0] == 0
     assert machine.windows.failures == []

@@ -74,9 +74,19 @@ def test_the_bytes_of_start() -> None:
     """Every member where the vendor's page has it, names behind the structure, the session's first."""
     machine = Machine()
     request = SessionRequest(
-        "Mine", guid=GUID, clock=2, buffer_size=128, minimum_buffers=20, maximum_buffers=40, maximum_file_size=100,
-        mode=M.FILE_MODE_CIRCULAR, flush_timer=3, enable_flags=5, age_limit=9, file="C:\\traces\\ring.etl",
-    )  # fmt: skip
+        "Mine",
+        guid=GUID,
+        clock=2,
+        buffer_size=128,
+        minimum_buffers=20,
+        maximum_buffers=40,
+        maximum_file_size=100,
+        mode=M.FILE_MODE_CIRCULAR,
+        flush_timer=3,
+        enable_flags=5,
+        age_limit=9,
+        file="C:\\traces\\ring.etl",
+    )
     machine.kernel.start(request)
     _, name, data = machine.windows.calls[0].memory
     assert name == "Mine".encode("utf-16-le")
@@ -369,12 +379,21 @@ TEXT = st.text(st.characters(blacklist_characters="\0\\"), min_size=1, max_size=
 
 @given(
     request_=st.builds(
-        SessionRequest, name=TEXT, guid=st.uuids(), clock=st.integers(1, 3), buffer_size=st.integers(4, 16384),
-        minimum_buffers=st.integers(8, 2**20), maximum_buffers=st.integers(2**20, 2**32 - 1), maximum_file_size=NUMBER,
-        mode=st.just(M.FILE_MODE_SEQUENTIAL), flush_timer=NUMBER, enable_flags=NUMBER,
-        age_limit=st.integers(-(2**31), 2**31 - 1), file=TEXT,
+        SessionRequest,
+        name=TEXT,
+        guid=st.uuids(),
+        clock=st.integers(1, 3),
+        buffer_size=st.integers(4, 16384),
+        minimum_buffers=st.integers(8, 2**20),
+        maximum_buffers=st.integers(2**20, 2**32 - 1),
+        maximum_file_size=NUMBER,
+        mode=st.just(M.FILE_MODE_SEQUENTIAL),
+        flush_timer=NUMBER,
+        enable_flags=NUMBER,
+        age_limit=st.integers(-(2**31), 2**31 - 1),
+        file=TEXT,
     )
-)  # fmt: skip
+)
 def test_any_request_goes_there_and_back(request_: SessionRequest) -> None:
     """Only values that the fake does not adjust."""
     machine = Machine()

@@ -309,15 +309,18 @@ def _no_counters(windows: FakeWindows) -> None:
     [
         (_no_privilege, "SeSystemProfilePrivilege is missing", "elevated prompt"),
         (_no_administrator, "sessions of system events need an administrator", "elevated prompt"),
-        (_code(LBR, 50), "this processor has no last branch records, or a hypervisor hides them: "
-                         "TraceConfigureLastBranchRecord", ""),
+        (
+            _code(LBR, 50),
+            "this processor has no last branch records, or a hypervisor hides them: TraceConfigureLastBranchRecord",
+            "",
+        ),
         (_code("TraceSetInformation", 170), "another session uses the processor's counters", "session list"),
         (_in_use, f"a session called {SESSION} runs already", f"lastbranch session stop {SESSION}"),
         (_system_loggers, "too many sessions of system events run", "session list"),
         (_no_counters, "no profile source of this machine counts branches; there are: Timer", "hypervisor"),
         (_code("StartTraceW", 31337), "the session failed: StartTrace: Windows' text of 31337 (code 31337)", ""),
     ],
-)  # fmt: skip
+)
 def test_what_windows_refuses(
     windows: FakeWindows, record: Record, tmp_path: Path, state: Callable[[FakeWindows], None], says: str, hint: str
 ) -> None:

@@ -34,9 +34,11 @@ MOST = 30  # events of a type that are compared; all of one batch come about in 
 def identical(one, other):
     """Same value, type, shown form and kept bytes."""
     return (
-        type(one) is type(other) and one == other and str(one) == str(other)
+        type(one) is type(other)
+        and one == other
+        and str(one) == str(other)
         and getattr(one, "raw", None) == getattr(other, "raw", None)
-    )  # fmt: skip
+    )
 
 
 def expected(decoder, event):
@@ -142,8 +144,10 @@ def test_any_bytes_in_any_layout(seed, pointer):
                 assert identical(columns[name].take([i]).tolist()[0], value), (name, value)
         for name, column in columns.items():
             whole = column.tolist()
-            assert all(identical(value, layout.decode(datas[row], pointer)[name])
-                       for row, value in zip(rows.tolist(), whole, strict=True))  # fmt: skip
+            assert all(
+                identical(value, layout.decode(datas[row], pointer)[name])
+                for row, value in zip(rows.tolist(), whole, strict=True)
+            )
     assert sorted(seen) == list(range(20))
 
 

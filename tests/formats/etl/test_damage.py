@@ -34,11 +34,14 @@ def put(form, offset, value):
 @pytest.mark.parametrize(
     ("change", "field"),
     [
-        (put("<I", 2048, 0x77777777), "BufferSize"), (put("<I", 2048, 3), "BufferSize"),
-        (put("<I", 2048, 2048), "BufferSize"), (put("<I", 2048 + 0x30, 71), "Offset"),
-        (put("<I", 2048 + 0x30, 1025), "Offset"), (put("<I", 2048 + 0x30, 1 << 31), "Offset"),
+        (put("<I", 2048, 0x77777777), "BufferSize"),
+        (put("<I", 2048, 3), "BufferSize"),
+        (put("<I", 2048, 2048), "BufferSize"),
+        (put("<I", 2048 + 0x30, 71), "Offset"),
+        (put("<I", 2048 + 0x30, 1025), "Offset"),
+        (put("<I", 2048 + 0x30, 1 << 31), "Offset"),
     ],
-)  # fmt: skip
+)
 def test_a_damaged_buffer_is_skipped_and_named(change, field):
     log, got, buffers = damaged(change)
     assert got == [t for at, part in buffers.items() if at != 2048 for t in part]
@@ -191,10 +194,11 @@ def test_two_damaged_buffers_and_lost_bytes():
         (put("<H", 2048 + 72 + 4, 0), "event smaller than its header"),
         (put("<H", 2048 + 72 + 4, 15), "event smaller than its header"),
         (put("<H", 2048 + 72 + 4, 2000), "event runs over the end of its buffer"),
-        (put("<B", 2048 + 72 + 2, 99), "unknown event header"), (put("<I", 2048 + 72, 0), "unknown event header"),
+        (put("<B", 2048 + 72 + 2, 99), "unknown event header"),
+        (put("<I", 2048 + 72, 0), "unknown event header"),
         (put("<B", 2048 + 72 + 3, 0xB0), "unknown event header"),
     ],
-)  # fmt: skip
+)
 def test_a_broken_chain_of_events_is_named(change, reason):
     log, got, buffers = damaged(change)
     assert got == [t for at, part in buffers.items() if at != 2048 for t in part]
@@ -283,8 +287,10 @@ def make(kind, time, size, bits=64):
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     st.lists(st.tuples(st.integers(0, 4), event_strategy), max_size=120),
-    st.sampled_from([1024, 4096, 65536]), st.booleans(), st.sampled_from([None, compress]),
-)  # fmt: skip
+    st.sampled_from([1024, 4096, 65536]),
+    st.booleans(),
+    st.sampled_from([None, compress]),
+)
 def test_built_traces_come_back(events, size, windows7, codec):
     trace = build.Trace(size=size, windows7=windows7, compress=codec, begin=0)
     now = [0] * 5
@@ -324,8 +330,9 @@ SEEDS.append(bytes(_rich))
 @given(
     st.sampled_from(SEEDS),
     st.lists(st.tuples(st.floats(0, 1), st.binary(min_size=1, max_size=8)), max_size=6),
-    st.floats(0, 1), st.integers(-40, 40),
-)  # fmt: skip
+    st.floats(0, 1),
+    st.integers(-40, 40),
+)
 @example(SEEDS[0], [], 0.5, 1)
 def test_mutations_never_raise_anything_else(seed, changes, where, shift):
     data = bytearray(seed)

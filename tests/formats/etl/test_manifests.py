@@ -127,8 +127,10 @@ TYPES = [  # inType, outType, more attributes, bytes, value, text
 @pytest.mark.parametrize(("kind", "out", "more", "raw", "value", "text"), TYPES)
 def test_every_type_of_the_schema(tmp_path, kind, out, more, raw, value, text):
     shown = f'outType="{out}"' if out else ""
-    xml = template(f'<data name="before" inType="win:UInt8"/><data name="it" inType="{kind}" {shown} {more}/>'
-                   '<data name="after" inType="win:UInt16"/>')  # fmt: skip
+    xml = template(
+        f'<data name="before" inType="win:UInt8"/><data name="it" inType="{kind}" {shown} {more}/>'
+        '<data name="after" inType="win:UInt16"/>'
+    )
     assert manifests(xml).notes == []
     got = fields_of(tmp_path, xml, b"\x11" + raw + b"\x22\x33")
     assert list(got) == ["before", "it", "after"]
@@ -157,13 +159,24 @@ def test_arrays_lengths_and_structures(tmp_path):
     )
     assert manifests(xml).notes == []
     payload = (
-        struct.pack("<HII2BI", 2, 70_000, 80_000, 8, 9, 3) + b"abc" + "xy".encode("utf-16-le") + b"one\0two\0"
-        + b"\1a\2bc" + b"\xff"
-    )  # fmt: skip
+        struct.pack("<HII2BI", 2, 70_000, 80_000, 8, 9, 3)
+        + b"abc"
+        + "xy".encode("utf-16-le")
+        + b"one\0two\0"
+        + b"\1a\2bc"
+        + b"\xff"
+    )
     assert fields_of(tmp_path, xml, payload) == {
-        "n": 2, "numbers": [70_000, 80_000], "pair": [8, 9], "size": 3, "raw": b"abc", "text": "xy",
-        "names": ["one", "two"], "rows": [{"k": 1, "v": b"a"}, {"k": 2, "v": b"bc"}], "one": {"x": -1},
-    }  # fmt: skip
+        "n": 2,
+        "numbers": [70_000, 80_000],
+        "pair": [8, 9],
+        "size": 3,
+        "raw": b"abc",
+        "text": "xy",
+        "names": ["one", "two"],
+        "rows": [{"k": 1, "v": b"a"}, {"k": 2, "v": b"bc"}],
+        "one": {"x": -1},
+    }
 
 
 def test_a_count_whose_values_have_names_still_counts(tmp_path):
@@ -203,9 +216,16 @@ WHOLE = document(
 
 def whole_log(tmp_path):
     first = struct.pack("<II", 2, 7) + "a.txt\0".encode("utf-16-le")
-    return logged(tmp_path, (1, 0, first, {"keyword": 3, "opcode": 12}),
-                  (1, 1, struct.pack("<I", 9), {"opcode": 1}), (2, 0, b""), (3, 0, b""),
-                  (4, 0, b""), (1, 2, b"new"), (9, 0, b"?"))  # fmt: skip
+    return logged(
+        tmp_path,
+        (1, 0, first, {"keyword": 3, "opcode": 12}),
+        (1, 1, struct.pack("<I", 9), {"opcode": 1}),
+        (2, 0, b""),
+        (3, 0, b""),
+        (4, 0, b""),
+        (1, 2, b"new"),
+        (9, 0, b"?"),
+    )
 
 
 def test_names_maps_versions_and_messages(tmp_path):
@@ -302,7 +322,7 @@ CONTRADICTIONS = {
     "<map value='1' message='b'/></bitMap></maps>",
     "value 'x' is not a number": "<maps><valueMap name='M'><map value='x' message='a'/></valueMap></maps>",
     "0.man twice, differently": EVENT.format("") + EVENT.replace("S", "Other").format(""),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("text", CONTRADICTIONS)
@@ -333,9 +353,11 @@ def test_what_contradicts_another_manifest_or_the_log(tmp_path, run):
 
 # -- files that are out to harm
 
-BOMB = '<!DOCTYPE x [<!ENTITY a "aaaaaaaaaa">' + "".join(
-    f'<!ENTITY {b} "{f"&{a};" * 10}">' for a, b in zip("abcdefgh", "bcdefghi", strict=True)
-) + "]>"  # fmt: skip
+BOMB = (
+    '<!DOCTYPE x [<!ENTITY a "aaaaaaaaaa">'
+    + "".join(f'<!ENTITY {b} "{f"&{a};" * 10}">' for a, b in zip("abcdefgh", "bcdefghi", strict=True))
+    + "]>"
+)
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])

@@ -102,9 +102,12 @@ def event_of(kind: str, time: int, tid: int, key: int, frames: list[int]) -> byt
 
 
 PARTS = st.tuples(
-    st.sampled_from(("direct", "kernel", "user", "define")), st.integers(1, 40), st.integers(1, 3), st.integers(1, 4),
+    st.sampled_from(("direct", "kernel", "user", "define")),
+    st.integers(1, 40),
+    st.integers(1, 3),
+    st.integers(1, 4),
     st.lists(st.integers(0, 2**64 - 1), min_size=1, max_size=5),
-)  # fmt: skip
+)
 
 
 @settings(max_examples=60, deadline=None)
@@ -114,8 +117,11 @@ def test_stacks_are_joined_by_the_rules_whatever_the_limit(
 ) -> None:
     one_time = {("define", key, when) for kind, when, _, key, _ in stacks if kind == "define"}
     if len(one_time) < sum(kind == "define" for kind, *_ in stacks):
-        stacks = [s for i, s in enumerate(stacks) if s[0] != "define" or (s[1], s[3]) not in
-                  {(t[1], t[3]) for t in stacks[:i] if t[0] == "define"}]  # fmt: skip
+        stacks = [
+            s
+            for i, s in enumerate(stacks)
+            if s[0] != "define" or (s[1], s[3]) not in {(t[1], t[3]) for t in stacks[:i] if t[0] == "define"}
+        ]
     trace = eb.Trace(size=1024)
     asked = [(time, tid) for time in range(1, 41, 3) for tid in (1, 2)]
     for time, tid in asked:
@@ -147,9 +153,10 @@ def test_a_real_log_has_the_same_stacks_with_little_memory() -> None:
 
 @settings(max_examples=50, deadline=None)
 @given(
-    st.lists(st.lists(st.integers(0, 255), max_size=30), min_size=1, max_size=10), st.integers(0, 200),
+    st.lists(st.lists(st.integers(0, 255), max_size=30), min_size=1, max_size=10),
+    st.integers(0, 200),
     st.lists(st.tuples(st.integers(0, 300), st.integers(0, 40)), max_size=20),
-)  # fmt: skip
+)
 def test_a_spool_is_an_array(parts: list[list[int]], limit: int, asked: list[tuple[int, int]]) -> None:
     spool, items = Spool(np.uint16, limit), [i for part in parts for i in part]
     for part in parts:

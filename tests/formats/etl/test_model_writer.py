@@ -197,21 +197,32 @@ def profile_of(rows, *, events=None, bits=64, stacks=True, frames=True, clock=No
 ADDRESS = st.one_of(st.integers(0, (1 << 47) - 1), st.integers(1 << 63, CONTEXT - 1))
 FLAGS = st.builds(
     lambda wrong, cycles, kind, tx: (1 if wrong else 2) | cycles << 4 | kind << 20 | tx << 2,
-    st.booleans(), st.integers(0, 0xFFFF), st.integers(0, 6), st.integers(0, 3),
-)  # fmt: skip
+    st.booleans(),
+    st.integers(0, 0xFFFF),
+    st.integers(0, 6),
+    st.integers(0, 3),
+)
 ENTRIES = st.lists(st.tuples(ADDRESS, ADDRESS, FLAGS), max_size=5)
 ROW = st.tuples(
-    st.integers(1, 300), ADDRESS, st.integers(1, 3), st.integers(1, 2), st.integers(0, 2), st.integers(0, 2),
-    ENTRIES, st.lists(ADDRESS, max_size=4),
-)  # fmt: skip
+    st.integers(1, 300),
+    ADDRESS,
+    st.integers(1, 3),
+    st.integers(1, 2),
+    st.integers(0, 2),
+    st.integers(0, 2),
+    ENTRIES,
+    st.lists(ADDRESS, max_size=4),
+)
 
 
 @settings(deadline=None, max_examples=60)
 @given(st.lists(ROW, max_size=20, unique_by=lambda r: (r[0], r[3])), st.booleans(), st.sampled_from([32, 64]))
 def test_random_profiles_come_back(tmp_path_factory, rows, compress, bits):
     rows = [(t, ip, pid, 10 * pid + tid, *rest) for t, ip, pid, tid, *rest in rows]
-    events = [Event(name, 7, branch_select=0, branch_select_kind="etw", programming=p) for name, p in (
-        ("Timer", {"source": 0}), ("a", {}), ("b/c:u", {"source": 6}))]  # fmt: skip
+    events = [
+        Event(name, 7, branch_select=0, branch_select_kind="etw", programming=p)
+        for name, p in (("Timer", {"source": 0}), ("a", {}), ("b/c:u", {"source": 6}))
+    ]
     profile = profile_of(rows, events=events, bits=bits)
     path = tmp_path_factory.mktemp("p") / "out.etl"
     done = write_profile(profile, path, compress=compress, buffer_size=2048 if not compress else 1 << 16)
@@ -303,10 +314,13 @@ def test_lives_of_processes_and_images(tmp_path):
     rows += [(t + 1, (1 << 63) + 0x20, 7, 7, 1, 0, [], []) for t in range(15, 100, 10)]
     profile = profile_of(rows)
     profile.modules = [
-        Module("/bin/a", build_id=bytes(20)), Module("/bin/b"), Module("[kernel.kallsyms]", ModuleKind.KERNEL),
-        Module("[vdso]", ModuleKind.VDSO), Module("//anon", ModuleKind.ANONYMOUS),
+        Module("/bin/a", build_id=bytes(20)),
+        Module("/bin/b"),
+        Module("[kernel.kallsyms]", ModuleKind.KERNEL),
+        Module("[vdso]", ModuleKind.VDSO),
+        Module("//anon", ModuleKind.ANONYMOUS),
         Module("C:\\ä.dll", timestamp=9, checksum=3, image_base=1 << 32, size=0x9000),
-    ]  # fmt: skip
+    ]
     t = profile.timeline
     t.add(Change.MAP, 0, -1, module=2, start=1 << 63, end=(1 << 64) - 1, offset=(1 << 63) + 0x10)
     t.add(Change.MAP, 0, 7, module=0, start=0x400000, end=0x410000, offset=0x1000)
@@ -353,8 +367,12 @@ def test_a_log_is_complete(tmp_path):
 
 
 def test_wall_time_and_clocks(tmp_path):
-    clocks = (Clock("QPC", 10_000_000, (40, 1_700_000_000_000_000_000)), Clock("system time", 10_000_000),
-              Clock("TSC", 2_500_000_000), Clock("file order", 0))  # fmt: skip
+    clocks = (
+        Clock("QPC", 10_000_000, (40, 1_700_000_000_000_000_000)),
+        Clock("system time", 10_000_000),
+        Clock("TSC", 2_500_000_000),
+        Clock("file order", 0),
+    )
     for clock in clocks:
         profile = profile_of([(50, 1, 7, 71, 0, 0, [], [])], clock=clock)
         back, _ = written(profile, tmp_path)
@@ -376,8 +394,10 @@ def periods(profile):
 
 def with_periods(rows, bits=64):
     """A profile of samples (time, event, period) of the timer, whose interval is 10, and of a counter."""
-    events = [Event("Timer", 10, has_period=True, programming={"source": 0, "interval": 10}),
-              Event("LLCMisses", 0, has_period=True, programming={"source": 29})]  # fmt: skip
+    events = [
+        Event("Timer", 10, has_period=True, programming={"source": 0, "interval": 10}),
+        Event("LLCMisses", 0, has_period=True, programming={"source": 29}),
+    ]
     made = [(time, i + 1, 7, 71, i % 3, event, (), ()) for i, (time, event, _) in enumerate(rows)]
     own = {i + 1: period for i, (_, _, period) in enumerate(rows)}
     return profile_of(made, events=events, bits=bits, stacks=False, frames=False, periods=own)
@@ -385,8 +405,10 @@ def with_periods(rows, bits=64):
 
 PERIODS = st.lists(
     st.tuples(st.integers(1, 400), st.integers(0, 1), st.sampled_from([1, 10, 11, 30, 655350, 655360, 0xFFFFFFFF])),
-    min_size=1, max_size=30, unique_by=lambda row: row[:2],
-)  # fmt: skip
+    min_size=1,
+    max_size=30,
+    unique_by=lambda row: row[:2],
+)
 
 
 @settings(deadline=None, max_examples=40)

@@ -84,8 +84,20 @@ LBR_HOOK, PMC_HOOK = 0x0C20, 0x0F2F
 
 
 def kernel_event(hook, payload, *, version=2, pointer=8):
-    return Event(17 if pointer == 8 else 16, pointer, 0, -1, -1, 0, hook, hook_provider(hook), 0, version, hook & 255,
-                 payload=payload)  # fmt: skip
+    return Event(
+        17 if pointer == 8 else 16,
+        pointer,
+        0,
+        -1,
+        -1,
+        0,
+        hook,
+        hook_provider(hook),
+        0,
+        version,
+        hook & 255,
+        payload=payload,
+    )
 
 
 # The baselines
@@ -401,8 +413,11 @@ def test_structures_as_a_compiler_lays_them_out(compiler, unused, tmp_path):
         raw = tmp_path / section
         subprocess.run([copy, "-O", "binary", "-j", f".{section}", made, raw], check=True)
         size = {
-            "lbr": 0x14 + 4 * unused + 3 * 3 * pointer, "pmc": pointer + 8, "smp": pointer + 8, "stk": 16 + 3 * pointer,
-        }[section]  # fmt: skip
+            "lbr": 0x14 + 4 * unused + 3 * 3 * pointer,
+            "pmc": pointer + 8,
+            "smp": pointer + 8,
+            "stk": 16 + 3 * pointer,
+        }[section]
         payloads[section] = raw.read_bytes()
         assert not any(payloads[section][size:]), "more than the padding of the section"
         payloads[section] = payloads[section][:size]
@@ -422,13 +437,22 @@ def test_structures_as_a_compiler_lays_them_out(compiler, unused, tmp_path):
         "Information": [42, 7, (1 << (8 * pointer - 1)) | 1],
     }
     assert decoder.decode(kernel_event(PMC_HOOK, payloads["pmc"], pointer=pointer)).fields == {
-        "InstructionPointer": 0x401010, "ThreadID": 4343, "ProfileSource": 6, "Reserved": 0,
-    }  # fmt: skip
+        "InstructionPointer": 0x401010,
+        "ThreadID": 4343,
+        "ProfileSource": 6,
+        "Reserved": 0,
+    }
     sample = decoder.decode(kernel_event(0x0F2E, payloads["smp"], pointer=pointer)).fields
     assert sample == {
-        "InstructionPointer": 0x401010, "ThreadID": 4343, "Count": 3, "ExecutingDPC": True, "ExecutingISR": False,
-        "FlagsReserved": False, "Priority": 9, "Rank": 5,
-    }  # fmt: skip
+        "InstructionPointer": 0x401010,
+        "ThreadID": 4343,
+        "Count": 3,
+        "ExecutingDPC": True,
+        "ExecutingISR": False,
+        "FlagsReserved": False,
+        "Priority": 9,
+        "Rank": 5,
+    }
     in_a_file(payloads, pointer, high)
 
 
@@ -503,8 +527,12 @@ def test_tables_are_consistent():
 def test_offsets_of_the_fixed_fields():
     sample = kernel_layout((0x0F, 0x2E), 2)
     assert sample.offsets(8) == {
-        "InstructionPointer": (0, "Q"), "ThreadID": (8, "I"), "Count": (12, "H"), "Flags": (14, "B"), "Rank": (15, "B"),
-    }  # fmt: skip
+        "InstructionPointer": (0, "Q"),
+        "ThreadID": (8, "I"),
+        "Count": (12, "H"),
+        "Flags": (14, "B"),
+        "Rank": (15, "B"),
+    }
     assert sample.offsets(4)["ThreadID"] == (4, "I")
     assert list(kernel_layout((0x14, 10), 2).offsets(8))[-1] == "Reserved4"
 
@@ -584,8 +612,9 @@ def signed(bits):
 
 sids = st.builds(
     lambda authority, subs: "-".join(map(str, ("S", 1, authority, *subs))),
-    unsigned(32), st.lists(unsigned(32), max_size=15),
-)  # fmt: skip
+    unsigned(32),
+    st.lists(unsigned(32), max_size=15),
+)
 moments = st.datetimes(datetime(1601, 1, 1), datetime(9999, 12, 31)).map(
     lambda m: f"{m.replace(microsecond=0).isoformat()}.{m.microsecond // 1000:03d}"
 )
@@ -651,19 +680,31 @@ def test_any_payload_of_any_layout_comes_back(key, payload, pointer, data):
 
 
 def events(payloads):
-    providers = [uuid.UUID(guid).bytes_le for guid in ("b3e675d7-2554-4f18-830b-2762732560de",
-                 "bbccf6c1-6cd1-48c4-80ff-839482e37671", "2cb15d1d-5fc1-11d2-abe1-00a0c911f518")]  # fmt: skip
+    providers = [
+        uuid.UUID(guid).bytes_le
+        for guid in (
+            "b3e675d7-2554-4f18-830b-2762732560de",
+            "bbccf6c1-6cd1-48c4-80ff-839482e37671",
+            "2cb15d1d-5fc1-11d2-abe1-00a0c911f518",
+        )
+    ]
     return st.builds(
         Event,
         header=st.sampled_from([1, 2, 3, 4, 10, 11, 16, 17, 18, 19, 20, 21]),
         pointer_size=st.sampled_from([4, 8]),
-        time=st.just(0), pid=st.just(-1), tid=st.just(-1), cpu=st.just(0),
+        time=st.just(0),
+        pid=st.just(-1),
+        tid=st.just(-1),
+        cpu=st.just(0),
         hook=st.sampled_from([-1, -1, *(k[0] << 8 | k[1] for k in LAYOUTS if isinstance(k[0], int))]),
         provider=st.sampled_from([*providers, bytes(16)]),
-        id=st.sampled_from([0, 1, 65534]), version=st.integers(0, 7), opcode=st.sampled_from([0, 1, 32, 33, 36, 64]),
-        channel=st.sampled_from([0, 11]), payload=payloads,
+        id=st.sampled_from([0, 1, 65534]),
+        version=st.integers(0, 7),
+        opcode=st.sampled_from([0, 1, 32, 33, 36, 64]),
+        channel=st.sampled_from([0, 11]),
+        payload=payloads,
         extended=st.lists(st.tuples(st.sampled_from([1, 11, 12]), payloads), max_size=3),
-    )  # fmt: skip
+    )
 
 
 @given(st.lists(events(st.binary(max_size=300)), max_size=8))

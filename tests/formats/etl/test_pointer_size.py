@@ -24,8 +24,12 @@ def wrong(tmp_path):
     image = struct.pack("<QQIIIIQIIII", 0x1_4000_0000, 0x10000, 100, 0, 0x5E00_0000, 0, 0, 0, 0, 0, 0)
     image += "\\a.exe\0".encode("utf-16-le")
     log.add(0, build.system(0x030A, BEGIN + 2, image, bits=32, version=3))
-    log.add(0, build.system(0x0501, BEGIN + 3, struct.pack("<IIQQQQQQQQI4B", 100, 101, *range(8), 0, 8, 5, 2, 0),
-                            bits=32, version=3))  # fmt: skip
+    log.add(
+        0,
+        build.system(
+            0x0501, BEGIN + 3, struct.pack("<IIQQQQQQQQI4B", 100, 101, *range(8), 0, 8, 5, 2, 0), bits=32, version=3
+        ),
+    )
     for i in range(40):
         sample = struct.pack("<QIHBB", 0x1_4000_0100 + i, 101, 1, 0, 0)
         log.add(0, build.perfinfo(0x0F2E, BEGIN + 10 + i, sample, bits=32))
@@ -78,8 +82,17 @@ def test_verbs(wrong, run, tmp_path):
         head = next(row["fields"] for row in rows if row["event"] == "Windows Kernel/EventTrace")
         assert head["PointerSize"] == 4  # the log file header is what it is
     assert "0x14000" in run("dump", wrong, "--pointer-size", "64").out
-    rows = json.loads(run("query", wrong, "select count(*) n from samples where ip >= 5368709376", "--format", "json",
-                          "--pointer-size", "64").out)  # fmt: skip
+    rows = json.loads(
+        run(
+            "query",
+            wrong,
+            "select count(*) n from samples where ip >= 5368709376",
+            "--format",
+            "json",
+            "--pointer-size",
+            "64",
+        ).out
+    )
     assert rows == [{"n": 40}]
     assert run("convert", wrong, tmp_path / "a.tb5", "--pointer-size", "64").code == 0
     made = lastbranch.open(tmp_path / "a.tb5")

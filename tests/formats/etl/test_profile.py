@@ -95,9 +95,11 @@ def test_other_triggers_and_none_give_rows_of_their_own() -> None:
         for e, ip, n in zip(batch.event.tolist(), batch.ip.tolist(), batch.depth.tolist(), strict=True)
     }
     assert found == {
-        ("BranchInstructions", 0x140001020, 0), ("LBR", 0, 2), ("Windows Kernel/Thread/CSwitch", 0, 2),
+        ("BranchInstructions", 0x140001020, 0),
+        ("LBR", 0, 2),
+        ("Windows Kernel/Thread/CSwitch", 0, 2),
         ("Timer", 0x140001030, 0),
-    }  # fmt: skip
+    }
     assert profile.samples == 5
     assert profile.entries == 6
 
@@ -208,13 +210,15 @@ def test_images_at_one_base_one_after_the_other_have_their_own_pdb() -> None:
     profile = profile_of(
         [
             *WORLD,
-            (0, pdb(200, 42, base, 1, "one.pdb")), (0, image(0x030A, 200, 42, base, size, "\\one.dll")),
+            (0, pdb(200, 42, base, 1, "one.pdb")),
+            (0, image(0x030A, 200, 42, base, size, "\\one.dll")),
             (0, image(0x1402, 300, 42, base, size, "\\one.dll")),
-            (0, pdb(400, 42, base, 2, "two.pdb")), (0, image(0x030A, 400, 42, base, size, "\\two.dll")),
+            (0, pdb(400, 42, base, 2, "two.pdb")),
+            (0, image(0x030A, 400, 42, base, size, "\\two.dll")),
             (0, image(0x1402, 500, 42, base, size, "\\two.dll")),
             (0, image(0x030A, 600, 42, base, size, "\\none.dll")),
         ]
-    )  # fmt: skip
+    )
     pdbs = {m.short: (m.pdb_name, m.pdb_age) for m in profile.modules}
     assert [pdbs[name] for name in ("one.dll", "two.dll", "none.dll")] == [("one.pdb", 1), ("two.pdb", 2), ("", 0)]
 
@@ -226,22 +230,33 @@ def test_a_file_is_one_module_also_where_windows_leaves_out_its_stamp(tmp_path: 
         base = 0x180000000 + n * 0x10000
         return 0, image(0x030A, 200 + n, 42, base, 0x1000, name, checksum=checksum, stamp=stamp)
 
-    one, volume = "\\Device\\HarddiskVolume1\\One.dll", eb.full(
-        SYS_CONFIG_EX, 35, 100, wide("\\Device\\HarddiskVolume1") + wide("C:"), version=0
-    )  # fmt: skip
+    one, volume = (
+        "\\Device\\HarddiskVolume1\\One.dll",
+        eb.full(SYS_CONFIG_EX, 35, 100, wide("\\Device\\HarddiskVolume1") + wide("C:"), version=0),
+    )
     events = [
-        (0, volume), *WORLD,
-        load(0, one, 77, 0), load(1, one, 77, 5), load(2, "C:\\ONE.DLL", 77, 5), load(2, one, 77, 0),
-        load(3, "\\two.dll", 0, 0), load(4, "\\two.dll", 0, 5),
-        load(5, "\\three.dll", 77, 0), load(6, "\\three.dll", 77, 5), load(7, "\\three.dll", 77, 6),
+        (0, volume),
+        *WORLD,
+        load(0, one, 77, 0),
+        load(1, one, 77, 5),
+        load(2, "C:\\ONE.DLL", 77, 5),
+        load(2, one, 77, 0),
+        load(3, "\\two.dll", 0, 0),
+        load(4, "\\two.dll", 0, 5),
+        load(5, "\\three.dll", 77, 0),
+        load(6, "\\three.dll", 77, 5),
+        load(7, "\\three.dll", 77, 6),
         *((0, pdb(200 + n, 42, 0x180000000 + n * 0x10000, 1, "one.pdb")) for n in (0, 2)),
-    ]  # fmt: skip
+    ]
     modules = [(m.name, m.timestamp, m.pdb_name) for m in profile_of(events).modules if m.checksum != 1]
     assert modules == [
         ("C:\\One.dll", 5, "one.pdb"),
-        ("\\two.dll", 0, ""), ("\\two.dll", 5, ""),
-        ("\\three.dll", 0, ""), ("\\three.dll", 5, ""), ("\\three.dll", 6, ""),
-    ]  # fmt: skip
+        ("\\two.dll", 0, ""),
+        ("\\two.dll", 5, ""),
+        ("\\three.dll", 0, ""),
+        ("\\three.dll", 5, ""),
+        ("\\three.dll", 6, ""),
+    ]
     trace = eb.Trace()
     for cpu, event in events:
         trace.add(cpu, event)
@@ -274,10 +289,12 @@ def test_an_interval_holds_from_its_event_on() -> None:
     (batch,) = profile.batches()
     periods = {
         profile.events[event].name: (
-            profile.events[event].period, profile.events[event].has_period, batch.period[batch.event == event].tolist(),
+            profile.events[event].period,
+            profile.events[event].has_period,
+            batch.period[batch.event == event].tolist(),
         )
         for event in np.unique(batch.event).tolist()
-    }  # fmt: skip
+    }
     assert periods == {
         "BranchInstructions": (65536, True, [65536, 65536, 1000, 1000]),
         "CacheMisses": (4000, False, [0, 0, 0, 0]),  # by number: the log does not name it
@@ -288,18 +305,26 @@ def test_an_interval_holds_from_its_event_on() -> None:
     by_event = dict(zip(weights.event.tolist(), weights.period.tolist(), strict=True))
     names = [profile.events[event].name for event in by_event]
     assert dict(zip(names, by_event.values(), strict=True)) == {
-        "BranchInstructions": 133072, "CacheMisses": 16000, "TotalCycles": 2600, "profile source 25": 0,
-    }  # fmt: skip
+        "BranchInstructions": 133072,
+        "CacheMisses": 16000,
+        "TotalCycles": 2600,
+        "profile source 25": 0,
+    }
 
 
 def test_a_thread_id_that_is_used_again() -> None:
     profile = profile_of(
         [
-            *WORLD, (0, sample(150, 0x1000, 420)), (0, thread(2, 200, 42, 420)), (0, process(1, 300, 43, "b.exe")),
-            (0, thread(1, 310, 43, 420)), (0, sample(320, 0x1000, 420)), (0, sample(330, 0x1000, 0)),
+            *WORLD,
+            (0, sample(150, 0x1000, 420)),
+            (0, thread(2, 200, 42, 420)),
+            (0, process(1, 300, 43, "b.exe")),
+            (0, thread(1, 310, 43, 420)),
+            (0, sample(320, 0x1000, 420)),
+            (0, sample(330, 0x1000, 0)),
             (0, sample(340, 0x1000, 999)),
         ]
-    )  # fmt: skip
+    )
     (batch,) = profile.batches()
     assert batch.pid.tolist() == [42, 43, 0, -1]
 
@@ -312,12 +337,17 @@ def test_stacks_are_joined_by_time_and_thread_kernel_part_first() -> None:
     profile = profile_of(
         [
             *WORLD,
-            (0, sample(200, 0x10, 420)), (0, sample(210, 0x20, 420)), (0, sample(220, 0x30, 420)),
-            (1, key_event(0x1826, 200, 420, 7)), (1, key_event(0x1825, 200, 420, 8)),
-            (1, stack_event(210, 420, [0x20, 0x21])), (1, stack_event(210, 421, [0x99])),
-            (1, definition(0x1824, 900, 7, [0x11, 0x12])), (1, definition(0x1824, 901, 8, [KERNEL])),
+            (0, sample(200, 0x10, 420)),
+            (0, sample(210, 0x20, 420)),
+            (0, sample(220, 0x30, 420)),
+            (1, key_event(0x1826, 200, 420, 7)),
+            (1, key_event(0x1825, 200, 420, 8)),
+            (1, stack_event(210, 420, [0x20, 0x21])),
+            (1, stack_event(210, 421, [0x99])),
+            (1, definition(0x1824, 900, 7, [0x11, 0x12])),
+            (1, definition(0x1824, 901, 8, [KERNEL])),
         ]
-    )  # fmt: skip
+    )
     batches = list(profile.batches(ordered=True))
     chains = [b.chain(i).tolist() for b in batches for i in range(len(b))]
     assert chains == [[KERNEL, 0x11, 0x12], [0x20, 0x21], []]
@@ -336,10 +366,13 @@ def test_the_kernel_of_32_bit_windows_is_in_every_process() -> None:
     profile = profile_of(
         [
             *WORLD,
-            (0, image32(101, 0, 0x80800000, "ntkrnlpa.exe")), (0, image32(102, 42, 0x7F000000, "shop32.dll")),
-            (0, sample32(200, 0x80800010)), (0, sample32(210, 0x7F000010)), (0, sample32(220, 0x80900010)),
+            (0, image32(101, 0, 0x80800000, "ntkrnlpa.exe")),
+            (0, image32(102, 42, 0x7F000000, "shop32.dll")),
+            (0, sample32(200, 0x80800010)),
+            (0, sample32(210, 0x7F000010)),
+            (0, sample32(220, 0x80900010)),
         ]
-    )  # fmt: skip
+    )
     binder, found = bind(profile).binder, []
     for batch in profile.batches():
         found += binder.locate(binder.scopes(batch), batch.ip)[0].tolist()
@@ -357,11 +390,16 @@ def test_the_kernel_part_is_first_whichever_is_written_first(bits: int) -> None:
     profile = profile_of(
         [
             *WORLD,
-            (0, sample(200, 1, 420)), (0, stack(260, 0x11, 0x12)), (0, sample(200, 2, 421)), (0, user),
-            (1, stack(250, kernel + 1, kernel)), (1, stack_event(200, 421, [KERNEL])),
-            (1, definition(0x1824, 900, 7, [0x21])), (2, stack(255)),
+            (0, sample(200, 1, 420)),
+            (0, stack(260, 0x11, 0x12)),
+            (0, sample(200, 2, 421)),
+            (0, user),
+            (1, stack(250, kernel + 1, kernel)),
+            (1, stack_event(200, 421, [KERNEL])),
+            (1, definition(0x1824, 900, 7, [0x21])),
+            (2, stack(255)),
         ]
-    )  # fmt: skip
+    )
     chains = {int(b.ip[i]): b.chain(i).tolist() for b in profile.batches() for i in range(len(b))}
     assert chains == {1: [kernel + 1, kernel, 0x11, 0x12], 2: [KERNEL, 0x21]}
 
@@ -370,7 +408,9 @@ def test_a_key_that_is_used_again_after_its_eviction() -> None:
     profile = profile_of(
         [
             *WORLD,
-            (0, sample(200, 0x10, 420)), (0, sample(400, 0x20, 420)), (0, sample(990, 0x30, 420)),
+            (0, sample(200, 0x10, 420)),
+            (0, sample(400, 0x20, 420)),
+            (0, sample(990, 0x30, 420)),
             (1, key_event(0x1826, 200, 420, 7)),
             (1, definition(0x1823, 300, 7, [0x11])),
             (1, key_event(0x1826, 400, 420, 7)),
@@ -378,7 +418,7 @@ def test_a_key_that_is_used_again_after_its_eviction() -> None:
             (1, key_event(0x1826, 990, 420, 7)),
             (1, key_event(0x1826, 990, 420, 555)),
         ]
-    )  # fmt: skip
+    )
     chains = [b.chain(i).tolist() for b in profile.batches(ordered=True) for i in range(len(b))]
     assert chains == [[0x11], [0x22], [0x22]]
     assert profile.lost["stack keys without a definition"] == 1
@@ -404,10 +444,19 @@ def net() -> Profile:
 def test_a_real_log_has_the_events_that_microsofts_reader_counts(net: Profile) -> None:
     counts = {name.removeprefix("Windows Kernel/"): n for name, n in net.records.items()}
     wanted = {
-        "Process/DCStart": 32, "Process/DCStop": 32, "Process/Start": 1, "Process/Stop": 1, "Process/Defunct": 2,
-        "Thread/Start": 9, "Thread/Stop": 15, "Image/DCStart": 1763, "Image/DCStop": 1766, "Image/Load": 35,
-        "Image/Unload": 32, "PerfInfo/Sample": 79528,
-    }  # fmt: skip
+        "Process/DCStart": 32,
+        "Process/DCStop": 32,
+        "Process/Start": 1,
+        "Process/Stop": 1,
+        "Process/Defunct": 2,
+        "Thread/Start": 9,
+        "Thread/Stop": 15,
+        "Image/DCStart": 1763,
+        "Image/DCStop": 1766,
+        "Image/Load": 35,
+        "Image/Unload": 32,
+        "PerfInfo/Sample": 79528,
+    }
     assert {name: counts.get(name) for name in wanted} == wanted
     assert net.samples == 79528
     assert (net.damage, net.lost) == ([], {})

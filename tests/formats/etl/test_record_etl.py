@@ -182,8 +182,12 @@ def started(tmp_path: Path, script: str) -> Iterator[subprocess.Popen[str]]:
     ready = tmp_path / "ready"
     command = [*RECORD, "-o", str(tmp_path / "it.etl"), "--", "sh", "-c", f"{script}; while :; do :; done"]
     ours = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "READY": str(ready)},
-    )  # fmt: skip
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "READY": str(ready)},
+    )
     with ours:
         try:
             wait_until(ready.exists, ours)

@@ -11,7 +11,7 @@ import pytest
 
 import etl_builder as eb
 from command_line import Ran
-from etl_kernel_logs import (  # fmt: skip
+from etl_kernel_logs import (
     CSWITCH,
     KERNEL,
     PAIR,
@@ -61,20 +61,25 @@ def classic(event: bytes, bits: int = 64) -> bytes:
 
 def test_records_and_their_triggers_under_classic_headers() -> None:
     events = [
-        (1, classic(pmc(200, 0x11, 420, 6))), (1, classic(lbr(200, 42, 420, 1, PAIR))),
-        (1, pmc(210, 0x12, 420, 6)), (1, classic(lbr(210, 42, 420, 1, PAIR))),
-        (1, classic(sample(220, 0x13, 420))), (1, lbr(220, 42, 420, 1, PAIR)),
+        (1, classic(pmc(200, 0x11, 420, 6))),
+        (1, classic(lbr(200, 42, 420, 1, PAIR))),
+        (1, pmc(210, 0x12, 420, 6)),
+        (1, classic(lbr(210, 42, 420, 1, PAIR))),
+        (1, classic(sample(220, 0x13, 420))),
+        (1, lbr(220, 42, 420, 1, PAIR)),
         (1, classic(lbr(230, 42, 420, 1, PAIR))),
-    ]  # fmt: skip
+    ]
     trace = eb.Trace()
     for cpu, event in [*WORLD, *events]:
         trace.add(cpu, event)
     source = BytesSource(bytes(trace))
     profile, log = read_etl(source), TraceLog(source)
     assert flow(profile) == [
-        (200, "BranchInstructions", 0x11, 2), (210, "BranchInstructions", 0x12, 2), (220, "Timer", 0x13, 2),
+        (200, "BranchInstructions", 0x11, 2),
+        (210, "BranchInstructions", 0x12, 2),
+        (220, "Timer", 0x13, 2),
         (230, "LBR", 0, 2),
-    ]  # fmt: skip
+    ]
     (batch,) = profile.batches()
     assert batch.pid.tolist() == [42] * 4
     assert {event.branch_select for event in profile.events} == {1}
@@ -115,13 +120,18 @@ def cache(time: int, *samples: tuple[int, int, int], bits: int = 64, number: int
 def test_each_sample_of_a_cache_is_a_row(bits: int) -> None:
     kernel = KERNEL if bits == 64 else 0x80000000
     events = [
-        (1, cache(200, (0x11, 420, 1), (kernel + 5, 421, 1), bits=bits)), (1, cache(300, bits=bits)),
-        (0, sample(250, 0x22, 420)), (1, cache(400, *[(0x33, 420, 1)] * 20, bits=bits)),
-    ]  # fmt: skip
+        (1, cache(200, (0x11, 420, 1), (kernel + 5, 421, 1), bits=bits)),
+        (1, cache(300, bits=bits)),
+        (0, sample(250, 0x22, 420)),
+        (1, cache(400, *[(0x33, 420, 1)] * 20, bits=bits)),
+    ]
     profile = profile_of([*WORLD, *events])
     assert sorted(flow(profile)) == [
-        (200, "Timer", 0x11, 0), (200, "Timer", kernel + 5, 0), (250, "Timer", 0x22, 0), *[(400, "Timer", 0x33, 0)] * 20
-    ]  # fmt: skip
+        (200, "Timer", 0x11, 0),
+        (200, "Timer", kernel + 5, 0),
+        (250, "Timer", 0x22, 0),
+        *[(400, "Timer", 0x33, 0)] * 20,
+    ]
     assert profile.samples == 23
     assert (profile.first_time, profile.last_time) == (200, 400)
     rows = {
@@ -136,9 +146,11 @@ def test_each_sample_of_a_cache_is_a_row(bits: int) -> None:
 
 def test_a_cache_among_records_and_stacks() -> None:
     events = [
-        (1, pmc(200, 0x11, 420, 6)), (1, lbr(200, 42, 420, 0, PAIR)), (1, cache(210, (0x22, 420, 1), (0x33, 421, 1))),
+        (1, pmc(200, 0x11, 420, 6)),
+        (1, lbr(200, 42, 420, 0, PAIR)),
+        (1, cache(210, (0x22, 420, 1), (0x33, 421, 1))),
         (1, stack_event(210, 421, [0x33, 0x34])),
-    ]  # fmt: skip
+    ]
     found = chains(profile_of([*WORLD, *events]))
     assert found == [("BranchInstructions", 0x11, []), ("Timer", 0x22, []), ("Timer", 0x33, [0x33, 0x34])]
 
@@ -160,8 +172,9 @@ def test_fields_of_a_cache(bits: int) -> None:
     fields = decoder.decode(found).fields
     assert (fields["Count"], "rest" in fields) == (2, False)
     assert [(s["InstructionPointer"], s["ThreadID"], s["SampleCount"]) for s in rows_of(fields)] == [
-        (0x11, 420, 1), (0x22, 421, 3)
-    ]  # fmt: skip
+        (0x11, 420, 1),
+        (0x22, 421, 3),
+    ]
     assert decoder.encode(found, fields) == event[16:]
 
 
@@ -186,8 +199,9 @@ def test_a_sample_that_stands_for_several_has_as_many_intervals() -> None:
     profile = profile_of([*WORLD, *made, (1, cache(220, (3, 420, 2))), (1, pmc(230, 4, 420, 6))])
     assert periods(profile) == [(1, 10_000), (2, 30_000), (4, 0), (3, 20_000)]
     assert {e.name: (e.period, e.has_period) for e in profile.events} == {
-        "Timer": (10_000, True), "BranchInstructions": (65536, False)
-    }  # fmt: skip
+        "Timer": (10_000, True),
+        "BranchInstructions": (65536, False),
+    }
     nothing_known = profile_of([*WORLD, (1, counted(200, 1, 1)), (1, counted(210, 2, 3))])
     assert periods(nothing_known) == [(1, 1), (2, 3)]
     plain = profile_of([*WORLD, *made[:2]])
@@ -219,9 +233,13 @@ def test_a_stack_is_that_of_one_event() -> None:
 
 def test_stack_events_that_are_too_short_are_counted() -> None:
     made = [
-        (0x1820, bytes(15)), (0x1825, bytes(23)), (0x1826, bytes(16)), (0x1822, bytes(7)), (0x1824, b""),
+        (0x1820, bytes(15)),
+        (0x1825, bytes(23)),
+        (0x1826, bytes(16)),
+        (0x1822, bytes(7)),
+        (0x1824, b""),
         (0x1820, struct.pack("<QIIQ", 200, 42, 420, 0x11)),
-    ]  # fmt: skip
+    ]
     profile = profile_of([*WORLD, (0, sample(200, 1, 420)), *((1, eb.system(hook, 250, data)) for hook, data in made)])
     kinds = ("Stack", "StackKeyKernel", "StackKeyUser", "KeyCreate", "KeyRundown")
     assert profile.lost == {f"Windows Kernel/StackWalk/{kind} events too short": 1 for kind in kinds}
@@ -263,16 +281,26 @@ def test_types_of_events_have_their_names() -> None:
     )
     manifest = struct.pack("<BBBBHH", 1, 1, 0, 0x5B, 1, 0) + text.encode()
     events = [
-        (1, classic(lbr(200, 42, 420, 1, PAIR))), (1, lbr(210, 42, 420, 1, PAIR)),
-        (1, eb.manifest(mine, 7, 220, opcode=1, task=3)), (1, eb.manifest(other, 7, 230)),
-        (1, eb.manifest(mine, 0xFFFE, 240, manifest)), (1, eb.manifest(mine, 7, 250, opcode=1, task=3)),
-    ]  # fmt: skip
+        (1, classic(lbr(200, 42, 420, 1, PAIR))),
+        (1, lbr(210, 42, 420, 1, PAIR)),
+        (1, eb.manifest(mine, 7, 220, opcode=1, task=3)),
+        (1, eb.manifest(other, 7, 230)),
+        (1, eb.manifest(mine, 0xFFFE, 240, manifest)),
+        (1, eb.manifest(mine, 7, 250, opcode=1, task=3)),
+    ]
     records = profile_of([*WORLD, *events]).records
-    assert {name: n for name, n in records.items() if not name.startswith(("Windows Kernel/Event", "Windows Kernel/P"))
-            and "Thread" not in name and "Image" not in name} == {
-        "Windows Kernel/LastBranchRecording/Sample": 2, "Mine/Work/Start": 2, "Mine/ManifestData": 1,
+    assert {
+        name: n
+        for name, n in records.items()
+        if not name.startswith(("Windows Kernel/Event", "Windows Kernel/P"))
+        and "Thread" not in name
+        and "Image" not in name
+    } == {
+        "Windows Kernel/LastBranchRecording/Sample": 2,
+        "Mine/Work/Start": 2,
+        "Mine/ManifestData": 1,
         f"{UUID(int=0x9999)}/EventID(7)": 1,
-    }  # fmt: skip
+    }
 
 
 def test_paths_in_notes_are_as_windows_writes_them(tmp_path: Path, run: Callable[..., Ran]) -> None:

@@ -84,18 +84,28 @@ def made_by_hand() -> bytes:
     image_id, config = UUID(IMAGE_ID).bytes_le, UUID(SYS_CONFIG_EX).bytes_le
     rsds = struct.pack("<QI16sI", 0x140000000, 42, bytes(range(16)), 1) + b"app.pdb\0"
     events = [event for _, event in WORLD] + [
-        process(1, 101, 43, "b.exe"), process(2, 102, 43, "b.exe"), process(4, 103, 42, "app.exe"),
-        thread(1, 104, 42, 421), thread(2, 105, 42, 421), image(0x030A, 106, 42, 0x150000000, 0x1000, "c.dll"),
-        image(0x1402, 107, 42, 0x150000000, 0x1000, "c.dll"), image(0x1404, 108, 0, KERNEL, 0x100000, "n.exe"),
+        process(1, 101, 43, "b.exe"),
+        process(2, 102, 43, "b.exe"),
+        process(4, 103, 42, "app.exe"),
+        thread(1, 104, 42, 421),
+        thread(2, 105, 42, 421),
+        image(0x030A, 106, 42, 0x150000000, 0x1000, "c.dll"),
+        image(0x1402, 107, 42, 0x150000000, 0x1000, "c.dll"),
+        image(0x1404, 108, 0, KERNEL, 0x100000, "n.exe"),
         eb.system(0x0548, 109, struct.pack("<II", 42, 420) + wide("main"), version=2),
         eb.full(image_id, 0, 110, struct.pack("<QQII", 0x140000000, 0x10000, 42, 7) + wide("app.exe"), version=2),
         eb.full(image_id, 36, 110, rsds, version=2),
         eb.full(config, 35, 111, wide("\\Device\\HarddiskVolume1") + wide("C:"), version=0),
-        pmc(200, 0x140001010, 420, 6), lbr(200, 42, 420, 0, PAIR), sample(201, 0x140001020, 420),
-        stack_event(201, 420, [1, 2, 3]), key_event(0x1825, 201, 420, 77), key_event(0x1826, 201, 420, 78),
-        eb.system(0x1824, 202, struct.pack("<4Q", 77, 1, 2, 3)), interval(203, 0, 10000, "Timer"),
+        pmc(200, 0x140001010, 420, 6),
+        lbr(200, 42, 420, 0, PAIR),
+        sample(201, 0x140001020, 420),
+        stack_event(201, 420, [1, 2, 3]),
+        key_event(0x1825, 201, 420, 77),
+        key_event(0x1826, 201, 420, 78),
+        eb.system(0x1824, 202, struct.pack("<4Q", 77, 1, 2, 3)),
+        interval(203, 0, 10000, "Timer"),
         eb.system(0x0F48, 204, struct.pack("<III", 6, 5, 4) + wide("B")),
-    ]  # fmt: skip
+    ]
     return log_of(events)
 
 
@@ -150,10 +160,14 @@ def test_they_are_counted_by_kind_and_the_rest_is_read() -> None:
     """An image event of 4 bytes made whole logs unreadable."""
     shape = image(0x1403, 150, 42, 0x160000000, 0x1000, "x.dll")
     events = [event for _, event in WORLD] + [
-        shortened(shape, 4), shortened(shape, 12), shortened(shape, 20),
-        shortened(process(3, 151, 44, "y.exe"), 8), shortened(thread(1, 152, 42, 422), 4),
-        shortened(interval(153, 6, 7, "B"), 8), pmc(200, 0x140001010, 420, 6),
-    ]  # fmt: skip
+        shortened(shape, 4),
+        shortened(shape, 12),
+        shortened(shape, 20),
+        shortened(process(3, 151, 44, "y.exe"), 8),
+        shortened(thread(1, 152, 42, 422), 4),
+        shortened(interval(153, 6, 7, "B"), 8),
+        pmc(200, 0x140001010, 420, 6),
+    ]
     profile = read_etl(BytesSource(log_of(events)))
     short = {"Image/DCStart": 2, "PerfInfo/CollectionStart": 1, "Process/DCStart": 1, "Thread/Start": 1}
     assert profile.lost == {f"Windows Kernel/{kind} events too short": number for kind, number in short.items()}
@@ -183,8 +197,18 @@ def test_our_names_with_other_types_are_not_ours(kind: int) -> None:
 
 @pytest.mark.parametrize("value", ["--5", "-", "1" * 5000, "٣"])
 def test_programming_that_is_no_number(value: str) -> None:
-    fields = {"Source": 6, "Hook": -1, "Name": "e", "Period": 1, "Frequency": 0, "SelectKind": "", "Select": 0,
-              "CallChain": 0, "OwnPeriod": 0, "Programming": f"config={value} type=4"}  # fmt: skip
+    fields = {
+        "Source": 6,
+        "Hook": -1,
+        "Name": "e",
+        "Period": 1,
+        "Frequency": 0,
+        "SelectKind": "",
+        "Select": 0,
+        "CallChain": 0,
+        "OwnPeriod": 0,
+        "Programming": f"config={value} type=4",
+    }
     events = [*(made for _, made in WORLD), encode_event(supplement_event("Event", 150, fields))]
     profile = read_etl(BytesSource(log_of([*events, pmc(200, 0x140001010, 420, 6)])))
     assert profile.events[0].programming == {"type": 4, "source": 6, "interval": 65536}

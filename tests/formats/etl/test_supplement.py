@@ -61,8 +61,12 @@ def test_the_profile_comes_back(log: Path) -> None:
     assert len(entries(after)) > 500
     for told, event in zip(after.events, before.events, strict=True):
         assert (told.name, told.period, told.branch_select, told.branch_select_kind, told.has_period) == (
-            event.name, event.period, event.branch_select, event.branch_select_kind, True,
-        )  # fmt: skip
+            event.name,
+            event.period,
+            event.branch_select,
+            event.branch_select_kind,
+            True,
+        )
         assert {**event.programming, "interval": event.period}.items() <= told.programming.items()
     identity = {(m.name, m.kind, m.build_id, m.segments) for m in before.modules}
     assert {(m.name, m.kind, m.build_id, m.segments) for m in after.modules} == identity
@@ -95,8 +99,11 @@ def test_elf_images_are_told_whole(log: Path) -> None:
     assert bytes(program_image["BuildId"]) == bytes(range(20))  # type: ignore[call-overload]
     (segments,) = [s for s in told["Segments"] if s["Module"] == program_image["Number"]]
     assert [list(segments[name]) for name in ("Address", "FileOffset", "Size", "Executable")] == [  # type: ignore[call-overload]
-        [0, 0x401000], [0, 0x1000], [0x800, 0x5000], [0, 1],
-    ]  # fmt: skip
+        [0, 0x401000],
+        [0, 0x1000],
+        [0x800, 0x5000],
+        [0, 1],
+    ]
     biases = {m["LoadBias"] for m in told["Mapping"] if m["Module"] == program_image["Number"]}
     assert biases == {0x400000 - 0x401000}
 

@@ -100,12 +100,18 @@ def changes(timeline: Timeline, kind: Change) -> Iterator[tuple[int, ...]]:
 
 EVENTS = st.lists(
     st.builds(
-        Told, st.sampled_from((START, START, START, END, DC_START, DC_END)), st.integers(0, 12), st.integers(0, 3),
-        st.integers(40, 43), st.integers(0, 4), st.sampled_from(("", "", "worker", "ä\U0001f600")),
-        st.sampled_from((False,) * 9 + (True,)), st.sampled_from((64, 64, 32)),
+        Told,
+        st.sampled_from((START, START, START, END, DC_START, DC_END)),
+        st.integers(0, 12),
+        st.integers(0, 3),
+        st.integers(40, 43),
+        st.integers(0, 4),
+        st.sampled_from(("", "", "worker", "ä\U0001f600")),
+        st.sampled_from((False,) * 9 + (True,)),
+        st.sampled_from((64, 64, 32)),
     ),
     max_size=40,
-)  # fmt: skip
+)
 # The first start of the file is neither the first nor the last one in time, and a list stands between them.
 OUT_OF_ORDER = [Told(START, 5, 1, 42, 3), Told(DC_END, 6, 1, 41, 3), Told(START, 1, 1, 42, 3), Told(START, 9, 1, 42, 3)]
 

@@ -55,8 +55,9 @@ TRAITS = sized(b"My.Provider\0" + struct.pack("<HB", 19, 1) + uuid.UUID(int=7).b
 def self_describing(blob, payload=b"", *, opcode=0, pointer=8, traits=TRAITS, channel=11):
     extended = [(12, traits), (11, blob)] if traits else [(11, blob)]
     header = 19 if pointer == 8 else 18
-    return Event(header, pointer, 0, 1, 2, 0, -1, PROVIDER, 0, 0, opcode, channel=channel, payload=payload,
-                 extended=extended)  # fmt: skip
+    return Event(
+        header, pointer, 0, 1, 2, 0, -1, PROVIDER, 0, 0, opcode, channel=channel, payload=payload, extended=extended
+    )
 
 
 def fields_of(blob, payload, **options):
@@ -227,9 +228,13 @@ def test_structures():
 
 def test_tags_custom_types_and_names():
     blob = schema(
-        declare("x", 4, 0, tags=b"\x81\x82\x03"), declare("c", 2 | CUSTOM, custom=b"how"), declare("x", 4),
-        declare("", 4), declare("nothing", 0), tags=b"\x80\x80\0",
-    )  # fmt: skip
+        declare("x", 4, 0, tags=b"\x81\x82\x03"),
+        declare("c", 2 | CUSTOM, custom=b"how"),
+        declare("x", 4),
+        declare("", 4),
+        declare("nothing", 0),
+        tags=b"\x80\x80\0",
+    )
     assert fields_of(blob, b"\1\2\0zz\3\4") == {"x": 1, "c": b"zz", "x_2": 3, "Field4": 4}
 
 
@@ -310,8 +315,15 @@ def test_elements_of_nothing_but_empty_arrays_do_not_multiply():
 def test_names_are_unique():
     names = Names()
     assert [names.add(n) for n in ("a", "a", "a_2", "a", "", "", "rest", "Field5")] == [
-        "a", "a_2", "a_2_2", "a_3", "Field5", "Field6", "rest_2", "Field5_2",
-    ]  # fmt: skip
+        "a",
+        "a_2",
+        "a_2_2",
+        "a_3",
+        "Field5",
+        "Field6",
+        "rest_2",
+        "Field5_2",
+    ]
     with time_limit(30):
         many = Names()
         assert len({many.add(name) for _ in range(50000) for name in ("x", "x_2")}) == 100000
@@ -348,8 +360,20 @@ def event_info(properties, *, task="Task", opcode="Open", top=None, source=0, id
             places[text] = size + len(heap)
             heap += f"{text}\0".encode("utf-16-le")
     head = PROVIDER + bytes(16) + struct.pack("<HBBBBHQ", id_, version, 0, 4, 33, 1, 0)
-    head += struct.pack("<16I", source, places["Prov"], 0, 0, 0, places[task], places[opcode], *[0] * 6,
-                        len(properties), len(properties) if top is None else top, 0)  # fmt: skip
+    head += struct.pack(
+        "<16I",
+        source,
+        places["Prov"],
+        0,
+        0,
+        0,
+        places[task],
+        places[opcode],
+        *[0] * 6,
+        len(properties),
+        len(properties) if top is None else top,
+        0,
+    )
     for flags, name, first, second, map_name, count, length in properties:
         head += struct.pack("<IIHHIHHI", flags, places[name], first, second, places.get(map_name, 0), count, length, 0)
     return head + heap
@@ -377,23 +401,54 @@ U32_PLAIN = (0, "n", 8, 0, "", 1, 4)
 
 
 def test_described_event():
-    info = event_info([
-        U32_PLAIN, (0, "s", 1, 1, "", 1, 0), (0, "kind", 4, 0, "Map", 1, 1), (0, "flags", 8, 18, "Bits", 1, 4),
-        (4, "list", 6, 0, "", 0, 2), (2, "raw", 14, 0, "", 1, 0), (0x20, "two", 4, 0, "", 2, 1),
-        (0x12, "cut", 1, 1, "", 1, 0), (0, "ip", 14, 24, "", 1, 16), (0, "p", 16, 0, "", 1, 8),
-    ], strings=("Bits",))  # fmt: skip
-    events = [metadata(32, info), metadata(33, map_info({1: "One"})),
-              metadata(33, map_info({1: "A", 2: "B"}, flags=2, name="Bits"))]  # fmt: skip
+    info = event_info(
+        [
+            U32_PLAIN,
+            (0, "s", 1, 1, "", 1, 0),
+            (0, "kind", 4, 0, "Map", 1, 1),
+            (0, "flags", 8, 18, "Bits", 1, 4),
+            (4, "list", 6, 0, "", 0, 2),
+            (2, "raw", 14, 0, "", 1, 0),
+            (0x20, "two", 4, 0, "", 2, 1),
+            (0x12, "cut", 1, 1, "", 1, 0),
+            (0, "ip", 14, 24, "", 1, 16),
+            (0, "p", 16, 0, "", 1, 8),
+        ],
+        strings=("Bits",),
+    )
+    events = [
+        metadata(32, info),
+        metadata(33, map_info({1: "One"})),
+        metadata(33, map_info({1: "A", 2: "B"}, flags=2, name="Bits")),
+    ]
     payload = (
-        b"\2\0\0\0" + "x\0".encode("utf-16-le") + b"\1" + b"\3\0\0\0" + b"\7\0\x08\0" + b"zz" + b"ab"
-        + "yz".encode("utf-16-le") + bytes(15) + b"\1" + b"\x10" + bytes(7)
-    )  # fmt: skip
+        b"\2\0\0\0"
+        + "x\0".encode("utf-16-le")
+        + b"\1"
+        + b"\3\0\0\0"
+        + b"\7\0\x08\0"
+        + b"zz"
+        + b"ab"
+        + "yz".encode("utf-16-le")
+        + bytes(15)
+        + b"\1"
+        + b"\x10"
+        + bytes(7)
+    )
     decoded = learned(events).decode(described(payload))
     assert (decoded.name, decoded.layout) == ("Prov/Task/Open", "manifest")
     assert decoded.fields == {
-        "n": 2, "s": "x", "kind": 1, "flags": 3, "list": [7, 8], "raw": b"zz", "two": [97, 98], "cut": "yz",
-        "ip": "::1", "p": 16,
-    }  # fmt: skip
+        "n": 2,
+        "s": "x",
+        "kind": 1,
+        "flags": 3,
+        "list": [7, 8],
+        "raw": b"zz",
+        "two": [97, 98],
+        "cut": "yz",
+        "ip": "::1",
+        "p": 16,
+    }
     assert [str(decoded.fields[key]) for key in ("kind", "flags", "p")] == ["One", "A|B", "0x10"]
     assert learned(events).decode(described(payload, version=2)).layout == "raw"
     assert learned(events).decode(described(payload[:3])).fields == {REST: payload[:3]}
@@ -406,15 +461,22 @@ def test_described_structures():
     )
     decoder = learned([metadata(32, info)])
     assert decoder.decode(described(b"\2\0\0\0\1x\0\2\0")).fields == {
-        "n": 2, "rows": [{"a": 1, "b": "x"}, {"a": 2, "b": ""}],
-    }  # fmt: skip
+        "n": 2,
+        "rows": [{"a": 1, "b": "x"}, {"a": 2, "b": ""}],
+    }
     many = b"\xff\xff\xff\x7f\1x\0"
     assert decoder.decode(described(many)).fields == {"n": 0x7FFFFFFF, REST: many[4:]}
 
 
-@pytest.mark.parametrize(("task", "opcode", "name"), [
-    ("Task", "win:Start", "Task/Start"), ("Task", "Info", "Task"), ("Task ", "win:Info", "Task"), ("", "Open", "Open"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("task", "opcode", "name"),
+    [
+        ("Task", "win:Start", "Task/Start"),
+        ("Task", "Info", "Task"),
+        ("Task ", "win:Info", "Task"),
+        ("", "Open", "Open"),
+    ],
+)
 def test_described_names(task, opcode, name):
     assert parse_event_info(event_info([], task=task, opcode=opcode)).event_name == name
 

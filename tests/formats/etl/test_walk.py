@@ -113,10 +113,24 @@ def test_every_event_header(bits, windows7):
         build.perfinfo(0x0F2F, 14, b"z", bits=bits, counters=(9,), pebs=1 << 40),
         build.full(GUID, 36, 15, b"rsds", version=2, level=3, bits=bits),
         build.full(GUID, 1, 16, b"i", bits=bits, instance=(21, 22, other)),
-        build.manifest(GUID, 300, 17, b"user", pid=5, tid=6, version=1, channel=16, level=5, opcode=9, task=70,
-                       keyword=1 << 63, activity=activity, bits=bits),
+        build.manifest(
+            GUID,
+            300,
+            17,
+            b"user",
+            pid=5,
+            tid=6,
+            version=1,
+            channel=16,
+            level=5,
+            opcode=9,
+            task=70,
+            keyword=1 << 63,
+            activity=activity,
+            bits=bits,
+        ),
         build.manifest(GUID, 1, 18, b"payload", items=items, bits=bits),
-    ]  # fmt: skip
+    ]
     for event in made:
         trace.add(3, event)
     log = log_of(bytes(trace))
@@ -130,8 +144,16 @@ def test_every_event_header(bits, windows7):
     assert [e.opcode for e in events] == [1, 0x24, 0x2E, 0x2F, 0x2F, 36, 1, 9, 0]
     assert [(e.pid, e.tid) for e in events[:3]] == [(1, 2), (-1, -1), (-1, -1)]
     assert [e.payload for e in events] == [
-        b"abc", b"", b"x" * 16, b"y" * 16, b"z", b"rsds", b"i", b"user", b"payload",
-    ]  # fmt: skip
+        b"abc",
+        b"",
+        b"x" * 16,
+        b"y" * 16,
+        b"z",
+        b"rsds",
+        b"i",
+        b"user",
+        b"payload",
+    ]
     assert [e.counters for e in events] == [(), (), (), (5, 6, 7), (9,), (), (), (), (77, 88)]
     assert events[4].extended == [(7, struct.pack("<Q", 1 << 40))]
     assert events[8].extended == items
@@ -193,8 +215,14 @@ def test_header_of_a_built_file():
 
 def test_declared_sizes():
     sizes = {HEADERS[kind].name: HEADERS[kind].size for kind in (1, 3, 10, 11, 16, 18)}
-    assert sizes == {"SYSTEM32": 32, "COMPACT32": 24, "FULL_HEADER32": 48, "INSTANCE32": 72, "PERFINFO32": 16,
-                     "EVENT_HEADER32": 80}  # fmt: skip
+    assert sizes == {
+        "SYSTEM32": 32,
+        "COMPACT32": 24,
+        "FULL_HEADER32": 48,
+        "INSTANCE32": 72,
+        "PERFINFO32": 16,
+        "EVENT_HEADER32": 80,
+    }
     assert (packed(LOGFILE_HEADER, 4).size, packed(LOGFILE_HEADER, 8).size) == (0x110, 0x118)
 
 

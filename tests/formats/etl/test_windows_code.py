@@ -74,9 +74,10 @@ def capture(app: Path, folder: Path, *, stamp: int | None = None) -> Path:
     fixed = struct.pack("<QQIIIIQ4I", BASE, image.image_size, 42, 1, stamp or image.timestamp, 0, BASE, 0, 0, 0, 0)
     trace = eb.Trace()
     for event in (
-        process(3, 100, 42, "app.exe"), thread(3, 100, 42, 420),
+        process(3, 100, 42, "app.exe"),
+        thread(3, 100, 42, 420),
         eb.system(0x1403, 100, fixed + wide(PATH), version=2),
-    ):  # fmt: skip
+    ):
         trace.add(0, event)
     for i in range(4):
         trace.add(1, pmc(200 + i * 10, target + moved, 420, 6))

@@ -63,10 +63,24 @@ def log_of(path):
 def said(event):
     """What must come back of an event."""
     return (
-        event.header, event.time, event.pid, event.tid, event.hook, event.provider, event.id, event.version,
-        event.opcode, event.level, event.task, event.channel, event.keyword, event.activity, event.counters,
-        tuple(event.extended), event.payload,
-    )  # fmt: skip
+        event.header,
+        event.time,
+        event.pid,
+        event.tid,
+        event.hook,
+        event.provider,
+        event.id,
+        event.version,
+        event.opcode,
+        event.level,
+        event.task,
+        event.channel,
+        event.keyword,
+        event.activity,
+        event.counters,
+        tuple(event.extended),
+        event.payload,
+    )
 
 
 # -- identity
@@ -180,9 +194,21 @@ def kernel(hook, time, payload=b"", *, header=2, pid=4, tid=8, cpu=0, counters=(
     if header in (16, 17):
         pid = tid = -1
     return Event(
-        header, 4 if header in (1, 3, 16) else 8, time, pid, tid, cpu, hook, hook_provider(hook), 0, version,
-        hook & 0xFF, counters=counters, extended=list(extended), payload=payload,
-    )  # fmt: skip
+        header,
+        4 if header in (1, 3, 16) else 8,
+        time,
+        pid,
+        tid,
+        cpu,
+        hook,
+        hook_provider(hook),
+        0,
+        version,
+        hook & 0xFF,
+        counters=counters,
+        extended=list(extended),
+        payload=payload,
+    )
 
 
 def test_event_bytes_are_those_of_the_builder():
@@ -201,9 +227,21 @@ def test_event_bytes_are_those_of_the_builder():
     items = [(1, bytes(16)), (11, b"schema"), (8, bytes(16))]
     event = Event(19, 8, 9, 1, 2, 0, -1, GUID, 300, 1, 2, 3, 4, 5, 6, 0, GUID, items, (0, 0), payload=b"xyz")
     expected = build.manifest(
-        GUID, 300, 9, b"xyz", pid=1, tid=2, version=1, opcode=2, level=3, task=4, channel=5, keyword=6,
-        activity=GUID, items=items,
-    )  # fmt: skip
+        GUID,
+        300,
+        9,
+        b"xyz",
+        pid=1,
+        tid=2,
+        version=1,
+        opcode=2,
+        level=3,
+        task=4,
+        channel=5,
+        keyword=6,
+        activity=GUID,
+        items=items,
+    )
     assert encode_event(event) == expected
     assert encode_event(replace(event, extended=items[:2], counters=(0, 0))) == expected
     flags = 0x01 | 0x02 | 0x08 | 0x20
@@ -264,19 +302,39 @@ def events_strategy():
     items = st.lists(st.tuples(st.sampled_from((1, 2, 3, 6, 11, 12, 13)), st.binary(max_size=40)), max_size=4)
     system = st.builds(
         lambda h, hook, p, pid, tid, c, v: kernel(hook, 0, p, header=h, pid=pid, tid=tid, counters=c, version=v),
-        st.sampled_from((1, 2, 3, 4, 16, 17)), st.integers(1, 0xFFFF), payload, pid, pid, counters, byte,
-    )  # fmt: skip
+        st.sampled_from((1, 2, 3, 4, 16, 17)),
+        st.integers(1, 0xFFFF),
+        payload,
+        pid,
+        pid,
+        counters,
+        byte,
+    )
     full = st.builds(
         lambda h, g, t, v, lv, p, a, b: Event(h, 8 if h > 19 else 4, 0, a, b, 0, -1, g, 0, v, t, lv, payload=p),
-        st.sampled_from((10, 11, 20, 21)), guid, byte, byte, byte, payload, pid, pid,
-    )  # fmt: skip
+        st.sampled_from((10, 11, 20, 21)),
+        guid,
+        byte,
+        byte,
+        byte,
+        payload,
+        pid,
+        pid,
+    )
     manifest = st.builds(
         lambda h, g, n, b, k, i, p, a, t: Event(
             h, 4 if h == 18 else 8, 0, a, t, 0, -1, g, n, b[0], b[1], b[2], n, b[3], k, bool(i), g, i, (), payload=p
         ),
-        st.sampled_from((18, 19)), guid, st.integers(0, 0xFFFF), st.tuples(byte, byte, byte, byte),
-        st.integers(0, 2**64 - 1), items, payload, pid, pid,
-    )  # fmt: skip
+        st.sampled_from((18, 19)),
+        guid,
+        st.integers(0, 0xFFFF),
+        st.tuples(byte, byte, byte, byte),
+        st.integers(0, 2**64 - 1),
+        items,
+        payload,
+        pid,
+        pid,
+    )
     event = st.one_of(system, full, manifest)
     return st.lists(st.tuples(event, st.integers(0, 3), st.integers(0, 50)), max_size=120)
 
@@ -322,8 +380,15 @@ def written(path, events, header=None, **options):
 
 
 def header_of(**values):
-    known = {"buffer_size": 4096, "processors": 3, "timestamp": 1000, "start_time": START, "perf_freq": 1000,
-             "session_name": "sitzung", "file_name": "C:\\x.etl"}  # fmt: skip
+    known = {
+        "buffer_size": 4096,
+        "processors": 3,
+        "timestamp": 1000,
+        "start_time": START,
+        "perf_freq": 1000,
+        "session_name": "sitzung",
+        "file_name": "C:\\x.etl",
+    }
     return LogHeader(**{**known, **values})
 
 
@@ -427,8 +492,10 @@ def test_a_session_is_appended(tmp_path):
 def test_a_compressed_ring_keeps_the_newest(tmp_path, seed):
     """Its buffers have all sizes; what it keeps is as much as there is room for."""
     rng, path, room = random.Random(seed), tmp_path / "ring.etl", 24 << 10
-    events = [kernel(0x0F33, 1000 + i, struct.pack("<I", i) + rng.randbytes(rng.choice((8, 900))))
-              for i in range(rng.choice((5, 400)))]  # fmt: skip
+    events = [
+        kernel(0x0F33, 1000 + i, struct.pack("<I", i) + rng.randbytes(rng.choice((8, 900))))
+        for i in range(rng.choice((5, 400)))
+    ]
     header = header_of(mode=2 | USE_KBYTES, maximum_file_size=24, processors=1)
     written(path, events, header, compress=True)
     log, size = log_of(path), path.stat().st_size
@@ -571,8 +638,13 @@ def test_logs_that_cannot_be_are_refused(tmp_path, values, reason):
 def test_events_that_cannot_be_are_refused(tmp_path):
     with TraceWriter(tmp_path / "some.etl", header_of()) as writer:
         writer.add(kernel(0x0F33, 1010))
-        for bad in (kernel(0x0F33, 1009), kernel(0x0F33, 999, cpu=1), kernel(0x0F33, 1020, bytes(5000)),
-                    kernel(0, 1020), kernel(0x0F33, 1011, cpu=1 << 16)):  # fmt: skip
+        for bad in (
+            kernel(0x0F33, 1009),
+            kernel(0x0F33, 999, cpu=1),
+            kernel(0x0F33, 1020, bytes(5000)),
+            kernel(0, 1020),
+            kernel(0x0F33, 1011, cpu=1 << 16),
+        ):
             if bad.cpu < 1 << 16:
                 with pytest.raises(FormatError):
                     writer.add(bad)

@@ -206,8 +206,13 @@ def test_each_field_alone_and_both_weights_left_out() -> None:
     """One bit of sample_type at a time: no field can hide behind another's absence."""
     rng = random.Random(5)
     for bit in range(25):
-        builder = Builder(sample_type=1 << bit, read_format=15, sample_regs_user=7, sample_regs_intr=9,
-                          branch_sample_type=pw.BRANCH_ANY | pw.BRANCH_HW_INDEX | pw.BRANCH_COUNTERS)  # fmt: skip
+        builder = Builder(
+            sample_type=1 << bit,
+            read_format=15,
+            sample_regs_user=7,
+            sample_regs_intr=9,
+            branch_sample_type=pw.BRANCH_ANY | pw.BRANCH_HW_INDEX | pw.BRANCH_COUNTERS,
+        )
         for _ in range(20):
             builder.sample(**sample_values(rng, builder.capture.attrs[0]))
         for form in FORMS.values():

@@ -227,9 +227,11 @@ def test_records_beside_the_samples(form: str, trailers: bool) -> None:
     ]
     modules = {m.name: m for m in profile.modules}
     assert {n: m.build_id for n, m in modules.items() if m.build_id} == {
-        "/bin/old": bytes(range(21, 40)) + b"\0", "/bin/a b": bytes(range(40, 48)),
-        "/lib/b.so": bytes(range(1, 21)), "/lib/short.so": bytes(range(1, 9)),
-    }  # fmt: skip
+        "/bin/old": bytes(range(21, 40)) + b"\0",
+        "/bin/a b": bytes(range(40, 48)),
+        "/lib/b.so": bytes(range(1, 21)),
+        "/lib/short.so": bytes(range(1, 9)),
+    }
     assert modules["[kernel.kallsyms]"].kind is ModuleKind.KERNEL
     assert modules["//anon"].kind is modules["//anon:bpf_prog_1"].kind is ModuleKind.ANONYMOUS
     others = [(r["kind"], r["time"], r["pid"], r["tid"], r["parent"]) for r in rows if r["kind"] != Change.MAP]
@@ -261,8 +263,11 @@ def test_the_trailer_is_that_of_the_event_it_names(form: str, kind: int) -> None
     assert profile.damage == []
     assert profile.timeline.columns()["time"].tolist() == [10, 20, 30]
     assert profile.timeline.names == ["n10", "n20", "n30"]
-    samples = [(t, e) for batch in profile.batches(ordered=True)
-               for t, e in zip(batch.time.tolist(), batch.event.tolist(), strict=True)]  # fmt: skip
+    samples = [
+        (t, e)
+        for batch in profile.batches(ordered=True)
+        for t, e in zip(batch.time.tolist(), batch.event.tolist(), strict=True)
+    ]
     assert samples == [(11, 0), (21, 1), (31, 0)]
 
 

@@ -207,8 +207,11 @@ def test_kernel_code_of_a_hidden_address_does_not_say_where_the_kernel_begins(hi
     assert profile.damage == []
     assert kernel_start(profile.timeline.columns()) == KERNEL_HALF
     assert [(address, name) for _, address, name in names_of(profile)] == [
-        (0x10, None), (0x10, None), (0x400010, "/bin/x"), (0x400010, "/bin/x")
-    ]  # fmt: skip
+        (0x10, None),
+        (0x10, None),
+        (0x400010, "/bin/x"),
+        (0x400010, "/bin/x"),
+    ]
 
 
 def test_text_of_a_32_bit_machine_has_modes(tmp_path: Path) -> None:

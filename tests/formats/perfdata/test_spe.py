@@ -46,16 +46,34 @@ def trace(*operations: Operation) -> bytes:
 
 def test_a_record_with_every_packet() -> None:
     one = Operation(
-        CODE + 0x1234, detail=CONDITIONAL, events=RETIRED | MISPREDICTED, target=CODE + 0x1200, previous=CODE + 0x1220,
-        tid=1234, issue=5, total=19, time=1_000_000,
-    )  # fmt: skip
+        CODE + 0x1234,
+        detail=CONDITIONAL,
+        events=RETIRED | MISPREDICTED,
+        target=CODE + 0x1200,
+        previous=CODE + 0x1220,
+        tid=1234,
+        issue=5,
+        total=19,
+        time=1_000_000,
+    )
     assert one.bytes()[:43].hex() == (
-        "b0341200e0aaaa0080" "65d2040000" "4a01" "528200" "990500" "981300" "b1001200e0aaaa0080" "b4201200e0aaaa0080"
-    ), "the bytes of the architecture's example"  # fmt: skip
+        "b0341200e0aaaa008065d20400004a01528200990500981300b1001200e0aaaa0080b4201200e0aaaa0080"
+    ), "the bytes of the architecture's example"
     load = Operation(
-        CODE + 0x40, MEMORY, 0, RETIRED | 1 << 17, addr=0xFFFF_1234_5678_9000, phys=0x8_1234_5000, source=13,
-        total=4095, issue=7, translation=300, tid=1234, time=1_000_500, previous=CODE + 8,
-    )  # fmt: skip
+        CODE + 0x40,
+        MEMORY,
+        0,
+        RETIRED | 1 << 17,
+        addr=0xFFFF_1234_5678_9000,
+        phys=0x8_1234_5000,
+        source=13,
+        total=4095,
+        issue=7,
+        translation=300,
+        tid=1234,
+        time=1_000_500,
+        previous=CODE + 8,
+    )
     found = samples(Area(trace(one, load)), period=512)
     assert found.ip.tolist() == [CODE + 0x1234, CODE + 0x40]
     assert found.time.tolist() == [5_001_000_000, 5_001_000_500]
@@ -79,13 +97,18 @@ def test_a_record_with_every_packet() -> None:
 @pytest.mark.parametrize(
     ("detail", "events", "kind", "passed"),
     [
-        (CONDITIONAL, RETIRED, "cond", 0), (CONDITIONAL, RETIRED | NOT_TAKEN, "cond", 1), (CALL, RETIRED, "call", 0),
-        (CALL | INDIRECT, RETIRED, "ind_call", 0), (spe.RETURN | INDIRECT, RETIRED, "ret", 0),
+        (CONDITIONAL, RETIRED, "cond", 0),
+        (CONDITIONAL, RETIRED | NOT_TAKEN, "cond", 1),
+        (CALL, RETIRED, "call", 0),
+        (CALL | INDIRECT, RETIRED, "ind_call", 0),
+        (spe.RETURN | INDIRECT, RETIRED, "ret", 0),
         (0, RETIRED, "unknown", 0),
-        (3 << 3, RETIRED, "uncond", 0), (3 << 3 | INDIRECT, RETIRED, "ind", 0), (INDIRECT, RETIRED, "unknown", 0),
+        (3 << 3, RETIRED, "uncond", 0),
+        (3 << 3 | INDIRECT, RETIRED, "ind", 0),
+        (INDIRECT, RETIRED, "unknown", 0),
         (0, RETIRED | NOT_TAKEN, "unknown", 0),
     ],
-)  # fmt: skip
+)
 def test_what_a_branch_is(detail: int, events: int, kind: str, passed: int) -> None:
     """An unconditional branch is taken, whatever its events say."""
     found = samples(Area(trace(Operation(CODE + 0x100, BRANCH, detail, events, target=CODE + 0x200))))
@@ -109,10 +132,11 @@ def test_what_makes_no_branch() -> None:
 
 def test_modes_and_addresses_of_levels() -> None:
     parts = [
-        Operation(CODE, level=spe.EL0, target=CODE + 4), Operation(KERNEL, level=spe.EL2, target=KERNEL + 8),
+        Operation(CODE, level=spe.EL0, target=CODE + 4),
+        Operation(KERNEL, level=spe.EL2, target=KERNEL + 8),
         Operation(KERNEL, level=spe.EL1, target=CODE, target_level=spe.EL0, detail=INDIRECT),
         Operation(0x7F00_0000, level=spe.EL3, target=0x7F00_1000),
-    ]  # fmt: skip
+    ]
     found = samples(Area(trace(*parts)))
     assert found.mode.tolist() == [2, 1, 1, 3]
     assert found.ip.tolist() == [CODE, KERNEL, KERNEL, 0x7F00_0000]
@@ -121,10 +145,12 @@ def test_modes_and_addresses_of_levels() -> None:
 
 def test_previous_targets_that_are_no_straight_line() -> None:
     parts = [
-        Operation(CODE + 0x100, previous=CODE + 0x104), Operation(CODE + 0x100, previous=0),
-        Operation(CODE + (1 << 21), previous=CODE), Operation(CODE + 0x100, events=0, previous=CODE),
+        Operation(CODE + 0x100, previous=CODE + 0x104),
+        Operation(CODE + 0x100, previous=0),
+        Operation(CODE + (1 << 21), previous=CODE),
+        Operation(CODE + 0x100, events=0, previous=CODE),
         Operation(KERNEL + 0x100, level=spe.EL1, previous=KERNEL),
-    ]  # fmt: skip
+    ]
     other = parts[-1].bytes().replace(spe.address(4, KERNEL, spe.EL1), spe.address(4, KERNEL, spe.EL0))
     found = samples(Area(trace(*parts) + other))
     assert found["previous_target"].tolist() == [0, 0, 0, 0, KERNEL, 0]
@@ -144,27 +170,43 @@ def made_up(number: int, seed: int) -> list[Operation]:
         pc, kind = CODE + 4 * draw.randrange(1 << 12), draw.randrange(3)
         order = [*spe.ORDER]
         draw.shuffle(order)
-        out.append(Operation(
-            pc, maybe(kind), draw.choice((0, 1, 2, 3, 8, 9, 16, 18, 24)),
-            maybe(draw.choice((2, 0x42, 0x82, 0xC2, 0x20002))),
-            target=maybe(CODE + 4 * draw.randrange(1 << 12)) if kind == BRANCH else None,
-            previous=maybe(pc - 4 * draw.randrange(9)), tid=maybe(1234 + draw.randrange(2)),
-            addr=maybe(draw.randrange(1 << 47)) if kind == MEMORY else None,
-            phys=maybe(draw.randrange(1 << 40)) if kind == MEMORY else None, source=maybe(draw.randrange(16)),
-            total=maybe(draw.randrange(1 << 12)), issue=maybe(draw.randrange(1 << 12)),
-            translation=maybe(draw.randrange(1 << 12)), time=maybe(1000 * i), order=order,
-            pad=draw.choice((1, 8, 64)),
-        ))  # fmt: skip
+        out.append(
+            Operation(
+                pc,
+                maybe(kind),
+                draw.choice((0, 1, 2, 3, 8, 9, 16, 18, 24)),
+                maybe(draw.choice((2, 0x42, 0x82, 0xC2, 0x20002))),
+                target=maybe(CODE + 4 * draw.randrange(1 << 12)) if kind == BRANCH else None,
+                previous=maybe(pc - 4 * draw.randrange(9)),
+                tid=maybe(1234 + draw.randrange(2)),
+                addr=maybe(draw.randrange(1 << 47)) if kind == MEMORY else None,
+                phys=maybe(draw.randrange(1 << 40)) if kind == MEMORY else None,
+                source=maybe(draw.randrange(16)),
+                total=maybe(draw.randrange(1 << 12)),
+                issue=maybe(draw.randrange(1 << 12)),
+                translation=maybe(draw.randrange(1 << 12)),
+                time=maybe(1000 * i),
+                order=order,
+                pad=draw.choice((1, 8, 64)),
+            )
+        )
     return out
 
 
 def same(found: Operations, one: Operation, i: int) -> None:
     columns, has = found.columns, found.has
     for name, value in {
-        "events": one.events, "time": one.time, "total": one.total, "issue": one.issue, "el2": one.tid,
-        "translation": one.translation, "source": one.source, "addr": one.addr, "phys_addr": one.phys,
+        "events": one.events,
+        "time": one.time,
+        "total": one.total,
+        "issue": one.issue,
+        "el2": one.tid,
+        "translation": one.translation,
+        "source": one.source,
+        "addr": one.addr,
+        "phys_addr": one.phys,
         "operation": None if one.kind is None else one.kind << 8 | one.detail,
-    }.items():  # fmt: skip
+    }.items():
         assert (bool(has[name][i]), int(columns[name][i])) == (value is not None, value or 0), (name, i)
     for name, value in (("pc", one.pc), ("target", one.target), ("previous", one.previous)):
         assert int(columns[name][i]) & (1 << 56) - 1 == (value or 0), (name, i)
@@ -230,8 +272,10 @@ def test_perf_decodes_the_same(tmp_path: Path) -> None:
     if "ARM SPE" not in shown.upper():
         pytest.skip("this perf was built without Arm SPE: it shows the trace as nothing but bytes")
     text = perf("script", "-i", path, "--itrace=i1i", "-F", "tid,time,ip", "--ns")
-    rows = [(int(t), int(s) * 10**9 + int(ns), int(ip, 16)) for t, s, ns, ip in
-            re.findall(r"^ *(\d+) +(\d+)\.(\d{9}): +([0-9a-f]+)", text, re.M)]  # fmt: skip
+    rows = [
+        (int(t), int(s) * 10**9 + int(ns), int(ip, 16))
+        for t, s, ns, ip in re.findall(r"^ *(\d+) +(\d+)\.(\d{9}): +([0-9a-f]+)", text, re.M)
+    ]
     ours = list(zip(found.tid.tolist(), found.time.tolist(), found.ip.tolist(), strict=True))
     assert rows == ours
     for name, count in (
@@ -367,9 +411,10 @@ def test_a_stretch_that_was_cut_short() -> None:
     profile = bind(read_perfdata(BytesSource(b.build(), "x")))
     assert ips(profile) == [4]
     assert profile.lost == {
-        "stretches of the AUX area that were cut short": 1, "stretches of the AUX area with gaps": 1,
+        "stretches of the AUX area that were cut short": 1,
+        "stretches of the AUX area with gaps": 1,
         "stretches of the AUX area with dropped operations": 1,
-    }  # fmt: skip
+    }
     without = spe.capture(Area(torn + good), maps=MAPS)
     assert not read_perfdata(BytesSource(without.build(), "x")).samples, "two records in one are none"
 
@@ -377,8 +422,17 @@ def test_a_stretch_that_was_cut_short() -> None:
 def test_numbers_that_no_file_can_hold() -> None:
     b = spe.capture(Area(trace(Operation(CODE))), maps=MAPS)
     b.record("AUX", aux_offset=1 << 63, aux_size=1 << 63, flags=0, cpu=0, time=5)
-    b.record("TIME_CONV", shift=1 << 40, mult=(1 << 64) - 1, zero=(1 << 64) - 1, cycles=(1 << 64) - 1, mask=0,
-             has_zero=1, has_short=1, pad=bytes(6))  # fmt: skip
+    b.record(
+        "TIME_CONV",
+        shift=1 << 40,
+        mult=(1 << 64) - 1,
+        zero=(1 << 64) - 1,
+        cycles=(1 << 64) - 1,
+        mask=0,
+        has_zero=1,
+        has_short=1,
+        pad=bytes(6),
+    )
     b.record(
         "AUXTRACE", size=8, aux_offset=(1 << 64) - 8, reference=0, idx=0, tid=0, cpu=0, reserved=0, payload=bytes(8)
     )

@@ -139,14 +139,38 @@ def everything() -> Builder:
     b.record("AUX_OUTPUT_HW_ID", hw_id=2, time=20)
     b.record("FINISHED_ROUND")
     b.sample(
-        ip=0x400100, pid=7, tid=8, time=100, addr=0x1234, stream_id=9, cpu=3, period=55,
-        value=77, time_enabled=5, time_running=4, read_lost=2, read_id=101,
-        callchain=[(1 << 64) - 512, 0x400100, 0x400200], raw=b"abcdefg", hw_idx=6,
-        branches=[(0x400010, 0x400020, flags(predicted=1, cycles=9)),
-                  (0x400030, 0x400040, flags(mispred=1, type=4, in_tx=1, abort=1, cycles=0xFFFE))],
-        regs_user=[1, 2, 3], stack=b"12345678abcdefgh", stack_dyn_size=8, weight=33, data_src=0x68100142,
-        transaction=2, phys_addr=0xABC, cgroup=12, data_page_size=4096, code_page_size=2 << 20, aux=b"auxdata",
-    )  # fmt: skip
+        ip=0x400100,
+        pid=7,
+        tid=8,
+        time=100,
+        addr=0x1234,
+        stream_id=9,
+        cpu=3,
+        period=55,
+        value=77,
+        time_enabled=5,
+        time_running=4,
+        read_lost=2,
+        read_id=101,
+        callchain=[(1 << 64) - 512, 0x400100, 0x400200],
+        raw=b"abcdefg",
+        hw_idx=6,
+        branches=[
+            (0x400010, 0x400020, flags(predicted=1, cycles=9)),
+            (0x400030, 0x400040, flags(mispred=1, type=4, in_tx=1, abort=1, cycles=0xFFFE)),
+        ],
+        regs_user=[1, 2, 3],
+        stack=b"12345678abcdefgh",
+        stack_dyn_size=8,
+        weight=33,
+        data_src=0x68100142,
+        transaction=2,
+        phys_addr=0xABC,
+        cgroup=12,
+        data_page_size=4096,
+        code_page_size=2 << 20,
+        aux=b"auxdata",
+    )
     b.sample(event=1, ip=0x400101, pid=7, time=101, read_values=[(11, 101), (12, 102)], branches=[], regs_user=[8, 9])
     b.exit(pid=8, time=102)
     return b
@@ -265,10 +289,17 @@ def test_files_can_lie() -> None:
 def test_bit_fields_of_big_endian_machines() -> None:
     """By hand: the first declared field takes the highest bits, and each field keeps its own bit order."""
     cases = {
-        "mispred": (1, 1 << 63), "predicted": (1, 1 << 62), "in_tx": (1, 1 << 61), "abort": (1, 1 << 60),
-        "cycles": (0x1234, 0x1234 << 44), "type": (5, 5 << 40), "spec": (2, 2 << 38), "new_type": (6, 6 << 34),
-        "priv": (3, 3 << 31), "reserved": (1, 1),
-    }  # fmt: skip
+        "mispred": (1, 1 << 63),
+        "predicted": (1, 1 << 62),
+        "in_tx": (1, 1 << 61),
+        "abort": (1, 1 << 60),
+        "cycles": (0x1234, 0x1234 << 44),
+        "type": (5, 5 << 40),
+        "spec": (2, 2 << 38),
+        "new_type": (6, 6 << 34),
+        "priv": (3, 3 << 31),
+        "reserved": (1, 1),
+    }
     for name, (value, expected) in cases.items():
         assert pw.repack(flags(**{name: value}), pw.BITS["F"], 64) == expected, name
     assert pw.repack(1, pw.BITS["A"], 64) == 1 << 63, "disabled"

@@ -33,22 +33,32 @@ def test_records_are_those_of_the_kernels_header(more: int, tmp_path: Path) -> N
     long = "/" + "x" * 5000
     file = PerfFile(str(tmp_path / "x"), [Described("clock", attribute(sample_type), [7])])
     for made in (
-        records.fork(40, 1, 40, 1, alone=True), records.fork(40, 40, 41, 40, 500), records.comm(40, 41, "name", 600),
-        records.comm(40, 40, "other", 700, exec=True), records.exit(40, 41, 800),
+        records.fork(40, 1, 40, 1, alone=True),
+        records.fork(40, 40, 41, 40, 500),
+        records.comm(40, 41, "name", 600),
+        records.comm(40, 40, "other", 700, exec=True),
+        records.exit(40, 41, 800),
         records.kernel_mmap(0xFFFFFFFF81000000, 0x1000, 0x10, "[kernel.kallsyms]_text"),
         records.mmap2(40, 0x1000, 0x3000, 0x200, "/bin/a", prot=5, flags=2, inode=(8, 1, 77), time=900),
         records.mmap2(40, 0x5000, 0x6000, 0, "/bin/b", prot=7, flags=1, build_id=bytes(range(20)), time=901),
         records.mmap2(40, 0x7000, 0x8000, 0, long, prot=5, flags=2, build_id=bytes(range(64))),
-    ):  # fmt: skip
+    ):
         file.write(made)
     file.finish({})
     found = pw.parse((tmp_path / "x").read_bytes())
     said = [(r.name, r.misc, {k: v for k, v in r.fields.items() if k != "sample_id"}) for r in found.records]
     fork = {"pid": 40, "ppid": 1, "tid": 40, "ptid": 1, "time": 0}
     assert [(name, misc) for name, misc, _ in said] == [
-        ("FORK", 1 << 13), ("FORK", 0), ("COMM", 0), ("COMM", 1 << 13), ("EXIT", 0), ("MMAP", 1), ("MMAP2", 2),
-        ("MMAP2", 2 | 1 << 14), ("MMAP2", 2 | 1 << 14),
-    ]  # fmt: skip
+        ("FORK", 1 << 13),
+        ("FORK", 0),
+        ("COMM", 0),
+        ("COMM", 1 << 13),
+        ("EXIT", 0),
+        ("MMAP", 1),
+        ("MMAP2", 2),
+        ("MMAP2", 2 | 1 << 14),
+        ("MMAP2", 2 | 1 << 14),
+    ]
     assert said[0][2] == fork
     assert said[1][2] == {"pid": 40, "ppid": 40, "tid": 41, "ptid": 40, "time": 500}
     assert [f["time"] for _, _, f in said[4:5]] == [800]

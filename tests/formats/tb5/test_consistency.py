@@ -38,13 +38,22 @@ def told(tmp_path: Path, key: Table, change: Callable[[np.ndarray], np.ndarray |
 @pytest.mark.parametrize(
     ("key", "field"),
     [
-        (SYSTEM, "system_num_nodes"), (NODE, "node_num_available"), (CPU, "num_cpu_arch_array"),
-        (ARCH, "arch_num_cpuid"), (EVENT, "event_num_details"),
-        (SYSTEM, "node_array"), (NODE, "cpu_array"), (CPU, "cpu_arch_array"), (ARCH, "cpuid_array"),
-        (EVENT, "event_detail_array"), (EVENT, "event_id"),
-        (SYSTEM, "system_size"), (HOST, "host_size"), (INFO, "stream_info_size"),
+        (SYSTEM, "system_num_nodes"),
+        (NODE, "node_num_available"),
+        (CPU, "num_cpu_arch_array"),
+        (ARCH, "arch_num_cpuid"),
+        (EVENT, "event_num_details"),
+        (SYSTEM, "node_array"),
+        (NODE, "cpu_array"),
+        (CPU, "cpu_arch_array"),
+        (ARCH, "cpuid_array"),
+        (EVENT, "event_detail_array"),
+        (EVENT, "event_id"),
+        (SYSTEM, "system_size"),
+        (HOST, "host_size"),
+        (INFO, "stream_info_size"),
     ],
-)  # fmt: skip
+)
 def test_a_number_that_is_another(tmp_path: Path, key: Table, field: str) -> None:
     def change(records: np.ndarray) -> None:
         records[field] += 1
@@ -71,10 +80,12 @@ def test_an_architecture_of_the_other_kind_has_no_leaves_here(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("key", "field"),
     [
-        (SYSTEM, "system_num_nodes"), (HOST, "host_name"), (HOST._replace(part=1), "os_platform"),
+        (SYSTEM, "system_num_nodes"),
+        (HOST, "host_name"),
+        (HOST._replace(part=1), "os_platform"),
         (HOST._replace(part=2), "app_max_app_addr"),
     ],
-)  # fmt: skip
+)
 def test_required_structures_that_say_nothing(tmp_path: Path, key: Table, field: str) -> None:
     def empty(rows: np.ndarray) -> None:
         for name in rows.dtype.names[1:]:

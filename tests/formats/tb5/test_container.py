@@ -59,11 +59,24 @@ def small(path: Path, rows: int = 1000) -> bytes:
 
 def test_sizes_of_the_guides_records() -> None:
     sizes = {
-        "TBRW_VERSION_INFO": 16, "TBRW_STREAM_INFO": 56, "TBRW_SYSTEM": 16, "TBRW_NODE": 40, "TBRW_CPU": 64,
-        "TBRW_CPU_ARCH": 16, "TBRW_CPUID_IA32": 24, "TBRW_CPUID_IA64": 24, "TBRW_OS": 40, "TBRW_APPLICATION": 32,
-        "TBRW_TID": 40, "TBRW_EVENT": 48, "TBRW_EVENT_DETAIL": 32, "TBRW_SAMPREC_DESC_ENTRY": 40,
-        "DATA_BIND_STRUCT": 24, "TBRW_SampleRecordPC": 32, "TBRW_SampleRecordTSC": 8,
-    }  # fmt: skip
+        "TBRW_VERSION_INFO": 16,
+        "TBRW_STREAM_INFO": 56,
+        "TBRW_SYSTEM": 16,
+        "TBRW_NODE": 40,
+        "TBRW_CPU": 64,
+        "TBRW_CPU_ARCH": 16,
+        "TBRW_CPUID_IA32": 24,
+        "TBRW_CPUID_IA64": 24,
+        "TBRW_OS": 40,
+        "TBRW_APPLICATION": 32,
+        "TBRW_TID": 40,
+        "TBRW_EVENT": 48,
+        "TBRW_EVENT_DETAIL": 32,
+        "TBRW_SAMPREC_DESC_ENTRY": 40,
+        "DATA_BIND_STRUCT": 24,
+        "TBRW_SampleRecordPC": 32,
+        "TBRW_SampleRecordTSC": 8,
+    }
     assert {name: STRUCTS[name].size for name in sizes} == sizes
     places = {"node_physical_memory": 24, "cpu_array": 32}
     assert {f.name: f.offset for f in STRUCTS["TBRW_NODE"].fields if f.name in places} == places

@@ -112,8 +112,9 @@ def test_damaged_heads_are_read_from_the_records(path: Path, tmp_path: Path) -> 
     profile = open_profile(spoilt)
     assert 0 < sum(map(len, profile.streams[0].batches(()))) < 9000
     assert {d.reason for d in profile.damage} == {
-        "block 1 of heads of stream 0 is damaged", "block 1 of stream 0 data is damaged",
-    }  # fmt: skip
+        "block 1 of heads of stream 0 is damaged",
+        "block 1 of stream 0 data is damaged",
+    }
 
 
 @pytest.mark.parametrize(

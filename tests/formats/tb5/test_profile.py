@@ -69,8 +69,10 @@ def test_every_column_and_table_comes_back(converted: Callable[[str], tuple[Path
     for table in ("machine", "clock", "modules", "processes", "threads", "events", "first_time", "last_time", "lost"):
         assert getattr(copy, table) == getattr(source, table), table
     assert (copy.records, copy.raw_features, copy.seen_threads) == (
-        source.records, source.raw_features, source.seen_threads,
-    )  # fmt: skip
+        source.records,
+        source.raw_features,
+        source.seen_threads,
+    )
     assert source.header.items() <= copy.header.items()
     assert copy.damage == []
     # Sorting the stacks of the log twice would take longer than all other tests of this file.
@@ -336,8 +338,9 @@ def test_a_deeper_stack_than_was_said_is_refused_and_the_old_file_stays(tmp_path
     assert os.listdir(tmp_path) == ["a.tb5"]
 
 
-def test_a_damaged_block_is_stepped_over_and_named(converted: Callable[[str], tuple[Path, Path]], tmp_path: Path,
-                                                   run: Callable[..., Ran]) -> None:  # fmt: skip
+def test_a_damaged_block_is_stepped_over_and_named(
+    converted: Callable[[str], tuple[Path, Path]], tmp_path: Path, run: Callable[..., Ran]
+) -> None:
     _, out = converted("skx_6154_32deep_pie")
     whole = bytearray(out.read_bytes())
     file = Tb5File(open_source(str(out)))

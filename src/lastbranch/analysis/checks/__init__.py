@@ -39,9 +39,13 @@ of those about profiles; ``None``: a profile says all."""
 
 
 def check(
-    path: str | os.PathLike[str], *, symfs: str | None = None, folders: Sequence[str] = (),
-    symbols: SymbolOptions | None = None, reading: Reading | None = None,
-) -> list[Finding]:  # fmt: skip
+    path: str | os.PathLike[str],
+    *,
+    symfs: str | None = None,
+    folders: Sequence[str] = (),
+    symbols: SymbolOptions | None = None,
+    reading: Reading | None = None,
+) -> list[Finding]:
     """All findings about the capture at ``path`` (``-``: standard input), the worst first.
 
     ``symfs`` and ``folders`` say where binaries are, as for `open`, ``symbols`` where names come from, ``reading`` how

@@ -22,9 +22,14 @@ from ..statistics.significance import ENOUGH, halving
 from .findings import Finding, Severity, finding, some
 
 __all__ = [
-    "about_call_stacks", "about_few_samples", "about_names", "about_outside_modules", "about_profile", "check_profile",
+    "about_call_stacks",
+    "about_few_samples",
+    "about_names",
+    "about_outside_modules",
+    "about_profile",
+    "check_profile",
     "sample_hits",
-]  # fmt: skip
+]
 
 
 _DELETED = " (deleted)"

@@ -41,7 +41,7 @@ _HOW = {
     Origin.PERF: "record with `perf record -b` (or -j any,u) on a machine with LBR, elsewhere with `lastbranch record`",
     Origin.WINDOWS: "record with TraceConfigureLastBranchRecord, without its filters, on a machine that has LBR",
     Origin.LASTBRANCH: "let `lastbranch record` run longer, without --filter and --call-graph lbr; sessions need --lbr",
-}  # fmt: skip
+}
 
 
 def how_to_record(profile: Profile) -> str:

@@ -119,9 +119,13 @@ class NativeSites:
         return None if library is None else cls(library)
 
     def kinds(
-        self, scope: NDArray[np.int64], offsets: NDArray[np.int64], source: Array, flags: Array,
+        self,
+        scope: NDArray[np.int64],
+        offsets: NDArray[np.int64],
+        source: Array,
+        flags: Array,
         find: Callable[[Array, Array], NDArray[np.uint8]],
-    ) -> tuple[NDArray[np.uint8], NDArray[np.int64]] | None:  # fmt: skip
+    ) -> tuple[NDArray[np.uint8], NDArray[np.int64]] | None:
         """(uint8 type of each entry, int64 entries whose type depends on their target: theirs is 0).
 
         Stacks ``offsets`` (int64) of ``source`` and ``flags`` (uint64, any stride); ``scope`` (int64) has the owner of

@@ -68,9 +68,15 @@ class Counted:
 
 
 def count_stacks(
-    profile: Profile, *, ranges: bool, details: bool, sample_filter: SampleFilter | None = None,
-    sampled: bool = False, by_process: bool = True, estimate: Replacing | None = None,
-) -> Counted:  # fmt: skip
+    profile: Profile,
+    *,
+    ranges: bool,
+    details: bool,
+    sample_filter: SampleFilter | None = None,
+    sampled: bool = False,
+    by_process: bool = True,
+    estimate: Replacing | None = None,
+) -> Counted:
     """Count the branches, and the ranges between them, of every sample that ``sample_filter`` keeps.
 
     ``estimate`` (`estimate_executions` of the same samples) gives executions instead of entries. ``details`` adds
@@ -151,9 +157,15 @@ class EntryCounter:
     """Counts the branches of batches, or the ranges between branches, or both."""
 
     def __init__(
-        self, binder: Spaces, *, branches: bool = True, ranges: bool = True, details: bool = False,
-        sampled: bool = False, by_process: bool = True,
-    ) -> None:  # fmt: skip
+        self,
+        binder: Spaces,
+        *,
+        branches: bool = True,
+        ranges: bool = True,
+        details: bool = False,
+        sampled: bool = False,
+        by_process: bool = True,
+    ) -> None:
         self._binder, self._details, self._wants_branches = binder, details, branches
         names = tuple(BRANCH_VALUES) if details else ()
         self._branch_table = PairTable(binder, names, by_process=by_process)

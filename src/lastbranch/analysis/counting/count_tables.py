@@ -171,9 +171,12 @@ def ranges(
 
 
 def weights(
-    profile: Profile, by: Key, *, sample_filter: SampleFilter | None = None,
+    profile: Profile,
+    by: Key,
+    *,
+    sample_filter: SampleFilter | None = None,
     watch: Callable[[SampleBatch], None] | None = None,
-) -> WeightTable:  # fmt: skip
+) -> WeightTable:
     """Samples, periods and branch entries by ``process``, ``thread`` or ``module``, for each event apart.
 
     A module is that of the sample's instruction address. ``watch`` gets each batch that is counted, for what else is to
@@ -184,9 +187,12 @@ def weights(
 
 
 def weights_by(
-    profile: Profile, keys: Sequence[Key], *, sample_filter: SampleFilter | None = None,
+    profile: Profile,
+    keys: Sequence[Key],
+    *,
+    sample_filter: SampleFilter | None = None,
     watch: Callable[[SampleBatch], None] | None = None,
-) -> list[WeightTable]:  # fmt: skip
+) -> list[WeightTable]:
     """`weights` by each of ``keys``, all of one pass."""
     counter = WeightCounter(profile, keys)
     every = (batch for stream in profile.streams for batch in stream.batches(stream.for_depth))
@@ -323,11 +329,19 @@ def sites(table: BranchTable) -> SiteTable:
 
     none = np.zeros(taken, np.int64)
     found = SiteTable(
-        module=module[first], address=address[first], count=total(table.count),
-        targets=np.bincount(which[:taken], minlength=len(first)), to_module=both(table.to_module, -1)[first],
-        to_address=both(table.to_address, 0)[first], to_count=both(table.count, 0)[first],
-        not_taken=total(none, passed.count), mispredicted=total(table.mispredicted, passed.mispredicted),
-        predicted=total(table.predicted, passed.predicted), cycles=total(table.cycles), timed=total(table.timed),
-        type=common(table.type, KIND["cond"]), process=common(table.process, passed.process),
-    )  # fmt: skip
+        module=module[first],
+        address=address[first],
+        count=total(table.count),
+        targets=np.bincount(which[:taken], minlength=len(first)),
+        to_module=both(table.to_module, -1)[first],
+        to_address=both(table.to_address, 0)[first],
+        to_count=both(table.count, 0)[first],
+        not_taken=total(none, passed.count),
+        mispredicted=total(table.mispredicted, passed.mispredicted),
+        predicted=total(table.predicted, passed.predicted),
+        cycles=total(table.cycles),
+        timed=total(table.timed),
+        type=common(table.type, KIND["cond"]),
+        process=common(table.process, passed.process),
+    )
     return found.take(np.argsort(-found.count, kind="stable"))

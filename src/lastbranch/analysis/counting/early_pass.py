@@ -119,9 +119,10 @@ class EarlyPass(Generic[C]):
             return batch
         self._late[block] = changed
         self._live = {
-            owner: number for owner, number in self._live.items()
+            owner: number
+            for owner, number in self._live.items()
             if changed is not _EVERY_PROCESS and owner >> _MODES not in changed
-        }  # fmt: skip
+        }
         self._sort()
         if changed is _EVERY_PROCESS:
             return batch.slice(0, 0)
@@ -188,7 +189,7 @@ class EarlyPass(Generic[C]):
 
     def _scopes(
         self, binder: AddressSpaces, owner: NDArray[np.int64], earliest: NDArray[np.int64], latest: NDArray[np.int64]
-    ) -> NDArray[np.int64]:  # fmt: skip
+    ) -> NDArray[np.int64]:
         """int64 scope of each number; -1 where its samples may have several, or one without a process."""
         pid, mode = (owner >> _MODES).astype(np.int32), (owner & (1 << _MODES) - 1).astype(np.uint8)
         modes = [mode]
@@ -197,8 +198,9 @@ class EarlyPass(Generic[C]):
             modes += [np.where(mode == Mode.UNKNOWN, other, mode) for other in own]
         found = [
             binder.scopes(SampleBatch({"time": time, "pid": pid, "mode": each}))
-            for each in modes for time in (earliest, latest)
-        ]  # fmt: skip
+            for each in modes
+            for time in (earliest, latest)
+        ]
         same = np.logical_and.reduce([scope == found[0] for scope in found])
         return np.where(same & (binder.process_of(found[0]) >= 0), found[0], -1)
 

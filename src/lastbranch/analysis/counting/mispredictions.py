@@ -135,9 +135,11 @@ class _Stacks:
         frames = np.stack([source, target, following], axis=1)[known].reshape(-1)
         timed = (spent[known] != 0).astype(np.int64)
         self._sums.add(
-            [scope[known], (flags[known] & np.uint64(1)).view(np.int64)], frames,
-            np.arange(0, len(frames) + 1, 3), [np.ones(len(timed), np.int64), timed, spent[known]],
-        )  # fmt: skip
+            [scope[known], (flags[known] & np.uint64(1)).view(np.int64)],
+            frames,
+            np.arange(0, len(frames) + 1, 3),
+            [np.ones(len(timed), np.int64), timed, spent[known]],
+        )
         return int(cycles.sum())
 
     def result(self) -> Mispredictions:

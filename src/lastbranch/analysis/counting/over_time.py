@@ -16,9 +16,16 @@ from .bound_pairs import outcomes_of
 from .count_tables import Key, rows_of
 
 __all__ = [
-    "KeptTimes", "Rates", "Shares", "TimeCounter", "TimelineCounter", "losses_over_time", "over_time",
-    "rates_over_time", "samples_over_time",
-]  # fmt: skip
+    "KeptTimes",
+    "Rates",
+    "Shares",
+    "TimeCounter",
+    "TimelineCounter",
+    "losses_over_time",
+    "over_time",
+    "rates_over_time",
+    "samples_over_time",
+]
 
 
 @dataclass(slots=True)

@@ -137,10 +137,16 @@ class _Walks:
         visit = np.flatnonzero(self.known & (of_entry >= 0) & np.isin(self.target, states))
         length = np.bincount(self.run)
         return Runs(
-            len(states), len(edges), Steps(source, branch[steps], target, returns, calls), self.run, step,
-            np.searchsorted(states, self.target[visit]), of_entry[visit],
-            np.bincount(self.run, self.weight[self.entry]) / length, length / np.bincount(self.run, size),
-        )  # fmt: skip
+            len(states),
+            len(edges),
+            Steps(source, branch[steps], target, returns, calls),
+            self.run,
+            step,
+            np.searchsorted(states, self.target[visit]),
+            of_entry[visit],
+            np.bincount(self.run, self.weight[self.entry]) / length,
+            length / np.bincount(self.run, size),
+        )
 
     def _kinds(self, profile: Profile, entries: Array) -> NDArray[np.uint8]:
         """uint8: the type of the branch of each of some entries."""

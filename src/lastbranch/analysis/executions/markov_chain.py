@@ -74,9 +74,17 @@ class Runs:
     ``speed`` float64, a run: branches for each instruction of it."""
 
     def __init__(
-        self, states: int, branches: int, steps: Steps, run: Array, step: Array, visited: Array, in_run: Array,
-        weight: Array, speed: Array,
-    ) -> None:  # fmt: skip
+        self,
+        states: int,
+        branches: int,
+        steps: Steps,
+        run: Array,
+        step: Array,
+        visited: Array,
+        in_run: Array,
+        weight: Array,
+        speed: Array,
+    ) -> None:
         self._states, self._branches, self._steps = states, branches, steps
         self._run, self._step, self._visited, self._in_run = run, step, visited, in_run
         self._weight, self._speed = weight, speed
@@ -92,8 +100,10 @@ class Runs:
         """The estimate, and its comparison with the observation."""
         count, found = self._of(self._weight)
         rng, runs = np.random.default_rng(_SEED), len(self._weight)
-        again = (self._of(self._weight * np.bincount(rng.integers(0, runs, runs), minlength=runs))[1]
-                 for _ in range(_BOOTSTRAPS))  # fmt: skip
+        again = (
+            self._of(self._weight * np.bincount(rng.integers(0, runs, runs), minlength=runs))[1]
+            for _ in range(_BOOTSTRAPS)
+        )
         noise = float(np.mean([self._distance(one, found) for one in again]))
         return Outcome(found, self._distance(found, count / count.sum()), noise)
 

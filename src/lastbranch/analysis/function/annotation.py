@@ -250,16 +250,22 @@ def annotate(
 
 
 def annotate_each(
-    profile: Profile, places: Sequence[Place], *, sample_filter: SampleFilter | None = None,
+    profile: Profile,
+    places: Sequence[Place],
+    *,
+    sample_filter: SampleFilter | None = None,
     estimate: Replacing | None = None,
-) -> Callable[[Place], Annotation]:  # fmt: skip
+) -> Callable[[Place], Annotation]:
     """Count for all ``places`` in one pass; return a function that gives the annotation of a place, and raises what
     `annotate` raises."""
     check_events(profile, sample_filter, lambda event: event.branch_select is not None)
     code_of = CodeOf(profile)
     missing = why_no_stacks(profile, sample_filter) or why_no_ranges(profile, sample_filter)
-    ends = {place: place.end or _end(*found, place.start)
-            for place in places if (found := code_of(place.module)) is not None}  # fmt: skip
+    ends = {
+        place: place.end or _end(*found, place.start)
+        for place in places
+        if (found := code_of(place.module)) is not None
+    }
     in_bursts = bool(share_bursts(profile).any())
     nearby = Nearby(profile, [(place.module, place.start, end) for place, end in ends.items()])
     for stream in profile.streams if ends else ():
@@ -284,9 +290,13 @@ def annotate_each(
 
 
 def annotate_counts(
-    profile: Profile, place: Place, branches: Bound, ranges: Bound, samples: tuple[Array, Array, Array],
+    profile: Profile,
+    place: Place,
+    branches: Bound,
+    ranges: Bound,
+    samples: tuple[Array, Array, Array],
     missing: str | None,
-) -> Annotation:  # fmt: skip
+) -> Annotation:
     """`annotate` from counts that are there already: ``branches``, ``ranges`` with the values ``cycles`` and ``timed``,
     ``samples`` by (module, address, count). Whole stacks are not, so nothing is known of trips and of cycles of blocks.
     ``missing`` says why there are no counts. Raises `UnavailableError` and `SelectionError` as `annotate` does."""
@@ -311,14 +321,27 @@ def _annotation(
         raise kind(f"no code lies at {name}", hint="addresses are link addresses, as `objdump` prints them")
     patched = profile.modules[place.module].kind in PATCHED
     flow = flow_of(
-        counts.branches, counts.ranges, decoder, data, place.module, place.start, patched=patched,
+        counts.branches,
+        counts.ranges,
+        decoder,
+        data,
+        place.module,
+        place.start,
+        patched=patched,
         not_taken=counts.not_taken,
-    )  # fmt: skip
+    )
     path, found_loops = counts.stacks.path(flow, patched=patched), loops(flow)
     out = Annotation(
-        place, flow, found_loops, _by_row(flow, counts), [path.trips(loop) for loop in found_loops],
-        path.block_cycles(), counts.stacks.part, missing, hint=how_to_record(profile) if missing else None,
-    )  # fmt: skip
+        place,
+        flow,
+        found_loops,
+        _by_row(flow, counts),
+        [path.trips(loop) for loop in found_loops],
+        path.block_cycles(),
+        counts.stacks.part,
+        missing,
+        hint=how_to_record(profile) if missing else None,
+    )
     if counts.bursts is not None and missing is None:
         out.noise = counts.bursts.of(flow, patched=patched)
     if not flow.blocks.timed.any():

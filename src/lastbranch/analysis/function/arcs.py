@@ -40,11 +40,16 @@ def arcs_of(flow: Flow, most: int = 16) -> Arcs:
     seen = np.flatnonzero((edges.source >= 0) & (edges.target >= 0) & JUMPS[flow.kind[edges.source]])
     found = {
         (source, target): sums
-        for source, target, *sums in np.column_stack([
-            edges.source[seen], edges.target[seen], edges.count[seen], edges.mispredicted[seen],
-            edges.predicted[seen],
-        ]).tolist()
-    }  # fmt: skip
+        for source, target, *sums in np.column_stack(
+            [
+                edges.source[seen],
+                edges.target[seen],
+                edges.count[seen],
+                edges.mispredicted[seen],
+                edges.predicted[seen],
+            ]
+        ).tolist()
+    }
     direct = np.flatnonzero(JUMPS[flow.kind] & (flow.target != 0))
     targets = flow.row_of(flow.target[direct])
     for source, target in zip(direct[targets >= 0].tolist(), targets[targets >= 0].tolist(), strict=True):

@@ -92,13 +92,21 @@ def _edges(flow: Flow) -> BlockEdges:
     before = int(blocks.count[0] - flow.arrivals[0])  # ran into it from the code that lies before
     parts: list[tuple[Array, Array, Array, tuple[Array, ...]]] = [
         (source[within], target[within], _all(EdgeKind.TAKEN, within.sum()), tuple(c[within] for c in counts)),
-        (source[out], _all(-1, out.sum()), np.where(CALLS[kind[out]], EdgeKind.CALLED, EdgeKind.LEFT),
-         tuple(c[out] for c in counts)),
-        (_all(-1, into.sum()), target[into], np.where(after_call[into], EdgeKind.RETURNED, EdgeKind.ENTERED),
-         tuple(c[into] for c in counts)),
+        (
+            source[out],
+            _all(-1, out.sum()),
+            np.where(CALLS[kind[out]], EdgeKind.CALLED, EdgeKind.LEFT),
+            tuple(c[out] for c in counts),
+        ),
+        (
+            _all(-1, into.sum()),
+            target[into],
+            np.where(after_call[into], EdgeKind.RETURNED, EdgeKind.ENTERED),
+            tuple(c[into] for c in counts),
+        ),
         (np.arange(n), next_block, _all(EdgeKind.FALL_THROUGH, n), (blocks.through, zero, zero)),
         (_all(-1, 1), _all(0, 1), _all(EdgeKind.FALL_THROUGH, 1), (_all(before, 1), zero[:1], zero[:1])),
-    ]  # fmt: skip
+    ]
     keys = [np.concatenate([part[i] for part in parts]) for i in range(3)]
     values = [np.concatenate([part[3][i] for part in parts]) for i in range(3)]
     keys, sums = group(keys, values, [np.add] * 3)

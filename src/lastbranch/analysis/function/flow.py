@@ -107,9 +107,16 @@ class Flow:
 
 
 def flow_of(
-    branches: Bound, ranges: Bound, decoder: Decoder, code: bytes, module: int, start: int, *, patched: bool = False,
+    branches: Bound,
+    ranges: Bound,
+    decoder: Decoder,
+    code: bytes,
+    module: int,
+    start: int,
+    *,
+    patched: bool = False,
     not_taken: Bound | None = None,
-) -> Flow:  # fmt: skip
+) -> Flow:
     """The control flow of ``code`` (at link address ``start`` of row ``module``) by its ``branches`` and ``ranges``.
 
     Ranges may reach beyond it: the part inside counts, though not its cycles. Ranges that are not `straight` are left
@@ -118,19 +125,27 @@ def flow_of(
     """
     lines = list(decoder.lines(code, start))
     flow = Flow(
-        module, start, start + len(code),
-        np.array([i.address for i in lines], np.uint64), np.array([i.length for i in lines], np.uint8),
-        np.array([i.kind for i in lines], np.uint8), np.array([i.target for i in lines], np.uint64),
-        [i.text for i in lines], np.zeros(len(lines), np.int64), _no_blocks(),
+        module,
+        start,
+        start + len(code),
+        np.array([i.address for i in lines], np.uint64),
+        np.array([i.length for i in lines], np.uint8),
+        np.array([i.kind for i in lines], np.uint8),
+        np.array([i.target for i in lines], np.uint64),
+        [i.text for i in lines],
+        np.zeros(len(lines), np.int64),
+        _no_blocks(),
         _edges(branches, module, start, len(code)),
-    )  # fmt: skip
+    )
     if not lines:
         return flow
     flow.edges.source, flow.edges.target = (
         np.where(rows == module, flow.row_of(at), -1)
-        for rows, at in ((flow.edges.from_module, flow.edges.from_address),
-                         (flow.edges.to_module, flow.edges.to_address))
-    )  # fmt: skip
+        for rows, at in (
+            (flow.edges.from_module, flow.edges.from_address),
+            (flow.edges.to_module, flow.edges.to_address),
+        )
+    )
     _fill(flow, ranges, patched, not_taken)
     return flow
 
@@ -234,9 +249,16 @@ def _blocks(flow: Flow, leaders: Array, ended: Array, past: Array, cycles: Array
     last = np.append(leaders[1:], len(flow)) - 1
     wrong, right = (_of_branch(flow, values)[last] for values in (flow.edges.mispredicted, flow.edges.predicted))
     return Blocks(
-        leaders, last, (past + ended)[last], ended[last], past[last], wrong, right,
-        np.add.reduceat(cycles, leaders), timed[leaders],
-    )  # fmt: skip
+        leaders,
+        last,
+        (past + ended)[last],
+        ended[last],
+        past[last],
+        wrong,
+        right,
+        np.add.reduceat(cycles, leaders),
+        timed[leaders],
+    )
 
 
 def _count_not_taken(flow: Flow, not_taken: Bound) -> None:

@@ -120,9 +120,14 @@ class BurstSums:
             counted.present,
             np.bincount(edge, minlength=len(edges)),
             np.bincount(block[went > 0], minlength=len(blocks)),
-            count, taken, share[: len(edges)], share[len(edges) :], _errors(edge_burst, edge, edge_count, site),
-            counted.samples, self._span.seconds,
-        )  # fmt: skip
+            count,
+            taken,
+            share[: len(edges)],
+            share[len(edges) :],
+            _errors(edge_burst, edge, edge_count, site),
+            counted.samples,
+            self._span.seconds,
+        )
 
     def _by_block(self, flow: Flow, patched: bool) -> tuple[Array, Array, Array, Array]:
         """(burst, block, how often it ran in the burst, how often its branch was taken)."""

@@ -210,9 +210,16 @@ class Path:
 
 
 def path_of(
-    flow: Flow, stack: Array, row: Array, source: Array, target: Array, cycles: Array, weight: Array, *,
+    flow: Flow,
+    stack: Array,
+    row: Array,
+    source: Array,
+    target: Array,
+    cycles: Array,
+    weight: Array,
+    *,
     patched: bool = False,
-) -> Path:  # fmt: skip
+) -> Path:
     """The path of entries through ``flow``, stack after stack, the oldest of each first.
 
     ``row`` int64 ascends by 1 from an entry to the next of a stack; where it does by more, what lies between is

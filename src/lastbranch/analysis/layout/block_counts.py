@@ -75,8 +75,9 @@ def block_counts(
     on = np.flatnonzero(through)
     (a, b), (edge,) = group(
         [np.concatenate([at[jump], on]), np.concatenate([to[jump], on + 1])],
-        [np.concatenate([taken[jump], through[on]])], [np.add],
-    )  # fmt: skip
+        [np.concatenate([taken[jump], through[on]])],
+        [np.add],
+    )
     called = (CALLS[kind] | (JUMPS[kind] & ~same)) & (at >= 0) & entry
     executed = _executed(n, a, b, edge, (to[called], taken[called]))
     np.maximum(executed, touched, out=executed)

@@ -343,9 +343,16 @@ class RunningCounts:
         stacked = (row for row, event in enumerate(self.profile.events) if event.branch_select is not None)
         left_out = self._branches.left_out + (self._bound.left_out if self._bound is not None else 0)
         return Snapshot(
-            self.namer.labels, (total, now, before), branched, next(stacked, -1), self._sums, self._entries,
-            self._recent_entries, left_out, dict(self.profile.lost),
-        )  # fmt: skip
+            self.namer.labels,
+            (total, now, before),
+            branched,
+            next(stacked, -1),
+            self._sums,
+            self._entries,
+            self._recent_entries,
+            left_out,
+            dict(self.profile.lost),
+        )
 
     def _sums(self, labels: Ints) -> Ints:
         found = np.asarray(self._by_name[:, labels])

@@ -23,8 +23,14 @@ from ..statistics.bursts import BurstCount, without_lists
 from ..statistics.significance import ENOUGH
 
 __all__ = [
-    "CallStacks", "StackCounter", "StackMaker", "Stacked", "Tally", "call_stacks", "why_no_call_stacks",
-]  # fmt: skip
+    "CallStacks",
+    "StackCounter",
+    "StackMaker",
+    "Stacked",
+    "Tally",
+    "call_stacks",
+    "why_no_call_stacks",
+]
 
 
 # -- Counting stacks of addresses: as they were recorded first, bound and named when few are left
@@ -97,10 +103,16 @@ class Tally:
         numbers, bounds = take_rows(frame, offsets, order)
         address, module = zip(*self._frames, strict=True) if self._frames else ((), ())
         return CallStacks(
-            event[order], process[order], samples[order], period[order].view(np.uint64), bounds,
-            numbers.view(np.int64), np.array(module, np.int64), np.array(address, np.uint64),
+            event[order],
+            process[order],
+            samples[order],
+            period[order].view(np.uint64),
+            bounds,
+            numbers.view(np.int64),
+            np.array(module, np.int64),
+            np.array(address, np.uint64),
             executions=more[0][order] if more else None,
-        )  # fmt: skip
+        )
 
     def _bind(self) -> None:
         (event, scope), frame, offsets, values = self._fresh.take()

@@ -101,10 +101,18 @@ def _calls(
     sums = np.array([counted.get(row, none) for row in rows], np.int64).reshape(-1, 5)
     calls, indirect, jumps, wrong, right = [None] * 5 if why_no_stacks(profile, sample_filter) else list(sums.T)
     return CallTable(
-        np.array(rows, np.int64), calls, indirect, jumps, wrong, right,
+        np.array(rows, np.int64),
+        calls,
+        indirect,
+        jumps,
+        wrong,
+        right,
         None if no_stacks else np.array([sampled.get(row, 0) for row in rows], np.int64),
-        whole, namer.labels, sources, [why for why in (no_branches, no_stacks) if why],
-    )  # fmt: skip
+        whole,
+        namer.labels,
+        sources,
+        [why for why in (no_branches, no_stacks) if why],
+    )
 
 
 def _counted(

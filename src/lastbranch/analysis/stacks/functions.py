@@ -135,10 +135,16 @@ class _Sums:
 
 
 def names(
-    profile: Profile, view: View, symbols: Symbolizer | Namer | None, *, sample_filter: SampleFilter | None = None,
-    totals: bool = True, branches: bool = False, watch: Callable[[SampleBatch], None] | None = None,
+    profile: Profile,
+    view: View,
+    symbols: Symbolizer | Namer | None,
+    *,
+    sample_filter: SampleFilter | None = None,
+    totals: bool = True,
+    branches: bool = False,
+    watch: Callable[[SampleBatch], None] | None = None,
     estimate: Replacing | None = None,
-) -> NameTable:  # fmt: skip
+) -> NameTable:
     """Samples, periods and executed instructions by ``view``: ``function``, ``inline`` or ``line``.
 
     A `Namer` as ``symbols`` shares its ``labels`` with the table, for callers that name more with the same `Namer`.
@@ -160,9 +166,13 @@ class NameCounter:
     """Counts for `names` (same arguments): the samples of one profile, or of its parts, one part after the other."""
 
     def __init__(
-        self, profile: Profile, sample_filter: SampleFilter | None = None, *, totals: bool = True,
+        self,
+        profile: Profile,
+        sample_filter: SampleFilter | None = None,
+        *,
+        totals: bool = True,
         branches: bool = False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._profile, self._filter, self._branches = profile, sample_filter, branches
         self._own, self._notes = Tally(profile), list[str]()
         self._stacks: StackCounter | None = None
@@ -233,12 +243,21 @@ class NameCounter:
             c[order] for c in (event, name, *columns.values())
         )
         return NameTable(
-            event, name, own, period.astype(np.uint64), known[event], stacked[event],
-            branching[event] & readable[name], total if stacks else None,
-            total_period.astype(np.uint64) if stacks else None, instructions if counted else None, namer.labels,
-            stacks.sources if stacks else [], notes,
+            event,
+            name,
+            own,
+            period.astype(np.uint64),
+            known[event],
+            stacked[event],
+            branching[event] & readable[name],
+            total if stacks else None,
+            total_period.astype(np.uint64) if stacks else None,
+            instructions if counted else None,
+            namer.labels,
+            stacks.sources if stacks else [],
+            notes,
             {row: branch_table(profile, one.branches) for row, one in by_event.items()} if self._branches else {},
-        )  # fmt: skip
+        )
 
 
 def _own(own: CallStacks, sums: _Sums) -> None:
@@ -340,9 +359,13 @@ def branches_by_function(table: BranchTable, namer: Namer) -> BranchSums:
     recorded = table.take((table.from_address != 0) | (table.from_module >= 0))
     sums = Sums([np.int64], [np.int64] * 5)
     sums.add(
-        namer.rows(recorded.process, recorded.from_module, recorded.from_address), recorded.count,
-        recorded.mispredicted, recorded.predicted, recorded.cycles, recorded.timed,
-    )  # fmt: skip
+        namer.rows(recorded.process, recorded.from_module, recorded.from_address),
+        recorded.count,
+        recorded.mispredicted,
+        recorded.predicted,
+        recorded.cycles,
+        recorded.timed,
+    )
     return BranchSums(*sums.result())
 
 

@@ -17,9 +17,14 @@ from .bursts import TimeSpan, WholeBursts, bursts_of, share_bursts, whole_bursts
 from .significance import Clusters, halving
 
 __all__ = [
-    "Noise", "ShareNoise", "innermost", "noise_of_addresses", "noise_of_branches", "noise_of_rows",
+    "Noise",
+    "ShareNoise",
+    "innermost",
+    "noise_of_addresses",
+    "noise_of_branches",
+    "noise_of_rows",
     "rows_asked",
-]  # fmt: skip
+]
 
 _ALONE = -1
 """The number of samples that are a burst each: their sums need no other samples."""

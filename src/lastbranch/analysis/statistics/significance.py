@@ -17,8 +17,15 @@ from numpy.typing import NDArray
 from ...model import Array
 
 __all__ = [
-    "ENOUGH", "FEWEST", "Clusters", "Totals", "adjusted", "halving", "probabilities", "ratio_variance",
-]  # fmt: skip
+    "ENOUGH",
+    "FEWEST",
+    "Clusters",
+    "Totals",
+    "adjusted",
+    "halving",
+    "probabilities",
+    "ratio_variance",
+]
 
 ENOUGH = 100
 """Smaller counts mean little: a count of 100 has a standard error of 10 (Poisson). Shares and rates that rest on fewer
@@ -93,14 +100,22 @@ class Clusters:
         self.present += present
         self.present_for += present * times
         for total, values in (
-            (self.part, sums), (self.part_squared, sums * sums), (self.part_weight, sums * weight[sample]),
-        ):  # fmt: skip
+            (self.part, sums),
+            (self.part_squared, sums * sums),
+            (self.part_weight, sums * weight[sample]),
+        ):
             total += np.bincount(key, values, self.keys)
 
     def add_sums(
-        self, totals: Totals, key: Array, present: Array, present_for: Array, part: Array, part_squared: Array,
+        self,
+        totals: Totals,
+        key: Array,
+        present: Array,
+        present_for: Array,
+        part: Array,
+        part_squared: Array,
         part_weight: Array,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Add finished sums over samples; each element of ``key`` and the arrays is a thing with its sums. If several
         elements have one key, the samples that they share are not known: the variance is then its upper bound (Cauchy
         and Schwarz), and ``present`` its lower bound."""
@@ -146,9 +161,13 @@ class Clusters:
 
 
 def ratio_variance(
-    share: Array, part_squared: Array, part_weight: Array, weight_squared: Array | float, weight: Array | float,
+    share: Array,
+    part_squared: Array,
+    part_weight: Array,
+    weight_squared: Array | float,
+    weight: Array | float,
     samples: Array | int,
-) -> NDArray[np.float64]:  # fmt: skip
+) -> NDArray[np.float64]:
     """float64: variance of a part of a weight whose true ``share`` is that, from sums over 2 ``samples`` or more, as in
     `Clusters`."""
     left = part_squared - 2 * share * part_weight + share * share * weight_squared

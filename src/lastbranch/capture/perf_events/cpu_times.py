@@ -32,13 +32,22 @@ __all__ = ["CpuTimes", "Ran", "run_so_far"]
 _COUNTS = {"type": int(TYPE.SOFTWARE), "config": SOFTWARE_EVENTS.index("dummy"), "clockid": CLOCK}
 _READS = syscall.attribute(
     USER_ONLY | FLAG["inherit"] | FLAG["inherit_stat"] | FLAG["sample_id_all"] | FLAG["use_clockid"],
-    read_format=READ.TOTAL_TIME_ENABLED, sample_type=SAMPLE.TIME, **_COUNTS,
-)  # fmt: skip
+    read_format=READ.TOTAL_TIME_ENABLED,
+    sample_type=SAMPLE.TIME,
+    **_COUNTS,
+)
 _AT_EXEC = syscall.attribute(
-    USER_ONLY | FLAG["inherit"] | FLAG["inherit_stat"] | FLAG["sample_id_all"] | FLAG["use_clockid"]
-    | FLAG["disabled"] | FLAG["enable_on_exec"],
-    read_format=READ.TOTAL_TIME_ENABLED, sample_type=SAMPLE.TIME, **_COUNTS,
-)  # fmt: skip
+    USER_ONLY
+    | FLAG["inherit"]
+    | FLAG["inherit_stat"]
+    | FLAG["sample_id_all"]
+    | FLAG["use_clockid"]
+    | FLAG["disabled"]
+    | FLAG["enable_on_exec"],
+    read_format=READ.TOTAL_TIME_ENABLED,
+    sample_type=SAMPLE.TIME,
+    **_COUNTS,
+)
 _OWN = syscall.attribute(USER_ONLY, read_format=READ.TOTAL_TIME_ENABLED, **_COUNTS)
 _RECORD = struct.Struct("=8xiiQQQ")
 """A record: pid, tid, value, time_enabled; and its time, the trailer of `SAMPLE.TIME`."""

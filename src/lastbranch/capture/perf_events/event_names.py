@@ -96,9 +96,13 @@ def read_pmus(kernel: Kernel) -> dict[str, Pmu]:
             cpus = kernel.text(f"{folder}/cpumask")
         events = {n: t for n, t in _texts(kernel, f"{folder}/events").items() if not n.endswith(_NOT_EVENTS)}
         found[name] = Pmu(
-            name, int(number), _texts(kernel, f"{folder}/format"), events, _texts(kernel, f"{folder}/caps"),
+            name,
+            int(number),
+            _texts(kernel, f"{folder}/format"),
+            events,
+            _texts(kernel, f"{folder}/caps"),
             None if cpus is None else cpu_list(cpus),
-        )  # fmt: skip
+        )
     return found
 
 
@@ -116,9 +120,12 @@ def _texts(kernel: Kernel, folder: str) -> dict[str, str]:
 _HARDWARE = {name: config for config, name in enumerate(HARDWARE_EVENTS)}
 _SOFTWARE = {name: config for config, name in enumerate(SOFTWARE_EVENTS)}
 _ALIASES = {
-    "cpu-cycles": "cycles", "branch-instructions": "branches", "faults": "page-faults", "cs": "context-switches",
+    "cpu-cycles": "cycles",
+    "branch-instructions": "branches",
+    "faults": "page-faults",
+    "cs": "context-switches",
     "migrations": "cpu-migrations",
-}  # fmt: skip
+}
 """Other names that perf-list(1) gives them."""
 _LEVELS = {"u": "exclude_user", "k": "exclude_kernel", "h": "exclude_hv"}
 _MOST_PRECISE = 3

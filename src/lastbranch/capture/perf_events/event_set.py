@@ -27,9 +27,19 @@ if TYPE_CHECKING:
     from .linux_kernel import Kernel
 
 __all__ = [
-    "BUILD_ID", "EventRefused", "EventSet", "PAGES", "EventSpec", "Request", "Target", "requested_events", "negotiate",
-    "open_event", "sampling_spec", "tracking_spec",
-]  # fmt: skip
+    "BUILD_ID",
+    "EventRefused",
+    "EventSet",
+    "PAGES",
+    "EventSpec",
+    "Request",
+    "Target",
+    "requested_events",
+    "negotiate",
+    "open_event",
+    "sampling_spec",
+    "tracking_spec",
+]
 
 
 _PERF = lbr.PERF_SELECT
@@ -208,9 +218,11 @@ def tracking_spec(target: Target, host: Host, wakeup: int) -> EventSpec:
     """The event that owns the rings; opening this event needs no more permissions than the target does."""
     flags = _common(target) | {"mmap", "mmap2", "comm", "comm_exec", "task", "exclude_kernel", "exclude_hv"}
     fields = {
-        "wakeup_events": wakeup, "clockid": CLOCK, "sample_period": 1,
+        "wakeup_events": wakeup,
+        "clockid": CLOCK,
+        "sample_period": 1,
         "sample_type": _SAMPLE_ID | SAMPLE.IP | SAMPLE.PERIOD,
-    }  # fmt: skip
+    }
     return EventSpec(TRACKING, host.cpus, frozenset(flags), fields, (_LOST, BUILD_ID))
 
 

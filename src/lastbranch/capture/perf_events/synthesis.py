@@ -34,9 +34,15 @@ if TYPE_CHECKING:
     from .linux_kernel import Kernel
 
 __all__ = [
-    "build_id_of", "features_of", "kernel_records", "late_build_ids", "machine_features", "mapping_record",
-    "process_records", "tasks_of",
-]  # fmt: skip
+    "build_id_of",
+    "features_of",
+    "kernel_records",
+    "late_build_ids",
+    "machine_features",
+    "mapping_record",
+    "process_records",
+    "tasks_of",
+]
 
 
 def tasks_of(kernel: Kernel, pid: int) -> list[int]:
@@ -67,9 +73,17 @@ def process_records(
 def mapping_record(records: SideRecords, pid: int, m: Mapping, build_id: bytes, time: int = 0) -> bytes:
     """The MMAP2 record of a mapping."""
     return records.mmap2(
-        pid, m.start, m.end, m.offset, m.name, prot=m.prot, flags=m.flags, build_id=build_id,
-        inode=(m.major, m.minor, m.inode), time=time,
-    )  # fmt: skip
+        pid,
+        m.start,
+        m.end,
+        m.offset,
+        m.name,
+        prot=m.prot,
+        flags=m.flags,
+        build_id=build_id,
+        inode=(m.major, m.minor, m.inode),
+        time=time,
+    )
 
 
 def build_id_of(kernel: Kernel, pid: int, m: Mapping, known: dict[object, bytes]) -> bytes:
@@ -174,9 +188,10 @@ def late_build_ids(kernel: Kernel, modules: Sequence[Module]) -> bytes:
     from ...model import ModuleKind  # loads tables of profiles, which recordings start without
 
     found = (
-        (m.name, kernel.build_id(m.name)) for m in modules
+        (m.name, kernel.build_id(m.name))
+        for m in modules
         if m.kind is ModuleKind.FILE and not m.build_id and (not m.inode or m.inode[2] == kernel.inode(m.name))
-    )  # fmt: skip
+    )
     return b"".join(build_id_entry(build_id, name, MISC.USER) for name, build_id in found if build_id)
 
 

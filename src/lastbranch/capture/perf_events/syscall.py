@@ -21,10 +21,24 @@ from ...errors import UnavailableError
 from ...formats.perfdata.layout import ATTR_FIELDS, ATTR_FLAGS, TYPE
 
 __all__ = [
-    "CLOCK", "CPU_CLOCK", "FLAG", "Ring", "USER_ONLY", "attribute", "disable", "enable", "event_id", "modify",
-    "more_files", "open_event", "read_count", "set_filter", "set_period", "signal_thread",
+    "CLOCK",
+    "CPU_CLOCK",
+    "FLAG",
+    "Ring",
+    "USER_ONLY",
+    "attribute",
+    "disable",
+    "enable",
+    "event_id",
+    "modify",
+    "more_files",
+    "open_event",
+    "read_count",
+    "set_filter",
+    "set_period",
+    "signal_thread",
     "sparing",
-]  # fmt: skip
+]
 
 
 _NR_PERF_EVENT_OPEN = {"x86_64": 298, "aarch64": 241, "riscv64": 241, "ppc64le": 319, "s390x": 331}

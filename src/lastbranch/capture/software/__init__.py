@@ -2,7 +2,10 @@
 
 from ...lazy import lazy_face
 
-__getattr__, __dir__, __all__ = lazy_face(__name__, {
-    "record_writer": "RECORDS RecordWriter",
-    "recorder": "record_software",
-})  # fmt: skip
+__getattr__, __dir__, __all__ = lazy_face(
+    __name__,
+    {
+        "record_writer": "RECORDS RecordWriter",
+        "recorder": "record_software",
+    },
+)

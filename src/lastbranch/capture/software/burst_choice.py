@@ -25,9 +25,10 @@ def kinds_recorded(select: int) -> frozenset[int]:
 
     one, far = np.ones(1, np.uint64), np.full(1, 256, np.uint64)
     return frozenset(
-        kind for kind in KIND.values()
+        kind
+        for kind in KIND.values()
         if len(ring_contents(one, far, np.array([kind], np.uint8), depth=1, select=select & ~CALL_STACK))
-    )  # fmt: skip
+    )
 
 
 _UP_TO_A_CALL = 1 << 20

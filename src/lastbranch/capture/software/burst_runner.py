@@ -219,9 +219,14 @@ class BurstRunner:
     be. ``of_all``: also of threads that lack rights of ours, whose code is else not executed here."""
 
     def __init__(
-        self, engine: Engine | None, limits: BurstLimits, processor: Processors, sideband: Sideband | None = None,
-        ahead: RunAhead | None = None, of_all: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        engine: Engine | None,
+        limits: BurstLimits,
+        processor: Processors,
+        sideband: Sideband | None = None,
+        ahead: RunAhead | None = None,
+        of_all: bool = False,
+    ) -> None:
         self.engine, self.limits = engine, limits
         self.ahead, self.compared = ahead, Comparison()
         self._of_all, self._rights = of_all, rights_of("self")
@@ -279,9 +284,7 @@ class BurstRunner:
             files = process.files
         except OSError:  # too many are open, or it has just ended
             return None
-        found = ahead.burst(
-            thread.tid, files, limits, alone=process.alone, space=process.space_number
-        )  # fmt: skip
+        found = ahead.burst(thread.tid, files, limits, alone=process.alone, space=process.space_number)
         self.compared.foreseen += found is not None
         if ahead.met_fault:
             process.short_bursts = _SHORT_AFTER_FAULT

@@ -23,9 +23,14 @@ class BurstWriter:
     """Writes bursts to ``out`` and counts what it writes in ``summary``."""
 
     def __init__(
-        self, options: Options, select: int, limits: BurstLimits, chains: CallChains, out: RecordWriter,
+        self,
+        options: Options,
+        select: int,
+        limits: BurstLimits,
+        chains: CallChains,
+        out: RecordWriter,
         summary: Summary,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """``select`` is the ring's (MSR_LBR_SELECT notation)."""
         self._options, self._select, self._limits = options, select, limits
         self._chains, self._out, self._summary = chains, out, summary
@@ -37,7 +42,7 @@ class BurstWriter:
         if stack:
             self._out.sample(
                 when, thread.process.pid, thread.tid, call.cpu, burst.start, burst.end, 0, stack, call=True
-            )  # fmt: skip
+            )
             self._summary.calls += 1
 
     def write(self, thread: Thread, burst: Burst, when: int, weight: int, cpu: int, length: int) -> None:

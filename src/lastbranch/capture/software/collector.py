@@ -86,10 +86,22 @@ class Collector:
     """
 
     def __init__(
-        self, tree: Tree, root: int, options: Options, select: int, bursts: BurstRunner, lengths: BurstLengths,
-        trigger: Trigger, sideband: Sideband, out: RecordWriter, summary: Summary, *, kills: bool, report_time: float,
+        self,
+        tree: Tree,
+        root: int,
+        options: Options,
+        select: int,
+        bursts: BurstRunner,
+        lengths: BurstLengths,
+        trigger: Trigger,
+        sideband: Sideband,
+        out: RecordWriter,
+        summary: Summary,
+        *,
+        kills: bool,
+        report_time: float,
         watched: Watched | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.tree, self.root, self.options, self.select = tree, root, options, select
         self.bursts, self.trigger, self.sideband, self.out, self.summary = bursts, trigger, sideband, out, summary
         bursts.on_follow = trigger.hold

@@ -39,9 +39,25 @@ from .instructions import (
 )
 
 __all__ = [
-    "CALLS", "Code", "Edge", "Effects", "End", "Fork", "Line", "Nearby", "Placed", "RETURN", "State", "KnownTarget",
-    "Word", "freed", "goes_on", "joined", "lines", "memory_of",
-]  # fmt: skip
+    "CALLS",
+    "Code",
+    "Edge",
+    "Effects",
+    "End",
+    "Fork",
+    "Line",
+    "Nearby",
+    "Placed",
+    "RETURN",
+    "State",
+    "KnownTarget",
+    "Word",
+    "freed",
+    "goes_on",
+    "joined",
+    "lines",
+    "memory_of",
+]
 
 
 _WINDOW = 64
@@ -115,8 +131,10 @@ class Effects(NamedTuple):
         """The same with `RIP`-relative stores, which are relative to ``address``, made absolute."""
         if not self.stores or not any(store.terms == _BY_CODE for store in self.stores):
             return self
-        stores = (s._replace(terms=(), displacement=s.displacement + address) if s.terms == _BY_CODE else s
-                  for s in self.stores)  # fmt: skip
+        stores = (
+            s._replace(terms=(), displacement=s.displacement + address) if s.terms == _BY_CODE else s
+            for s in self.stores
+        )
         return self._replace(stores=tuple(stores))
 
     def _from_start(self, store: Store) -> Store:

@@ -48,9 +48,13 @@ class Draws:
     def __init__(self) -> None:
         """Raises `OSError` or `UnavailableError` where the kernel refuses."""
         self._attr = syscall.attribute(
-            USER_ONLY | FLAG["disabled"] | FLAG["inherit"] | FLAG["use_clockid"], clockid=CLOCK,
-            sample_type=SAMPLE.TID | SAMPLE.TIME, sample_period=_EACH, wakeup_events=1, **CPU_CLOCK,
-        )  # fmt: skip
+            USER_ONLY | FLAG["disabled"] | FLAG["inherit"] | FLAG["use_clockid"],
+            clockid=CLOCK,
+            sample_type=SAMPLE.TID | SAMPLE.TIME,
+            sample_period=_EACH,
+            wakeup_events=1,
+            **CPU_CLOCK,
+        )
         self._count_attr = syscall.attribute(USER_ONLY | FLAG["inherit"], **CPU_CLOCK)
         self._covered: dict[int, tuple[int, list[int]]] = {}
         """By task, the event that counts its CPU time, and those that report it, one for each processor."""

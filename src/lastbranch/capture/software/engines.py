@@ -28,10 +28,18 @@ from .successors import Expectation, Successors
 from .walk_tables import SLOTS, Context, SharedWord
 
 __all__ = [
-    "BlockStep", "Breakpoints", "DebugRegisters", "Engine", "HardwareBreakpoints", "PerfBlocks", "PerfBreakpoints",
+    "BlockStep",
+    "Breakpoints",
+    "DebugRegisters",
+    "Engine",
+    "HardwareBreakpoints",
+    "PerfBlocks",
+    "PerfBreakpoints",
     "SingleStep",
-    "SteppedBlocks", "Target", "Walked",
-]  # fmt: skip
+    "SteppedBlocks",
+    "Target",
+    "Walked",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -340,9 +348,13 @@ _BREAKPOINT = syscall.attribute(
     syscall.USER_ONLY, type=TYPE.BREAKPOINT, sample_period=1, bp_type=_EXECUTION, config2=_LENGTH, wakeup_events=1
 )
 _DISABLED = syscall.attribute(
-    syscall.USER_ONLY | syscall.FLAG["disabled"], type=TYPE.BREAKPOINT, sample_period=1, bp_type=_EXECUTION,
-    config2=_LENGTH, wakeup_events=1,
-)  # fmt: skip
+    syscall.USER_ONLY | syscall.FLAG["disabled"],
+    type=TYPE.BREAKPOINT,
+    sample_period=1,
+    bp_type=_EXECUTION,
+    config2=_LENGTH,
+    wakeup_events=1,
+)
 _BP_ADDR = 56
 """Offset of config1, which is bp_addr."""
 

@@ -15,10 +15,27 @@ from ...x86 import PREFIXES, Opcode, Prefix
 from ..ptrace import EFLAGS, FS_BASE, GENERAL, GS_BASE, RCX, RIP, RSP
 
 __all__ = [
-    "ADDRESSES", "ANYWHERE", "Branch", "Condition", "Evaluation", "InMemory", "InRegister", "LONGEST", "Memory",
-    "NOT_TAKEN", "Store", "WORD", "direct", "evaluation_of", "moved", "register_of", "returns", "step_refusal",
-    "stored", "written",
-]  # fmt: skip
+    "ADDRESSES",
+    "ANYWHERE",
+    "Branch",
+    "Condition",
+    "Evaluation",
+    "InMemory",
+    "InRegister",
+    "LONGEST",
+    "Memory",
+    "NOT_TAKEN",
+    "Store",
+    "WORD",
+    "direct",
+    "evaluation_of",
+    "moved",
+    "register_of",
+    "returns",
+    "step_refusal",
+    "stored",
+    "written",
+]
 
 
 Memory = Callable[[int, int], bytes]
@@ -283,8 +300,9 @@ _TERM = re.compile(r"(?:^| ([+-]) )(\w+)(?:\*([1248]))?")
 _SIZES = {"byte": 1, "word": 2, "dword": 4, "fword": 6, "qword": 8, "xword": 10, "tbyte": 10, "xmmword": 16,
           "ymmword": 32, "zmmword": 64}  # fmt: skip
 _SEGMENTS = {"fs": ((FS_BASE, 1),), "gs": ((GS_BASE, 1),)}
-_STORES_ELSEWHERE = frozenset(("clzero", "enclu", "enqcmd", "enqcmds", "enter", "maskmovdqu", "maskmovq", "montmul",
-                               "movdir64b", "vmaskmovdqu"))  # fmt: skip
+_STORES_ELSEWHERE = frozenset(
+    ("clzero", "enclu", "enqcmd", "enqcmds", "enter", "maskmovdqu", "maskmovq", "montmul", "movdir64b", "vmaskmovdqu")
+)
 """They write to memory that the first operand does not name, as do those that begin with `_PADLOCK`."""
 _PADLOCK = ("xcrypt", "xsha", "xstore")
 _MAYBE_SECOND = frozenset(("xchg",))

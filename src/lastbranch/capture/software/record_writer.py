@@ -33,8 +33,15 @@ if TYPE_CHECKING:
     from ..perf_events.linux_kernel import Kernel
 
 __all__ = [
-    "KernelSideband", "RECORDS", "RecordWriter", "Sideband", "TracerSideband", "now", "open_sideband", "time_attribute",
-]  # fmt: skip
+    "KernelSideband",
+    "RECORDS",
+    "RecordWriter",
+    "Sideband",
+    "TracerSideband",
+    "now",
+    "open_sideband",
+    "time_attribute",
+]
 
 
 TIME_SAMPLES = SAMPLE.IDENTIFIER | SAMPLE.IP | SAMPLE.TID | SAMPLE.TIME | SAMPLE.CPU | SAMPLE.PERIOD
@@ -74,9 +81,15 @@ class RecordWriter:
     """Appends records to ``file`` and keeps none in memory."""
 
     def __init__(
-        self, file: Sink, select: int, period: int, time_period: int, call_graph: str = "none", *,
+        self,
+        file: Sink,
+        select: int,
+        period: int,
+        time_period: int,
+        call_graph: str = "none",
+        *,
         calls: bool = False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """``select``: PERF_SAMPLE_BRANCH_* of the bursts. ``period``: CPU time between bursts, of the time samples
         ``time_period``, in ns. ``call_graph`` ``dwarf``: bursts have call chains, ``fp``: time samples. ``calls``:
         system calls have records, too."""
@@ -157,9 +170,19 @@ class RecordWriter:
             self.write(records.read(one.pid, one.tid, one.ns, one.when))
 
     def sample(
-        self, when: int, pid: int, tid: int, cpu: int, start: int, end: int, weight: int,
-        stack: Sequence[tuple[int, int, int]], frames: Sequence[int] = (), *, call: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        when: int,
+        pid: int,
+        tid: int,
+        cpu: int,
+        start: int,
+        end: int,
+        weight: int,
+        stack: Sequence[tuple[int, int, int]],
+        frames: Sequence[int] = (),
+        *,
+        call: bool = False,
+    ) -> None:
         """A burst: ``weight`` ns of CPU time, ``stack`` of (from, to, perf's branch type), newest first. ``frames``:
         the call stack at its end, innermost first. ``call``: it is that of a system call."""
         chain = [_USER_CONTEXT, *frames] if frames else []
@@ -169,9 +192,18 @@ class RecordWriter:
         self.packed(when, pid, tid, cpu, start, end, weight, struct.pack(f"={len(words)}Q", *words), call=call)
 
     def packed(
-        self, when: int, pid: int, tid: int, cpu: int, start: int, end: int, weight: int, stacks: bytes, *,
+        self,
+        when: int,
+        pid: int,
+        tid: int,
+        cpu: int,
+        start: int,
+        end: int,
+        weight: int,
+        stacks: bytes,
+        *,
         call: bool = False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`sample` with ``stacks`` as they are in the record: the call chain, if there are any, and the branches."""
         body = _SAMPLE.pack(_CALL_ID if call else _BURST_ID, end, pid, tid, when, start, cpu, 0, weight)
         self.write(record("SAMPLE", body + stacks, MISC.USER))

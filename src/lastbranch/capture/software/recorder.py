@@ -34,10 +34,17 @@ _SLOWER_HERE = f"no part of the compiled library is for bursts on {HERE.title}: 
 
 
 def record_software(
-    target: Sequence[str] | int | Targets, options: Options, file: Sink, command: Sequence[str],
-    unblocked: Iterable[int], summary: Summary, say: Callable[[str], None], progress: Callable[[Summary], None],
-    stop: Callable[[], bool] = lambda: False, switcher: Switcher | None = None,
-) -> None:  # fmt: skip
+    target: Sequence[str] | int | Targets,
+    options: Options,
+    file: Sink,
+    command: Sequence[str],
+    unblocked: Iterable[int],
+    summary: Summary,
+    say: Callable[[str], None],
+    progress: Callable[[Summary], None],
+    stop: Callable[[], bool] = lambda: False,
+    switcher: Switcher | None = None,
+) -> None:
     """Record a command, a process id or `Targets` (these with a sideband for their group alone) into ``file``
     (perf.data, pipe form), in this process, which must have no other children, one thread, and `SIGNALS` blocked.
     ``summary`` is kept up to date, ``command`` is stored in the file as the command that recorded. The recording ends
@@ -69,9 +76,20 @@ def record_software(
         if switcher is not None:
             out.carry_state()
         collector = Collector(
-            traced.tree, traced.root, options, select, bursts, lengths, trigger, sideband, out, summary, kills=launched,
-            report_time=report_time(), watched=traced.watched,
-        )  # fmt: skip
+            traced.tree,
+            traced.root,
+            options,
+            select,
+            bursts,
+            lengths,
+            trigger,
+            sideband,
+            out,
+            summary,
+            kills=launched,
+            report_time=report_time(),
+            watched=traced.watched,
+        )
         signals = Interruptions(traced.root if launched else None)
 
         def tick(summary: Summary) -> None:

@@ -52,11 +52,30 @@ class _Run(ctypes.Structure):
     """`struct run` of run_ahead.c."""
 
     _fields_ = [
-        (name, ctypes.c_uint64) for name in (
-            "memory", "maps", "pagemap", "thread", "space", "alone", "kinds", "wanted", "depth", "most", "time", "room",
-            "registers", "edges", "count", "executed", "why", "address", "pages", "work",
+        (name, ctypes.c_uint64)
+        for name in (
+            "memory",
+            "maps",
+            "pagemap",
+            "thread",
+            "space",
+            "alone",
+            "kinds",
+            "wanted",
+            "depth",
+            "most",
+            "time",
+            "room",
+            "registers",
+            "edges",
+            "count",
+            "executed",
+            "why",
+            "address",
+            "pages",
+            "work",
         )
-    ]  # fmt: skip
+    ]
 
 
 class Foreseen(Burst):
@@ -168,9 +187,19 @@ class RunAhead:
         begins, out = self._begins, self._records
         while True:
             made = self._make_records(
-                self.words, count, depth, chains, self._callers, known, self._stack, end, out, _RECORDS, begins,
+                self.words,
+                count,
+                depth,
+                chains,
+                self._callers,
+                known,
+                self._stack,
+                end,
+                out,
+                _RECORDS,
+                begins,
                 ctypes.byref(self._fits),
-            )  # fmt: skip
+            )
             if made >= 0:
                 break
             known = -1  # deep stacks, many records: without their chains there is room

@@ -166,9 +166,11 @@ class ClockTrigger(PollTrigger):
             return code == _POLL_IN and (number == INTERNAL or fd in (thread.clock, thread.former_clock))
         # The kernel sends SIGIO in place of INTERNAL to a user with too many pending signals (RLIMIT_SIGPENDING).
         return (
-            number == signal.SIGIO and thread.sends == INTERNAL and ptrace.siginfo(thread.tid)[0] == _SI_KERNEL
+            number == signal.SIGIO
+            and thread.sends == INTERNAL
+            and ptrace.siginfo(thread.tid)[0] == _SI_KERNEL
             and not (thread.seen and (thread.seen.caught | thread.seen.ignored | thread.seen.blocked) & bit)
-        )  # fmt: skip
+        )
 
     def used(self, thread: Thread) -> int:
         return syscall.read_count(thread.clock) if thread.clock >= 0 else super().used(thread)

@@ -29,8 +29,14 @@ from .tree import Process, Thread, Tree
 from .watched import Watched
 
 __all__ = [
-    "Traced", "attach", "describe_running", "detach_all", "detach_thread", "threads_of", "warning_of_handlers",
-]  # fmt: skip
+    "Traced",
+    "attach",
+    "describe_running",
+    "detach_all",
+    "detach_thread",
+    "threads_of",
+    "warning_of_handlers",
+]
 
 
 class Traced:

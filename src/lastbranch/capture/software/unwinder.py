@@ -27,8 +27,16 @@ from ..procfs import PAGE, Mapping, mappings, read
 from .instructions import ADDRESSES, WORD, Memory
 
 __all__ = [
-    "ENDS", "FRAMES", "LEAST_COPIED", "MOST_COPIED", "UNREADABLE", "AddressSpace", "Stack", "StackCopy", "Unwinder",
-]  # fmt: skip
+    "ENDS",
+    "FRAMES",
+    "LEAST_COPIED",
+    "MOST_COPIED",
+    "UNREADABLE",
+    "AddressSpace",
+    "Stack",
+    "StackCopy",
+    "Unwinder",
+]
 
 
 FRAMES = 1024
@@ -284,10 +292,14 @@ def _shape(cie: Cie, row: Row) -> _Found:
             return cie, row
         at.append(rule.value if rule.kind is RuleKind.AT_OFFSET else _KEPT)
     plain = (
-        not row.expression and not cie.is_signal_frame and cie.return_register == _RIP and row.cfa < _RIP
-        and returns.kind is RuleKind.AT_OFFSET and all(abs(value) < -_KEPT for value in (row.offset, returns.value))
+        not row.expression
+        and not cie.is_signal_frame
+        and cie.return_register == _RIP
+        and row.cfa < _RIP
+        and returns.kind is RuleKind.AT_OFFSET
+        and all(abs(value) < -_KEPT for value in (row.offset, returns.value))
         and all(rule.kind in (RuleKind.SAME, RuleKind.UNDEFINED) for rule in rules.values())
-    )  # fmt: skip
+    )
     return Plain(row.cfa, row.offset, (*at, returns.value)) if plain else (cie, row)
 
 
@@ -298,9 +310,12 @@ class _Walker:
     """One walk, from frame to frame."""
 
     def __init__(
-        self, space: AddressSpace, registers: list[int], lookup: Callable[[AddressSpace, int, bool], _Found],
+        self,
+        space: AddressSpace,
+        registers: list[int],
+        lookup: Callable[[AddressSpace, int, bool], _Found],
         copy: StackCopy | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.space, self.registers, self._lookup, self.copy = space, registers, lookup, copy
         self.frames, self.bases = [registers[_RIP]], list[int]()
         self.exact = True
@@ -476,10 +491,14 @@ class _CRow(ctypes.Structure):
     """`struct row` of unwind_stack.c."""
 
     _fields_ = [
-        ("key", ctypes.c_uint64), ("owner", ctypes.c_uint32), ("cfa", ctypes.c_int32),
-        ("at", ctypes.c_int32 * (len(_SAVED) + 1)), ("base", ctypes.c_uint8), ("kind", ctypes.c_uint8),
+        ("key", ctypes.c_uint64),
+        ("owner", ctypes.c_uint32),
+        ("cfa", ctypes.c_int32),
+        ("at", ctypes.c_int32 * (len(_SAVED) + 1)),
+        ("base", ctypes.c_uint8),
+        ("kind", ctypes.c_uint8),
         ("unused", ctypes.c_uint8 * 2),
-    ]  # fmt: skip
+    ]
 
 
 class _Context(ctypes.Structure):
@@ -489,7 +508,7 @@ class _Context(ctypes.Structure):
         *((name, ctypes.c_uint64) for name in ("memory", "owner", "rows", "mask", "frames", "bases", "room", "count")),
         ("registers", ctypes.c_uint64 * len(_DWARF)),
         *((name, ctypes.c_uint64) for name in ("exact", "largest", "window", "capacity", "begin", "length", "is_copy")),
-    ]  # fmt: skip
+    ]
 
 
 class _Walk:

@@ -222,13 +222,24 @@ class Tables:
             rows += (*row[:4], path, *row[4:])
         first = self._add("ends", rows)
         self.ends += ends
-        node = self._add("nodes", [
-            self._add("page_lists", pages), len(pages),
-            self._add("lines", [word for line in fork.lines for word in line]), len(fork.lines),
-            first, len(ends),
-            self._add("stores", stores), len(stores) // _STORE,
-            *known[:3], fork.family, 0, 0, *known[3:],
-        ])  # fmt: skip
+        node = self._add(
+            "nodes",
+            [
+                self._add("page_lists", pages),
+                len(pages),
+                self._add("lines", [word for line in fork.lines for word in line]),
+                len(fork.lines),
+                first,
+                len(ends),
+                self._add("stores", stores),
+                len(stores) // _STORE,
+                *known[:3],
+                fork.family,
+                0,
+                0,
+                *known[3:],
+            ],
+        )
         fork.node = node
         self.forks[node] = fork
         return node
@@ -247,10 +258,24 @@ def _end(end: End) -> tuple[int, ...]:
     how, code, base, index, scale, segment, narrow, displacement = _evaluation(branch)
     returning = branch.kind == RETURN
     return (
-        branch.address, branch.target, _signed(moved or 0), displacement,
-        len(end.path), how, code, base, index, scale, segment, narrow, branch.length,
-        branch.kind & 0xFF, branch.kind in CALLS, moved is not None, (returning and freed(branch)) or 0,
-    )  # fmt: skip
+        branch.address,
+        branch.target,
+        _signed(moved or 0),
+        displacement,
+        len(end.path),
+        how,
+        code,
+        base,
+        index,
+        scale,
+        segment,
+        narrow,
+        branch.length,
+        branch.kind & 0xFF,
+        branch.kind in CALLS,
+        moved is not None,
+        (returning and freed(branch)) or 0,
+    )
 
 
 _UNPARAMETRIZED: dict[object, int] = {direct: _DIRECT, goes_on: _GOES_ON, returns: _RETURN}

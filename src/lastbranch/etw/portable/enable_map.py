@@ -69,7 +69,7 @@ _REASONS: dict[EnableFlag | str, str] = {
     _F.FORWARD_WMI: "Linux has no WMI to forward to",
     _F.EXTENSION: "EnableFlags as the offset of an extension is not supported",
     "COMPACT_CSWITCH": "context switches are written one by one: CONTEXT_SWITCH",
-}  # fmt: skip
+}
 _SILENT = _F.NO_SYSCONFIG | _F.ENABLE_RESERVE
 """Bits that change how a session runs and enable no events."""
 
@@ -103,8 +103,11 @@ def rows_of(masks: Sequence[int]) -> list[Row]:
     found = [row for row in ROWS if row.word < len(masks) and masks[row.word] & row.bits]
     for word, bits in enumerate(masks):
         left = bits & ~sum(row.bits for row in ROWS if row.word == word)
-        found += [Row(word, 1 << n, f"bit {1 << n:#x} of mask {word}", why=_NO_COUNTERPART)
-                  for n in range(32) if left >> n & 1]  # fmt: skip
+        found += [
+            Row(word, 1 << n, f"bit {1 << n:#x} of mask {word}", why=_NO_COUNTERPART)
+            for n in range(32)
+            if left >> n & 1
+        ]
     return found
 
 

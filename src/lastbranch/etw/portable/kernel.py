@@ -107,9 +107,16 @@ class PortableKernel:
     # -- providers
 
     def enable(
-        self, handle: int, provider: UUID, code: EnableProvider, level: int, match_any: int, match_all: int,
-        timeout: int, parameters: EnableParameters | None,
-    ) -> None:  # fmt: skip
+        self,
+        handle: int,
+        provider: UUID,
+        code: EnableProvider,
+        level: int,
+        match_any: int,
+        match_all: int,
+        timeout: int,
+        parameters: EnableParameters | None,
+    ) -> None:
         """As `Kernel.enable`. `EtwError` 5 for a provider on the session's disallow list, 1460 after ``timeout``."""
         call, registry = "EnableTraceEx2", self.registry
         given = parameters or EnableParameters()
@@ -121,9 +128,16 @@ class PortableKernel:
                 raise EtwError(call, Status.WMI_INSTANCE_NOT_FOUND, f"no session has handle {handle}")
             if code == EnableProvider.ENABLE:
                 state = EnableState(
-                    handle, entry.owner, entry.socket, level, match_any, match_all, given.property, given.source,
+                    handle,
+                    entry.owner,
+                    entry.socket,
+                    level,
+                    match_any,
+                    match_all,
+                    given.property,
+                    given.source,
                     given.filters,
-                )  # fmt: skip
+                )
                 held.set_enabled(provider, handle, state)
             elif code == EnableProvider.DISABLE:
                 held.set_enabled(provider, handle, None)

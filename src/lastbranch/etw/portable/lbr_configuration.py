@@ -25,10 +25,21 @@ from ..status import EtwError, Status
 from .session_registry import Registry
 
 __all__ = [
-    "CSWITCH_HOOK", "SOFTWARE_BRANCHES", "SOURCE", "active_call_triggers", "active_trigger", "argv",
-    "check_configuration", "check_targets", "has_hardware", "needed", "needs_tracepoints",
-    "software_source", "state_triggers", "triggers",
-]  # fmt: skip
+    "CSWITCH_HOOK",
+    "SOFTWARE_BRANCHES",
+    "SOURCE",
+    "active_call_triggers",
+    "active_trigger",
+    "argv",
+    "check_configuration",
+    "check_targets",
+    "has_hardware",
+    "needed",
+    "needs_tracepoints",
+    "software_source",
+    "state_triggers",
+    "triggers",
+]
 
 
 SOFTWARE_BRANCHES = 65
@@ -154,8 +165,9 @@ def state_triggers(registry: Registry, handle: int, flags: int, events: Sequence
         return
     fields = {"Flags": flags, "Hooks": hook_ids(events)}
     with (
-        suppress(EtwError), registry.folder("sessions") as folder,
+        suppress(EtwError),
+        registry.folder("sessions") as folder,
         connect_writer(address_in(folder, entry.socket)) as writer,
-    ):  # fmt: skip
+    ):
         event = encode_event(supplement_event("Triggers", writer.clock.now(), fields))
         writer.write(event + bytes(-len(event) % 8))

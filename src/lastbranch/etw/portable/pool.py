@@ -45,9 +45,27 @@ if TYPE_CHECKING:
     from ..properties import SessionRequest
 
 __all__ = [
-    "ANY_PROCESSOR", "Attached", "BELL_AT", "COMMIT_AT", "DONE", "EVENT", "FULL", "LEAST_AHEAD", "LOST", "MOST_SLOTS",
-    "PAGE", "REFUSED", "RING", "RING_SIZE", "SPARE", "Geometry", "Mapping", "geometry_for", "make_pool", "read_barrier",
-]  # fmt: skip
+    "ANY_PROCESSOR",
+    "Attached",
+    "BELL_AT",
+    "COMMIT_AT",
+    "DONE",
+    "EVENT",
+    "FULL",
+    "LEAST_AHEAD",
+    "LOST",
+    "MOST_SLOTS",
+    "PAGE",
+    "REFUSED",
+    "RING",
+    "RING_SIZE",
+    "SPARE",
+    "Geometry",
+    "Mapping",
+    "geometry_for",
+    "make_pool",
+    "read_barrier",
+]
 
 PAGE = 4096
 MOST_SLOTS = 1024

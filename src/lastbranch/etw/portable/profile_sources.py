@@ -21,9 +21,16 @@ if TYPE_CHECKING:
     from ...capture.perf_events.linux_kernel import Kernel
 
 __all__ = [
-    "MOST_CONFIGURED", "TIMER", "choices_of", "configure", "default_interval", "interval", "profile_sources",
-    "set_interval", "source_settings",
-]  # fmt: skip
+    "MOST_CONFIGURED",
+    "TIMER",
+    "choices_of",
+    "configure",
+    "default_interval",
+    "interval",
+    "profile_sources",
+    "set_interval",
+    "source_settings",
+]
 
 TIMER = 0
 MOST_CONFIGURED = 4
@@ -77,8 +84,13 @@ def _own_events(kernel: Kernel) -> dict[int, str]:
     from ...capture.perf_events.event_names import read_pmus
 
     generic = {"cpu-cycles", "branch-instructions", *(event for _, event in _GENERIC.values())}
-    names = [f"{pmu.name}/{event}/" for pmu in read_pmus(kernel).values() if pmu.core
-             for event in pmu.events if event not in generic]  # fmt: skip
+    names = [
+        f"{pmu.name}/{event}/"
+        for pmu in read_pmus(kernel).values()
+        if pmu.core
+        for event in pmu.events
+        if event not in generic
+    ]
     return dict(enumerate(sorted(names), _FIRST_OWN))
 
 

@@ -29,9 +29,21 @@ from ...errors import FormatError
 from ..status import EtwError, Status
 
 __all__ = [
-    "CALL_TIMEOUT", "Connection", "Decoder", "Kind", "MOST_BODY", "Message", "Peer", "Value", "address_in",
-    "check_peer", "encode", "pack", "peer_of", "unpack",
-]  # fmt: skip
+    "CALL_TIMEOUT",
+    "Connection",
+    "Decoder",
+    "Kind",
+    "MOST_BODY",
+    "Message",
+    "Peer",
+    "Value",
+    "address_in",
+    "check_peer",
+    "encode",
+    "pack",
+    "peer_of",
+    "unpack",
+]
 
 
 # -- local sockets: the peer, and short addresses

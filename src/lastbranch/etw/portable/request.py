@@ -27,9 +27,19 @@ from ..properties import MAX_NAME, SessionRequest, characters, check_name
 from ..status import EtwError, Status
 
 __all__ = [
-    "BUFFER_KB", "Host", "RULES", "RequestTrait", "adjusted", "broken_rule", "check_start", "checked_file",
-    "flush_seconds", "normalised", "real_flush_timer", "updated",
-]  # fmt: skip
+    "BUFFER_KB",
+    "Host",
+    "RULES",
+    "RequestTrait",
+    "adjusted",
+    "broken_rule",
+    "check_start",
+    "checked_file",
+    "flush_seconds",
+    "normalised",
+    "real_flush_timer",
+    "updated",
+]
 
 
 # -- logging modes: each rule of the documents is one row

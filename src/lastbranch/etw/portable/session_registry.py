@@ -36,9 +36,22 @@ from ..status import EtwError, Status, status_of
 from .protocol import address_in, pack, unpack
 
 __all__ = [
-    "EnableState", "Entry", "MAX_SESSIONS", "MAX_SYSTEM_LOGGERS", "Notice", "ProcessKey", "Registry", "notify",
-    "UNFINISHED", "process_key", "read_state", "remove", "root_path", "session_key", "write_state",
-]  # fmt: skip
+    "EnableState",
+    "Entry",
+    "MAX_SESSIONS",
+    "MAX_SYSTEM_LOGGERS",
+    "Notice",
+    "ProcessKey",
+    "Registry",
+    "notify",
+    "UNFINISHED",
+    "process_key",
+    "read_state",
+    "remove",
+    "root_path",
+    "session_key",
+    "write_state",
+]
 
 
 # -- processes: an id and a start time, because ids are reused
@@ -346,9 +359,11 @@ def _private(name: str, within: int | None) -> int:
     if found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o077:
         os.close(folder)
         raise EtwError(
-            "registry", Status.ACCESS_DENIED, f"{name} is of user {found.st_uid}, mode {found.st_mode & 0o7777:o}",
+            "registry",
+            Status.ACCESS_DENIED,
+            f"{name} is of user {found.st_uid}, mode {found.st_mode & 0o7777:o}",
             hint="it must be this user's own, and mode 0700",
-        )  # fmt: skip
+        )
     return folder
 
 

@@ -25,9 +25,13 @@ _BUFFERS = 64
 
 
 def record_session(
-    target: Sequence[str] | int | Targets, options: Options, output: str, command: Sequence[str], say: Say,
+    target: Sequence[str] | int | Targets,
+    options: Options,
+    output: str,
+    command: Sequence[str],
+    say: Say,
     progress: Callable[[Summary], None] = lambda summary: None,
-) -> tuple[Summary, SessionState]:  # fmt: skip
+) -> tuple[Summary, SessionState]:
     """As `capture.recording.record`, into the trace log ``output``. Returns the summary, and the session's last state.
 
     The session is a system logger called ``lastbranch-`` and random digits. It enables no kernel groups, because the

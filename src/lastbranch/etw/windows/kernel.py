@@ -77,9 +77,11 @@ def enable_privilege(libraries: Libraries, name: str = SYSTEM_PROFILE) -> None:
         _true(libraries, "AdjustTokenPrivileges", token, False, ctypes.byref(asked), 0, None, None)
         if libraries.loader.last_error() == NOT_ALL_ASSIGNED:
             raise EtwError(
-                "AdjustTokenPrivileges", Status.PRIVILEGE_NOT_HELD, f"the account does not hold {name}",
+                "AdjustTokenPrivileges",
+                Status.PRIVILEGE_NOT_HELD,
+                f"the account does not hold {name}",
                 hint="run from an elevated prompt",
-            )  # fmt: skip
+            )
     finally:
         libraries.function("CloseHandle")(token)
 
@@ -165,10 +167,14 @@ class WindowsRegistration:
         piece = self._data(ctypes.addressof(memory), len(data)) if memory is not None else None
         return int(
             self._write(
-                self._handle, ctypes.byref(self._descriptor(*descriptor)), activity or None, related or None,
-                1 if piece is not None else 0, ctypes.byref(piece) if piece is not None else None,
+                self._handle,
+                ctypes.byref(self._descriptor(*descriptor)),
+                activity or None,
+                related or None,
+                1 if piece is not None else 0,
+                ctypes.byref(piece) if piece is not None else None,
             )
-        )  # fmt: skip
+        )
 
     def set_information(self, kind: int, data: bytes) -> None:
         """EventSetInformation."""
@@ -269,9 +275,11 @@ class WindowsKernel:
             with suppress(EtwError):  # leave nothing running
                 self.control(Control.STOP, state.handle, None)
             raise EtwError(
-                "StartTrace", Status.CALL_NOT_IMPLEMENTED, f"success with handle {state.handle:#x}, {why}",
+                "StartTrace",
+                Status.CALL_NOT_IMPLEMENTED,
+                f"success with handle {state.handle:#x}, {why}",
                 hint="this system has no trace sessions; on Linux, the portable kernel runs them",
-            )  # fmt: skip
+            )
         found.handle = state.handle
         return found
 
@@ -309,15 +317,29 @@ class WindowsKernel:
         return [p.state() for p in every[: count.value]]
 
     def enable(
-        self, handle: int, provider: UUID, code: EnableProvider, level: int, match_any: int, match_all: int,
-        timeout: int, parameters: EnableParameters | None,
-    ) -> None:  # fmt: skip
+        self,
+        handle: int,
+        provider: UUID,
+        code: EnableProvider,
+        level: int,
+        match_any: int,
+        match_all: int,
+        timeout: int,
+        parameters: EnableParameters | None,
+    ) -> None:
         """EnableTraceEx2."""
         made = Parameters(parameters) if parameters else None
         self._call(
-            "EnableTraceEx2", handle, ctypes.byref(guid_of(provider)), int(code), level, match_any, match_all, timeout,
+            "EnableTraceEx2",
+            handle,
+            ctypes.byref(guid_of(provider)),
+            int(code),
+            level,
+            match_any,
+            match_all,
+            timeout,
             ctypes.byref(made.head) if made else None,
-        )  # fmt: skip
+        )
 
     # -- information
 
@@ -350,7 +372,7 @@ class WindowsKernel:
         with self._privilege(True):
             code = self._call(
                 "TraceQueryInformation", handle, info, buffer, length, ctypes.byref(used), fine=_EVERY_CODE
-            )  # fmt: skip
+            )
         return code, bytes(buffer or b""), used.value
 
     def set_other(self, handle: int, info: int, data: bytes | None, length: int) -> None:
@@ -368,9 +390,7 @@ class WindowsKernel:
         room, used, fine = 0, ctypes.c_uint32(), (Status.SUCCESS, *TOO_SMALL)
         for _ in range(_TRIES):
             buffer = bytes_at_call(bytes(room))
-            code = self._call(
-                "TraceQueryInformation", handle, int(info), buffer, room, ctypes.byref(used), fine=fine
-            )  # fmt: skip
+            code = self._call("TraceQueryInformation", handle, int(info), buffer, room, ctypes.byref(used), fine=fine)
             if code == Status.SUCCESS and used.value <= room:
                 return bytes(buffer or b"")[: used.value]
             room = max(used.value, 2 * room, _FIRST_LIST)

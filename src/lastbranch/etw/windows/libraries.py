@@ -48,7 +48,8 @@ FUNCTIONS: dict[str, Function] = {
     "ControlTraceW": Function(CONTROL, "ULONG", ("TRACEHANDLE", "LPCWSTR", "PEVENT_TRACE_PROPERTIES", "ULONG")),
     "QueryAllTracesW": Function(CONTROL, "ULONG", ("PEVENT_TRACE_PROPERTIES*", "ULONG", "PULONG")),
     "EnableTraceEx2": Function(
-        CONTROL, "ULONG",
+        CONTROL,
+        "ULONG",
         ("TRACEHANDLE", "LPCGUID", "ULONG", "UCHAR", "ULONGLONG", "ULONGLONG", "ULONG", "PENABLE_TRACE_PARAMETERS"),
     ),
     "TraceSetInformation": Function(CONTROL, "ULONG", ("TRACEHANDLE", "TRACE_INFO_CLASS", "PVOID", "ULONG")),
@@ -66,7 +67,8 @@ FUNCTIONS: dict[str, Function] = {
     "EventUnregister": Function(SECURITY, "ULONG", ("REGHANDLE",)),
     "EventProviderEnabled": Function(SECURITY, "BOOLEAN", ("REGHANDLE", "UCHAR", "ULONGLONG")),
     "EventWriteTransfer": Function(
-        SECURITY, "ULONG",
+        SECURITY,
+        "ULONG",
         ("REGHANDLE", "PCEVENT_DESCRIPTOR", "LPCGUID", "LPCGUID", "ULONG", "PEVENT_DATA_DESCRIPTOR"),
     ),
     "EventSetInformation": Function(
@@ -82,7 +84,7 @@ FUNCTIONS: dict[str, Function] = {
     "CreateMergedTraceFile": Function(
         MERGE, "ULONG", ("LPCWSTR", "LPCWSTR*", "ULONG", "DWORD"), "the Windows Performance Toolkit"
     ),
-}  # fmt: skip
+}
 """Name of the export -> prototype. TraceConfigureLastBranchRecord is declared without WMIAPI in the SDK's evntrace.h:
 32-bit programs call it as they call C functions; every other one is a WINAPI."""
 
@@ -94,9 +96,10 @@ CALLBACKS: dict[str, tuple[str, tuple[str, ...]]] = {
     "PEVENT_CALLBACK": ("VOID", ("PEVENT_TRACE",)),
     "PEVENT_TRACE_BUFFER_CALLBACKW": ("ULONG", ("PEVENT_TRACE_LOGFILEW",)),
     "PENABLECALLBACK": (
-        "VOID", ("LPCGUID", "ULONG", "UCHAR", "ULONGLONG", "ULONGLONG", "PEVENT_FILTER_DESCRIPTOR", "PVOID"),
+        "VOID",
+        ("LPCGUID", "ULONG", "UCHAR", "ULONGLONG", "ULONGLONG", "PEVENT_FILTER_DESCRIPTOR", "PVOID"),
     ),
-}  # fmt: skip
+}
 """Callbacks that Windows calls with WINAPI (NTAPI for the last, which is the same): result and arguments."""
 
 _SCALARS: dict[str, Any] = {

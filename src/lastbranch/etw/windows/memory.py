@@ -117,10 +117,13 @@ class Parameters:
     def __init__(self, parameters: EnableParameters) -> None:
         self._filters = _Filters(parameters.filters)
         self.head = native("ENABLE_TRACE_PARAMETERS")(
-            Version=_VERSION, EnableProperty=parameters.property, ControlFlags=parameters.control_flags,
-            SourceId=guid_of(parameters.source), EnableFilterDesc=self._filters.address,
+            Version=_VERSION,
+            EnableProperty=parameters.property,
+            ControlFlags=parameters.control_flags,
+            SourceId=guid_of(parameters.source),
+            EnableFilterDesc=self._filters.address,
             FilterDescCount=len(parameters.filters),
-        )  # fmt: skip
+        )
 
 
 def events_of(events: Sequence[tuple[UUID, int]]) -> Any:

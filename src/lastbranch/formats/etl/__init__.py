@@ -12,29 +12,31 @@ Names are imported at first use: a program that only writes events to a session 
 
 from ...lazy import lazy_face
 
-__getattr__, __dir__, __all__ = lazy_face(__name__, {
-    "container.compression": "compress",
-    "container.decompression": "LZNT1 XPRESS XPRESS_HUFF decompress",
-    "container.header": "LogHeader is_etl read_header",
-    "container.trace_file": "TraceFile",
-    "container.writer": "TraceWriter",
-    "convert_logs": "Converted convert",
-    "decode": "AS_IT_SAYS Batch Decoded Decoder Known Reading batches_of describes types_of",
-    "dump": "dump_etl dump_live",
-    "edit_records": "BufferRecord EventRecord encode_record read_records",
-    "events.columns": "EventBlock events_of",
-    "events.reader": "EventType TraceLog",
-    "kernel.hooks": "SAMPLE_CACHE kernel_names",
-    "kernel.layouts": "kernel_event kernel_layout",
-    "layout":
-        "BUFFER_FLAG BUFFER_HEADER BUFFER_HEADER_SIZE BUFFER_TYPE EVENT_FLAG EXTENDED_ITEM EXTENDED_TYPE HEADERS "
-        "LARGEST_EVENT LOGFILE_HEADER LogFileMode MAX_BUFFER MESSAGE MESSAGE_FLAG PEBS_INDEX PMC_COUNTERS "
+__getattr__, __dir__, __all__ = lazy_face(
+    __name__,
+    {
+        "container.compression": "compress",
+        "container.decompression": "LZNT1 XPRESS XPRESS_HUFF decompress",
+        "container.header": "LogHeader is_etl read_header",
+        "container.trace_file": "TraceFile",
+        "container.writer": "TraceWriter",
+        "convert_logs": "Converted convert",
+        "decode": "AS_IT_SAYS Batch Decoded Decoder Known Reading batches_of describes types_of",
+        "dump": "dump_etl dump_live",
+        "edit_records": "BufferRecord EventRecord encode_record read_records",
+        "events.columns": "EventBlock events_of",
+        "events.reader": "EventType TraceLog",
+        "kernel.hooks": "SAMPLE_CACHE kernel_names",
+        "kernel.layouts": "kernel_event kernel_layout",
+        "layout": "BUFFER_FLAG BUFFER_HEADER BUFFER_HEADER_SIZE BUFFER_TYPE EVENT_FLAG EXTENDED_ITEM EXTENDED_TYPE "
+        "HEADERS LARGEST_EVENT LOGFILE_HEADER LogFileMode MAX_BUFFER MESSAGE MESSAGE_FLAG PEBS_INDEX PMC_COUNTERS "
         "offset_of packed picked",
-    "payload.manifest_xml": "Manifests",
-    "profile.intervals": "INTERVAL_HOOKS",
-    "profile.reader": "read_etl",
-    "profile.samples": "BranchRecords CarriedTriggers too_short trigger_candidates",
-    "profile.supplement": "Supplement",
-    "profile.writer": "Written write_profile",
-    "single_event": "Event encode_event encode_items",
-})  # fmt: skip
+        "payload.manifest_xml": "Manifests",
+        "profile.intervals": "INTERVAL_HOOKS",
+        "profile.reader": "read_etl",
+        "profile.samples": "BranchRecords CarriedTriggers too_short trigger_candidates",
+        "profile.supplement": "Supplement",
+        "profile.writer": "Written write_profile",
+        "single_event": "Event encode_event encode_items",
+    },
+)

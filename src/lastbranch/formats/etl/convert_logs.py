@@ -271,8 +271,11 @@ class _TimeLine:
                 if not header.start_time or not header.frequency:
                     raise FormatError(
                         "without a start time and a clock frequency, this log cannot share a time line with others",
-                        file=log.source.name, offset=header.offset, field="StartTime", value=header.start_time,
-                    )  # fmt: skip
+                        file=log.source.name,
+                        offset=header.offset,
+                        field="StartTime",
+                        value=header.start_time,
+                    )
 
     @property
     def damage(self) -> list[tuple[str, Damage]]:
@@ -330,9 +333,13 @@ def _restamped(block: EventBlock) -> EventBlock:
 
 
 _DROPPED_MODES = (
-    LogFileMode.COMPRESSED_MODE | LogFileMode.FILE_MODE_CIRCULAR | LogFileMode.FILE_MODE_APPEND
-    | LogFileMode.FILE_MODE_NEWFILE | LogFileMode.FILE_MODE_PREALLOCATE | LogFileMode.USE_KBYTES_FOR_SIZE
-)  # fmt: skip
+    LogFileMode.COMPRESSED_MODE
+    | LogFileMode.FILE_MODE_CIRCULAR
+    | LogFileMode.FILE_MODE_APPEND
+    | LogFileMode.FILE_MODE_NEWFILE
+    | LogFileMode.FILE_MODE_PREALLOCATE
+    | LogFileMode.USE_KBYTES_FOR_SIZE
+)
 _LOST = BUFFER_FLAG.EVENTS_LOST | BUFFER_FLAG.BUFFER_LOST
 _PERFINFO = (16, 17)
 _ERROR = 13
@@ -400,9 +407,13 @@ def rewrite_logs(sources: Sequence[Source], path: str, how: Rewriting) -> Conver
     """`convert` as every format has it."""
     reading = how.reading if isinstance(how.reading, Reading) else AS_IT_SAYS
     done = convert(
-        sources, path, compress=how.compress, seconds=(how.start, how.end), pids=how.pids,
+        sources,
+        path,
+        compress=how.compress,
+        seconds=(how.start, how.end),
+        pids=how.pids,
         pointer_size=reading.pointer_size,
-    )  # fmt: skip
+    )
     notes = []
     if len(sources) > 1 and done.boots > 1:
         notes.append("the inputs come from different uptimes: one process id may mean different processes")
@@ -438,10 +449,16 @@ def _header(line: _TimeLine, compress: bool | None, header_events: int) -> LogHe
     while size < least and size < MAX_BUFFER and not squeeze:
         size *= 2
     return replace(
-        line.log, mode=mode, buffer_size=min(size, MAX_BUFFER), processors=line.processors, maximum_file_size=0,
-        end_time=max(h.end_time for h in headers), events_lost=sum(h.events_lost for h in headers),
-        buffers_lost=sum(h.buffers_lost for h in headers), pointer_size=_pointer_size(headers),
-    )  # fmt: skip
+        line.log,
+        mode=mode,
+        buffer_size=min(size, MAX_BUFFER),
+        processors=line.processors,
+        maximum_file_size=0,
+        end_time=max(h.end_time for h in headers),
+        events_lost=sum(h.events_lost for h in headers),
+        buffers_lost=sum(h.buffers_lost for h in headers),
+        pointer_size=_pointer_size(headers),
+    )
 
 
 def _pointer_size(headers: Sequence[LogHeader]) -> int:

@@ -50,9 +50,18 @@ from .payload.types import Rest
 from .single_event import Event
 
 __all__ = [
-    "AS_IT_SAYS", "Batch", "COUNTERS", "Decoded", "Decoder", "Known", "PAYLOAD", "Reading", "batches_of",
-    "describes", "types_of",
-]  # fmt: skip
+    "AS_IT_SAYS",
+    "Batch",
+    "COUNTERS",
+    "Decoded",
+    "Decoder",
+    "Known",
+    "PAYLOAD",
+    "Reading",
+    "batches_of",
+    "describes",
+    "types_of",
+]
 
 
 PAYLOAD = "payload"
@@ -427,8 +436,15 @@ def _self_describing(block: EventBlock, decoder: Decoder, rows: Ints) -> Iterato
     groups: dict[object, tuple[Known, Event, list[tuple[int, int, list[int]]]]] = {}
     for row, event in zip(rows.tolist(), events_of(block.take(rows)), strict=True):
         known = decoder.find(event)
-        key = (known.provider_name, known.event_name, known.kind, known.reason, id(known.layout),
-               decoder.pointer(event), len(event.counters))  # fmt: skip
+        key = (
+            known.provider_name,
+            known.event_name,
+            known.kind,
+            known.reason,
+            id(known.layout),
+            decoder.pointer(event),
+            len(event.counters),
+        )
         groups.setdefault(key, (known, event, []))[2].append((row, known.skip, list(event.counters)))
     for known, first, found in groups.values():
         mine, skip, counters = zip(*found, strict=True)

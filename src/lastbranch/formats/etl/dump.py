@@ -182,8 +182,13 @@ class _EventRows:
                 keep &= time < last
             rows, names, cells, pid, tid = self._decoded(block, keep)
             if len(rows):
-                columns = (map(text, time[rows].tolist()), *(map(str, c.tolist()) for c in (pid, tid, block.cpu[rows])),
-                           names, map(str, block.payload_size[rows].tolist()), cells)  # fmt: skip
+                columns = (
+                    map(text, time[rows].tolist()),
+                    *(map(str, c.tolist()) for c in (pid, tid, block.cpu[rows])),
+                    names,
+                    map(str, block.payload_size[rows].tolist()),
+                    cells,
+                )
                 yield from zip(*columns, strict=True)
             if last is not None and time[-1] >= last:
                 return

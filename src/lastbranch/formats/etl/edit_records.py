@@ -38,7 +38,7 @@ from .layout import (
     pack_fields,
     packed,
     unpack_fields,
-)  # fmt: skip
+)
 from .single_event import Event, join_event
 
 __all__ = ["BufferRecord", "EventRecord", "ExtendedItem", "encode_record", "read_records"]

@@ -20,12 +20,40 @@ from typing import Any
 from ..fields import misfit
 
 __all__ = [
-    "BUFFER_FLAG", "BUFFER_HEADER", "BUFFER_HEADER_SIZE", "BUFFER_STATE", "BUFFER_TYPE", "CLASSIC_HEADERS",
-    "CLOCK_NAMES", "END_OF_BUFFER", "EVENT_FLAG", "EVENT_HEADERS", "EXTENDED_ITEM", "EXTENDED_TYPE", "FILETIME_EPOCH",
-    "HEADERS", "HeaderKind", "LARGEST_EVENT", "LEAST_BUFFER", "LOGFILE_HEADER", "LogFileMode", "MAX_BUFFER", "MESSAGE",
-    "MESSAGE_FLAG", "MESSAGE_HEAD", "PEBS_INDEX", "PMC_COUNTERS", "TIME_ZONE_SIZE", "Fields", "message_header",
-    "offset_of", "pack_fields", "packed", "picked", "unpack_fields",
-]  # fmt: skip
+    "BUFFER_FLAG",
+    "BUFFER_HEADER",
+    "BUFFER_HEADER_SIZE",
+    "BUFFER_STATE",
+    "BUFFER_TYPE",
+    "CLASSIC_HEADERS",
+    "CLOCK_NAMES",
+    "END_OF_BUFFER",
+    "EVENT_FLAG",
+    "EVENT_HEADERS",
+    "EXTENDED_ITEM",
+    "EXTENDED_TYPE",
+    "FILETIME_EPOCH",
+    "HEADERS",
+    "HeaderKind",
+    "LARGEST_EVENT",
+    "LEAST_BUFFER",
+    "LOGFILE_HEADER",
+    "LogFileMode",
+    "MAX_BUFFER",
+    "MESSAGE",
+    "MESSAGE_FLAG",
+    "MESSAGE_HEAD",
+    "PEBS_INDEX",
+    "PMC_COUNTERS",
+    "TIME_ZONE_SIZE",
+    "Fields",
+    "message_header",
+    "offset_of",
+    "pack_fields",
+    "packed",
+    "picked",
+    "unpack_fields",
+]
 
 Fields = tuple[tuple[str, str], ...]
 """(name, format character of `struct`), in file order without gaps; ``P`` is a pointer of the writer's size."""
@@ -129,7 +157,10 @@ TIME_ZONE_SIZE = 172  # TIME_ZONE_INFORMATION
 
 LOGFILE_HEADER: Fields = (  # TRACE_LOGFILE_HEADER; offsets for 32/64 bit
     ("BufferSize", "I"),  # 0x00: bytes
-    ("MajorVersion", "B"), ("MinorVersion", "B"), ("SubVersion", "B"), ("SubMinorVersion", "B"),  # 0x04
+    ("MajorVersion", "B"),
+    ("MinorVersion", "B"),
+    ("SubVersion", "B"),
+    ("SubMinorVersion", "B"),  # 0x04
     ("ProviderVersion", "I"),  # 0x08: build of the operating system
     ("NumberOfProcessors", "I"),  # 0x0C: 1 with NO_PER_PROCESSOR_BUFFERING
     ("EndTime", "q"),  # 0x10: FILETIME, 0 while the session runs
@@ -150,7 +181,7 @@ LOGFILE_HEADER: Fields = (  # TRACE_LOGFILE_HEADER; offsets for 32/64 bit
     ("StartTime", "q"),  # 0x100/0x108: FILETIME
     ("ReservedFlags", "I"),  # 0x108/0x110: type of the session clock
     ("BuffersLost", "I"),  # 0x10C/0x114; then session name and file name, UTF-16 and NUL, as far as the event goes
-)  # fmt: skip
+)
 
 CLOCK_NAMES = {1: "QPC", 2: "system time", 3: "TSC"}
 
@@ -197,13 +228,20 @@ LARGEST_EVENT = 0xFFFF
 """Bytes: Size has 16 bits."""
 
 _PERFINFO: Fields = (  # PERFINFO_TRACE_HEADER
-    ("Version", "H"), ("HeaderType", "B"), ("MarkerFlags", "B"), ("Size", "H"), ("Type", "B"), ("Group", "B"),  # 0x00
+    ("Version", "H"),
+    ("HeaderType", "B"),
+    ("MarkerFlags", "B"),
+    ("Size", "H"),
+    ("Type", "B"),
+    ("Group", "B"),  # 0x00
     ("TimeStamp", "q"),  # 0x08
-)  # fmt: skip
+)
 _COMPACT: Fields = (  # SYSTEM_TRACE_HEADER without its last fields
     *_PERFINFO[:6],  # 0x00
-    ("ThreadId", "i"), ("ProcessId", "i"), ("TimeStamp", "q"),  # 0x08
-)  # fmt: skip
+    ("ThreadId", "i"),
+    ("ProcessId", "i"),
+    ("TimeStamp", "q"),  # 0x08
+)
 _SYSTEM: Fields = (*_COMPACT, ("KernelTime", "I"), ("UserTime", "I"))  # 0x18
 _FULL: Fields = (  # EVENT_TRACE_HEADER
     ("Size", "H"), ("HeaderType", "B"), ("MarkerFlags", "B"), ("Type", "B"), ("Level", "B"), ("Version", "H"),  # 0x00
@@ -212,8 +250,10 @@ _FULL: Fields = (  # EVENT_TRACE_HEADER
 )  # fmt: skip
 _INSTANCE: Fields = (  # EVENT_INSTANCE_GUID_HEADER
     *_FULL,
-    ("InstanceId", "I"), ("ParentInstanceId", "I"), ("ParentGuid", "16s"),  # 0x30
-)  # fmt: skip
+    ("InstanceId", "I"),
+    ("ParentInstanceId", "I"),
+    ("ParentGuid", "16s"),  # 0x30
+)
 _EVENT: Fields = (  # EVENT_HEADER
     ("Size", "H"), ("HeaderType", "B"), ("MarkerFlags", "B"), ("Flags", "H"), ("EventProperty", "H"),  # 0x00
     ("ThreadId", "i"), ("ProcessId", "i"), ("TimeStamp", "q"), ("ProviderId", "16s"),  # 0x08
@@ -267,8 +307,12 @@ MESSAGE = 0x90
 """The header type that this package gives a MESSAGE (WPP) event: the fourth byte of the event."""
 
 MESSAGE_HEAD: Fields = (  # MESSAGE_TRACE_HEADER
-    ("Size", "H"), ("Reserved", "B"), ("MarkerFlags", "B"), ("MessageNumber", "H"), ("OptionFlags", "H"),  # 0x00
-)  # fmt: skip
+    ("Size", "H"),
+    ("Reserved", "B"),
+    ("MarkerFlags", "B"),
+    ("MessageNumber", "H"),
+    ("OptionFlags", "H"),  # 0x00
+)
 _MESSAGE_FIELDS = (  # then by flag:
     (0x01, ("SequenceNumber", "I")),
     (0x04, ("ComponentId", "I")),
@@ -306,15 +350,33 @@ class EVENT_FLAG:  # noqa: N801
 
 
 EXTENDED_ITEM: Fields = (  # EVENT_HEADER_EXTENDED_DATA_ITEM on disk
-    ("Size", "H"), ("ExtType", "H"), ("Linkage", "H"), ("DataSize", "H"),  # 0x00: Linkage bit 0: another one follows
-)  # fmt: skip
+    ("Size", "H"),
+    ("ExtType", "H"),
+    ("Linkage", "H"),
+    ("DataSize", "H"),  # 0x00: Linkage bit 0: another one follows
+)
 
 
 class EXTENDED_TYPE:  # noqa: N801
     """Values of ExtType (EVENT_HEADER_EXT_TYPE_*)."""
 
     (
-        RELATED_ACTIVITYID, SID, TS_ID, INSTANCE_INFO, STACK_TRACE32, STACK_TRACE64, PEBS_INDEX, PMC_COUNTERS, PSM_KEY,
-        EVENT_KEY, EVENT_SCHEMA_TL, PROV_TRAITS, PROCESS_START_KEY, CONTROL_GUID, QPC_DELTA, CONTAINER_ID,
-        STACK_KEY32, STACK_KEY64,
-    ) = range(1, 19)  # fmt: skip
+        RELATED_ACTIVITYID,
+        SID,
+        TS_ID,
+        INSTANCE_INFO,
+        STACK_TRACE32,
+        STACK_TRACE64,
+        PEBS_INDEX,
+        PMC_COUNTERS,
+        PSM_KEY,
+        EVENT_KEY,
+        EVENT_SCHEMA_TL,
+        PROV_TRAITS,
+        PROCESS_START_KEY,
+        CONTROL_GUID,
+        QPC_DELTA,
+        CONTAINER_ID,
+        STACK_KEY32,
+        STACK_KEY64,
+    ) = range(1, 19)

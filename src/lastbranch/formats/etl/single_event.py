@@ -136,14 +136,32 @@ def encode_event(event: Event, **more: Any) -> bytes:
 def _header_values(event: Event) -> tuple[dict[str, Any], bytes]:
     """Header fields, and the bytes between header and payload."""
     own: dict[str, Any] = {
-        "HeaderType": event.header, "MarkerFlags": 0xC0, "Reserved": 0,
-        "ThreadId": event.tid, "ProcessId": event.pid, "TimeStamp": event.time, "Version": event.version,
-        "Type": event.opcode, "Level": event.level, "Guid": event.provider, "ProviderId": event.provider,
-        "Id": event.id, "Channel": event.channel, "Opcode": event.opcode, "Task": event.task,
-        "Keyword": event.keyword, "ActivityId": event.activity, "Flags": event.flags & ~EVENT_FLAG.EXTENDED_INFO,
-        "EventProperty": 0, "ProcessorTime": 0, "KernelTime": 0, "UserTime": 0,
-        "InstanceId": 0, "ParentInstanceId": 0, "ParentGuid": bytes(16),
-    }  # fmt: skip
+        "HeaderType": event.header,
+        "MarkerFlags": 0xC0,
+        "Reserved": 0,
+        "ThreadId": event.tid,
+        "ProcessId": event.pid,
+        "TimeStamp": event.time,
+        "Version": event.version,
+        "Type": event.opcode,
+        "Level": event.level,
+        "Guid": event.provider,
+        "ProviderId": event.provider,
+        "Id": event.id,
+        "Channel": event.channel,
+        "Opcode": event.opcode,
+        "Task": event.task,
+        "Keyword": event.keyword,
+        "ActivityId": event.activity,
+        "Flags": event.flags & ~EVENT_FLAG.EXTENDED_INFO,
+        "EventProperty": 0,
+        "ProcessorTime": 0,
+        "KernelTime": 0,
+        "UserTime": 0,
+        "InstanceId": 0,
+        "ParentInstanceId": 0,
+        "ParentGuid": bytes(16),
+    }
     counters = struct.pack(f"<{len(event.counters)}Q", *event.counters)
     if event.header == MESSAGE:
         own |= {"MarkerFlags": MESSAGE, "MessageNumber": event.id, "OptionFlags": event.flags}

@@ -259,9 +259,10 @@ class AuxTrace:
                     if found.first >= 0 and damage is not None:
                         if broken < _MOST_NAMED:
                             reason = (
-                                f"SPE packets are damaged: {found.damaged} bytes skipped" if found.damaged
+                                f"SPE packets are damaged: {found.damaged} bytes skipped"
+                                if found.damaged
                                 else "SPE records that begin or end in the middle"
-                            )  # fmt: skip
+                            )
                             damage.append(Damage(reason, at + found.first, "records", found.fragments, found.damaged))
                         broken += 1
                     yield block, at, found
@@ -277,9 +278,12 @@ class AuxTrace:
     def _breaks(self, block: _Block) -> list[int]:
         """Places in the AUX area, inside of ``block``, where recording stopped early."""
         return sorted(
-            {s.end for s in self._stretches_of(block)
-             if s.flags & (_TRUNCATED | _PARTIAL) and block.ring < s.end < block.ring + block.size}
-        )  # fmt: skip
+            {
+                s.end
+                for s in self._stretches_of(block)
+                if s.flags & (_TRUNCATED | _PARTIAL) and block.ring < s.end < block.ring + block.size
+            }
+        )
 
     def _stretches_of(self, block: _Block) -> list[_Stretch]:
         key = ("cpu", block.cpu) if block.cpu >= 0 else ("tid", block.tid)

@@ -101,12 +101,14 @@ class GrowingPerfData:
             yield from self._block(block, changed)
         if self._damage:
             damage = self._damage.pop()
-            raise FormatError(damage.reason, file=self._source.name, offset=damage.offset, field=damage.field,
-                              value=damage.value)  # fmt: skip
+            raise FormatError(
+                damage.reason, file=self._source.name, offset=damage.offset, field=damage.field, value=damage.value
+            )
         if end - self.at >= LONGEST:
             size = int(np.frombuffer(read_at(self._source, self.at, 8), np.uint16)[0 if self._reader.big_endian else 3])
-            raise FormatError("record of impossible size", file=self._source.name, offset=self.at, field="size",
-                              value=size)  # fmt: skip
+            raise FormatError(
+                "record of impossible size", file=self._source.name, offset=self.at, field="size", value=size
+            )
 
     def _block(self, block: Block, changed: Callable[[], None]) -> Iterator[SampleBatch]:
         reader, profile = self._reader, self._reader.profile

@@ -9,11 +9,26 @@ from __future__ import annotations
 from ..fields import Fields
 
 __all__ = [
-    "ATTR_FIELDS", "ATTR_FLAGS", "FEATURES", "HARDWARE_EVENTS", "HEADER", "MAGIC",
+    "ATTR_FIELDS",
+    "ATTR_FLAGS",
+    "FEATURES",
+    "HARDWARE_EVENTS",
+    "HEADER",
+    "MAGIC",
     "MISC",
-    "MMAP2_BUILD_ID", "OLD_MAGIC", "PIPE_HEADER_SIZE", "READ", "RECORD", "RECORDS", "RECORD_FIELDS",
-    "SAMPLE", "SAMPLE_ID", "SOFTWARE_EVENTS", "TYPE", "USER_RECORDS",
-]  # fmt: skip
+    "MMAP2_BUILD_ID",
+    "OLD_MAGIC",
+    "PIPE_HEADER_SIZE",
+    "READ",
+    "RECORD",
+    "RECORDS",
+    "RECORD_FIELDS",
+    "SAMPLE",
+    "SAMPLE_ID",
+    "SOFTWARE_EVENTS",
+    "TYPE",
+    "USER_RECORDS",
+]
 
 MAGIC = b"PERFILE2"
 OLD_MAGIC = b"PERFFILE"
@@ -99,17 +114,42 @@ class SAMPLE:
     """Bits of perf_event_attr.sample_type (PERF_SAMPLE_*)."""
 
     (
-        IP, TID, TIME, ADDR, READ, CALLCHAIN, ID, CPU, PERIOD, STREAM_ID, RAW, BRANCH_STACK, REGS_USER, STACK_USER,
-        WEIGHT, DATA_SRC, IDENTIFIER, TRANSACTION, REGS_INTR, PHYS_ADDR, AUX, CGROUP, DATA_PAGE_SIZE, CODE_PAGE_SIZE,
+        IP,
+        TID,
+        TIME,
+        ADDR,
+        READ,
+        CALLCHAIN,
+        ID,
+        CPU,
+        PERIOD,
+        STREAM_ID,
+        RAW,
+        BRANCH_STACK,
+        REGS_USER,
+        STACK_USER,
+        WEIGHT,
+        DATA_SRC,
+        IDENTIFIER,
+        TRANSACTION,
+        REGS_INTR,
+        PHYS_ADDR,
+        AUX,
+        CGROUP,
+        DATA_PAGE_SIZE,
+        CODE_PAGE_SIZE,
         WEIGHT_STRUCT,
-    ) = (1 << bit for bit in range(25))  # fmt: skip
+    ) = (1 << bit for bit in range(25))
 
 
 SAMPLE_ID: tuple[tuple[int, Fields], ...] = (
-    (SAMPLE.TID, (("pid", "i"), ("tid", "i"))), (SAMPLE.TIME, (("time", "q"),)), (SAMPLE.ID, (("id", "Q"),)),
-    (SAMPLE.STREAM_ID, (("stream_id", "Q"),)), (SAMPLE.CPU, (("cpu", "i"), ("res", "I"))),
+    (SAMPLE.TID, (("pid", "i"), ("tid", "i"))),
+    (SAMPLE.TIME, (("time", "q"),)),
+    (SAMPLE.ID, (("id", "Q"),)),
+    (SAMPLE.STREAM_ID, (("stream_id", "Q"),)),
+    (SAMPLE.CPU, (("cpu", "i"), ("res", "I"))),
     (SAMPLE.IDENTIFIER, (("identifier", "Q"),)),
-)  # fmt: skip
+)
 """struct sample_id: the trailer of records other than samples where sample_id_all is on. Each part is one word."""
 
 
@@ -137,8 +177,13 @@ _FORK = (("pid", "i"), ("ppid", "i"), ("tid", "i"), ("ptid", "i"), ("time", "Q")
 _THROTTLE = (("time", "Q"), ("id", "Q"), ("stream_id", "Q"))
 
 MMAP2_BUILD_ID: Fields = (
-    *_MMAP, ("build_id_size", "B"), ("__reserved_1", "B"), ("__reserved_2", "H"), ("build_id", "20s"), *_PROTECTION,
-)  # fmt: skip
+    *_MMAP,
+    ("build_id_size", "B"),
+    ("__reserved_1", "B"),
+    ("__reserved_2", "H"),
+    ("build_id", "20s"),
+    *_PROTECTION,
+)
 """MMAP2 where misc has MISC_MMAP_BUILD_ID."""
 
 RECORD_FIELDS: dict[str, Fields] = {

@@ -50,8 +50,13 @@ _HANDLED[list(HANDLERS)] = True
 """By type; the last is any larger one."""
 _SWITCHES = tuple(RECORD[name] for name in ("SWITCH", "SWITCH_CPU_WIDE"))
 _BATCH_WORDS = 3 * MAX_ENTRIES
-_CLOCK_NAMES = {0: "CLOCK_REALTIME", 1: "CLOCK_MONOTONIC", 4: "CLOCK_MONOTONIC_RAW", 7: "CLOCK_BOOTTIME",
-                11: "CLOCK_TAI"}  # fmt: skip
+_CLOCK_NAMES = {
+    0: "CLOCK_REALTIME",
+    1: "CLOCK_MONOTONIC",
+    4: "CLOCK_MONOTONIC_RAW",
+    7: "CLOCK_BOOTTIME",
+    11: "CLOCK_TAI",
+}
 _MOST_TRACING_DATA = 64 << 20
 """Bytes. All event formats of a kernel are about 5 MB."""
 _MANY = 64
@@ -411,9 +416,16 @@ class Reader:
 
         layout, random_access = entry.layout, self.walked is None and not self.profile.records.keys() & _PACKED
         return SampleStream(
-            number, layout.columns, tuple(entry.events), entry.samples, entry.entries, entry.deepest, batches,
-            drawer=drawn if random_access else None, blocks=again if random_access else None,
-        )  # fmt: skip
+            number,
+            layout.columns,
+            tuple(entry.events),
+            entry.samples,
+            entry.entries,
+            entry.deepest,
+            batches,
+            drawer=drawn if random_access else None,
+            blocks=again if random_access else None,
+        )
 
     def _batches(
         self, index: int, wanted: frozenset[str] | None, later: NDArray[np.int64]
@@ -425,9 +437,14 @@ class Reader:
                 blocks += 1
 
     def decoded(
-        self, block: Block, index: int, part: NDArray[np.int64], event: NDArray[np.int32],
-        wanted: frozenset[str] | None, watermark: int,
-    ) -> Iterator[tuple[SampleBatch, int]]:  # fmt: skip
+        self,
+        block: Block,
+        index: int,
+        part: NDArray[np.int64],
+        event: NDArray[np.int32],
+        wanted: frozenset[str] | None,
+        watermark: int,
+    ) -> Iterator[tuple[SampleBatch, int]]:
         """The samples at ``part`` of a block as batches, each with the earliest time of what comes after it;
         ``watermark`` is that of what comes after the block."""
         layout = self.layouts[index].layout

@@ -129,9 +129,11 @@ class Field:
     """A field of variable position: how to read it, which columns it makes, and its step."""
 
     def __init__(
-        self, read: Callable[[Cursor], None], columns: Callable[[Form], list[str]] | tuple[str, ...],
+        self,
+        read: Callable[[Cursor], None],
+        columns: Callable[[Form], list[str]] | tuple[str, ...],
         step: Callable[[Form], Step] | Step,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.read = read
         self._columns = columns
         self._step = step
@@ -192,8 +194,12 @@ def _read_values(w: Cursor) -> None:
 
 def _read_columns(form: Form) -> list[str]:
     parts = form["read_format"]
-    bits = {"time_enabled": READ.TOTAL_TIME_ENABLED, "time_running": READ.TOTAL_TIME_RUNNING,
-            "read_id": READ.ID, "read_lost": READ.LOST}  # fmt: skip
+    bits = {
+        "time_enabled": READ.TOTAL_TIME_ENABLED,
+        "time_running": READ.TOTAL_TIME_RUNNING,
+        "read_id": READ.ID,
+        "read_lost": READ.LOST,
+    }
     return ["read_value", *(name for name, bit in bits.items() if parts & bit)]
 
 
@@ -321,9 +327,13 @@ VARIABLE: dict[int, Field] = {
 
 
 _WORD = {  # fields that go straight to a column
-    SAMPLE.IDENTIFIER: "id", SAMPLE.IP: "ip", SAMPLE.ADDR: "addr", SAMPLE.ID: "id", SAMPLE.STREAM_ID: "stream_id",
+    SAMPLE.IDENTIFIER: "id",
+    SAMPLE.IP: "ip",
+    SAMPLE.ADDR: "addr",
+    SAMPLE.ID: "id",
+    SAMPLE.STREAM_ID: "stream_id",
     SAMPLE.PERIOD: "period",
-}  # fmt: skip
+}
 
 _FIXED = (  # what comes first, in ABI order; then `VARIABLE`
     SAMPLE.IDENTIFIER, SAMPLE.IP, SAMPLE.TID, SAMPLE.TIME, SAMPLE.ADDR, SAMPLE.ID, SAMPLE.STREAM_ID, SAMPLE.CPU,
@@ -403,9 +413,12 @@ class SampleLayout:
         return (self._check_compiled(library, block, at) if library is not None else None) or self._check(block, at)
 
     def _check_compiled(
-        self, library: CDLL, block: Block, at: NDArray[np.int64],
+        self,
+        library: CDLL,
+        block: Block,
+        at: NDArray[np.int64],
         stacks: _Stacks | None = None,
-    ) -> Checked | None:  # fmt: skip
+    ) -> Checked | None:
         """The result of `_check`, but with some threads more than once; ``None`` where the library declines. ``stacks``
         receives the places of the branch stacks, and the words before them."""
         words, at = np.ascontiguousarray(block.words), np.ascontiguousarray(at)
@@ -413,10 +426,20 @@ class SampleLayout:
         found, threads = np.empty(7, np.int64), np.empty(len(at), np.uint64)
         time, thread = (self.fixed.get(bit, 0) for bit in (SAMPLE.TIME, SAMPLE.TID))
         declined = library.lb_samples_check(
-            native.address(words), len(words), block.big_endian, native.address(at), len(at), len(self.fixed),
-            native.address(self._steps), len(self._steps), time, thread, native.address(found), native.address(threads),
+            native.address(words),
+            len(words),
+            block.big_endian,
+            native.address(at),
+            len(at),
+            len(self.fixed),
+            native.address(self._steps),
+            len(self._steps),
+            time,
+            thread,
+            native.address(found),
+            native.address(threads),
             *places,
-        )  # fmt: skip
+        )
         if declined:
             return None
         damaged, first, entries, deepest, earliest, latest, listed = found.tolist()
@@ -430,11 +453,14 @@ class SampleLayout:
         depth = cursor.lengths.get(BRANCH, np.zeros(len(at), np.int64))[~cursor.bad]
         time, thread = self.times(block, kept), self.fixed.get(SAMPLE.TID)
         return Checked(
-            len(at) - len(kept), int(cursor.bad.argmax()) if cursor.bad.any() else -1,
-            int(depth.sum()), int(depth.max(initial=0)),
-            int(time.min(initial=_EVER.max)), int(time.max(initial=_EVER.min)),
+            len(at) - len(kept),
+            int(cursor.bad.argmax()) if cursor.bad.any() else -1,
+            int(depth.sum()),
+            int(depth.max(initial=0)),
+            int(time.min(initial=_EVER.max)),
+            int(time.max(initial=_EVER.min)),
             np.empty(0, np.uint64) if thread is None else distinct(block.words.take(kept + thread)),
-        )  # fmt: skip
+        )
 
     def decode(
         self, block: Block, at: NDArray[np.int64], event: NDArray[np.int32], wanted: frozenset[str] | None
@@ -457,7 +483,7 @@ class SampleLayout:
 
     def check_stacks(
         self, block: Block, at: NDArray[np.int64], event: NDArray[np.int32]
-    ) -> tuple[Checked, SampleBatch]:  # fmt: skip
+    ) -> tuple[Checked, SampleBatch]:
         """`check`, and the samples that are not damaged as a `StackWatcher` gets them."""
         found = self._stacks_in_place(block, at)
         if found is None:

@@ -339,11 +339,15 @@ def entries_of(operations: Operations) -> Entries:
     branch &= has["target"] | passed
     kind = np.select(
         [conditional, reported == _CALL, reported == _RETURN, indirect, reported == _JUMP],
-        [np.uint8(KIND["cond"]), np.where(indirect, KIND["ind_call"], KIND["call"]).astype(np.uint8),
-         np.uint8(KIND["ret"]), np.where(reported == _JUMP, KIND["ind"], KIND["unknown"]).astype(np.uint8),
-         np.uint8(KIND["uncond"])],
+        [
+            np.uint8(KIND["cond"]),
+            np.where(indirect, KIND["ind_call"], KIND["call"]).astype(np.uint8),
+            np.uint8(KIND["ret"]),
+            np.where(reported == _JUMP, KIND["ind"], KIND["unknown"]).astype(np.uint8),
+            np.uint8(KIND["uncond"]),
+        ],
         np.uint8(KIND["unknown"]),
-    ).astype(np.uint8)  # fmt: skip
+    ).astype(np.uint8)
     missed = events & np.uint64(EVENT.MISPREDICTED) != 0
     flags = flags_of_kinds(kind) | np.where(missed, np.uint64(1), np.uint64(2))
     flags |= passed.astype(np.uint64) << np.uint64(FLAG_FIELDS["not_taken"][0])

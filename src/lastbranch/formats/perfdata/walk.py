@@ -246,8 +246,11 @@ class Inflater:
                 if over or len(self.pending) >= _ENOUGH:
                     yield from self._drain(offset)
                 if over and not self._dead:
-                    self._fail(f"{self._packed} compressed bytes expand beyond the budget of "
-                               f"{self.limits.expanded(self._packed)}; the rest was not read", offset)  # fmt: skip
+                    self._fail(
+                        f"{self._packed} compressed bytes expand beyond the budget of "
+                        f"{self.limits.expanded(self._packed)}; the rest was not read",
+                        offset,
+                    )
             if i + 1 == len(types) or types[i + 1] != types[i]:
                 yield from self._drain(offset)
         if done < len(block.at):

@@ -17,9 +17,21 @@ from .layout import FEATURES, HEADER, MAGIC, MISC, MMAP2_BUILD_ID, PIPE_HEADER_S
 from .record_file import RecordFile
 
 __all__ = [
-    "Described", "PerfFile", "SideRecords", "build_id_entry", "clock_data", "event_desc", "number", "numbers",
-    "pipe_begin", "pipe_event", "pipe_feature", "record", "text", "texts",
-]  # fmt: skip
+    "Described",
+    "PerfFile",
+    "SideRecords",
+    "build_id_entry",
+    "clock_data",
+    "event_desc",
+    "number",
+    "numbers",
+    "pipe_begin",
+    "pipe_event",
+    "pipe_feature",
+    "record",
+    "text",
+    "texts",
+]
 
 _ATTR_SIZE = 128
 """PERF_ATTR_SIZE_VER7: what readers before Linux 6.3 accept. Larger only if later fields are in use."""
@@ -102,15 +114,33 @@ class SideRecords:
         return self._record("MMAP", values, 0, MISC.KERNEL)
 
     def mmap2(
-        self, pid: int, start: int, end: int, offset: int, name: str, *, prot: int, flags: int,
-        build_id: bytes = b"", inode: tuple[int, int, int] = (0, 0, 0), time: int = 0,
-    ) -> bytes:  # fmt: skip
+        self,
+        pid: int,
+        start: int,
+        end: int,
+        offset: int,
+        name: str,
+        *,
+        prot: int,
+        flags: int,
+        build_id: bytes = b"",
+        inode: tuple[int, int, int] = (0, 0, 0),
+        time: int = 0,
+    ) -> bytes:
         """A mapping of user code; ``inode`` is (major, minor, inode), which a ``build_id`` takes the place of."""
         values = {
-            "pid": pid, "tid": pid, "addr": start, "len": end - start, "pgoff": offset, "prot": prot, "flags": flags,
-            "filename": _name(name), "build_id": build_id, "build_id_size": min(len(build_id), _BUILD_ID),
+            "pid": pid,
+            "tid": pid,
+            "addr": start,
+            "len": end - start,
+            "pgoff": offset,
+            "prot": prot,
+            "flags": flags,
+            "filename": _name(name),
+            "build_id": build_id,
+            "build_id_size": min(len(build_id), _BUILD_ID),
             **dict(zip(("maj", "min", "ino"), inode, strict=True)),
-        }  # fmt: skip
+        }
         if build_id:
             return self._record("MMAP2", values, time, MISC.USER | MISC.MMAP_BUILD_ID, MMAP2_BUILD_ID)
         return self._record("MMAP2", values, time, MISC.USER)

@@ -524,11 +524,14 @@ class _Reader:
         value = bytearray(8)
         got = self.source.readinto(0, memoryview(value))
         return FormatError(
-            "not a capture that lastbranch can read", file=self.source.name, offset=0, field="magic",
+            "not a capture that lastbranch can read",
+            file=self.source.name,
+            offset=0,
+            field="magic",
             value=bytes(value[:got]),
             hint="the only text it reads is that of `perf script --show-mmap-events -F ip,brstack`: a line for each "
-                "sample",
-        )  # fmt: skip
+            "sample",
+        )
 
     def _record(self, text: bytes, offset: int, header: Header) -> None:
         """A line with a record; its time, where the line begins with one."""

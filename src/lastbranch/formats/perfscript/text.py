@@ -15,9 +15,19 @@ from ...lbr import BRANCH_TYPES, FLAG_FIELDS, NEW_TYPES, SPEC
 from ...model import Source
 
 __all__ = [
-    "Block", "Entries", "Header", "Map", "RECORD", "Task", "decode_flags", "find_entries", "header_of",
-    "hexadecimal", "parse_record", "walk_blocks",
-]  # fmt: skip
+    "Block",
+    "Entries",
+    "Header",
+    "Map",
+    "RECORD",
+    "Task",
+    "decode_flags",
+    "find_entries",
+    "header_of",
+    "hexadecimal",
+    "parse_record",
+    "walk_blocks",
+]
 
 
 RECORD = b"PERF_RECORD_"
@@ -74,9 +84,15 @@ def header_of(text: bytes) -> Header | None:
     if found["seconds"] is not None:
         time = int(found["seconds"]) * 1_000_000_000 + int(found["fraction"].ljust(9, b"0"))
     return Header(
-        _name(found["comm"]), pid, _number(found["tid"]), _number(found["cpu"]), time, _number(found["period"]),
-        _name(found["event"]), int(ip, 16) if ip else None,
-    )  # fmt: skip
+        _name(found["comm"]),
+        pid,
+        _number(found["tid"]),
+        _number(found["cpu"]),
+        time,
+        _number(found["period"]),
+        _name(found["event"]),
+        int(ip, 16) if ip else None,
+    )
 
 
 def _number(text: bytes | None) -> int | None:

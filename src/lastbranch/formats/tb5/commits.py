@@ -48,9 +48,14 @@ def encode_header() -> bytes:
 def encode_slot(sequence: int, directory: int, data: bytes, end: int, closed: bool) -> bytes:
     """The slot that puts the directory ``data``, which is at ``directory``, in force."""
     return _sealed(
-        layout.SLOT, sequence=sequence, directory=directory, directory_bytes=len(data), end=end,
-        flags=layout.CLOSED if closed else 0, directory_crc=crc32(data),
-    )  # fmt: skip
+        layout.SLOT,
+        sequence=sequence,
+        directory=directory,
+        directory_bytes=len(data),
+        end=end,
+        flags=layout.CLOSED if closed else 0,
+        directory_crc=crc32(data),
+    )
 
 
 def _sealed(dtype: np.dtype[Any], **fields: object) -> bytes:
@@ -101,12 +106,21 @@ def read_commit(source: Source, damage: list[Damage]) -> Commit:
     if contradiction is not None:
         raise contradiction
     if slots:
-        raise FormatError("no directory can be read", file=source.name, offset=int(slots[0][1]["directory"]),
-                          field="directory", hint="the file is cut short or damaged")  # fmt: skip
+        raise FormatError(
+            "no directory can be read",
+            file=source.name,
+            offset=int(slots[0][1]["directory"]),
+            field="directory",
+            hint="the file is cut short or damaged",
+        )
     raise FormatError(
-        "nothing was committed", file=source.name, offset=layout.SLOT_OFFSETS[0], field="sequence",
-        value=damage[-1].value if damage else 0, hint="its writer crashed before the first section was complete",
-    )  # fmt: skip
+        "nothing was committed",
+        file=source.name,
+        offset=layout.SLOT_OFFSETS[0],
+        field="sequence",
+        value=damage[-1].value if damage else 0,
+        hint="its writer crashed before the first section was complete",
+    )
 
 
 def _read_header(source: Source) -> int:
@@ -119,9 +133,13 @@ def _read_header(source: Source) -> int:
     header = np.frombuffer(data, layout.HEADER)[0]
     if int(header["version"]) > layout.VERSION:
         raise FormatError(
-            "written by a later version", file=source.name, offset=16, field="version", value=int(header["version"]),
+            "written by a later version",
+            file=source.name,
+            offset=16,
+            field="version",
+            value=int(header["version"]),
             hint=f"this lastbranch reads up to version {layout.VERSION}: upgrade it",
-        )  # fmt: skip
+        )
     if crc32(data[:-4]) != int(header["crc"]) or int(header["version"]) == 0:
         raise FormatError("header is damaged", file=source.name, offset=0, field="crc", value=int(header["crc"]))
     return int(header["version"])

@@ -20,9 +20,15 @@ from .layout import DescSubtype as Sst
 from .layout import DescType as St
 
 __all__ = [
-    "Described", "Piece", "RecordLayout", "check_descriptors", "described_dtype", "described_group_dtype",
-    "group_dtype", "group_pieces",
-]  # fmt: skip
+    "Described",
+    "Piece",
+    "RecordLayout",
+    "check_descriptors",
+    "described_dtype",
+    "described_group_dtype",
+    "group_dtype",
+    "group_pieces",
+]
 
 
 # -- records of our own: the place of each column of the model, and the descriptor that says so
@@ -48,10 +54,14 @@ _PLACES: dict[str, tuple[int, int]] = {
 _PAIR = "branch_from, branch_to"
 
 _PC_FIELDS: tuple[tuple[str, int, int], ...] = (
-    ("iip", St.IP, Sst.IIP), ("ipsr", St.PROCESSOR_STATUS, Sst.IPSR), ("cs", St.NONE, Sst.NONE),
-    ("cpuAndOS", St.NONE, Sst.NONE), ("tid", St.TID, Sst.NONE), ("pidRecIndex", St.PID, Sst.NONE),
+    ("iip", St.IP, Sst.IIP),
+    ("ipsr", St.PROCESSOR_STATUS, Sst.IPSR),
+    ("cs", St.NONE, Sst.NONE),
+    ("cpuAndOS", St.NONE, Sst.NONE),
+    ("tid", St.TID, Sst.NONE),
+    ("pidRecIndex", St.PID, Sst.NONE),
     ("bitFields2", St.NONE, Sst.NONE),
-)  # fmt: skip
+)
 """How the sample record is described in streams from 1 on, where the guide allows no legacy sample record."""
 
 
@@ -89,8 +99,9 @@ class RecordLayout:
                 fields.append(("branch", "uint64", (depth, 2), St.BRANCH_TRACE, Sst.LBR_FROM_TO))
             fields += [
                 (name, "uint64", (depth,), *_place(name))
-                for name in self.branches if name not in ("branch_from", "branch_to")
-            ]  # fmt: skip
+                for name in self.branches
+                if name not in ("branch_from", "branch_to")
+            ]
         if self.branches:
             fields.append(("branch count", "uint32", (), _BRANCH_COUNT, Sst.NONE))
         for i, group in enumerate(self.groups):
@@ -156,10 +167,15 @@ def group_pieces(dtype: np.dtype[Any]) -> list[Piece]:
 
 _PC = {f.name: f for f in _RECORD.fields if not f.overlay}
 _BY_TYPE: dict[tuple[int, int], str] = {
-    (St.IP, Sst.IIP): "iip", (St.IP, Sst.EIP): "iip", (St.IP, Sst.NONE): "iip", (St.PROCESSOR_STATUS, Sst.IPSR): "ipsr",
-    (St.TID, Sst.NONE): "tid", (St.PID, Sst.NONE): "pidRecIndex", (St.PROCESSOR_NUMBER, Sst.NONE): "cpu",
+    (St.IP, Sst.IIP): "iip",
+    (St.IP, Sst.EIP): "iip",
+    (St.IP, Sst.NONE): "iip",
+    (St.PROCESSOR_STATUS, Sst.IPSR): "ipsr",
+    (St.TID, Sst.NONE): "tid",
+    (St.PID, Sst.NONE): "pidRecIndex",
+    (St.PROCESSOR_NUMBER, Sst.NONE): "cpu",
     (St.BRANCH_TRACE, Sst.LBR_TOS): "hw_idx",
-}  # fmt: skip
+}
 """Fields that need no name to be known."""
 _WIDTHS = {1, 2, 4, 8}
 """Bytes that another writer's address, id or number may have; of an id the low four count."""

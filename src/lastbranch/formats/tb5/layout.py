@@ -21,14 +21,59 @@ from ...model import MAX_SAMPLES
 from .magic import MAGIC
 
 __all__ = [
-    "ALIGNMENT", "AccessMethod", "ArchType", "BATCH_TIMES", "BLOCK_INDEX", "CLOSED", "CpuArchitecture", "CpuMode",
-    "DATA_START", "DIRECTORY_ENTRY", "DescSubtype", "DescType", "Entry", "EventFlag", "Field", "HEADER", "HEADS",
-    "MAGIC", "MODEL", "ModuleFlag", "NEVER", "NOT_EMPTY", "OsFamily", "SAMPLE_FILE_VERSION", "SLOT", "SLOT_OFFSETS",
-    "SMALL_BLOCK_BYTES", "STRINGS", "STRUCTS", "Scope", "Section", "StreamSection", "StreamType", "Struct",
-    "Table", "TaskFlag", "UNKNOWN_DRIVER", "VERSION", "check_record_size", "describe", "empty_records",
-    "record_dtype", "records_of_block", "struct_of", "CHILDREN", "IA64PC", "PID_IS_RAW", "POINTERS", "Pointer",
-    "SINGLE", "TID_IS_RAW", "with_children",
-]  # fmt: skip
+    "ALIGNMENT",
+    "AccessMethod",
+    "ArchType",
+    "BATCH_TIMES",
+    "BLOCK_INDEX",
+    "CLOSED",
+    "CpuArchitecture",
+    "CpuMode",
+    "DATA_START",
+    "DIRECTORY_ENTRY",
+    "DescSubtype",
+    "DescType",
+    "Entry",
+    "EventFlag",
+    "Field",
+    "HEADER",
+    "HEADS",
+    "MAGIC",
+    "MODEL",
+    "ModuleFlag",
+    "NEVER",
+    "NOT_EMPTY",
+    "OsFamily",
+    "SAMPLE_FILE_VERSION",
+    "SLOT",
+    "SLOT_OFFSETS",
+    "SMALL_BLOCK_BYTES",
+    "STRINGS",
+    "STRUCTS",
+    "Scope",
+    "Section",
+    "StreamSection",
+    "StreamType",
+    "Struct",
+    "Table",
+    "TaskFlag",
+    "UNKNOWN_DRIVER",
+    "VERSION",
+    "check_record_size",
+    "describe",
+    "empty_records",
+    "record_dtype",
+    "records_of_block",
+    "struct_of",
+    "CHILDREN",
+    "IA64PC",
+    "PID_IS_RAW",
+    "POINTERS",
+    "Pointer",
+    "SINGLE",
+    "TID_IS_RAW",
+    "with_children",
+]
 
 
 # -- the numbers of the TBRW User Guide 2.3 (320237-002US), by its names without their prefixes
@@ -304,11 +349,12 @@ POINTERS = {
     "TBRW_NODE": Pointer("cpu_array", "node_num_available", (("cpu_array", "TBRW_CPU"),)),
     "TBRW_CPU": Pointer("cpu_arch_array", "num_cpu_arch_array", (("cpu_arch_array", "TBRW_CPU_ARCH"),)),
     "TBRW_CPU_ARCH": Pointer(
-        "cpuid_array", "arch_num_cpuid",
+        "cpuid_array",
+        "arch_num_cpuid",
         (("cpuid_ia32_array", "TBRW_CPUID_IA32"), ("cpuid_ia64_array", "TBRW_CPUID_IA64")),
     ),
     "TBRW_EVENT": Pointer("event_detail_array", "event_num_details", (("event_detail_array", "TBRW_EVENT_DETAIL"),)),
-}  # fmt: skip
+}
 """Structure -> its pointer. In a file a pointer is a row of the table that it leads to."""
 CHILDREN = frozenset(kind for pointer in POINTERS.values() for _, kind in pointer.targets)
 """Structures that a pointer leads to."""
@@ -421,7 +467,12 @@ class Entry:
 
 _PARTS: dict[tuple[Scope, int], tuple[str, ...]] = {
     (Scope.GLOBAL, Section.HARDWARE): (
-        "TBRW_SYSTEM", "TBRW_NODE", "TBRW_CPU", "TBRW_CPU_ARCH", "TBRW_CPUID_IA32", "TBRW_CPUID_IA64",
+        "TBRW_SYSTEM",
+        "TBRW_NODE",
+        "TBRW_CPU",
+        "TBRW_CPU_ARCH",
+        "TBRW_CPUID_IA32",
+        "TBRW_CPUID_IA64",
     ),
     (Scope.GLOBAL, Section.SOFTWARE): ("TBRW_HOST", "TBRW_OS", "TBRW_APPLICATION"),
     (Scope.GLOBAL, Section.PROCESS_THREAD): ("TBRW_PID", "TBRW_TID"),
@@ -434,7 +485,7 @@ _PARTS: dict[tuple[Scope, int], tuple[str, ...]] = {
     (Scope.BIND, StreamType.BIND_MODULE_INFORMATION): ("MODULE_BIND_STRUCT",),
     (Scope.BIND, StreamType.BIND_PID_INFORMATION): ("PID_BIND_STRUCT", "TBRW_PID"),
     (Scope.BIND, StreamType.BIND_TID_INFORMATION): ("TID_BIND_STRUCT", "TBRW_TID"),
-}  # fmt: skip
+}
 
 
 def struct_of(key: Table) -> Struct | None:

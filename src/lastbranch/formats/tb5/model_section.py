@@ -150,15 +150,25 @@ def write_model(writer: Tb5Writer, profile: Profile, streams: list[dict[str, Any
     if len(profile.damage) > _DAMAGE_KEPT:
         header["more damage of the source"] = f"{len(profile.damage) - _DAMAGE_KEPT} places"
     value = {
-        "source": profile.name, "source format": profile.format, "recorder": profile.recorder,
-        "machine": asdict(profile.machine), "clock": asdict(profile.clock),
-        "modules": [_module(m) for m in profile.modules], "events": [asdict(e) for e in profile.events],
-        "streams": streams, "first time": profile.first_time, "last time": profile.last_time, "start": profile.start,
-        "records": profile.records, "lost": profile.lost, "losses": profile.losses,
-        "header": header, "raw features": profile.raw_features,
+        "source": profile.name,
+        "source format": profile.format,
+        "recorder": profile.recorder,
+        "machine": asdict(profile.machine),
+        "clock": asdict(profile.clock),
+        "modules": [_module(m) for m in profile.modules],
+        "events": [asdict(e) for e in profile.events],
+        "streams": streams,
+        "first time": profile.first_time,
+        "last time": profile.last_time,
+        "start": profile.start,
+        "records": profile.records,
+        "lost": profile.lost,
+        "losses": profile.losses,
+        "header": header,
+        "raw features": profile.raw_features,
         "findings": None if profile.findings is None else [list(f) for f in profile.findings],
         "names": profile.timeline.names,
-    }  # fmt: skip
+    }
     nodes, data = pack(value, writer.string)
     writer.put(MODEL_KEY, nodes)
     if data:

@@ -389,8 +389,12 @@ def write_machine(writer: Tb5Writer, machine: Machine) -> None:
     numbers = [int(n) for n in re.findall(r"\d+", machine.os_release)[:4]] + [0] * 4
     windows = machine.os.startswith("Windows")
     families = OsFamily
-    family = {("Linux", 32): families.LINUX32, ("Linux", 64): families.LINUX64, ("Windows", 32): families.WIN32,
-              ("Windows", 64): families.WIN64}.get((machine.os, machine.bits), families.OTHER)  # fmt: skip
+    family = {
+        ("Linux", 32): families.LINUX32,
+        ("Linux", 64): families.LINUX64,
+        ("Windows", 32): families.WIN32,
+        ("Windows", 64): families.WIN64,
+    }.get((machine.os, machine.bits), families.OTHER)
     host, os_, app = empty_records("TBRW_HOST", 1), empty_records("TBRW_OS", 1), empty_records("TBRW_APPLICATION", 1)
     host["host_name"] = writer.string(machine.host or "unknown")  # a host has a name (NOT_EMPTY)
     os_["os_platform"] = family
@@ -540,7 +544,11 @@ def write_profile(profile: Profile, path: str | os.PathLike[str], *, progress: P
 def _facts(stream: SampleWriter) -> dict[str, object]:
     """The facts that `profile_reader` finds without reading the stream."""
     return {
-        "number": stream.number, "columns": list(stream.layout.columns), "events": sorted(stream.events),
-        "samples": stream.samples, "entries": stream.entries, "deepest": stream.deepest,
+        "number": stream.number,
+        "columns": list(stream.layout.columns),
+        "events": sorted(stream.events),
+        "samples": stream.samples,
+        "entries": stream.entries,
+        "deepest": stream.deepest,
         "groups": {group: number for group, (number, _) in stream.groups.items()},
-    }  # fmt: skip
+    }

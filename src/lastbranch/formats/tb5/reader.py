@@ -70,9 +70,11 @@ def ahead(
 # -- the file
 
 _BIND_KINDS = (
-    StreamType.BIND_DATA_INFORMATION, StreamType.BIND_MODULE_INFORMATION, StreamType.BIND_PID_INFORMATION,
+    StreamType.BIND_DATA_INFORMATION,
+    StreamType.BIND_MODULE_INFORMATION,
+    StreamType.BIND_PID_INFORMATION,
     StreamType.BIND_TID_INFORMATION,
-)  # fmt: skip
+)
 
 
 def damage_of(error: FormatError, lost: int = 0) -> Damage:

@@ -212,9 +212,13 @@ class SampleReader:
         return np.where(used.any(axis=1), self.depth - used[:, ::-1].argmax(axis=1), 0).astype(np.int64)
 
     def _batch(
-        self, records: Array, times: NDArray[np.int64], counts: NDArray[np.int64], wanted: frozenset[str] | None,
+        self,
+        records: Array,
+        times: NDArray[np.int64],
+        counts: NDArray[np.int64],
+        wanted: frozenset[str] | None,
         columns: tuple[str, ...],
-    ) -> SampleBatch:  # fmt: skip
+    ) -> SampleBatch:
         out: dict[str, Array] = {"time": times}
         self._required(out, records)
         names = [n for n in columns if n not in out and (wanted is None or n in wanted)]
@@ -272,9 +276,14 @@ class SampleReader:
         return np.where(level == 0, Mode.KERNEL, Mode.USER).astype(np.uint8)
 
     def _add_group(
-        self, batch: SampleBatch, records: Array, group: str, run: Rows, wanted: frozenset[str] | None,
+        self,
+        batch: SampleBatch,
+        records: Array,
+        group: str,
+        run: Rows,
+        wanted: frozenset[str] | None,
         damage: list[Damage] | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         dtype = self._group_dtypes[group]
         names = [n for n in dtype.names or () if wanted is None or n in wanted]
         if not names:

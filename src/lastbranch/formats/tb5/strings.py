@@ -139,8 +139,11 @@ class StringTable:
             size = self._tables[data].count if data in self._tables else 0
             if len(ends) and (int(ends[-1]) != size or (ends[1:] < ends[:-1]).any()):
                 raise FormatError(
-                    f"{describe(key)}: lengths are wrong", file=self._name,
-                    offset=self._tables[key].index, field="ends", value=int(ends[-1]),
-                )  # fmt: skip
+                    f"{describe(key)}: lengths are wrong",
+                    file=self._name,
+                    offset=self._tables[key].index,
+                    field="ends",
+                    value=int(ends[-1]),
+                )
             self._ends[key.stream] = ends
         return ends

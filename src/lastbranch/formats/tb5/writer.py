@@ -200,8 +200,9 @@ class Tb5Writer:
             reader = Tb5File(OpenFile(file, name))
             commit = reader._commit
             if file.seek(0, os.SEEK_END) < commit.end:
-                raise FormatError("file is cut short; nothing can be added to it", file=name, field="end",
-                                  value=commit.end)  # fmt: skip
+                raise FormatError(
+                    "file is cut short; nothing can be added to it", file=name, field="end", value=commit.end
+                )
             writer = cls(name, file, None)
             writer._tables = dict(commit.tables)
             writer._sequence, writer._slot = commit.sequence, commit.slot

@@ -149,8 +149,12 @@ def _chain(line: bytes, image_base: int) -> list[Frame]:
     for number, frame in enumerate(frames, 1):
         start = int(frame.get("StartAddress") or "0", 16) if number == len(frames) else 0
         function = Function(
-            name := frame["FunctionName"], name, max(0, start - image_base), 0, frame.get("StartFileName", ""),
+            name := frame["FunctionName"],
+            name,
+            max(0, start - image_base),
+            0,
+            frame.get("StartFileName", ""),
             frame.get("StartLine", 0),
-        )  # fmt: skip
+        )
         chain.append(Frame(function, frame["FileName"], frame["Line"], frame["Column"], frame["Discriminator"]))
     return chain

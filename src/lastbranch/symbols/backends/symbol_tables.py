@@ -214,10 +214,11 @@ def _exports(binary: Binary) -> Symbols:
     functions, names, ordinals = (
         _words(binary, int(table[place]), int(table[count]), code)
         for place, count, code in (
-            ("AddressOfFunctions", "NumberOfFunctions", "<u4"), ("AddressOfNames", "NumberOfNames", "<u4"),
+            ("AddressOfFunctions", "NumberOfFunctions", "<u4"),
+            ("AddressOfNames", "NumberOfNames", "<u4"),
             ("AddressOfNameOrdinals", "NumberOfNames", "<u2"),
         )
-    )  # fmt: skip
+    )
     known = min(len(names), len(ordinals))
     names, ordinals = names[:known], ordinals[:known]
     inside = ordinals < len(functions)
@@ -291,9 +292,13 @@ DBI = np.dtype([
     ("Padding", "<u4"),
 ])  # fmt: skip
 BEFORE_DEBUG_HEADER = (
-    "ModInfoSize", "SectionContributionSize", "SectionMapSize", "SourceInfoSize", "TypeServerMapSize",
+    "ModInfoSize",
+    "SectionContributionSize",
+    "SectionMapSize",
+    "SourceInfoSize",
+    "TypeServerMapSize",
     "ECSubstreamSize",
-)  # fmt: skip
+)
 """The substreams, in their order, before the one that lists the debug streams."""
 SECTION_HEADERS = 5  # row of that list
 SECTION = np.dtype([("Name", "S8"), ("VirtualSize", "<u4"), ("VirtualAddress", "<u4"), ("rest", "V24")])

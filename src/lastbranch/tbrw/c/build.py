@@ -51,10 +51,20 @@ def build(folder: Path) -> Path:
         output = binaries / NAME
         place = config["LIBDIR"]
         words = [
-            *compiler(), *FLAGS, f'-DTBRW_PYTHON="{sys.executable}"', f"-I{sysconfig.get_path('include')}",
-            f"-Wl,-soname,{NAME}", "-o", str(output), str(HERE / "libtbrw.c"), f"-L{place}",
-            f"-lpython{config['LDVERSION']}", f"-Wl,-rpath,{place}", "-ldl", "-lpthread",
-        ]  # fmt: skip
+            *compiler(),
+            *FLAGS,
+            f'-DTBRW_PYTHON="{sys.executable}"',
+            f"-I{sysconfig.get_path('include')}",
+            f"-Wl,-soname,{NAME}",
+            "-o",
+            str(output),
+            str(HERE / "libtbrw.c"),
+            f"-L{place}",
+            f"-lpython{config['LDVERSION']}",
+            f"-Wl,-rpath,{place}",
+            "-ldl",
+            "-lpthread",
+        ]
         done = subprocess.run(words, capture_output=True, text=True)
         if done.returncode:
             raise BuildError(f"{shlex.join(words)} failed:\n{done.stderr}")

@@ -43,11 +43,18 @@ def branches(loaded: Loaded, parameters: Parameters) -> Answer:
     by_site = loaded.once(("sites", chosen, estimate.replaced), lambda: sites(table))
     total = int(every.count.sum())
     shown, listed = every.take(slice(limit)), by_site.take(slice(limit))
-    answer = Answer({
-        "branches": len(every), "sites": len(by_site), "count": total, "shown": int(shown.count.sum()),
-        "empty": int(table.count.sum()) - total, "counts": counts_of(estimate),
-        "enough": ENOUGH, "notes": texts(without_binary(loaded.profile, shown.from_module, shown.to_module)),
-    })  # fmt: skip
+    answer = Answer(
+        {
+            "branches": len(every),
+            "sites": len(by_site),
+            "count": total,
+            "shown": int(shown.count.sum()),
+            "empty": int(table.count.sum()) - total,
+            "counts": counts_of(estimate),
+            "enough": ENOUGH,
+            "notes": texts(without_binary(loaded.profile, shown.from_module, shown.to_module)),
+        }
+    )
     columns, answer.header["columns"] = _columns(loaded, chosen, estimate, shown, total)
     of_sites, answer.header["site_columns"] = _columns(loaded, chosen, estimate, listed, total)
     answer.columns |= columns | {f"sites.{name}": column for name, column in of_sites.items()}

@@ -45,19 +45,29 @@ def diff(loaded: Loaded, parameters: Parameters) -> Answer:
     significant, places = found.significant(_RATE), _places(loaded, [ends[0] for ends in spots])
     answer = Answer(
         {
-            "before": texts([loaded.other.profile.name])[0], "after": texts([loaded.profile.name])[0],
-            "tested": int((~np.isnan(found.probability)).sum()), "found": int(significant.sum()),
-            "rows": len(found), "rate": _RATE, "notes": texts(found.notes), "enough": ENOUGH,
+            "before": texts([loaded.other.profile.name])[0],
+            "after": texts([loaded.profile.name])[0],
+            "tested": int((~np.isnan(found.probability)).sum()),
+            "found": int(significant.sum()),
+            "rows": len(found),
+            "rate": _RATE,
+            "notes": texts(found.notes),
+            "enough": ENOUGH,
         },
         {
             "event": texts(found.event[rows]),
-            "before": found.share[0, rows], "share": found.share[1, rows], "change": found.change[rows],
-            "noise": found.noise[rows], "before_samples": found.samples[0, rows], "samples": found.samples[1, rows],
-            "p": found.probability[rows], "significant": significant[rows],
+            "before": found.share[0, rows],
+            "share": found.share[1, rows],
+            "change": found.change[rows],
+            "noise": found.noise[rows],
+            "before_samples": found.samples[0, rows],
+            "samples": found.samples[1, rows],
+            "p": found.probability[rows],
+            "significant": significant[rows],
             "module_row": np.array([module for module, _ in places], np.int64),
             "start": np.array([start for _, start in places], np.uint64),
         },
-    )  # fmt: skip
+    )
     for end in range(2 if by == "edge" else 1):
         prefix = "to_" if end else ""
         answer.columns[f"{prefix}name"] = texts(ends[end].called for ends in spots)
@@ -102,14 +112,16 @@ def diff_flame(loaded: Loaded, parameters: Parameters) -> Answer:
         {
             "parent": row[np.array(tree.parent, np.int64)[kept]].astype(np.int32),
             "name": np.array(tree.name, np.int32)[kept],
-            "before": counts[0][kept], "before_own": counts[1][kept],
-            "samples": counts[2][kept], "own": counts[3][kept],
+            "before": counts[0][kept],
+            "before_own": counts[1][kept],
+            "samples": counts[2][kept],
+            "own": counts[3][kept],
             "names.function": texts(label.shown(profile) for profile, label in shown if label is not None),
             "names.module": [module_names(of, [label.module])[0] for of, label in shown if label is not None],
             "names.module_row": np.array([-1 if label is None else label.module for label in here], np.int64),
             "names.start": np.array([0 if label is None else label.start for label in here], np.uint64),
         },
-    )  # fmt: skip
+    )
 
 
 _NODES = 60_000
@@ -167,11 +179,12 @@ def diff_blocks(loaded: Loaded, parameters: Parameters) -> Answer:
     module, here = modules[place.module].short if place.module >= 0 else "", {one.short for one in modules}
     rows = np.array(  # a program with a new name is called by its old one
         [
-            i for i, (spot,) in enumerate(found.spots)
+            i
+            for i, (spot,) in enumerate(found.spots)
             if spot.function == place.label.function and (spot.module == module or spot.module not in here)
         ],
         np.int64,
-    )  # fmt: skip
+    )
     offsets = [_offset(found.spots[row][0]) for row in rows.tolist()]
     return Answer(
         {"tested": int((~np.isnan(found.probability[rows])).sum()), "found": int(_significant(found)[rows].sum())},
@@ -179,10 +192,14 @@ def diff_blocks(loaded: Loaded, parameters: Parameters) -> Answer:
             "address": np.array([place.label.start + offset for offset, _ in offsets], np.uint64),
             "after": np.array([after for _, after in offsets], bool),
             "event": texts(found.event[row] for row in rows.tolist()),
-            "before": found.share[0, rows], "share": found.share[1, rows], "change": found.change[rows],
-            "noise": found.noise[rows], "p": found.probability[rows], "significant": _significant(found)[rows],
+            "before": found.share[0, rows],
+            "share": found.share[1, rows],
+            "change": found.change[rows],
+            "noise": found.noise[rows],
+            "p": found.probability[rows],
+            "significant": _significant(found)[rows],
         },
-    )  # fmt: skip
+    )
 
 
 def _significant(found: Difference) -> NDArray[np.bool_]:

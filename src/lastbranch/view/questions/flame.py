@@ -44,20 +44,25 @@ def flame(loaded: Loaded, parameters: Parameters) -> Answer:
     rows = [-1] * other + [label.module for label in labels]
     return Answer(
         {
-            "samples": int(stacks.samples.sum()), "events": _events(profile, stacks),
-            "sources": texts(stacks.sources), "bare": stacks.bare, "rebuilt": REBUILT in stacks.sources,
+            "samples": int(stacks.samples.sum()),
+            "events": _events(profile, stacks),
+            "sources": texts(stacks.sources),
+            "bare": stacks.bare,
+            "rebuilt": REBUILT in stacks.sources,
             "enough": stacks.enough,
             "other": {"name": other - 1, "nodes": cut, "samples": int(samples[name < 0].sum())},
         },
         {
-            "parent": parent.astype(np.int32), "name": which.reshape(-1).astype(np.int32),
-            "samples": samples, "own": own,
+            "parent": parent.astype(np.int32),
+            "name": which.reshape(-1).astype(np.int32),
+            "samples": samples,
+            "own": own,
             "names.function": texts(names),
             "names.module": module_names(profile, rows),
             "names.module_row": np.array(rows, np.int64),
             "names.start": np.array([0] * other + [label.start for label in labels], np.uint64),
         },
-    )  # fmt: skip
+    )
 
 
 def _events(profile: Profile, stacks: CallStacks) -> list[tuple[str, int]]:

@@ -49,17 +49,28 @@ def function(loaded: Loaded, parameters: Parameters) -> Answer:
     flow, lines = found.flow, source_lines(loaded.namer, found)
     sources = _source(loaded, place.module, lines)
     graph = block_graph(flow)
-    answer = Answer({
-        "function": texts([place.label.shown(profile)])[0],
-        "module": texts([profile.modules[place.module].short])[0], "module_row": place.module,
-        "start": f"{flow.start:#x}", "end": f"{flow.end:#x}",
-        "samples": int(found.samples.sum()), "executed": None if found.missing else flow.executed, "ipc": flow.ipc,
-        "missing": found.missing, "hint": found.hint, "notes": texts(found.notes + loaded.sources.notes),
-        "distributions_of": found.part, "no_cycles": found.no_cycles, "enough": ENOUGH, "arch": profile.machine.arch,
-        "rests_on": "executions" if found.noise is None else "bursts",
-        "halving": halving(found.noise.seconds) if found.noise else "",
-        "counts": counts_of(estimate),
-    })  # fmt: skip
+    answer = Answer(
+        {
+            "function": texts([place.label.shown(profile)])[0],
+            "module": texts([profile.modules[place.module].short])[0],
+            "module_row": place.module,
+            "start": f"{flow.start:#x}",
+            "end": f"{flow.end:#x}",
+            "samples": int(found.samples.sum()),
+            "executed": None if found.missing else flow.executed,
+            "ipc": flow.ipc,
+            "missing": found.missing,
+            "hint": found.hint,
+            "notes": texts(found.notes + loaded.sources.notes),
+            "distributions_of": found.part,
+            "no_cycles": found.no_cycles,
+            "enough": ENOUGH,
+            "arch": profile.machine.arch,
+            "rests_on": "executions" if found.noise is None else "bursts",
+            "halving": halving(found.noise.seconds) if found.noise else "",
+            "counts": counts_of(estimate),
+        }
+    )
     tables: dict[str, dict[str, Column]] = {
         "instructions": {**_instructions(found), "line": np.array(lines.of, np.int64)},
         "blocks": _blocks(found) | {"came": graph.came, "went": graph.went},

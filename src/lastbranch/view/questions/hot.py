@@ -49,21 +49,29 @@ def hot(loaded: Loaded, parameters: Parameters) -> Answer:
     left = int(samples.sum() - samples[rows].sum())
     other = {"rows": len(samples) - len(rows), "samples": left, "share": left / max(1, int(samples.sum()))}
     header = {
-        "first": found.first, "notes": found.notes, "parts": PARTS, "enough": ENOUGH, "other": other,
-        "counts": counts_of(estimate), "share_of": found.share_of,
-    }  # fmt: skip
+        "first": found.first,
+        "notes": found.notes,
+        "parts": PARTS,
+        "enough": ENOUGH,
+        "other": other,
+        "counts": counts_of(estimate),
+        "share_of": found.share_of,
+    }
     shown = found.rows.take(rows)
     table = function_table(shown, estimate)
     header["columns"] = table.declared
     over_time = found.over_time.reshape(len(samples), -1)[rows] if len(found.over_time) else found.over_time
-    return Answer(header, {
-        "event": shown.event,
-        "module_row": np.array([label.module for label in shown.labels], np.int64),
-        "start": np.array([label.start for label in shown.labels], np.uint64),
-        "share": found.share[rows],
-        **table.arrays(),
-        "over_time": over_time.reshape(-1),
-    })  # fmt: skip
+    return Answer(
+        header,
+        {
+            "event": shown.event,
+            "module_row": np.array([label.module for label in shown.labels], np.int64),
+            "start": np.array([label.start for label in shown.labels], np.uint64),
+            "share": found.share[rows],
+            **table.arrays(),
+            "over_time": over_time.reshape(-1),
+        },
+    )
 
 
 @dataclass(slots=True)
@@ -84,11 +92,13 @@ def _counted(loaded: Loaded, chosen: SampleFilter | None, estimate: Estimate) ->
     share = "instructions_share" if estimate.replaced else "samples_share"
     why = why_no_stacks(loaded.profile, chosen)
     return _Counted(
-        rows, numbers(FUNCTIONS.column(share).value(rows), len(table)),
+        rows,
+        numbers(FUNCTIONS.column(share).value(rows), len(table)),
         "executions" if estimate.replaced else basis_of_samples(loaded.profile, table.event),
-        _over_time(times, table), where_to_start(rows),
+        _over_time(times, table),
+        where_to_start(rows),
         texts([*table.notes, *([f"no branches: {why}"] if why else [])]),
-    )  # fmt: skip
+    )
 
 
 def _over_time(found: Shares | None, table: NameTable) -> NDArray[np.unsignedinteger]:

@@ -23,11 +23,18 @@ def overview(loaded: Loaded, _parameters: Parameters) -> Answer:
     branches (bool). Header: ``warnings``, of what makes every screen show less than it could, and ``before``: the name
     of the capture that this one is compared with, if there is one; ``recording`` is that of `Loaded`."""
     profile = loaded.profile
-    answer = Answer({
-        "file": texts([profile.name])[0], "format": profile.format, "version": __version__,
-        "samples": profile.samples, "entries": profile.entries, "time": _time(profile),
-        "before": texts([loaded.before.profile.name])[0] if loaded.before else "", "recording": loaded.recording,
-    })  # fmt: skip
+    answer = Answer(
+        {
+            "file": texts([profile.name])[0],
+            "format": profile.format,
+            "version": __version__,
+            "samples": profile.samples,
+            "entries": profile.entries,
+            "time": _time(profile),
+            "before": texts([loaded.before.profile.name])[0] if loaded.before else "",
+            "recording": loaded.recording,
+        }
+    )
     processes, modules = loaded.weights()
     by_pid: dict[int, list[str]] = {}
     pids = np.array([p.pid for p in profile.processes] + [-1], np.int64)[processes.key]

@@ -71,12 +71,15 @@ def time(loaded: Loaded, parameters: Parameters) -> Answer:
     made["lost"] = np.empty(0, np.int64) if lost is None else lost
     clock, zero = profile.clock, profile.start or 0
     header: dict[str, Any] = {
-        "by": by, "parts": MOMENTS, "from": clock.to_ns(first - zero), "to": clock.to_ns(last + 1 - zero),
+        "by": by,
+        "parts": MOMENTS,
+        "from": clock.to_ns(first - zero),
+        "to": clock.to_ns(last + 1 - zero),
         "lost": {name: int(number) for name, number in profile.lost.items() if name != THROTTLES},
         "lost_in_time": 0 if lost is None else int(lost.sum()),
         "branches": bool(sums["branches"][0]),
         "predictions": bool(found.mispredicted.sum() + found.predicted.sum()),
-    }  # fmt: skip
+    }
     return Answer(header, made)
 
 

@@ -27,10 +27,15 @@ def batch(times: list[int], tids: list[int], depth: list[int] | None = None) -> 
     """Samples; with ``depth`` branches each, from 16 * number on."""
     count = len(times)
     columns = {
-        "time": np.array(times, np.int64), "ip": np.zeros(count, np.uint64), "pid": np.full(count, 7, np.int32),
-        "tid": np.array(tids, np.int32), "cpu": np.zeros(count, np.int32), "event": np.zeros(count, np.int32),
-        "period": np.zeros(count, np.uint64), "mode": np.zeros(count, np.uint8),
-    }  # fmt: skip
+        "time": np.array(times, np.int64),
+        "ip": np.zeros(count, np.uint64),
+        "pid": np.full(count, 7, np.int32),
+        "tid": np.array(tids, np.int32),
+        "cpu": np.zeros(count, np.int32),
+        "event": np.zeros(count, np.int32),
+        "period": np.zeros(count, np.uint64),
+        "mode": np.zeros(count, np.uint8),
+    }
     if depth is None:
         return SampleBatch(columns)
     entries = 16 * np.arange(1, sum(depth) + 1, dtype=np.uint64)

@@ -80,9 +80,10 @@ class TestGroups:
         with session(wanted) as s:
             exits = (2, 20)
             assert s.attributes() == {
-                row for cpu in (0, 1)
+                row
+                for cpu in (0, 1)
                 for row in ((0, 0, cpu, 0), (0, 3, cpu, 0), (*TIMER, cpu, 0), (*ENTERS, cpu, 0), (*exits, cpu, 20))
-            }  # fmt: skip
+            }
             for attr, tid, _ in s.kernel.opened.values():
                 what = (tid, attr.period, attr.sample_type, attr.read_format, attr.flags)
                 if attr.type == 0:
@@ -97,8 +98,11 @@ class TestGroups:
     def test_cores_of_two_kinds_count_by_their_own_events(self) -> None:
         wanted = counting(PROFILE, hooks=(SAMPLED,), counters=(CYCLES, ISSUES))
         with session(wanted, SourceKernel(HYBRID)) as s:
-            opened = {(attr.config >> 32, attr.config & 0xFF, cpu) for attr, _, cpu in s.kernel.opened.values()
-                      if attr.type == 0}  # fmt: skip
+            opened = {
+                (attr.config >> 32, attr.config & 0xFF, cpu)
+                for attr, _, cpu in s.kernel.opened.values()
+                if attr.type == 0
+            }
             assert opened == {(4 if cpu < 4 else 10, event, cpu) for cpu in range(6) for event in (0, 1)}
 
     @pytest.mark.parametrize(("hooks", "counters"), [((), (CYCLES,)), ((SAMPLED,), ()), ((0x0301, CSWITCH), (CYCLES,))])
@@ -120,8 +124,12 @@ class TestEvents:
             t, big = s.now, (1 << 64) - 3
             # What a sample gives further are the counts of the events that have joined.
             chain = [(1 << 64) - 512, 5, 6]
-            s.kernel.give(*TIMER, 0, sample(t, 0, ip=5, counts=[big, 7, 1, 1], chain=chain),
-                          sample(t + 2, 0, ip=6, counts=[big + 1, 8, 2, 2], chain=[]))  # fmt: skip
+            s.kernel.give(
+                *TIMER,
+                0,
+                sample(t, 0, ip=5, counts=[big, 7, 1, 1], chain=chain),
+                sample(t + 2, 0, ip=6, counts=[big + 1, 8, 2, 2], chain=[]),
+            )
             raw = bytes(8) + struct.pack("=q6Q", 110, *range(6))
             s.kernel.give(*ENTERS, 0, sample(t + 1, 0, tid=78, counts=[big, 7, 1, 2], raw=raw))
             s.kernel.give(2, 20, 0, sample(t + 1, 0, tid=78, raw=bytes(8) + struct.pack("=qq", 110, 3)))
@@ -130,31 +138,56 @@ class TestEvents:
             enter = struct.pack("<HBBHHIIqQQQ", 2 | 2 << 8, 4, 0xC0, 48, ENTER, 78, 77, t + 1, big, 7, 110)
             leave = struct.pack("<HBBHHIIqi4x", 2, 4, 0xC0, 28, 0x0F34, 78, 77, t + 1, 3)
             assert s.output.of(SAMPLED, ENTER, 0x0F34, 0x1820) == [
-                etl_builder.perfinfo(SAMPLED, t, struct.pack("<QII", 5, 77, 1), counters=(big, 7)), stack, enter, leave,
+                etl_builder.perfinfo(SAMPLED, t, struct.pack("<QII", 5, 77, 1), counters=(big, 7)),
+                stack,
+                enter,
+                leave,
                 etl_builder.perfinfo(SAMPLED, t + 2, struct.pack("<QII", 6, 77, 1), counters=(big + 1, 8)),
-            ]  # fmt: skip
+            ]
 
     def test_interrupts_of_counters_keep_their_branch_records(self) -> None:
         wanted = counting(0, 0x400, hooks=(PMC,), counters=(MISSES,), pmc_sources=(CYCLES,), lbr_hooks=(PMC,))
         with session(wanted) as s:
             t = s.now
             entry = (0xA0, 0xB0, 2)
-            s.kernel.give(0, 0, 1, sample(t, 1, ip=9, counts=[4, 100], branches=[entry]),
-                          sample(t + 1, 1, ip=10, counts=[5, 200], branches=[]))  # fmt: skip
+            s.kernel.give(
+                0,
+                0,
+                1,
+                sample(t, 1, ip=9, counts=[4, 100], branches=[entry]),
+                sample(t + 1, 1, ip=10, counts=[5, 200], branches=[]),
+            )
             s.recorder.round(t + 9)
             pmc, lbr, later = s.output.of(PMC, 0x0C20)
             assert pmc == etl_builder.perfinfo(PMC, t, struct.pack("<QIHH", 9, 77, CYCLES, 0), counters=(4,))
             assert struct.unpack_from("<HBBHHqQIIIIQQ", lbr) == (
-                2, 17, 0xC0, 64, 0x0C20, t, t, 77, 77, 0, 0, 0xA0, 0xB0
-            )  # fmt: skip
+                2,
+                17,
+                0xC0,
+                64,
+                0x0C20,
+                t,
+                t,
+                77,
+                77,
+                0,
+                0,
+                0xA0,
+                0xB0,
+            )
             assert later == etl_builder.perfinfo(PMC, t + 1, struct.pack("<QIHH", 10, 77, CYCLES, 0), counters=(5,))
 
     def test_seven_values_and_none_where_a_sample_is_too_short(self) -> None:
         wanted = counting(SWITCHES, hooks=(CSWITCH,), counters=(CYCLES,) * 7)
         with session(wanted) as s:
             raw = switched((77, 120, 1), (9, 120))
-            s.kernel.give(2, 317, 0, sample(s.now, 0, counts=list(range(1, 9)), raw=raw),
-                          sample(s.now + 1, 0, counts=[1, 2], raw=raw))  # fmt: skip
+            s.kernel.give(
+                2,
+                317,
+                0,
+                sample(s.now, 0, counts=list(range(1, 9)), raw=raw),
+                sample(s.now + 1, 0, counts=[1, 2], raw=raw),
+            )
             s.recorder.round(s.now + 9)
             events = s.output.of(CSWITCH)
             assert [struct.unpack_from("<H2xH", e) for e in events] == [(2 | 7 << 8, 16 + 56 + 24)] * 2
@@ -196,8 +229,9 @@ class TestEvents:
         log.close()
         source, decoder = FileSource(str(log.file.path)), Decoder()
         events = [event for block in TraceLog(source).blocks() for event in events_of(block)]
-        sampled = [(e.time, e.counters, decoder.decode(e).fields["InstructionPointer"]) for e in events
-                   if e.hook == SAMPLED]  # fmt: skip
+        sampled = [
+            (e.time, e.counters, decoder.decode(e).fields["InstructionPointer"]) for e in events if e.hook == SAMPLED
+        ]
         assert sampled == [(t + n, (10 * n, 3), n) for n in range(5)]
         names = [decoder.decode(e).fields["Names"] for e in events if e.hook == 0x0F30]
         assert names == [["TotalCycles", "CacheMisses"]] * 2
@@ -217,8 +251,11 @@ class TestChanges:
             s.recorder.configure(counting(PROFILE, hooks=(SAMPLED,), counters=(CYCLES,)))
             s.kernel.give(*TIMER, 0, sample(time.monotonic_ns(), 0, ip=2, counts=[50, 1]))
             s.recorder.round()
-            kept = [(hook_of(e), struct.unpack_from("<H", e)[0] >> 8) for e in s.output.events[0]
-                    if hook_of(e) in (SAMPLED, 0x0F30)]  # fmt: skip
+            kept = [
+                (hook_of(e), struct.unpack_from("<H", e)[0] >> 8)
+                for e in s.output.events[0]
+                if hook_of(e) in (SAMPLED, 0x0F30)
+            ]
             assert kept == [(SAMPLED, 0), (0x0F30, 0), (SAMPLED, 1)]
 
     def test_the_counts_go_on_when_other_events_join_and_leave(self) -> None:
@@ -268,7 +305,7 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("counters", "taken", "status", "why"),
         [(1, 0, Status.NOT_SUPPORTED, "cache-misses: .*together"), (2, 1, Status.BUSY, "processor 0 are taken")],
-    )  # fmt: skip
+    )
     def test_more_than_the_processor_has(self, counters: int, taken: int, status: Status, why: str) -> None:
         kernel = SourceKernel(INTEL)
         kernel.counters, kernel.taken = counters, taken

@@ -66,10 +66,14 @@ def block(point: str, time: int, tid: int = 7, **values: Any) -> Row:
 def test_a_request_has_the_time_since_it_was_issued() -> None:
     one = follower(BlockIo, "disk", "disk init", "split")
     events = made(
-        one, block("split", 5, sector=100, new_sector=108), block("rq_issue", 10, sector=100, bytes=4096, rwbs=b"WS"),
-        block("rq_issue", 11, sector=108, bytes=512, rwbs=b"R"), block("rq_complete", 40, 0, sector=108, rwbs=b"R"),
-        block("rq_complete", 50, 0, sector=100, rwbs=b"WS"), block("rq_complete", 60, 0, sector=9, rwbs=b"WS"),
-    )  # fmt: skip
+        one,
+        block("split", 5, sector=100, new_sector=108),
+        block("rq_issue", 10, sector=100, bytes=4096, rwbs=b"WS"),
+        block("rq_issue", 11, sector=108, bytes=512, rwbs=b"R"),
+        block("rq_complete", 40, 0, sector=108, rwbs=b"R"),
+        block("rq_complete", 50, 0, sector=100, rwbs=b"WS"),
+        block("rq_complete", 60, 0, sector=9, rwbs=b"WS"),
+    )
     assert [(hook, time) for hook, time, _ in events] == [
         (0x1B20, 5),
         (0x10D, 10),
@@ -88,17 +92,27 @@ def test_a_request_has_the_time_since_it_was_issued() -> None:
 def test_a_flush_is_known_by_its_device() -> None:
     """It has no sector: the kernel issues it with 0 and may complete it with -1."""
     events = made(
-        follower(BlockIo, "disk"), block("rq_issue", 10, sector=0, bytes=0, rwbs=b"FF"),
+        follower(BlockIo, "disk"),
+        block("rq_issue", 10, sector=0, bytes=0, rwbs=b"FF"),
         block("rq_complete", 25, 0, sector=(1 << 64) - 1, rwbs=b"FF"),
-    )  # fmt: skip
+    )
     assert [(hook, time, fields["HighResResponseTime"]) for hook, time, fields in events] == [(0x10E, 25, 15)]
 
 
 def state(key: int, old: int, new: int, sport: int, dport: int, pid: int, time: int = 0) -> Row:
     values = {
-        "skaddr": key, "oldstate": old, "newstate": new, "sport": sport, "dport": dport, "family": 2, "protocol": 6,
-        "saddr": bytes([10, 0, 0, 1]), "daddr": bytes([10, 0, 0, 2]), "saddr_v6": bytes(16), "daddr_v6": bytes(16),
-    }  # fmt: skip
+        "skaddr": key,
+        "oldstate": old,
+        "newstate": new,
+        "sport": sport,
+        "dport": dport,
+        "family": 2,
+        "protocol": 6,
+        "saddr": bytes([10, 0, 0, 1]),
+        "daddr": bytes([10, 0, 0, 2]),
+        "saddr_v6": bytes(16),
+        "daddr_v6": bytes(16),
+    }
     return Row("sock/inet_sock_set_state", time, 0, pid, pid, values, [])
 
 
@@ -106,11 +120,16 @@ def test_a_connection_has_the_process_that_asked_for_it() -> None:
     """The kernel makes it in an interrupt, which any process may be running at."""
     sent = {"sk": 1, "family": 2, "protocol": 6, "ret": 99, "flags": 0}
     events = made(
-        follower(Sockets, "tcp"), state(9, 7, 10, 80, 0, 40), state(1, 7, 2, 5000, 80, 50), state(1, 2, 1, 5000, 80, 0),
-        state(2, 3, 1, 80, 5000, 0), Row("sock/sock_send_length", 1, 0, 50, 50, sent, []),
+        follower(Sockets, "tcp"),
+        state(9, 7, 10, 80, 0, 40),
+        state(1, 7, 2, 5000, 80, 50),
+        state(1, 2, 1, 5000, 80, 0),
+        state(2, 3, 1, 80, 5000, 0),
+        Row("sock/sock_send_length", 1, 0, 50, 50, sent, []),
         Row("sock/sock_recv_length", 1, 0, 60, 60, {**sent, "sk": 77, "protocol": 17, "family": 10}, []),
-        Row("sock/sock_recv_length", 1, 0, 60, 60, {**sent, "flags": 2}, []), state(1, 1, 7, 5000, 80, 0),
-    )  # fmt: skip
+        Row("sock/sock_recv_length", 1, 0, 60, 60, {**sent, "flags": 2}, []),
+        state(1, 1, 7, 5000, 80, 0),
+    )
     assert [hook for hook, _, _ in events] == [0x60C, 0x60F, 0x60A, 0x81B, 0x60D]
     connect, accept, send, old, _ = (fields for _, _, fields in events)
     assert (connect["ProcessID"], accept["ProcessID"], send["size"]) == (50, 40, 99)
@@ -119,14 +138,26 @@ def test_a_connection_has_the_process_that_asked_for_it() -> None:
 
 
 def test_interrupts_nest_and_each_has_its_begin() -> None:
-    rows = [Row(f"irq/{name}", time, 0, 0, 0, values, []) for time, (name, values) in enumerate([
-        ("softirq_entry", {"vec": 3}), ("irq_handler_entry", {"irq": 36}), ("irq_handler_exit", {"irq": 36, "ret": 1}),
-        ("softirq_exit", {"vec": 3}), ("softirq_exit", {"vec": 9}), ("softirq_entry", {"vec": 1}),
-        ("softirq_exit", {"vec": 1}),
-    ])]  # fmt: skip
+    rows = [
+        Row(f"irq/{name}", time, 0, 0, 0, values, [])
+        for time, (name, values) in enumerate(
+            [
+                ("softirq_entry", {"vec": 3}),
+                ("irq_handler_entry", {"irq": 36}),
+                ("irq_handler_exit", {"irq": 36, "ret": 1}),
+                ("softirq_exit", {"vec": 3}),
+                ("softirq_exit", {"vec": 9}),
+                ("softirq_entry", {"vec": 1}),
+                ("softirq_exit", {"vec": 1}),
+            ]
+        )
+    ]
     found = made(follower(Interrupts, "isr", "dpc"), *rows)
     assert [(hook, fields["InitialTime"], time) for hook, time, fields in found] == [
-        (0x0F43, 1, 2), (0x0F44, 0, 3), (0x0F45, 5, 6)]  # fmt: skip
+        (0x0F43, 1, 2),
+        (0x0F44, 0, 3),
+        (0x0F45, 5, 6),
+    ]
     assert (found[0][2]["Vector"], found[0][2]["ReturnValue"], found[1][2]["Routine"]) == (36, 1, 3)
 
 
@@ -140,15 +171,24 @@ def call(name: str, time: int, result: int, *args: int) -> list[Row]:
 
 def test_memory_that_calls_returned() -> None:
     one = follower(SystemCalls, "memory")
-    events = made(one, *[
-        *call("brk", 1, 0x5000), *call("brk", 3, 0x9000, 0x9000), *call("brk", 5, 0x6000, 0x6000),
-        *call("mmap", 7, 0x10000, 0, 5000, 3, 0x22), *call("mmap", 9, -12, 0, 5000, 3, 0x22),
-        *call("munmap", 11, 0, 0x10000, 5000),
-    ])  # fmt: skip
+    events = made(
+        one,
+        *[
+            *call("brk", 1, 0x5000),
+            *call("brk", 3, 0x9000, 0x9000),
+            *call("brk", 5, 0x6000, 0x6000),
+            *call("mmap", 7, 0x10000, 0, 5000, 3, 0x22),
+            *call("mmap", 9, -12, 0, 5000, 3, 0x22),
+            *call("munmap", 11, 0, 0x10000, 5000),
+        ],
+    )
     assert [time for _, time, _ in events] == [4, 6, 8, 12], "as they return"
     assert [(hook & 0xFF, f["BaseAddr"], f["Length"], int(f["Flags"])) for hook, _, f in events] == [
-        (98, 0x5000, 0x4000, 0x1000), (99, 0x6000, 0x3000, 0x4000), (98, 0x10000, 0x2000, 0x3000),
-        (99, 0x10000, 0x2000, 0x8000)]  # fmt: skip
+        (98, 0x5000, 0x4000, 0x1000),
+        (99, 0x6000, 0x3000, 0x4000),
+        (98, 0x10000, 0x2000, 0x3000),
+        (99, 0x10000, 0x2000, 0x8000),
+    ]
 
 
 class Named(FakeKernel):
@@ -224,10 +264,17 @@ def test_a_thread_that_has_ended_has_no_ids() -> None:
     """The kernel samples it with -1, in headers and in payloads."""
     none = np.array([-1], np.int32)
     columns = dict.fromkeys(("pid", "tid"), none)
-    batch = SampleBatch({
-        "time": np.array([5]), "ip": np.zeros(1, np.uint64), "cpu": np.zeros(1, np.int32), **columns,
-        "event": np.zeros(1, np.int32), "period": np.ones(1, np.uint64), "mode": np.zeros(1, np.uint8),
-    })  # fmt: skip
+    batch = SampleBatch(
+        {
+            "time": np.array([5]),
+            "ip": np.zeros(1, np.uint64),
+            "cpu": np.zeros(1, np.int32),
+            **columns,
+            "event": np.zeros(1, np.int32),
+            "period": np.ones(1, np.uint64),
+            "mode": np.zeros(1, np.uint8),
+        }
+    )
     raw = Raw(batch, {name: Place(0, 8, True) for name in ("dev", "sector", "bytes", "rwbs")})
     one = follower(BlockIo, "disk init")
     (row,) = one._rows(Feed("block/block_rq_issue", batch, batch.time, raw))

@@ -331,9 +331,13 @@ class TestCounters:
     def test_those_of_the_processor_are_counted_beside_its_samples(self, recorded: Record) -> None:
         cycles, instructions, each = 19, 2, 10_000_000
         wanted = configuration(
-            0, 0x400, pmc_sources=(cycles,), intervals={cycles: each}, pmc_hooks=(0x0F2F,),
+            0,
+            0x400,
+            pmc_sources=(cycles,),
+            intervals={cycles: each},
+            pmc_hooks=(0x0F2F,),
             pmc_counters=(cycles, instructions),
-        )  # fmt: skip
+        )
         try:
             made = recorded(wanted, BUSY)
         except EtwError as error:

@@ -42,9 +42,17 @@ class TestTable:
 
     @pytest.mark.parametrize(
         ("flag", "word", "bit"),
-        [(0x10, 1, 0x4), (0x20, 1, 0x80), (0x40, 1, 0x4000), (0x80, 2, 0x40), (0x800, 1, 0x200), (0x4000, 1, 0x8000),
-         (0x800000, 1, 0x10), (0x1000000, 1, 0x2)],
-    )  # fmt: skip
+        [
+            (0x10, 1, 0x4),
+            (0x20, 1, 0x80),
+            (0x40, 1, 0x4000),
+            (0x80, 2, 0x40),
+            (0x800, 1, 0x200),
+            (0x4000, 1, 0x8000),
+            (0x800000, 1, 0x10),
+            (0x1000000, 1, 0x2),
+        ],
+    )
     def test_aliases_move_to_their_own_words(self, flag: int, word: int, bit: int) -> None:
         words = normalised_masks([flag | 1])
         assert (words[0], words[word], len(words)) == (1, bit, 8)
@@ -53,9 +61,15 @@ class TestTable:
 
     @pytest.mark.parametrize(
         ("flag", "hooks"),
-        [(0x10, {0x0524}), (0x80, {0x0F33, 0x0F34}), (0x800, {0x0532}), (0x1000, {0x020A, 0x020E}), (0x2000, {0x0220}),
-         (0x1000000, {0x0F2E})],
-    )  # fmt: skip
+        [
+            (0x10, {0x0524}),
+            (0x80, {0x0F33, 0x0F34}),
+            (0x800, {0x0532}),
+            (0x1000, {0x020A, 0x020E}),
+            (0x2000, {0x0220}),
+            (0x1000000, {0x0F2E}),
+        ],
+    )
     def test_a_flag_has_the_events_of_its_page(self, flag: int, hooks: set[int]) -> None:
         assert {KINDS[kind].hook for kind in kinds_of([flag])} == hooks
 
@@ -84,9 +98,13 @@ def refused(
 class TestCheck:
     @pytest.mark.parametrize(
         "request_",
-        [SYSTEM, SessionRequest("nt kernel LOGGER"), SessionRequest("x", mode=LogFileMode.SYSTEM_LOGGER_MODE),
-         SessionRequest("x", guid=KERNEL_LOGGER)],
-    )  # fmt: skip
+        [
+            SYSTEM,
+            SessionRequest("nt kernel LOGGER"),
+            SessionRequest("x", mode=LogFileMode.SYSTEM_LOGGER_MODE),
+            SessionRequest("x", guid=KERNEL_LOGGER),
+        ],
+    )
     def test_system_loggers_have_sources(self, request_: SessionRequest) -> None:
         assert needed(request_, [1])
         assert not needed(request_, [0])
@@ -142,9 +160,15 @@ class TestCheck:
 
     @pytest.mark.parametrize(
         ("flag", "name"),
-        [(0x20, "irq:softirq_entry"), (0x40, "irq:irq_handler_entry"), (0x100, "block:block_rq_complete"),
-         (0x400, "block:block_rq_issue"), (0x10000, "sock:inet_sock_set_state"), (0x200000, "block:block_split")],
-    )  # fmt: skip
+        [
+            (0x20, "irq:softirq_entry"),
+            (0x40, "irq:irq_handler_entry"),
+            (0x100, "block:block_rq_complete"),
+            (0x400, "block:block_rq_issue"),
+            (0x10000, "sock:inet_sock_set_state"),
+            (0x200000, "block:block_split"),
+        ],
+    )
     def test_a_tracepoint_that_this_kernel_lacks_is_named(self, flag: int, name: str) -> None:
         error = refused([flag])
         assert error.status == Status.NOT_SUPPORTED
@@ -157,9 +181,11 @@ class TestCheck:
 
     @pytest.mark.parametrize(
         ("machine", "sentence"),
-        [(ROOT, "QEMU/KVM exposes no performance counters to this machine"),
-         (replace(fake.NOTHING, paranoid=-1), "found no performance counters in this processor")],
-    )  # fmt: skip
+        [
+            (ROOT, "QEMU/KVM exposes no performance counters to this machine"),
+            (replace(fake.NOTHING, paranoid=-1), "found no performance counters in this processor"),
+        ],
+    )
     def test_counters_that_the_machine_does_not_have(self, machine: Machine, sentence: str) -> None:
         error = refused([0, 0x400], machine)
         assert error.status == Status.NOT_SUPPORTED
@@ -186,10 +212,14 @@ class TestCheck:
 class TestHooks:
     @pytest.mark.parametrize(
         ("guid", "kind", "hook"),
-        [("ce1dbfb4-137e-4da6-87b0-3f59aa102cbc", 0x2E, 0x0F2E), ("3d6fa8d1-fe05-11d0-9dda-00c04fd7ba7c", 36, 0x0524),
-         ("2cb15d1d-5fc1-11d2-abe1-00a0c911f518", 10, 0x030A), ("99134383-5248-43fc-834b-529454e75df3", 32, 0x0C20),
-         ("00000000-0000-0000-0000-000000000001", 1, None)],
-    )  # fmt: skip
+        [
+            ("ce1dbfb4-137e-4da6-87b0-3f59aa102cbc", 0x2E, 0x0F2E),
+            ("3d6fa8d1-fe05-11d0-9dda-00c04fd7ba7c", 36, 0x0524),
+            ("2cb15d1d-5fc1-11d2-abe1-00a0c911f518", 10, 0x030A),
+            ("99134383-5248-43fc-834b-529454e75df3", 32, 0x0C20),
+            ("00000000-0000-0000-0000-000000000001", 1, None),
+        ],
+    )
     def test_of_classic_event_ids(self, guid: str, kind: int, hook: int | None) -> None:
         assert hook_ids([(UUID(guid), kind)]) == ([] if hook is None else [hook])
 

@@ -35,10 +35,19 @@ class TestOffered:
     @pytest.mark.parametrize("machine", [fake.SKYLAKE, fake.ZEN4, fake.ALDER_LAKE, fake.VM_WITHOUT_LBR])
     def test_counters_with_the_numbers_of_windows(self, machine: Machine) -> None:
         found = offered(machine)
-        assert found.items() >= {
-            2: "TotalIssues", 6: "BranchInstructions", 10: "CacheMisses", 11: "BranchMispredictions", 19: "TotalCycles",
-            25: "UnhaltedCoreCycles", 26: "InstructionRetired", 29: "LLCMisses",
-        }.items()  # fmt: skip
+        assert (
+            found.items()
+            >= {
+                2: "TotalIssues",
+                6: "BranchInstructions",
+                10: "CacheMisses",
+                11: "BranchMispredictions",
+                19: "TotalCycles",
+                25: "UnhaltedCoreCycles",
+                26: "InstructionRetired",
+                29: "LLCMisses",
+            }.items()
+        )
 
     def test_their_limits(self) -> None:
         cycles = next(s for s in ps.profile_sources(SourceKernel(fake.SKYLAKE)) if s.source == 19)
@@ -80,8 +89,11 @@ class TestIntervals:
     @pytest.mark.parametrize("source", [1, 4711])
     def test_sources_that_the_machine_does_not_have(self, tmp_path: Path, source: int) -> None:
         registry = Registry(tmp_path)
-        for call in (lambda: ps.interval(registry, source), lambda: ps.set_interval(registry, source, 5000),
-                     lambda: ps.configure(registry, [source])):  # fmt: skip
+        for call in (
+            lambda: ps.interval(registry, source),
+            lambda: ps.set_interval(registry, source, 5000),
+            lambda: ps.configure(registry, [source]),
+        ):
             with pytest.raises(EtwError, match=f"no profile source {source}") as error:
                 call()
             assert error.value.status == Status.INVALID_PARAMETER
@@ -113,9 +125,21 @@ class TestFile:
 
     @pytest.mark.parametrize(
         "content",
-        ["", "{", "[]", "null", "[1]", '{"intervals": 5}', '{"intervals": {"x": 1}}', '{"intervals": {"0": "y"}}',
-         '{"sources": ["a"]}', '{"sources": 1}', '{"intervals": [[1]]}', "\xff\xfe"],
-    )  # fmt: skip
+        [
+            "",
+            "{",
+            "[]",
+            "null",
+            "[1]",
+            '{"intervals": 5}',
+            '{"intervals": {"x": 1}}',
+            '{"intervals": {"0": "y"}}',
+            '{"sources": ["a"]}',
+            '{"sources": 1}',
+            '{"intervals": [[1]]}',
+            "\xff\xfe",
+        ],
+    )
     def test_other_content_counts_as_none(self, tmp_path: Path, content: str) -> None:
         (tmp_path / "profile").write_bytes(content.encode("latin-1"))
         assert ps.interval(Registry(tmp_path), 0) == 10_000

@@ -74,10 +74,12 @@ class TestKinds:
             s.recorder.round(t + 10)
             sampled = {cpu: [e for e in kept if hook_of(e) == 0x0F2E] for cpu, kept in s.output.events.items()}
             assert sampled == {
-                0: [etl_builder.perfinfo(0x0F2E, t + 1, struct.pack("<QIHBB", 0x401000, 78, 1, 0, 0)),
-                    etl_builder.perfinfo(0x0F2E, t + 3, struct.pack("<QIHBB", 1 << 63 | 5, 0, 1, 0, 0))],
+                0: [
+                    etl_builder.perfinfo(0x0F2E, t + 1, struct.pack("<QIHBB", 0x401000, 78, 1, 0, 0)),
+                    etl_builder.perfinfo(0x0F2E, t + 3, struct.pack("<QIHBB", 1 << 63 | 5, 0, 1, 0, 0)),
+                ],
                 1: [etl_builder.perfinfo(0x0F2E, t + 2, struct.pack("<QIHBB", 0x402000, 77, 1, 0, 0))],
-            }  # fmt: skip
+            }
 
     @pytest.mark.parametrize(
         ("state", "reason", "became"),
@@ -221,8 +223,11 @@ class TestKinds:
             s.kernel.give(*DUMMY, 0, side_band(15, struct.pack("=ii", 7, 77), t + 5, 0, tid=99))
             s.recorder.round(t + 9)
             assert [struct.unpack_from("<II", e, 16)[::-1] for e in s.events(0x0524)] == [
-                (0, 77), (77, 0), (0, 77), (77, 99)
-            ]  # fmt: skip
+                (0, 77),
+                (77, 0),
+                (0, 77),
+                (77, 99),
+            ]
 
 
 class TestCounters:
@@ -234,8 +239,10 @@ class TestCounters:
             s.kernel.give(0, 0, 0, sample(t, 0, ip=0x401000, tid=78))
             s.kernel.give(0, 3, 1, sample(t, 1, ip=0x402000, tid=79))
             s.recorder.round(t + 9)
-            pmc = [etl_builder.perfinfo(0x0F2F, t, struct.pack("<QIHH", ip, tid, source, 0))
-                   for ip, tid, source in ((0x401000, 78, 19), (0x402000, 79, 10))]  # fmt: skip
+            pmc = [
+                etl_builder.perfinfo(0x0F2F, t, struct.pack("<QIHH", ip, tid, source, 0))
+                for ip, tid, source in ((0x401000, 78, 19), (0x402000, 79, 10))
+            ]
             assert s.events(0x0F2F) == pmc
             periods = {(attr.config, attr.period) for attr, _, _ in s.kernel.opened.values()}
             assert periods == {(0, 100_000), (3, 65_536)}

@@ -80,9 +80,18 @@ def test_a_socket_that_changes_its_family_keeps_its_address() -> None:
     """setsockopt(IPV6_ADDRFORM) makes one of IPv6 one of IPv4."""
     mapped = bytes(10) + b"\xff\xff" + bytes([127, 0, 0, 1])
     state = {
-        "skaddr": 1, "oldstate": 2, "newstate": 1, "sport": 5, "dport": 6, "family": 10, "protocol": 6,
-        "saddr": bytes(4), "daddr": bytes(4), "saddr_v6": mapped, "daddr_v6": mapped,
-    }  # fmt: skip
+        "skaddr": 1,
+        "oldstate": 2,
+        "newstate": 1,
+        "sport": 5,
+        "dport": 6,
+        "family": 10,
+        "protocol": 6,
+        "saddr": bytes(4),
+        "daddr": bytes(4),
+        "saddr_v6": mapped,
+        "daddr_v6": mapped,
+    }
     one = Sockets(FakeKernel(VM))
     one.kinds = frozenset({"tcp"})
     one.row(Row("sock/inet_sock_set_state", 1, 0, 7, 7, state, []))
@@ -96,10 +105,29 @@ def test_a_socket_that_changes_its_family_keeps_its_address() -> None:
 def test_an_address_that_is_none_costs_nothing_else() -> None:
     one = Sockets(FakeKernel(VM))
     one.kinds = frozenset({"tcp"})
-    one.row(Row("sock/inet_sock_set_state", 1, 0, 7, 7, {
-        "skaddr": 1, "oldstate": 2, "newstate": 1, "sport": 5, "dport": 6, "family": 2, "protocol": 6, "saddr": b"",
-        "daddr": b"\1", "saddr_v6": b"", "daddr_v6": b"",
-    }, []))  # fmt: skip
+    one.row(
+        Row(
+            "sock/inet_sock_set_state",
+            1,
+            0,
+            7,
+            7,
+            {
+                "skaddr": 1,
+                "oldstate": 2,
+                "newstate": 1,
+                "sport": 5,
+                "dport": 6,
+                "family": 2,
+                "protocol": 6,
+                "saddr": b"",
+                "daddr": b"\1",
+                "saddr_v6": b"",
+                "daddr_v6": b"",
+            },
+            [],
+        )
+    )
     one.row(Row("sock/sock_send_length", 2, 0, 7, 7, {**SENT, "family": 10}, []))
     assert [fields["saddr"] for _, fields in fields_of(one)] == ["0.0.0.0", "::"]
 

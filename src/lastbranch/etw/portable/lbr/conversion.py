@@ -56,9 +56,15 @@ class Scope:
     """
 
     def __init__(
-        self, *, whole: bool = True, flags: int = 0, name: str = "", sampled: bool = False, bursts: bool = True,
+        self,
+        *,
+        whole: bool = True,
+        flags: int = 0,
+        name: str = "",
+        sampled: bool = False,
+        bursts: bool = True,
         call_hooks: tuple[int, ...] = (),
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.whole, self.flags, self.name, self.sampled = whole, flags, name, sampled
         self.bursts, self.call_hooks = bursts, call_hooks
 

@@ -60,9 +60,7 @@ class RecordingFollower:
     records were converted.
     """
 
-    def __init__(
-        self, conversion: Conversion, output: Output, converted: Callable[[], None] = lambda: None
-    ) -> None:  # fmt: skip
+    def __init__(self, conversion: Conversion, output: Output, converted: Callable[[], None] = lambda: None) -> None:
         self._conversion, self._output, self._converted = conversion, output, converted
         self.reads, writes = os.pipe()
         with suppress(OSError):  # a user's pipes are limited

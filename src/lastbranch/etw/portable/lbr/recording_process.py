@@ -58,9 +58,14 @@ def options_of(configuration: SourceConfiguration) -> Options:
     hooks = configuration.call_hooks
     calls = Calls.LEFT if CSWITCH_HOOK in hooks else Calls.ENTERED if hooks else Calls.NONE
     return Options(
-        depth=DEPTH, ring=ring, select=chosen, period=period, time_period=_NO_TIME_SAMPLES, call_graph="none",
+        depth=DEPTH,
+        ring=ring,
+        select=chosen,
+        period=period,
+        time_period=_NO_TIME_SAMPLES,
+        call_graph="none",
         calls=calls,
-    )  # fmt: skip
+    )
 
 
 def targets_of(configuration: SourceConfiguration) -> Targets:
@@ -101,15 +106,17 @@ class _Calls:
 class _Recording:
     """A recording, until it is stopped or configured anew."""
 
-    def __init__(
-        self, path: str, connection: Connection, output: Output, configuration: SourceConfiguration
-    ) -> None:  # fmt: skip
+    def __init__(self, path: str, connection: Connection, output: Output, configuration: SourceConfiguration) -> None:
         self._connection, self._output, self._configuration = connection, output, configuration
         sampled = configuration.branch_hook == SAMPLED_HOOK
         scope = Scope(
-            whole=False, flags=configuration.lbr_flags, name=SOURCE.name, sampled=sampled,
-            bursts=bool(configuration.branch_hook), call_hooks=configuration.call_hooks,
-        )  # fmt: skip
+            whole=False,
+            flags=configuration.lbr_flags,
+            name=SOURCE.name,
+            sampled=sampled,
+            bursts=bool(configuration.branch_hook),
+            call_hooks=configuration.call_hooks,
+        )
         self._conversion = Conversion(scope, configuration.clock)
         self._calls = _Calls(path, self._conversion, configuration.lbr_flags) if configuration.call_hooks else None
         self._follower = RecordingFollower(self._conversion, output, self._calls.send if self._calls else lambda: None)
@@ -124,9 +131,14 @@ class _Recording:
         self._log("Targets", Processes=targets.processes, DescendantsOf=targets.ancestors)
         rounds = self._follower.rounds(lambda summary: None)
         summary, failure = collect(
-            targets, options_of(self._configuration), self._follower.file, ["lastbranch", "session"],
-            lambda sentence: None, rounds, self._running,
-        )  # fmt: skip
+            targets,
+            options_of(self._configuration),
+            self._follower.file,
+            ["lastbranch", "session"],
+            lambda sentence: None,
+            rounds,
+            self._running,
+        )
         self._over.set()
         for listener in self._listeners:
             listener.join()

@@ -320,8 +320,10 @@ def _encoded(items: list[Item]) -> bytes:
 _RELATED, _TRAITS = 1, 12  # EVENT_HEADER_EXT_TYPE_RELATED_ACTIVITYID, _PROV_TRAITS
 _SET_TRAITS = 2  # EVENT_INFO_CLASS
 _UNUSED_CLASSES = {
-    0: "programs are not tracked by their binaries", 1: "it is reserved", 3: "the type of a data descriptor is unused",
-}  # fmt: skip
+    0: "programs are not tracked by their binaries",
+    1: "it is reserved",
+    3: "the type of a data descriptor is unused",
+}
 _MOST_KEPT = 1024
 _GUID = 16
 _registered: weakref.WeakSet[Registration] = weakref.WeakSet()

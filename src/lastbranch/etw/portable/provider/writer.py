@@ -371,7 +371,16 @@ def put_classic(writer: Writer, header: ClassicHeader, data: bytes) -> int:
         writer.count_lost(1)
         return Status.ARITHMETIC_OVERFLOW
     head = _FULL.pack(
-        size, _FULL_HEADER64, _MARKER, header.type, header.level, header.version, threading.get_native_id(),
-        os.getpid(), writer.now(), header.guid.bytes_le, 0,
-    )  # fmt: skip
+        size,
+        _FULL_HEADER64,
+        _MARKER,
+        header.type,
+        header.level,
+        header.version,
+        threading.get_native_id(),
+        os.getpid(),
+        writer.now(),
+        header.guid.bytes_le,
+        0,
+    )
     return 0 if writer.write(head + data + bytes(-size % 8)) else refusal(writer, size)

@@ -255,9 +255,16 @@ class Delivery:
     """
 
     def __init__(
-        self, request: SessionRequest, handle: int, clock: Clock, geometry: Geometry, file: FileSink | None,
-        processors: int, begun: tuple[int, int], header_events: HeaderEvents,
-    ) -> None:  # fmt: skip
+        self,
+        request: SessionRequest,
+        handle: int,
+        clock: Clock,
+        geometry: Geometry,
+        file: FileSink | None,
+        processors: int,
+        begun: tuple[int, int],
+        header_events: HeaderEvents,
+    ) -> None:
         self.written = 0
         """Buffers that a sink took, including headers of files."""
         self.log_buffers_lost = self._live_buffers_lost = self._events_lost = 0
@@ -357,9 +364,13 @@ class Delivery:
         if self._live is not None:
             self._sequence += 1
             head = BufferHeader(
-                used=len(buffer.body), time=buffer.time, sequence=self._sequence, cpu=buffer.cpu,
-                logger_id=self._handle, flags=buffer.flags,
-            )  # fmt: skip
+                used=len(buffer.body),
+                time=buffer.time,
+                sequence=self._sequence,
+                cpu=buffer.cpu,
+                logger_id=self._handle,
+                flags=buffer.flags,
+            )
             taken = self._live.write(head.encode() + buffer.body, buffer.events)
             self.written += taken and self._only_live
         if self._file is not None and not self._file.write(buffer):

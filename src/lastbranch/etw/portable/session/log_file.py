@@ -48,9 +48,11 @@ def check_room(path: str, limit: int, disk: Disk, call: str = "StartTrace") -> N
         raise as_status(call, path, error) from error
     if short:
         raise EtwError(
-            call, Status.DISK_FULL, f"{path}: it is on the system drive, which must keep {RESERVE >> 20} MB free",
+            call,
+            Status.DISK_FULL,
+            f"{path}: it is on the system drive, which must keep {RESERVE >> 20} MB free",
             hint="free some space, or log to another drive",
-        )  # fmt: skip
+        )
 
 
 def as_status(call: str, path: str, error: OSError) -> EtwError:

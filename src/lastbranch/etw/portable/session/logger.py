@@ -47,9 +47,12 @@ SLOW_READER = 0.005
 """Seconds between polls while a real-time reader lags."""
 _MOST = (1 << 32) - 1  # of EventsLost
 _FILE_MODES = (
-    LogFileMode.FILE_MODE_SEQUENTIAL | LogFileMode.FILE_MODE_CIRCULAR | LogFileMode.FILE_MODE_APPEND
-    | LogFileMode.FILE_MODE_NEWFILE | LogFileMode.FILE_MODE_PREALLOCATE
-)  # fmt: skip
+    LogFileMode.FILE_MODE_SEQUENTIAL
+    | LogFileMode.FILE_MODE_CIRCULAR
+    | LogFileMode.FILE_MODE_APPEND
+    | LogFileMode.FILE_MODE_NEWFILE
+    | LogFileMode.FILE_MODE_PREALLOCATE
+)
 
 
 class Logger:
@@ -60,9 +63,15 @@ class Logger:
     """
 
     def __init__(
-        self, request: SessionRequest, handle: int, *, header_events: HeaderEvents = lambda time: (),
-        clock: Clock | None = None, disk: Disk | None = None, monotonic: Callable[[], float] = time.monotonic,
-    ) -> None:  # fmt: skip
+        self,
+        request: SessionRequest,
+        handle: int,
+        *,
+        header_events: HeaderEvents = lambda time: (),
+        clock: Clock | None = None,
+        disk: Disk | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.request, self.handle = request, handle
         self._clock = clock or Clock.of(request.clock)
         self._disk, self._monotonic = disk or Disk(), monotonic
@@ -149,9 +158,15 @@ class Logger:
             from .delivery import Delivery
 
             self._delivery = Delivery(
-                self.request, self.handle, self._clock, self._writers.geometry, self._file, self._processors,
-                self.begun, self._header_events,
-            )  # fmt: skip
+                self.request,
+                self.handle,
+                self._clock,
+                self._writers.geometry,
+                self._file,
+                self._processors,
+                self.begun,
+                self._header_events,
+            )
         return self._delivery
 
     def _backlog_full(self) -> bool:
@@ -235,12 +250,16 @@ class Logger:
         events_lost, buffers_lost = self._lost
         buffers = max(self.request.minimum_buffers, self._writers.peak, busy)
         return SessionState(
-            self.request, self.handle, number_of_buffers=buffers, free_buffers=buffers - busy,
-            events_lost=events_lost, buffers_written=delivery.buffers_written if delivery else 0,
+            self.request,
+            self.handle,
+            number_of_buffers=buffers,
+            free_buffers=buffers - busy,
+            events_lost=events_lost,
+            buffers_written=delivery.buffers_written if delivery else 0,
             log_buffers_lost=buffers_lost,
             real_time_buffers_lost=delivery.live_buffers_lost if delivery else 0,
             logger_thread=threading.get_native_id(),
-        )  # fmt: skip
+        )
 
     # -- the end
 

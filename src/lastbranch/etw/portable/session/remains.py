@@ -92,9 +92,14 @@ class Keeper:
     """Keeps the pools of the session whose entry is ``key``, in a process of its own."""
 
     def __init__(
-        self, registry: Registry, key: str, request: SessionRequest, handle: int, begun: tuple[int, int],
+        self,
+        registry: Registry,
+        key: str,
+        request: SessionRequest,
+        handle: int,
+        begun: tuple[int, int],
         header_events: Callable[[int], Iterable[bytes]],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._registry, self._key = registry, key
         self._request, self._handle, self._begun = request, handle, begun
         self._header_events = header_events
@@ -110,20 +115,31 @@ class Keeper:
         self._process = process_key(pid)
 
     def changed(
-        self, geometry: Geometry, slots: Sequence[RecorderSlot], fds: dict[Mapping, int], left: Copies | None,
+        self,
+        geometry: Geometry,
+        slots: Sequence[RecorderSlot],
+        fds: dict[Mapping, int],
+        left: Copies | None,
         lost: tuple[int, int],
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Store which writers there are. ``fds`` are the descriptors of their pools; ``left`` what others left,
         ``None`` if that is as before."""
         inodes = {pool: self._keep(fd) for pool, fd in fds.items()}
         if left is not None:
             self._left = self._keep_left(left)
         found = _Remains(
-            VERSION, self._request, self._handle, process_key(), self._process, self._begun, list(geometry),
+            VERSION,
+            self._request,
+            self._handle,
+            process_key(),
+            self._process,
+            self._begun,
+            list(geometry),
             list(self._header_events(self._begun[0])),
             [_Slot(inodes[slot.pool], slot.number, slot.cpu, slot.pid) for slot in slots if not slot.broken],
-            self._left, lost,
-        )  # fmt: skip
+            self._left,
+            lost,
+        )
         with self._registry.folder(_FOLDER) as folder:
             write_state(folder, self._key, found)
         for gone in self._kept - {*inodes.values(), self._left}:
@@ -317,7 +333,7 @@ def _saved(remains: _Remains, held: dict[int, int], path: str) -> Rescued:
     clock = Clock.of(request.clock)
     delivery = Delivery(
         request, remains.handle, clock, geometry, None, os.cpu_count() or 1, remains.begun, lambda _: remains.events
-    )  # fmt: skip
+    )
     pieces = [piece for _, piece in kept]
     delivery.snapshot(request, path, pieces, (events_lost, buffers_lost))
     return Rescued(request, len(remains.slots), len(pieces), sum(piece.events for piece in pieces), damage)

@@ -131,12 +131,22 @@ def session_header(request: SessionRequest, handle: int, clock: Clock, processor
     room = (request.buffer_size * 1024 - _LEAST - _SPARE) // 2
     session = request.name[:room]
     return LogHeader(
-        buffer_size=request.buffer_size * 1024, processors=processors, timestamp=clock.now(),
-        start_time=clock.filetime(), boot_time=_boot_time(), clock_type=clock.kind, perf_freq=clock.frequency,
-        mode=int(request.mode), maximum_file_size=request.maximum_file_size, session_name=session,
-        file_name=request.file[: room - len(session)], process_id=os.getpid(), thread_id=threading.get_native_id(),
-        logger_id=handle, cpu_mhz=_cpu_mhz(),
-    )  # fmt: skip
+        buffer_size=request.buffer_size * 1024,
+        processors=processors,
+        timestamp=clock.now(),
+        start_time=clock.filetime(),
+        boot_time=_boot_time(),
+        clock_type=clock.kind,
+        perf_freq=clock.frequency,
+        mode=int(request.mode),
+        maximum_file_size=request.maximum_file_size,
+        session_name=session,
+        file_name=request.file[: room - len(session)],
+        process_id=os.getpid(),
+        thread_id=threading.get_native_id(),
+        logger_id=handle,
+        cpu_mhz=_cpu_mhz(),
+    )
 
 
 def _cpu_mhz() -> int:

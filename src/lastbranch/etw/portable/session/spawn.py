@@ -97,8 +97,13 @@ def _launch(descriptor: int, log: int) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "lastbranch.etw.portable.session.daemon", str(descriptor)]
     try:
         return subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=(descriptor,), cwd="/",
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            pass_fds=(descriptor,),
+            cwd="/",
             start_new_session=True,
-        )  # fmt: skip
+        )
     except OSError as error:
         raise EtwError("StartTrace", status_of(error), f"no daemon: {error}") from error

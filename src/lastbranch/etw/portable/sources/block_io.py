@@ -29,12 +29,15 @@ def operation(rwbs: bytes) -> int:
 
 class BlockIo(TracepointFollower):
     needs: ClassVar = {
-        "disk": (_ISSUE, _COMPLETE), "disk init": (_ISSUE,), "split": (_SPLIT,),
-    }  # fmt: skip
+        "disk": (_ISSUE, _COMPLETE),
+        "disk init": (_ISSUE,),
+        "split": (_SPLIT,),
+    }
     fields: ClassVar = {
-        _ISSUE: ("dev", "sector", "bytes", "*rwbs"), _COMPLETE: ("dev", "sector", "*rwbs"),
+        _ISSUE: ("dev", "sector", "bytes", "*rwbs"),
+        _COMPLETE: ("dev", "sector", "*rwbs"),
         _SPLIT: ("dev", "sector", "new_sector"),
-    }  # fmt: skip
+    }
     hooks: ClassVar = frozenset({DISK_IO << 8 | n for n in range(10, 16)} | {SPLIT_IO << 8 | _VOLUME_MANAGER})
 
     def __init__(self, kernel: Kernel) -> None:
@@ -70,10 +73,13 @@ class BlockIo(TracepointFollower):
         if issue is None or "disk" not in self.kinds:
             return
         fields = {
-            "DiskNumber": self._disk(device), "HighResResponseTime": row.time - issue.time, "Irp": irp,
-            "IrpFlags": _NOCACHE | (_IRP_READ if kind == _READ else _IRP_WRITE), "Priority": 3,
+            "DiskNumber": self._disk(device),
+            "HighResResponseTime": row.time - issue.time,
+            "Irp": irp,
+            "IrpFlags": _NOCACHE | (_IRP_READ if kind == _READ else _IRP_WRITE),
+            "Priority": 3,
             "IssuingThreadID": issue.tid,
-        }  # fmt: skip
+        }
         if not flush:
             fields |= {"TransferSize": issue.values["bytes"], "ByteOffset": sector * _SECTOR}
         self.log((DISK_IO, kind), row, 3, fields)

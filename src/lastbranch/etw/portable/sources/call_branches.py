@@ -154,11 +154,18 @@ class CallBranches:
         entries = np.concatenate([one.entries for one in found])
         none = np.zeros(len(at), np.uint64)
         columns: dict[str, Array] = {
-            "time": ticks[at], "ip": none, "pid": np.array([one.pid for one in found], np.int32),
-            "tid": batch.tid[at], "cpu": batch.cpu[at], "event": np.arange(len(at), dtype=np.int32), "period": none,
-            "mode": none.astype(np.uint8), "branch_from": entries[:, 0].copy(), "branch_to": entries[:, 1].copy(),
+            "time": ticks[at],
+            "ip": none,
+            "pid": np.array([one.pid for one in found], np.int32),
+            "tid": batch.tid[at],
+            "cpu": batch.cpu[at],
+            "event": np.arange(len(at), dtype=np.int32),
+            "period": none,
+            "mode": none.astype(np.uint8),
+            "branch_from": entries[:, 0].copy(),
+            "branch_to": entries[:, 1].copy(),
             "branch_flags": entries[:, 2].copy(),
-        }  # fmt: skip
+        }
         records = SampleBatch(columns, {BRANCH: offsets_of(depth)})
         one = np.ones(len(at), np.int64)
         periods = PeriodEncoding(one, one, one, np.zeros(len(at), bool), 0)
@@ -168,9 +175,7 @@ class CallBranches:
         """Whether its trigger may come yet: a wait may begin late, but the event of the call itself follows at once."""
         return hook == CSWITCH or record.time > min(self._complete, self._came) - PATIENCE
 
-    def _matched(
-        self, hook: int, tid: Ints, ns: Ints, state: Ints | None
-    ) -> tuple[list[int], list[_Waiting]]:  # fmt: skip
+    def _matched(self, hook: int, tid: Ints, ns: Ints, state: Ints | None) -> tuple[list[int], list[_Waiting]]:
         """(row of each trigger, its record)."""
         waiting = self._waiting[hook]
         order = np.lexsort((ns, tid))

@@ -24,9 +24,18 @@ from ....formats.etl.profile.sample_events import PeriodEncoding, Trigger, frame
 from ....model import Array, SampleBatch
 
 __all__ = [
-    "Events", "Ints", "Words", "count_unwritten", "encoded", "kernel_events", "made_or_counted", "of_samples",
-    "shown_hook", "unwritten_name", "with_values",
-]  # fmt: skip
+    "Events",
+    "Ints",
+    "Words",
+    "count_unwritten",
+    "encoded",
+    "kernel_events",
+    "made_or_counted",
+    "of_samples",
+    "shown_hook",
+    "unwritten_name",
+    "with_values",
+]
 
 Words = NDArray[np.uint64]
 Ints = NDArray[np.int64]

@@ -25,8 +25,11 @@ _TIMERS = (1, 8)
 class Interrupts(TracepointFollower):
     needs: ClassVar = {"isr": (_IRQ_ENTRY, _IRQ_EXIT), "dpc": (_SOFT_ENTRY, _SOFT_EXIT)}
     fields: ClassVar = {
-        _IRQ_ENTRY: ("irq",), _IRQ_EXIT: ("irq", "ret"), _SOFT_ENTRY: ("vec",), _SOFT_EXIT: ("vec",),
-    }  # fmt: skip
+        _IRQ_ENTRY: ("irq",),
+        _IRQ_EXIT: ("irq", "ret"),
+        _SOFT_ENTRY: ("vec",),
+        _SOFT_EXIT: ("vec",),
+    }
     hooks: ClassVar = frozenset(PERF_INFO << 8 | kind for kind in (_ISR, _DPC, _TIMER_DPC))
 
     def __init__(self, kernel: Kernel) -> None:

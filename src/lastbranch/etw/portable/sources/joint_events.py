@@ -112,9 +112,7 @@ class TracepointFollower:
 
     def _rows(self, feed: Feed) -> Iterator[Row]:
         names = self.fields[feed.tracepoint]
-        columns = [
-            feed.raw.array(name[1:]) if name.startswith("*") else feed.raw[name].tolist() for name in names
-        ]  # fmt: skip
+        columns = [feed.raw.array(name[1:]) if name.startswith("*") else feed.raw[name].tolist() for name in names]
         keys = [name.lstrip("*") for name in names]
         batch = feed.batch
         offsets, frames = frames_of(batch)
@@ -126,7 +124,7 @@ class TracepointFollower:
 
     def log(
         self, key: tuple[int, int], row: Row, version: int, fields: dict[str, Any], time: int | None = None
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Log an event of the thread and processor of ``row``, at its time or at ``time``."""
         at = row.time if time is None else time
         self._add(key, at, version, fields, row)
@@ -140,7 +138,7 @@ class TracepointFollower:
 
     def _add(
         self, key: tuple[int, int], time: int, version: int, fields: dict[str, Any], row: Row | None = None
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Numbers come from any program: where a number does not fit, the event has its low bits."""
         try:
             event = kernel_event(key, time, _POINTER, fields, version=version, cut=True)

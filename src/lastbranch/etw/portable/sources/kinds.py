@@ -159,8 +159,9 @@ def _switch(batch: SampleBatch, ticks: Ints, raw: Raw) -> Events:
     new, old, state = raw["next_pid"], raw["prev_pid"], raw["prev_state"]
     batch.columns["tid"] = old.astype(np.int32)
     new_priority, old_priority = priority(raw["next_prio"]), priority(raw["prev_prio"])
-    return switched(batch, ticks, new, old, np.where(new == 0, 0, new_priority), np.where(old == 0, 0, old_priority),
-                    state)  # fmt: skip
+    return switched(
+        batch, ticks, new, old, np.where(new == 0, 0, new_priority), np.where(old == 0, 0, old_priority), state
+    )
 
 
 def switched(
@@ -172,8 +173,9 @@ def switched(
     ends, stops = (what & _ENDED) > 0, (what & _STOPPED) > 0
     reason = np.select(
         [runs & preempted, runs, ends, stops, (what & _INTERRUPTIBLE) > 0],
-        [_PREEMPTED, _YIELDED, _WR_TERMINATED, _SUSPENDED, _USER_REQUEST], _EXECUTIVE,
-    )  # fmt: skip
+        [_PREEMPTED, _YIELDED, _WR_TERMINATED, _SUSPENDED, _USER_REQUEST],
+        _EXECUTIVE,
+    )
     became = np.select([runs, ends], [_READY_STATE, _TERMINATED], _WAITING)
     first = _low(new) | _low(old) << _U32
     second = _u64(new_priority) | _u64(old_priority) << _U8 | _u64(reason) << _U32 | _u64(became) << np.uint64(48)
@@ -234,7 +236,7 @@ KINDS: Mapping[str, Kind] = {
     "soft": Kind(SOFT_FAULT, _fault(SOFT_FAULT), "minor-faults", 5, sample=SAMPLE.ADDR),
     "hard": Kind(HARD_FAULT, _fault(HARD_FAULT), "major-faults", 6, sample=SAMPLE.ADDR),
     "read": Kind(READ_FAULT, _read, "major-faults", 6, sample=SAMPLE.ADDR),
-}  # fmt: skip
+}
 """By the names that `enable_map` uses."""
 
 
@@ -275,12 +277,19 @@ class Switches:
         kept = np.flatnonzero(leaves | ~self._follows(cpu, old, new, leaves))
         preempted = np.where(leaves, misc & MISC.SWITCH_OUT_PREEMPT > 0, old == 0)
         none = np.zeros(len(kept), np.uint64)
-        return SampleBatch({
-            "time": block.words.take(end[kept] - 3, mode="clip").view(np.int64), "ip": none,
-            "pid": np.where(leaves, own_pid, other_pid)[kept], "tid": old[kept], "cpu": cpu[kept],
-            "event": none.astype(np.int32), "period": np.where(preempted, _LEFT_READY, _WAITS)[kept].astype(np.uint64),
-            "mode": none.astype(np.uint8), "addr": new[kept].astype(np.uint64),
-        })  # fmt: skip
+        return SampleBatch(
+            {
+                "time": block.words.take(end[kept] - 3, mode="clip").view(np.int64),
+                "ip": none,
+                "pid": np.where(leaves, own_pid, other_pid)[kept],
+                "tid": old[kept],
+                "cpu": cpu[kept],
+                "event": none.astype(np.int32),
+                "period": np.where(preempted, _LEFT_READY, _WAITS)[kept].astype(np.uint64),
+                "mode": none.astype(np.uint8),
+                "addr": new[kept].astype(np.uint64),
+            }
+        )
 
     def _follows(self, cpu: Array, old: Array, new: Array, leaves: Array) -> Array:
         """Which records directly follow that of a thread that leaves, and belong to the same switch."""

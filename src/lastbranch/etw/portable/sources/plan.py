@@ -85,18 +85,32 @@ class StreamPlan:
         kernel_stacks = self.stacks and self.kernel_stacks
         point = self.choice.name if self.follower else ""
         return (
-            self.hook, self.source, cores, self.stacks, kernel_stacks, self.options, self.counters, point, self.filter
-        )  # fmt: skip
+            self.hook,
+            self.source,
+            cores,
+            self.stacks,
+            kernel_stacks,
+            self.options,
+            self.counters,
+            point,
+            self.filter,
+        )
 
     def spec(self, host: Host, group: Mapping[int, int] | None = None) -> EventSpec:
         """For perf_event_open. ``group``: by processor, the first event of `counters`."""
         flags = self.kind.flags | (self.kind.counting if self.counters else set()) if self.kind else frozenset()
         branches = 0 if self.options is None else lbr.convert(self.options, "etw", "perf").value
         made = sampling(
-            self.choice, host, period=self.period, sample=self.kind.sample if self.kind else 0,
-            stacks=self.stacks, kernel_stacks=self.kernel_stacks, branches=branches,
-            more=flags, group_leaders=group if self.counters else None,
-        )  # fmt: skip
+            self.choice,
+            host,
+            period=self.period,
+            sample=self.kind.sample if self.kind else 0,
+            stacks=self.stacks,
+            kernel_stacks=self.kernel_stacks,
+            branches=branches,
+            more=flags,
+            group_leaders=group if self.counters else None,
+        )
         return replace(made, filter=self.filter)
 
     def convert(self, batch: SampleBatch, ticks: Ints) -> Events:
@@ -136,11 +150,13 @@ def _followed(
             raise EtwError("StartTrace", Status.NOT_SUPPORTED, f"the tracepoint {shown} in this kernel")
         yield StreamPlan(
             EventChoice(name.replace("/", ":"), TYPE.TRACEPOINT, point.number),
-            Kind(0, _none, tracepoint=name, sample=SAMPLE.RAW), point.fields,
+            Kind(0, _none, tracepoint=name, sample=SAMPLE.RAW),
+            point.fields,
             stacks=bool(follower.hooks.intersection(configuration.stack_hooks)),
             kernel_stacks=configuration.kernel_stacks,
-            follower=follower, filter=follower.filter(wanted, kernel.machine),
-        )  # fmt: skip
+            follower=follower,
+            filter=follower.filter(wanted, kernel.machine),
+        )
 
 
 def _none(batch: SampleBatch, ticks: Ints, raw: Raw) -> Events:

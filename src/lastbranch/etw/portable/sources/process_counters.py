@@ -20,9 +20,13 @@ __all__ = ["ProcessCounters"]
 _END, _RUNDOWN = 32, 33
 _EVERY, _YOUNG = 5_000_000_000, 1_000_000_000  # ns
 _SIZES = {
-    "PeakVirtualSize": ("VmPeak",), "PeakWorkingSetSize": ("VmHWM",), "VirtualSize": ("VmSize",),
-    "WorkingSetSize": ("VmRSS",), "PagefileUsage": ("VmData",), "PrivatePageCount": ("RssAnon", "VmSwap"),
-}  # fmt: skip
+    "PeakVirtualSize": ("VmPeak",),
+    "PeakWorkingSetSize": ("VmHWM",),
+    "VirtualSize": ("VmSize",),
+    "WorkingSetSize": ("VmRSS",),
+    "PagefileUsage": ("VmData",),
+    "PrivatePageCount": ("RssAnon", "VmSwap"),
+}
 """Field -> lines of /proc/PID/status, in kB, that it is the sum of."""
 
 

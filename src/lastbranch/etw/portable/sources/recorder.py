@@ -68,11 +68,18 @@ def configuration_events(kernel: Kernel, host: Host, clock: int, time: int) -> l
 
 def _machine(kernel: Kernel, host: Host) -> Machine:
     return Machine(
-        arch=host.machine, host=(kernel.text("/proc/sys/kernel/hostname") or ""), os="Linux", os_release=host.release,
-        cpu_description=host.model, cpuid=host.cpuid, cpus_online=len(host.cpus), cpus_available=host.possible,
-        memory=memory_kb(kernel.text("/proc/meminfo") or "") * 1024, page_size=os.sysconf("SC_PAGESIZE"),
+        arch=host.machine,
+        host=(kernel.text("/proc/sys/kernel/hostname") or ""),
+        os="Linux",
+        os_release=host.release,
+        cpu_description=host.model,
+        cpuid=host.cpuid,
+        cpus_online=len(host.cpus),
+        cpus_available=host.possible,
+        memory=memory_kb(kernel.text("/proc/meminfo") or "") * 1024,
+        page_size=os.sysconf("SC_PAGESIZE"),
         hypervisor=host.hypervisor,
-    )  # fmt: skip
+    )
 
 
 def counter_event(names: Sequence[str], time: int) -> Event:
@@ -91,9 +98,7 @@ def interval_events(
             continue
         kind = _END if end else _START if old is None else _SET
         old = now if old is None else old
-        fields: dict[str, Any] = {
-            "SampleSource": source, "NewInterval": now, "OldInterval": old, "SourceName": name
-        }  # fmt: skip
+        fields: dict[str, Any] = {"SampleSource": source, "NewInterval": now, "OldInterval": old, "SourceName": name}
         yield kernel_event((PERF_INFO, kind), time, _POINTER, fields, version=3)
 
 

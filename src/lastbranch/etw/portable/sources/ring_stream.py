@@ -50,10 +50,17 @@ def _wakeup() -> int:
 
 
 def sampling(
-    choice: EventChoice, host: Host, *, period: int = 1, sample: int = 0, stacks: bool = False,
-    kernel_stacks: bool = True, branches: int = 0, more: frozenset[str] = frozenset(),
+    choice: EventChoice,
+    host: Host,
+    *,
+    period: int = 1,
+    sample: int = 0,
+    stacks: bool = False,
+    kernel_stacks: bool = True,
+    branches: int = 0,
+    more: frozenset[str] = frozenset(),
     group_leaders: Mapping[int, int] | None = None,
-) -> EventSpec:  # fmt: skip
+) -> EventSpec:
     """An event that samples all tasks. ``sample``: PERF_SAMPLE_* beyond the common ones; ``branches``: which; ``more``:
     flags; ``group_leaders``: by processor, the event whose group the new event joins, to sample the group's counts,
     too."""
@@ -166,9 +173,12 @@ _PRIVILEGE = frozenset(
     {"seccomp", "lockdown", "paranoid-all", "paranoid-system", "paranoid-kernel", "other-user", "denied"}
 )
 _STATUS = {
-    "watchdog": Status.BUSY, "busy": Status.BUSY, "files": Status.NO_SYSTEM_RESOURCES,
-    "memory": Status.NOT_ENOUGH_MEMORY, "period": Status.INVALID_PARAMETER,
-}  # fmt: skip
+    "watchdog": Status.BUSY,
+    "busy": Status.BUSY,
+    "files": Status.NO_SYSTEM_RESOURCES,
+    "memory": Status.NOT_ENOUGH_MEMORY,
+    "period": Status.INVALID_PARAMETER,
+}
 _SENTENCES = {
     "paranoid-system": "kernel.perf_event_paranoid is {0}: events of the whole system need 0 or CAP_PERFMON",
     "paranoid-all": "kernel.perf_event_paranoid is {0}: events of the kernel need 0 or CAP_PERFMON",

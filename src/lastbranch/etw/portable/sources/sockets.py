@@ -97,13 +97,23 @@ class Sockets(TracepointFollower):
 
     def _log(
         self, group: int, kind: int, row: Row, family: int, key: int, known: _Socket | None, pid: int, size: int
-    ) -> None:  # fmt: skip
+    ) -> None:
         wide = family == _INET6
         one = known or _Socket(b"", b"", 0, 0, pid)
-        self.log((group, kind + _V6_BEGINS * wide), row, 1 if wide else 2, {
-            "ProcessID": pid, "size": size, "daddr": _address(one.remote, wide), "saddr": _address(one.local, wide),
-            "dport": one.remote_port, "sport": one.local_port, "connid": key & (1 << 64) - 1,
-        })  # fmt: skip
+        self.log(
+            (group, kind + _V6_BEGINS * wide),
+            row,
+            1 if wide else 2,
+            {
+                "ProcessID": pid,
+                "size": size,
+                "daddr": _address(one.remote, wide),
+                "saddr": _address(one.local, wide),
+                "dport": one.remote_port,
+                "sport": one.local_port,
+                "connid": key & (1 << 64) - 1,
+            },
+        )
 
 
 def _address(raw: bytes, wide: bool) -> str:

@@ -88,15 +88,32 @@ _ON_DESCRIPTORS: dict[str, tuple[tuple[int, _Fields], ...]] = {
 }  # fmt: skip
 """Call with a descriptor -> its events, and their fields by the arguments."""
 _VECTORS = {"readv", "writev", "preadv", "pwritev", "preadv2", "pwritev2"}
-_FILES = _OPENS | _TRANSFERS.keys() | {
-    "close", "fstat", "lseek", "fsync", "fdatasync", "ftruncate", "getdents64", "unlink", "unlinkat", "rename",
-    "renameat", "renameat2",
-}  # fmt: skip
+_FILES = (
+    _OPENS
+    | _TRANSFERS.keys()
+    | {
+        "close",
+        "fstat",
+        "lseek",
+        "fsync",
+        "fdatasync",
+        "ftruncate",
+        "getdents64",
+        "unlink",
+        "unlinkat",
+        "rename",
+        "renameat",
+        "renameat2",
+    }
+)
 _MEMORY = {"mmap", "munmap", "brk", "mremap"}
 _OF_KIND = {
-    "file": _FILES, "file init": _FILES, "file name": _OPENS | {"close"}, "memory": _MEMORY,
+    "file": _FILES,
+    "file init": _FILES,
+    "file name": _OPENS | {"close"},
+    "memory": _MEMORY,
     "mapping": {"mmap", "munmap", "close"} | _OPENS,
-}  # fmt: skip
+}
 
 
 @dataclass(slots=True)
@@ -274,10 +291,20 @@ class SystemCalls(TracepointFollower):
             create, cut = bool(flags & _O_CREAT), bool(flags & _O_TRUNC)
             disposition = 2 if create and flags & _O_EXCL else 5 if create and cut else 3 if create else 4 if cut else 1
             options = {"CreateOptions": int(bool(flags & _O_DIRECTORY)), "CreateDisposition": disposition}
-            self.log((FILE_IO, _CREATE), call.row, 3, {
-                "IrpPtr": call.irp, "FileObject": file.object, "TTID": call.row.tid, **options, "FileAttributes": 0x80,
-                "ShareAccess": 7, "FileName": path,
-            })  # fmt: skip
+            self.log(
+                (FILE_IO, _CREATE),
+                call.row,
+                3,
+                {
+                    "IrpPtr": call.irp,
+                    "FileObject": file.object,
+                    "TTID": call.row.tid,
+                    **options,
+                    "FileAttributes": 0x80,
+                    "ShareAccess": 7,
+                    "FileName": path,
+                },
+            )
 
     def _moved(self, call: _Call, result: int) -> None:
         """Follow the position of a descriptor."""
@@ -403,9 +430,11 @@ class SystemCalls(TracepointFollower):
 
 
 _MEMORY_EVENTS: dict[str, Callable[[SystemCalls, _Call, int], None]] = {
-    "mmap": SystemCalls._mapped, "munmap": SystemCalls._unmapped, "mremap": SystemCalls._remapped,
+    "mmap": SystemCalls._mapped,
+    "munmap": SystemCalls._unmapped,
+    "mremap": SystemCalls._remapped,
     "brk": SystemCalls._moved_break,
-}  # fmt: skip
+}
 
 
 def _words(row: Row) -> list[int]:

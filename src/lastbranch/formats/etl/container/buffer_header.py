@@ -31,10 +31,22 @@ class BufferHeader:
         """The 72 bytes. Raises `ValueError` that names the field which cannot hold its value."""
         filled = BUFFER_HEADER_SIZE + self.used
         # SavedOffset is what some readers take for the used length.
-        return pack_fields(BUFFER_HEADER, {
-            "BufferSize": filled if self.size is None else self.size,
-            "SavedOffset": filled, "CurrentOffset": filled, "ReferenceCount": 0, "TimeStamp": self.time,
-            "SequenceNumber": self.sequence, "ClockTypeFrequency": 0, "ProcessorIndex": self.cpu,
-            "LoggerId": self.logger_id, "State": self.state, "Offset": filled, "BufferFlag": self.flags,
-            "BufferType": self.kind, "Reserved": bytes(16),
-        })  # fmt: skip
+        return pack_fields(
+            BUFFER_HEADER,
+            {
+                "BufferSize": filled if self.size is None else self.size,
+                "SavedOffset": filled,
+                "CurrentOffset": filled,
+                "ReferenceCount": 0,
+                "TimeStamp": self.time,
+                "SequenceNumber": self.sequence,
+                "ClockTypeFrequency": 0,
+                "ProcessorIndex": self.cpu,
+                "LoggerId": self.logger_id,
+                "State": self.state,
+                "Offset": filled,
+                "BufferFlag": self.flags,
+                "BufferType": self.kind,
+                "Reserved": bytes(16),
+            },
+        )

@@ -66,9 +66,16 @@ class Buffers:
         cpu = np.where(flags & BUFFER_FLAG.PROC_INDEX, index, index & 0xFF).astype(np.int32)
         used = heads["Offset"].astype(np.int64) if filled is None else filled
         return cls(
-            base + at, length, used, heads["SequenceNumber"].astype(np.int64), heads["TimeStamp"].astype(np.int64),
-            cpu, flags, heads["BufferType"].astype(np.int32), heads["LoggerId"].astype(np.int32),
-        )  # fmt: skip
+            base + at,
+            length,
+            used,
+            heads["SequenceNumber"].astype(np.int64),
+            heads["TimeStamp"].astype(np.int64),
+            cpu,
+            flags,
+            heads["BufferType"].astype(np.int32),
+            heads["LoggerId"].astype(np.int32),
+        )
 
     def __len__(self) -> int:
         return len(self.offset)

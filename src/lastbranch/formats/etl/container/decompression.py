@@ -407,8 +407,10 @@ Block = bytes | memoryview
 Blocks = Sequence[Block]
 Results = list[bytes | FormatError]
 DECODERS: dict[int, Callable[[Block, int], bytes]] = {
-    LZNT1: decompress_lznt1, XPRESS: decompress_xpress, XPRESS_HUFF: decompress_huffman,
-}  # fmt: skip
+    LZNT1: decompress_lznt1,
+    XPRESS: decompress_xpress,
+    XPRESS_HUFF: decompress_huffman,
+}
 
 # A worker needs 50 ms to start, the time in which a core decodes about this many compressed bytes.
 WORTH_A_WORKER = 1 << 18

@@ -28,8 +28,13 @@ from ..layout import (
 from ..single_event import Event, encode_event
 
 __all__ = [
-    "LogHeader", "TimeZone", "encode_log_header", "is_etl", "pack_log_header", "read_header",
-]  # fmt: skip
+    "LogHeader",
+    "TimeZone",
+    "encode_log_header",
+    "is_etl",
+    "pack_log_header",
+    "read_header",
+]
 
 
 _EVENT_AT = BUFFER_HEADER_SIZE
@@ -186,10 +191,17 @@ def read_header(source: Source, offset: int = 0) -> LogHeader:
     values = dict(zip(_LOG_FIELDS, log.values(), strict=True))
     values["time_zone"] = _time_zone(log["TimeZone"])
     return LogHeader(
-        **values, session_name=session, file_name=file, timestamp=system["TimeStamp"], process_id=system["ProcessId"],
-        thread_id=system["ThreadId"], offset=offset, stride=_stride(source, offset, buffer, log),
-        logger_id=buffer["LoggerId"], state=buffer["State"],
-    )  # fmt: skip
+        **values,
+        session_name=session,
+        file_name=file,
+        timestamp=system["TimeStamp"],
+        process_id=system["ProcessId"],
+        thread_id=system["ThreadId"],
+        offset=offset,
+        stride=_stride(source, offset, buffer, log),
+        logger_id=buffer["LoggerId"],
+        state=buffer["State"],
+    )
 
 
 def _refuse_old(source: Source, offset: int, log: dict[str, Any]) -> None:
@@ -216,9 +228,13 @@ def _stride(source: Source, offset: int, buffer: dict[str, Any], log: dict[str, 
     sizes = [size for size in dict.fromkeys((stride, other)) if _LEAST <= size <= MAX_BUFFER]
     if not sizes:
         raise FormatError(
-            "buffers of impossible size", file=source.name, offset=offset, field="BufferSize", value=stride,
+            "buffers of impossible size",
+            file=source.name,
+            offset=offset,
+            field="BufferSize",
+            value=stride,
             hint=f"a session has buffers of at most {MAX_BUFFER >> 20} MiB",
-        )  # fmt: skip
+        )
     if compressed or len(sizes) == 1:
         return int(sizes[0])
     return int(max(sizes, key=lambda size: _fit(source, offset, size)))
@@ -276,7 +292,17 @@ def encode_log_header(header: LogHeader) -> bytes:
         raise FormatError(f"log file header cannot be written: {error}", field="TRACE_LOGFILE_HEADER") from error
     payload += f"{header.session_name}\0{header.file_name}\0".encode("utf-16-le", "surrogatepass")
     event = Event(
-        header.pointer_size // 4, header.pointer_size, header.timestamp, header.process_id, header.thread_id, 0, 0,
-        bytes(16), 0, 2, 0, payload=payload,
-    )  # fmt: skip
+        header.pointer_size // 4,
+        header.pointer_size,
+        header.timestamp,
+        header.process_id,
+        header.thread_id,
+        0,
+        0,
+        bytes(16),
+        0,
+        2,
+        0,
+        payload=payload,
+    )
     return encode_event(event)

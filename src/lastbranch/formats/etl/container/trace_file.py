@@ -224,9 +224,12 @@ class TraceFile:
             end = header.start_time + (elapsed * 10_000_000 // header.frequency if header.frequency else 0)
         end = max(end, header.start_time, 1)  # 0 would say that the session still runs
         self.header = replace(
-            header, end_time=end, buffers_written=1 + self._written,
-            events_lost=self.events_lost, buffers_lost=self.buffers_lost,
-        )  # fmt: skip
+            header,
+            end_time=end,
+            buffers_written=1 + self._written,
+            events_lost=self.events_lost,
+            buffers_lost=self.buffers_lost,
+        )
         self._put(self._base, encode_first_buffer(self.header, self._events, self.path))
         self._file.truncate(self._end)
         self.header = given
@@ -330,9 +333,12 @@ def encode_first_buffer(header: LogHeader, events: Iterable[bytes] = (), path: s
         size, state = (least + _SPARE) // _SPARE * _SPARE, XPRESS
     if least > size:
         raise FormatError(
-            "the events of the header buffer do not fit in it", file=path, field="Offset", value=least,
+            "the events of the header buffer do not fit in it",
+            file=path,
+            field="Offset",
+            value=least,
             hint="choose a larger buffer size",
-        )  # fmt: skip
+        )
     flags = BUFFER_FLAG.FLUSH_MARKER | BUFFER_FLAG.PROC_INDEX
     head = BufferHeader(
         size=size, used=len(body), logger_id=header.logger_id, state=state, flags=flags, kind=BUFFER_TYPE.HEADER

@@ -39,9 +39,19 @@ from ..single_event import Event
 from .walk import EARLY, HEADER_BYTES, MESSAGE_BYTES, NO_IDS, Walk, walk
 
 __all__ = [
-    "CARRIED", "CHUNK", "EVENT", "EventBlock", "FULL", "IMAGE_LOAD", "Ints", "MESSAGE_FORM", "Rules", "counters_of",
-    "events_of", "header_fields",
-]  # fmt: skip
+    "CARRIED",
+    "CHUNK",
+    "EVENT",
+    "EventBlock",
+    "FULL",
+    "IMAGE_LOAD",
+    "Ints",
+    "MESSAGE_FORM",
+    "Rules",
+    "counters_of",
+    "events_of",
+    "header_fields",
+]
 
 
 # -- Tables by header type
@@ -437,9 +447,7 @@ def events_of(block: EventBlock) -> list[Event]:
     memory: Any = memoryview(block.raw)  # type: ignore[arg-type]
     guids = np.ascontiguousarray(block.provider).tobytes()
     providers = [guids[at : at + 16] for at in range(0, len(guids), 16)]
-    first, later, places = (
-        [getattr(block, name).tolist() for name in names] for names in (_FIRST, _LATER, _PLACES)
-    )  # fmt: skip
+    first, later, places = ([getattr(block, name).tolist() for name in names] for names in (_FIRST, _LATER, _PLACES))
     fields = zip(*first, providers, *later, strict=True)
     buffers = block.window.buffers.offset.take(block.buffer).tolist()
     events = []

@@ -187,9 +187,11 @@ _APART = 1 << 16
 
 
 def runs_of(
-    logs: Sequence[TraceLog], indexes: Sequence[Index], select: Callable[[EventBlock], EventBlock] | None = None,
+    logs: Sequence[TraceLog],
+    indexes: Sequence[Index],
+    select: Callable[[EventBlock], EventBlock] | None = None,
     progress: Callable[[int, int], None] | None = None,
-) -> Iterator[Run]:  # fmt: skip
+) -> Iterator[Run]:
     """The events of several logs, whose `TraceLog.index` are ``indexes``, in one time order.
 
     ``select`` returns the wanted events of a block.

@@ -46,7 +46,7 @@ from ..payload.types import (
     Rows,
     Scalar,
     named,
-)  # fmt: skip
+)
 from ..single_event import Event
 from .hooks import (
     ALPC,
@@ -81,7 +81,7 @@ from .hooks import (
     WIN_SAT,
     Key,
     hook_provider,
-)  # fmt: skip
+)
 
 __all__ = ["LAYOUTS", "kernel_event", "kernel_layout"]
 
@@ -91,22 +91,53 @@ _NONE = layout()
 # -- The session (evntrace.h), and what merging adds (KernelTraceControl, as TraceEvent reads it)
 
 _LOG_HEADER = layout(  # TRACE_LOGFILE_HEADER, 0x110/0x118 bytes, and two names
-    BufferSize=U32, Version=U32, ProviderVersion=U32, NumberOfProcessors=U32,  # Version: four numbers, a byte each
-    EndTime=FILETIME, TimerResolution=U32, MaxFileSize=U32,  # 0x10
-    LogFileMode=HEX32, BuffersWritten=U32, StartBuffers=U32, PointerSize=U32,  # 0x20
-    EventsLost=U32, CPUSpeed=U32, LoggerName=PTR, LogFileNamePointer=PTR,  # 0x30
-    UtcOffsetMinutes=I32, StandardName=Fixed(32, UTF16), StandardDate=SYSTEMTIME, StandardBias=I32,  # 0x40/0x48
-    DaylightName=Fixed(32, UTF16), DaylightDate=SYSTEMTIME, DaylightBias=I32,  # TIME_ZONE_INFORMATION ends
-    Padding=U32, BootTime=FILETIME, PerfFreq=I64, StartTime=FILETIME,  # BootTime: 0xF0/0xF8
+    BufferSize=U32,
+    Version=U32,
+    ProviderVersion=U32,
+    NumberOfProcessors=U32,  # Version: four numbers, a byte each
+    EndTime=FILETIME,
+    TimerResolution=U32,
+    MaxFileSize=U32,  # 0x10
+    LogFileMode=HEX32,
+    BuffersWritten=U32,
+    StartBuffers=U32,
+    PointerSize=U32,  # 0x20
+    EventsLost=U32,
+    CPUSpeed=U32,
+    LoggerName=PTR,
+    LogFileNamePointer=PTR,  # 0x30
+    UtcOffsetMinutes=I32,
+    StandardName=Fixed(32, UTF16),
+    StandardDate=SYSTEMTIME,
+    StandardBias=I32,  # 0x40/0x48
+    DaylightName=Fixed(32, UTF16),
+    DaylightDate=SYSTEMTIME,
+    DaylightBias=I32,  # TIME_ZONE_INFORMATION ends
+    Padding=U32,
+    BootTime=FILETIME,
+    PerfFreq=I64,
+    StartTime=FILETIME,  # BootTime: 0xF0/0xF8
     ReservedFlags=U32,  # the clock: 1 QPC, 2 system time, 3 CPU cycles
-    BuffersLost=U32, SessionName=WIDE, LogFileName=WIDE,
-)  # fmt: skip
+    BuffersLost=U32,
+    SessionName=WIDE,
+    LogFileName=WIDE,
+)
 _GROUP_MASKS = layout(**{f"GroupMask{number}": HEX32 for number in range(1, 9)})
 _RSDS = layout(ImageBase=PTR, ProcessID=U32, GuidSig=GUID, Age=U32, PDBFileName=ANSI)
 _FILE_VERSION = layout(
-    ImageSize=U32, TimeDateStamp=U32, OrigFileName=WIDE, FileDescription=WIDE, FileVersion=WIDE, BinFileVersion=WIDE,
-    VerLanguage=WIDE, ProductName=WIDE, CompanyName=WIDE, ProductVersion=WIDE, FileId=WIDE, ProgramId=WIDE,
-)  # fmt: skip
+    ImageSize=U32,
+    TimeDateStamp=U32,
+    OrigFileName=WIDE,
+    FileDescription=WIDE,
+    FileVersion=WIDE,
+    BinFileVersion=WIDE,
+    VerLanguage=WIDE,
+    ProductName=WIDE,
+    CompanyName=WIDE,
+    ProductVersion=WIDE,
+    FileId=WIDE,
+    ProgramId=WIDE,
+)
 _DEVICE_FAMILY = layout(UAPInfo=HEX64, DeviceFamily=U32, DeviceForm=U32)
 
 
@@ -118,16 +149,50 @@ _THREAD_STATES = dict(
 )
 _WAIT_MODES = {0: "NonSwap", 1: "Swappable"}
 _WAIT_REASONS = dict(
-    enumerate((  # KWAIT_REASON, wdm.h
-        "Executive", "FreePage", "PageIn", "PoolAllocation", "DelayExecution", "Suspended", "UserRequest",
-        "WrExecutive", "WrFreePage", "WrPageIn", "WrPoolAllocation", "WrDelayExecution", "WrSuspended",
-        "WrUserRequest", "WrEventPair", "WrQueue", "WrLpcReceive", "WrLpcReply", "WrVirtualMemory", "WrPageOut",
-        "WrRendezvous", "WrKeyedEvent",
-        "WrTerminated", "WrProcessInSwap", "WrCpuRateControl", "WrCalloutStack", "WrKernel", "WrResource", "WrPushLock",
-        "WrMutex", "WrQuantumEnd", "WrDispatchInt", "WrPreempted", "WrYieldExecution", "WrFastMutex", "WrGuardedMutex",
-        "WrRundown", "WrAlertByThreadId", "WrDeferredPreempt",
-    ))
-)  # fmt: skip
+    enumerate(
+        (  # KWAIT_REASON, wdm.h
+            "Executive",
+            "FreePage",
+            "PageIn",
+            "PoolAllocation",
+            "DelayExecution",
+            "Suspended",
+            "UserRequest",
+            "WrExecutive",
+            "WrFreePage",
+            "WrPageIn",
+            "WrPoolAllocation",
+            "WrDelayExecution",
+            "WrSuspended",
+            "WrUserRequest",
+            "WrEventPair",
+            "WrQueue",
+            "WrLpcReceive",
+            "WrLpcReply",
+            "WrVirtualMemory",
+            "WrPageOut",
+            "WrRendezvous",
+            "WrKeyedEvent",
+            "WrTerminated",
+            "WrProcessInSwap",
+            "WrCpuRateControl",
+            "WrCalloutStack",
+            "WrKernel",
+            "WrResource",
+            "WrPushLock",
+            "WrMutex",
+            "WrQuantumEnd",
+            "WrDispatchInt",
+            "WrPreempted",
+            "WrYieldExecution",
+            "WrFastMutex",
+            "WrGuardedMutex",
+            "WrRundown",
+            "WrAlertByThreadId",
+            "WrDeferredPreempt",
+        )
+    )
+)
 _ADJUST_REASONS = {0: "None", 1: "Unwait", 2: "Boost"}
 _SIGNATURE_LEVELS = {  # SE_SIGNING_LEVEL_*, winnt.h
     0: "Unchecked", 1: "Unsigned", 2: "Enterprise", 3: "Developer", 4: "Authenticode", 6: "Store", 7: "Antimalware",
@@ -137,9 +202,13 @@ _SIGNATURE_LEVELS = {  # SE_SIGNING_LEVEL_*, winnt.h
 _KEYED = layout(UniqueProcessKey=PTR, ProcessID=U32, ParentID=U32, SessionID=I32, ExitStatus=I32)
 _OWNER = layout(UserSID=SID, ImageFileName=ANSI)
 _PROCESS_4 = layout(
-    _KEYED, layout(PageDirectoryBase=PTR, Flags=named(U32, _PROCESS_FLAGS, flags=True)), _OWNER,
-    CommandLine=WIDE, PackageFullName=WIDE, ApplicationID=WIDE,
-)  # fmt: skip
+    _KEYED,
+    layout(PageDirectoryBase=PTR, Flags=named(U32, _PROCESS_FLAGS, flags=True)),
+    _OWNER,
+    CommandLine=WIDE,
+    PackageFullName=WIDE,
+    ApplicationID=WIDE,
+)
 _PROCESS = {
     0: layout(layout(ProcessID=PTR, ParentID=PTR), _OWNER),
     1: layout(layout(PageDirectoryBase=PTR, ProcessID=U32, ParentID=U32, SessionID=I32, ExitStatus=I32), _OWNER),
@@ -149,18 +218,35 @@ _PROCESS = {
     5: layout(_PROCESS_4, ExitTime=FILETIME),
 }
 _PROCESS_COUNTERS = layout(
-    ProcessID=U32, MemoryCount=U32, HandleCount=U32, Reserved=U32, PeakVirtualSize=SIZE, PeakWorkingSetSize=SIZE,
-    PeakPagefileUsage=SIZE, QuotaPeakPagedPoolUsage=SIZE, QuotaPeakNonPagedPoolUsage=SIZE, VirtualSize=SIZE,
-    WorkingSetSize=SIZE, PagefileUsage=SIZE, QuotaPagedPoolUsage=SIZE, QuotaNonPagedPoolUsage=SIZE,
+    ProcessID=U32,
+    MemoryCount=U32,
+    HandleCount=U32,
+    Reserved=U32,
+    PeakVirtualSize=SIZE,
+    PeakWorkingSetSize=SIZE,
+    PeakPagefileUsage=SIZE,
+    QuotaPeakPagedPoolUsage=SIZE,
+    QuotaPeakNonPagedPoolUsage=SIZE,
+    VirtualSize=SIZE,
+    WorkingSetSize=SIZE,
+    PagefileUsage=SIZE,
+    QuotaPagedPoolUsage=SIZE,
+    QuotaNonPagedPoolUsage=SIZE,
     PrivatePageCount=SIZE,
-)  # fmt: skip
+)
 _STACKS = layout(ProcessID=U32, ThreadID=U32, StackBase=PTR, StackLimit=PTR, UserStackBase=PTR, UserStackLimit=PTR)
 _THREAD_3 = layout(
     _STACKS,
     Affinity=PTR,  # the start address before version 3; TraceEvent still prints it as StartAddr
-    Win32StartAddr=PTR, TebBase=PTR, SubProcessTag=U32, BasePriority=I8, PagePriority=U8, IoPriority=U8, ThreadFlags=U8,
+    Win32StartAddr=PTR,
+    TebBase=PTR,
+    SubProcessTag=U32,
+    BasePriority=I8,
+    PagePriority=U8,
+    IoPriority=U8,
+    ThreadFlags=U8,
     ThreadName=WIDE,  # since Windows 10 also in version 3 (all of ShutdownPerfDiagLogger); absent before
-)  # fmt: skip
+)
 _THREAD = {
     0: layout(ThreadID=U32, ProcessID=U32),
     1: layout(_STACKS, StartAddr=PTR, Win32StartAddr=PTR, WaitMode=I8),
@@ -170,24 +256,34 @@ _THREAD = {
 }
 _SWITCHED = layout(NewThreadID=U32, OldThreadID=U32, NewThreadPriority=I8, OldThreadPriority=I8)
 _WAITED = layout(
-    OldThreadWaitReason=named(U8, _WAIT_REASONS), OldThreadWaitMode=named(U8, _WAIT_MODES),
-    OldThreadState=named(U8, _THREAD_STATES), OldThreadWaitIdealProcessor=U8, NewThreadWaitTime=U32,
-)  # fmt: skip
+    OldThreadWaitReason=named(U8, _WAIT_REASONS),
+    OldThreadWaitMode=named(U8, _WAIT_MODES),
+    OldThreadState=named(U8, _THREAD_STATES),
+    OldThreadWaitIdealProcessor=U8,
+    NewThreadWaitTime=U32,
+)
 _CSWITCH = {
     1: layout(_SWITCHED, layout(NewThreadQuantum=I8, OldThreadQuantum=I8), _WAITED),
     2: layout(_SWITCHED, layout(PreviousCState=U8, SpareByte=I8), _WAITED, OldThreadRemainingQuantum=I32),
 }
 _READY_FLAGS = Bits(
-    U8, ExecutingDPC=(0x01, 0), KernelStackNotResident=(0x02, 1), ProcessOutOfMemory=(0x04, 2),
-    DirectSwitchAttempt=(0x08, 3), FlagsReserved=(0xF0, 4),
-)  # fmt: skip
+    U8,
+    ExecutingDPC=(0x01, 0),
+    KernelStackNotResident=(0x02, 1),
+    ProcessOutOfMemory=(0x04, 2),
+    DirectSwitchAttempt=(0x08, 3),
+    FlagsReserved=(0xF0, 4),
+)
 _READY_THREAD = layout(
     AwakenedThreadID=U32, AdjustReason=named(U8, _ADJUST_REASONS), AdjustIncrement=I8, Flags=_READY_FLAGS, SpareByte=U8
 )
 _SIGNATURE = Bits(
-    U8, SignatureLevel=(0x0F, 0, partial(Named, names=_SIGNATURE_LEVELS)), CatalogSigned=(0x10, 4),
-    EmbeddedSigned=(0x20, 5), SignatureReserved=(0xC0, 6),
-)  # fmt: skip
+    U8,
+    SignatureLevel=(0x0F, 0, partial(Named, names=_SIGNATURE_LEVELS)),
+    CatalogSigned=(0x10, 4),
+    EmbeddedSigned=(0x20, 5),
+    SignatureReserved=(0xC0, 6),
+)
 _IMAGE_1 = layout(ImageBase=PTR, ImageSize=SIZE, ProcessID=U32)
 _IMAGE_2 = layout(_IMAGE_1, ImageChecksum=U32, TimeDateStamp=U32)
 _IMAGE_END = layout(DefaultBase=PTR, Reserved1=HEX32, Reserved2=HEX32, Reserved3=HEX32, Reserved4=HEX32, FileName=WIDE)
@@ -234,10 +330,12 @@ class _Filler(FieldType):
 
 _LBR = layout(  # pack(1)
     TimeStamp=U64,  # of the event that triggered it
-    ProcessID=U32, ThreadID=U32, Options=named(U32, _LBR_OPTIONS, flags=True),
+    ProcessID=U32,
+    ThreadID=U32,
+    Options=named(U32, _LBR_OPTIONS, flags=True),
     Unused=_Filler({4: 12}),  # 0x14: documented for all, but left out by the readers of 32-bit events
     Entries=Rows(FromAddress=PTR, ToAddress=PTR, Information=PTR),  # newest first
-)  # fmt: skip
+)
 _SAMPLE_FLAGS = Bits(U8, ExecutingDPC=(0x01, 0), ExecutingISR=(0x02, 1), FlagsReserved=(0x04, 2), Priority=(0xF8, 3))
 _SAMPLE = layout(InstructionPointer=PTR, ThreadID=U32, Count=U16, Flags=_SAMPLE_FLAGS, Rank=U8)
 _SAMPLE_CACHE = layout(
@@ -266,15 +364,22 @@ _IO_PRIORITIES = dict(enumerate(("Notset", "Verylow", "Low", "Normal", "High", "
 _ALLOCATION_FLAGS = {0x1000: "MEM_COMMIT", 0x2000: "MEM_RESERVE", 0x4000: "MEM_DECOMMIT", 0x8000: "MEM_RELEASE"}
 
 _IRP_FLAGS = Bits(  # IO_PRIORITY_HINT in bits 17 to 19 of the IRP's flags
-    U32, IrpFlags=(0xFFF1FFFF, 0, partial(Named, names=_IRP_FLAG_NAMES, flags=True)),
+    U32,
+    IrpFlags=(0xFFF1FFFF, 0, partial(Named, names=_IRP_FLAG_NAMES, flags=True)),
     Priority=(0x000E0000, 17, partial(Named, names=_IO_PRIORITIES)),
-)  # fmt: skip
+)
 _ISSUER = layout(IssuingThreadID=U32)  # since version 3 (Windows 8), whose header has -1 as its thread
 _IRP = layout(Irp=PTR)
 _DISK = layout(
-    DiskNumber=U32, Flags=_IRP_FLAGS, TransferSize=U32, Reserved=U32, ByteOffset=I64, FileKey=PTR, Irp=PTR,
+    DiskNumber=U32,
+    Flags=_IRP_FLAGS,
+    TransferSize=U32,
+    Reserved=U32,
+    ByteOffset=I64,
+    FileKey=PTR,
+    Irp=PTR,
     HighResResponseTime=U64,  # ticks of the performance counter
-)  # fmt: skip
+)
 _FLUSH = layout(DiskNumber=U32, Flags=_IRP_FLAGS, HighResResponseTime=U64, Irp=PTR)
 _DRIVER_CALL = layout(MajorFunction=U32, MinorFunction=U32, RoutineAddr=PTR, FileKey=PTR, Irp=PTR, UniqMatchID=U32)
 _IRP_MATCH = layout(Irp=PTR, UniqMatchID=U32)
@@ -286,8 +391,10 @@ _FILE_3 = layout(IrpPtr=PTR, FileObject=PTR)
 _KEYED_2, _KEYED_3 = layout(_FILE_2, FileKey=PTR), layout(_FILE_3, FileKey=PTR, TTID=U32)
 _CREATE = layout(
     CreateOptions=Bits(U32, CreateOptions=(0x00FFFFFF, 0, Hex), CreateDisposition=(0xFF000000, 24)),
-    FileAttributes=HEX32, ShareAccess=HEX32, FileName=WIDE,
-)  # fmt: skip
+    FileAttributes=HEX32,
+    ShareAccess=HEX32,
+    FileName=WIDE,
+)
 _OFFSET, _TRANSFER = layout(Offset=I64), layout(IoSize=U32, IoFlags=HEX32)
 _DIRECTORY = layout(Length=U32, InfoClass=U32, FileIndex=U32, FileName=WIDE)
 
@@ -338,62 +445,139 @@ def _wide(units: int) -> Fixed:
 
 def _cpu(domain: int, hyper_threading: Scalar) -> Layout:
     return layout(
-        MHz=U32, NumberOfProcessors=U32, MemSize=U32, PageSize=U32, AllocationGranularity=U32,  # MemSize: MB
-        ComputerName=_wide(256), DomainName=_wide(domain), HyperThreadingFlag=hyper_threading,  # 0x14, 0x214, 0x320
-    )  # fmt: skip
+        MHz=U32,
+        NumberOfProcessors=U32,
+        MemSize=U32,
+        PageSize=U32,
+        AllocationGranularity=U32,  # MemSize: MB
+        ComputerName=_wide(256),
+        DomainName=_wide(domain),
+        HyperThreadingFlag=hyper_threading,  # 0x14, 0x214, 0x320
+    )
 
 
 _CPU_3 = layout(
-    _cpu(134, PTR), HighestUserAddress=PTR, ProcessorArchitecture=U16, ProcessorLevel=U16, ProcessorRevision=U16,
-    NxEnabled=U8, PaeEnabled=U8, MemorySpeed=U32,
-)  # fmt: skip
+    _cpu(134, PTR),
+    HighestUserAddress=PTR,
+    ProcessorArchitecture=U16,
+    ProcessorLevel=U16,
+    ProcessorRevision=U16,
+    NxEnabled=U8,
+    PaeEnabled=U8,
+    MemorySpeed=U32,
+)
 _PHYSICAL_DISK = layout(
-    DiskNumber=U32, BytesPerSector=U32, SectorsPerTrack=U32, TracksPerCylinder=U32, Cylinders=U64, SCSIPort=U32,
-    SCSIPath=U32, SCSITarget=U32, SCSILun=U32, Manufacturer=_wide(256), PartitionCount=U32, WriteCacheEnabled=U8,
-    Pad=U8, BootDriveLetter=_wide(3), Spare=_wide(2),
-)  # fmt: skip
+    DiskNumber=U32,
+    BytesPerSector=U32,
+    SectorsPerTrack=U32,
+    TracksPerCylinder=U32,
+    Cylinders=U64,
+    SCSIPort=U32,
+    SCSIPath=U32,
+    SCSITarget=U32,
+    SCSILun=U32,
+    Manufacturer=_wide(256),
+    PartitionCount=U32,
+    WriteCacheEnabled=U8,
+    Pad=U8,
+    BootDriveLetter=_wide(3),
+    Spare=_wide(2),
+)
 _LOGICAL_DISK = layout(
-    StartOffset=U64, PartitionSize=U64, DiskNumber=U32, Size=U32, DriveType=U32, DriveLetterString=_wide(4), Pad1=U32,
-    PartitionNumber=U32, SectorsPerCluster=U32, BytesPerSector=U32, Pad2=U32, NumberOfFreeClusters=I64,
-    TotalNumberOfClusters=I64, FileSystem=_wide(16), VolumeExt=U32, Pad3=U32,
-)  # fmt: skip
+    StartOffset=U64,
+    PartitionSize=U64,
+    DiskNumber=U32,
+    Size=U32,
+    DriveType=U32,
+    DriveLetterString=_wide(4),
+    Pad1=U32,
+    PartitionNumber=U32,
+    SectorsPerCluster=U32,
+    BytesPerSector=U32,
+    Pad2=U32,
+    NumberOfFreeClusters=I64,
+    TotalNumberOfClusters=I64,
+    FileSystem=_wide(16),
+    VolumeExt=U32,
+    Pad3=U32,
+)
 _NIC_0 = layout(NICDescription=_wide(256), Ipv4Index=U32, PhysicalAddrLen=U32, PhysicalAddr=_wide(8), Size=U32)
 _NIC_2 = layout(
-    PhysicalAddr=HEX64, PhysicalAddrLen=U32, Ipv4Index=U32, Ipv6Index=U32, NICDescription=WIDE, IpAddresses=WIDE,
+    PhysicalAddr=HEX64,
+    PhysicalAddrLen=U32,
+    Ipv4Index=U32,
+    Ipv6Index=U32,
+    NICDescription=WIDE,
+    IpAddresses=WIDE,
     DnsServerAddresses=WIDE,
-)  # fmt: skip
+)
 _VIDEO = layout(
-    MemorySize=U32, XResolution=U32, YResolution=U32, BitsPerPixel=U32, VRefresh=U32, ChipType=_wide(256),
-    DACType=_wide(256), AdapterString=_wide(256), BiosString=_wide(256), DeviceID=_wide(256), StateFlags=HEX32,
-)  # fmt: skip
+    MemorySize=U32,
+    XResolution=U32,
+    YResolution=U32,
+    BitsPerPixel=U32,
+    VRefresh=U32,
+    ChipType=_wide(256),
+    DACType=_wide(256),
+    AdapterString=_wide(256),
+    BiosString=_wide(256),
+    DeviceID=_wide(256),
+    StateFlags=HEX32,
+)
 _SERVICE_0 = layout(ServiceName=_wide(34), DisplayName=_wide(256), ProcessName=_wide(34), ProcessID=U32)
 _SERVICE_2 = layout(
     ProcessID=U32, ServiceState=U32, SubProcessTag=U32, ServiceName=WIDE, DisplayName=WIDE, ProcessName=WIDE
 )
 _OPTICAL = layout(
-    DiskNumber=U16, BusType=U16, DeviceType=U16, MediaType=U16, StartingOffset=U64, Size=U64, NumberOfFreeBlocks=U64,
-    TotalNumberOfBlocks=U64, NextWritableAddress=U64, NumberOfSessions=U32, NumberOfTracks=U32, BytesPerSector=U32,
-    DiscStatus=U16, LastSessionStatus=U16,
-    DriveLetter=WIDE, FileSystemName=WIDE, DeviceName=ANSI, ManufacturerName=ANSI,  # measured on net.4.5.2.x64
-)  # fmt: skip
+    DiskNumber=U16,
+    BusType=U16,
+    DeviceType=U16,
+    MediaType=U16,
+    StartingOffset=U64,
+    Size=U64,
+    NumberOfFreeBlocks=U64,
+    TotalNumberOfBlocks=U64,
+    NextWritableAddress=U64,
+    NumberOfSessions=U32,
+    NumberOfTracks=U32,
+    BytesPerSector=U32,
+    DiscStatus=U16,
+    LastSessionStatus=U16,
+    DriveLetter=WIDE,
+    FileSystemName=WIDE,
+    DeviceName=ANSI,
+    ManufacturerName=ANSI,  # measured on net.4.5.2.x64
+)
 _IRQ = layout(IRQNum=U32, DeviceDescriptionLen=U32, DeviceDescription=WIDE)
 _AFFINITY = layout(IRQAffinity=HEX64)
 _PNP_0 = layout(
-    IDLength=U32, DescriptionLength=U32, FriendlyNameLength=U32, DeviceID=WIDE, DeviceDescription=WIDE,
+    IDLength=U32,
+    DescriptionLength=U32,
+    FriendlyNameLength=U32,
+    DeviceID=WIDE,
+    DeviceDescription=WIDE,
     FriendlyName=WIDE,
-)  # fmt: skip
+)
 _PNP_4 = layout(ClassGuid=GUID, UpperFilterCount=U32, LowerFilterCount=U32)
 _PNP_STRINGS = layout(
-    DeviceID=WIDE, DeviceDescription=WIDE, FriendlyName=WIDE, PdoName=WIDE, ServiceName=WIDE,
+    DeviceID=WIDE,
+    DeviceDescription=WIDE,
+    FriendlyName=WIDE,
+    PdoName=WIDE,
+    ServiceName=WIDE,
     Filters=Array(WIDE),  # the upper ones, then the lower ones
-)  # fmt: skip
+)
 _IDE_CHANNEL = layout(
     TargetID=U32, DeviceType=U32, DeviceTimingMode=HEX32, LocationInformationLen=U32, LocationInformation=WIDE
 )
 _PROCESSOR = layout(
-    ProcessorIndex=U32, FeatureSet=HEX32, ProcessorSpeed=U32,  # MHz
-    ProcessorName=_wide(64), ProcessorIdentifier=_wide(128), VendorIdentifier=_wide(16),
-)  # fmt: skip
+    ProcessorIndex=U32,
+    FeatureSet=HEX32,
+    ProcessorSpeed=U32,  # MHz
+    ProcessorName=_wide(64),
+    ProcessorIdentifier=_wide(128),
+    VendorIdentifier=_wide(16),
+)
 _BOOT = layout(BootFlags=HEX64, FirmwareType=U32, SecureBootEnabled=U8, SecureBootCapable=U8, Reserved=U16)
 
 

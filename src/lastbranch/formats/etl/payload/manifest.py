@@ -65,9 +65,19 @@ from .types import (
 )
 
 __all__ = [
-    "Described", "EventMap", "IN_TYPES", "MapKey", "OUT_STRING", "Property", "described_layout", "join_names",
-    "message_of", "parse_event_info", "parse_map_info", "shown",
-]  # fmt: skip
+    "Described",
+    "EventMap",
+    "IN_TYPES",
+    "MapKey",
+    "OUT_STRING",
+    "Property",
+    "described_layout",
+    "join_names",
+    "message_of",
+    "parse_event_info",
+    "parse_map_info",
+    "shown",
+]
 
 
 _MOST_NESTED = 16
@@ -177,11 +187,15 @@ def parse_event_info(data: bytes) -> Described | None:
     try:
         task, opcode = _text(data, info["TaskNameOffset"]), _text(data, info["OpcodeNameOffset"])
         return Described(
-            info["EventGuid" if classic else "ProviderGuid"], id_, info["Version"], info["Opcode"],
+            info["EventGuid" if classic else "ProviderGuid"],
+            id_,
+            info["Version"],
+            info["Opcode"],
             _text(data, info["ProviderNameOffset"]).strip() or str(UUID(bytes_le=info["ProviderGuid"])),
             join_names(task, opcode, f"EventID({id_})"),
-            _properties(data, 0, top_level, total, [total], _MOST_NESTED), classic,
-        )  # fmt: skip
+            _properties(data, 0, top_level, total, [total], _MOST_NESTED),
+            classic,
+        )
     except ValueError:
         return None
 

@@ -46,16 +46,50 @@ _IN_TYPES = {
     "CountedAnsiString": 23, "CountedBinary": 25,
 }  # fmt: skip
 _OUT_TYPES = {  # 0: the form is that of the in-type
-    "xs:boolean": 3, "win:HexInt8": 4, "win:HexInt16": 4, "win:HexInt32": 4, "win:HexInt64": 4,
-    "win:Port": 7, "win:IPv4": 8, "win:IPv6": 9, "win:SocketAddress": 10, "win:NTSTATUS": 14, "win:HResult": 15,
+    "xs:boolean": 3,
+    "win:HexInt8": 4,
+    "win:HexInt16": 4,
+    "win:HexInt32": 4,
+    "win:HexInt64": 4,
+    "win:Port": 7,
+    "win:IPv4": 8,
+    "win:IPv6": 9,
+    "win:SocketAddress": 10,
+    "win:NTSTATUS": 14,
+    "win:HResult": 15,
     "win:CodePointer": 37,
-} | dict.fromkeys((
-    "xs:string", "xs:dateTime", "xs:byte", "xs:unsignedByte", "xs:short", "xs:unsignedShort", "xs:int",
-    "xs:unsignedInt", "xs:long", "xs:unsignedLong", "xs:float", "xs:double", "xs:GUID", "xs:hexBinary", "win:PID",
-    "win:TID", "win:CIMDateTime", "win:ETWTIME", "win:Xml", "win:ErrorCode", "win:Win32Error",
-    "win:DateTimeCultureInsensitive", "win:DateTimeUtc", "win:Json", "win:Utf8", "win:Pkcs7WithTypeInfo",
-    "win:NoPrint",
-), 0)  # fmt: skip
+} | dict.fromkeys(
+    (
+        "xs:string",
+        "xs:dateTime",
+        "xs:byte",
+        "xs:unsignedByte",
+        "xs:short",
+        "xs:unsignedShort",
+        "xs:int",
+        "xs:unsignedInt",
+        "xs:long",
+        "xs:unsignedLong",
+        "xs:float",
+        "xs:double",
+        "xs:GUID",
+        "xs:hexBinary",
+        "win:PID",
+        "win:TID",
+        "win:CIMDateTime",
+        "win:ETWTIME",
+        "win:Xml",
+        "win:ErrorCode",
+        "win:Win32Error",
+        "win:DateTimeCultureInsensitive",
+        "win:DateTimeUtc",
+        "win:Json",
+        "win:Utf8",
+        "win:Pkcs7WithTypeInfo",
+        "win:NoPrint",
+    ),
+    0,
+)
 
 
 class Chunks:
@@ -263,8 +297,12 @@ class _Provider:
         where = f"event {id_} version {version}"
         task, opcode, level = (element.get(name, "").strip() for name in ("task", "opcode", "level"))
         keywords = tuple(element.get("keywords", "").split())
-        known = {"task": ((task,), self.tasks), "opcode": ((opcode,), self.opcodes),
-                 "level": ((level,), self.levels), "keyword": (keywords, self.keywords)}  # fmt: skip
+        known = {
+            "task": ((task,), self.tasks),
+            "opcode": ((opcode,), self.opcodes),
+            "level": ((level,), self.levels),
+            "keyword": (keywords, self.keywords),
+        }
         for kind, (used, declared) in known.items():
             for name in used if declared else ():
                 if name and name not in declared and ":" not in name:  # those with a prefix are others', as win:
@@ -275,13 +313,19 @@ class _Provider:
         message = element.get("message", "")
         self.into.put(
             Described(
-                self.guid, id_, version, 0, self.name,
+                self.guid,
+                id_,
+                version,
+                0,
+                self.name,
                 join_names(task, opcode, element.get("symbol") or f"EventID({id_})"),
-                self.templates.get(template, ()), message=self._text(message, where) if message else "",
-                level=level.removeprefix("win:"), keywords=keywords,
+                self.templates.get(template, ()),
+                message=self._text(message, where) if message else "",
+                level=level.removeprefix("win:"),
+                keywords=keywords,
             ),
             self.file,
-        )  # fmt: skip
+        )
 
     # -- templates
 

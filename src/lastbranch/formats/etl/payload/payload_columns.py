@@ -25,9 +25,18 @@ from .layouts import REST, Field, Layout
 from .types import BOOL8, F32, SID, WIDE, Array, Bits, Blob, Exact, FieldType, Rest, Rows, Scalar, Short, Text
 
 __all__ = [
-    "Blobs", "Bytes", "Column", "Encoded", "Floats", "Lists", "Numbers", "Objects", "Payloads", "Texts",
+    "Blobs",
+    "Bytes",
+    "Column",
+    "Encoded",
+    "Floats",
+    "Lists",
+    "Numbers",
+    "Objects",
+    "Payloads",
+    "Texts",
     "decode_columns",
-]  # fmt: skip
+]
 
 
 def _gather(values: NDArray[Any], begin: Ints, count: Ints) -> tuple[NDArray[Any], Ints]:
@@ -432,8 +441,12 @@ def _rest(field: Field, payloads: Payloads) -> Read:
 
 
 _READERS: dict[type[FieldType], Callable[[Field, Payloads], Read]] = {
-    _TERMINATED: _terminated, _SID: _sid, Array: _array, Rows: _table, Rest: _rest,
-}  # fmt: skip
+    _TERMINATED: _terminated,
+    _SID: _sid,
+    Array: _array,
+    Rows: _table,
+    Rest: _rest,
+}
 """By the type of a field; `_one_by_one` reads all others."""
 
 _SCAN = frozenset((_one_by_one, _terminated, _sid))

@@ -88,9 +88,16 @@ class _ImageEvents:
                 self._described.add(row)
             start, end, offset = mapping.start, mapping.end, mapping.offset
             fields = {
-                "Module": row, "Owner": owner, "ImageBase": mapping.base, "Since": since, "ProcessID": mapping.pid,
-                "Start": start, "End": end, "FileOffset": offset, "LoadBias": load_bias(module, start, end, offset),
-            }  # fmt: skip
+                "Module": row,
+                "Owner": owner,
+                "ImageBase": mapping.base,
+                "Since": since,
+                "ProcessID": mapping.pid,
+                "Start": start,
+                "End": end,
+                "FileOffset": offset,
+                "LoadBias": load_bias(module, start, end, offset),
+            }
             events.append(supplement_event("Mapping", time, fields))
         events += self._identity(time, owner, mapping.base, module)
         return [*events, self.image(LOAD if since else DC_START, time, mapping)]
@@ -108,9 +115,11 @@ class _ImageEvents:
     def image(self, kind: int, time: int, mapping: _Mapping) -> Event:
         """An image event of the type ``kind``."""
         fields: dict[str, Any] = {
-            "ImageBase": mapping.base, "ImageSize": max(min(mapping.end, _LAST) - mapping.base, 0),
-            "ProcessID": max(mapping.pid, 0), "FileName": "",
-        }  # fmt: skip
+            "ImageBase": mapping.base,
+            "ImageSize": max(min(mapping.end, _LAST) - mapping.base, 0),
+            "ProcessID": max(mapping.pid, 0),
+            "FileName": "",
+        }
         if mapping.module >= 0:
             module = self._profile.modules[mapping.module]
             fields |= {"ImageChecksum": module.checksum, "TimeDateStamp": module.timestamp}
@@ -294,9 +303,11 @@ class LifecycleEvents:
 
     def _process(self, kind: int, time: int, pid: int, process: _Process) -> Event:
         fields: dict[str, Any] = {
-            "ProcessID": pid & 0xFFFFFFFF, "ParentID": max(process.parent, 0), "ImageFileName": process.name,
+            "ProcessID": pid & 0xFFFFFFFF,
+            "ParentID": max(process.parent, 0),
+            "ImageFileName": process.name,
             **_NOT_KNOWN,
-        }  # fmt: skip
+        }
         return kernel_event((PROCESS, kind), time, self._pointer, fields, version=_VERSION)
 
     def _thread(self, kind: int, time: int, pid: int, tid: int, name: str) -> list[Event]:

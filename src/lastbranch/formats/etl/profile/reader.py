@@ -198,9 +198,10 @@ class _Reader:
         sources = [number for kind, number in self.triggers.rows if kind == "source"]
         self.intervals = {number: self.interval_table.of(number, first, last) for number in sources}
         self.changing = {
-            number: held for number, held in self.intervals.items()
+            number: held
+            for number, held in self.intervals.items()
             if len(held.since) > 1 or (len(held.since) and self.supplement.own_period(number))
-        }  # fmt: skip
+        }
         if self.indexed.counted:  # a sample's period: how many interrupts it counts as, times their interval
             held = self.intervals[TIMER]
             self.changing[TIMER] = held if len(held.since) else Intervals(np.array([0]), np.array([1]))
@@ -219,9 +220,14 @@ class _Reader:
             programming = {"source": number, "interval": interval} if kind == "source" else {"hook": number}
             select = self.indexed.options if self.indexed.recorded else None
             event = ProfileEvent(
-                name, interval, branch_select=select, branch_select_kind="etw", has_callchain=self.stacked,
-                has_period=kind == "source" and number in self.changing, programming=programming,
-            )  # fmt: skip
+                name,
+                interval,
+                branch_select=select,
+                branch_select_kind="etw",
+                has_callchain=self.stacked,
+                has_period=kind == "source" and number in self.changing,
+                programming=programming,
+            )
             about = (number, -1) if kind == "source" else (-1, number if kind == "hook" else -1)
             out.append(self.supplement.event(event, *about))
         return out
@@ -262,9 +268,14 @@ class _Reader:
         later = np.minimum.accumulate(np.array([*self.earliest, _FOREVER], np.int64)[::-1])[::-1][1:]
         stacks = self.stacks if self.stacked else None
         sampler = Sampler(
-            self.log.source.size, self.triggers, self.threads, stacks, wanted, self.changing,
+            self.log.source.size,
+            self.triggers,
+            self.threads,
+            stacks,
+            wanted,
+            self.changing,
             extended=self.supplement.extended,
-        )  # fmt: skip
+        )
         whole = chain.from_iterable(chain(map(sampler.of, self.log.blocks()), map(Sampler.rest, [sampler])))
         for batch, watermark in zip(whole, later.tolist(), strict=True):
             if not self.indexed.recorded:

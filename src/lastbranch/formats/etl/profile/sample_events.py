@@ -23,9 +23,15 @@ from ..layout import LARGEST_EVENT
 from .lbr_information import information_of
 
 __all__ = [
-    "MOST_ENTRIES", "MOST_FRAMES", "MOST_INTERVAL", "PeriodEncoder", "PeriodEncoding", "Trigger", "frames_of",
+    "MOST_ENTRIES",
+    "MOST_FRAMES",
+    "MOST_INTERVAL",
+    "PeriodEncoder",
+    "PeriodEncoding",
+    "Trigger",
+    "frames_of",
     "sample_events",
-]  # fmt: skip
+]
 
 
 Words = NDArray[np.uint64]
@@ -180,12 +186,14 @@ def sample_events(
     if narrow or not predicted.all():
         wide[2] = has(depth, predicted | (entries > _LOW).any(axis=1)) | ~(has(depth, entries[:, 2] != 0) | narrow)
     pointer = np.where(wide, 8, 4)
-    sizes = np.stack([
-        np.where(periods.changed, _INTERVAL, 0),
-        np.where(hook < 0, 0, np.where(source < 0, _HEADER, _HEADER + pointer[1] + 8)),
-        np.where((depth > 0) | (hook < 0), _HEADER + _BEFORE_ENTRIES + 3 * depth * pointer[2], 0),
-        np.where(height > 0, _HEADER + _BEFORE_FRAMES + height * pointer[3], 0),
-    ])  # fmt: skip
+    sizes = np.stack(
+        [
+            np.where(periods.changed, _INTERVAL, 0),
+            np.where(hook < 0, 0, np.where(source < 0, _HEADER, _HEADER + pointer[1] + 8)),
+            np.where((depth > 0) | (hook < 0), _HEADER + _BEFORE_ENTRIES + 3 * depth * pointer[2], 0),
+            np.where(height > 0, _HEADER + _BEFORE_FRAMES + height * pointer[3], 0),
+        ]
+    )
     ends = np.cumsum(sizes.T.ravel() + 7 >> 3)
     begin = (ends - (sizes.T.ravel() + 7 >> 3)).reshape(-1, 4).T
     out = np.zeros(int(ends[-1]) if len(ends) else 0, np.uint64)

@@ -40,8 +40,13 @@ from .stacks import Stacks
 from .system import ThreadTable
 
 __all__ = [
-    "BranchRecords", "CarriedTriggers", "Sampler", "Triggers", "too_short", "trigger_candidates",
-]  # fmt: skip
+    "BranchRecords",
+    "CarriedTriggers",
+    "Sampler",
+    "Triggers",
+    "too_short",
+    "trigger_candidates",
+]
 
 _LOW, _HIGH = np.uint64(0xFFFFFFFF), np.uint64(32)
 

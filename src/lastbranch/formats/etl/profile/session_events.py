@@ -62,9 +62,12 @@ class SessionEvents:
         machine, clock = self._profile.machine, self._profile.clock
         cpu: dict[str, Any] = {
             "MHz": min(clock.frequency // 1_000_000, 0xFFFFFFFF) if clock.name == "TSC" else 0,
-            "NumberOfProcessors": max(machine.cpus_online, 0), "MemSize": min(machine.memory >> 20, 0xFFFFFFFF),
-            "PageSize": machine.page_size, "ComputerName": machine.host[:_NAME_UNITS], "DomainName": "",
-        }  # fmt: skip
+            "NumberOfProcessors": max(machine.cpus_online, 0),
+            "MemSize": min(machine.memory >> 20, 0xFFFFFFFF),
+            "PageSize": machine.page_size,
+            "ComputerName": machine.host[:_NAME_UNITS],
+            "DomainName": "",
+        }
         build: dict[str, Any] = {"BuildLab": machine.os_release, "ProductName": machine.os}
         return [
             kernel_event((SYS_CONFIG, 0x0A), self.begin, self.pointer, cpu, version=3),
@@ -121,10 +124,18 @@ def session_header(
         kind = _QPC
     wall = clock.wall_ns(begin)
     header = LogHeader(
-        buffer_size=buffer_size, timestamp=begin, start_time=0 if wall is None else FILETIME_EPOCH + wall // 100,
-        clock_type=kind, perf_freq=clock.frequency, cpu_mhz=mhz, mode=mode, maximum_file_size=maximum_file_size,
-        pointer_size=pointer, session_name="lastbranch", file_name=os.path.basename(profile.name),
-    )  # fmt: skip
+        buffer_size=buffer_size,
+        timestamp=begin,
+        start_time=0 if wall is None else FILETIME_EPOCH + wall // 100,
+        clock_type=kind,
+        perf_freq=clock.frequency,
+        cpu_mhz=mhz,
+        mode=mode,
+        maximum_file_size=maximum_file_size,
+        pointer_size=pointer,
+        session_name="lastbranch",
+        file_name=os.path.basename(profile.name),
+    )
     events, buffers = (sum(profile.lost.get(name, 0) for name in names) for names in (_LOST_EVENTS, _LOST_BUFFERS))
     return replace(header, events_lost=min(events, _MOST), buffers_lost=min(buffers, _MOST))
 

@@ -107,11 +107,15 @@ class Supplement:
         programming = {name: int(value) for name, _, value in pairs if _NUMBER.fullmatch(value)}
         kind = str(found["SelectKind"])
         return replace(
-            event, name=str(found["Name"]), period=int(found["Period"]), frequency=int(found["Frequency"]),
-            branch_select=int(found["Select"]) if kind else None, branch_select_kind=kind or "perf",
+            event,
+            name=str(found["Name"]),
+            period=int(found["Period"]),
+            frequency=int(found["Frequency"]),
+            branch_select=int(found["Select"]) if kind else None,
+            branch_select_kind=kind or "perf",
             has_callchain=bool(found["CallChain"]),
             programming=programming | event.programming,
-        )  # fmt: skip
+        )
 
     def describe(self, profile: Profile) -> None:
         """Add the recorder, its clock, header lines and losses to ``profile``."""
@@ -164,10 +168,15 @@ class Supplement:
     def _completed(self, module: Module, fields: Fields) -> Module:
         kind, found = str(fields["Kind"]), self._find("Segments", fields["Number"])
         return replace(
-            module, name=str(fields["Name"]), kind=ModuleKind(kind) if kind in list(ModuleKind) else ModuleKind.FILE,
-            build_id=bytes(fields["BuildId"]), code_selector=int(fields["CodeSelector"]), size=int(fields["Size"]),
-            segments=() if found is None else _segments(found), missing="",
-        )  # fmt: skip
+            module,
+            name=str(fields["Name"]),
+            kind=ModuleKind(kind) if kind in list(ModuleKind) else ModuleKind.FILE,
+            build_id=bytes(fields["BuildId"]),
+            code_selector=int(fields["CodeSelector"]),
+            size=int(fields["Size"]),
+            segments=() if found is None else _segments(found),
+            missing="",
+        )
 
 
 def _segments(fields: Fields) -> tuple[Segment, ...]:

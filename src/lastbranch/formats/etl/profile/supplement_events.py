@@ -41,9 +41,18 @@ from .lbr_information import information_of, is_extended
 from .sample_events import Trigger
 
 __all__ = [
-    "EVENTS", "MACHINE", "Measured", "PROVIDER", "event_fields", "fields_of", "load_bias",
-    "module_fields", "recording_events", "segment_fields", "supplement_event",
-]  # fmt: skip
+    "EVENTS",
+    "MACHINE",
+    "Measured",
+    "PROVIDER",
+    "event_fields",
+    "fields_of",
+    "load_bias",
+    "module_fields",
+    "recording_events",
+    "segment_fields",
+    "supplement_event",
+]
 
 
 PROVIDER = UUID("837b9dd1-8fd1-5257-b489-337f706aca79")
@@ -96,9 +105,13 @@ _MOST_SEGMENTS = 2048
 
 def module_fields(number: int, module: Module) -> dict[str, Any]:
     return {
-        "Number": number, "Name": module.name, "Kind": str(module.kind), "BuildId": module.build_id,
-        "CodeSelector": module.code_selector, "Size": module.size,
-    }  # fmt: skip
+        "Number": number,
+        "Name": module.name,
+        "Kind": str(module.kind),
+        "BuildId": module.build_id,
+        "CodeSelector": module.code_selector,
+        "Size": module.size,
+    }
 
 
 def segment_fields(number: int, segments: Sequence[Segment]) -> dict[str, Any]:
@@ -106,9 +119,12 @@ def segment_fields(number: int, segments: Sequence[Segment]) -> dict[str, Any]:
     if len(segments) > _MOST_SEGMENTS:
         segments = [segment for segment in segments if segment.executable][:_MOST_SEGMENTS]
     return {
-        "Module": number, "Address": [s.address for s in segments], "FileOffset": [s.offset for s in segments],
-        "Size": [s.size for s in segments], "Executable": [int(s.executable) for s in segments],
-    }  # fmt: skip
+        "Module": number,
+        "Address": [s.address for s in segments],
+        "FileOffset": [s.offset for s in segments],
+        "Size": [s.size for s in segments],
+        "Executable": [int(s.executable) for s in segments],
+    }
 
 
 def load_bias(module: Module, start: int, end: int, offset: int) -> int:
@@ -125,11 +141,17 @@ def event_fields(event: ProfileEvent, trigger: Trigger) -> dict[str, Any]:
     """The fields of an Event. SelectKind is empty where no branches were selected."""
     selects = event.branch_select is not None
     return {
-        "Source": trigger.source, "Hook": trigger.hook, "Name": event.name, "Period": event.period,
-        "Frequency": event.frequency, "SelectKind": event.branch_select_kind if selects else "",
-        "Select": event.branch_select or 0, "CallChain": int(event.has_callchain), "OwnPeriod": int(event.has_period),
+        "Source": trigger.source,
+        "Hook": trigger.hook,
+        "Name": event.name,
+        "Period": event.period,
+        "Frequency": event.frequency,
+        "SelectKind": event.branch_select_kind if selects else "",
+        "Select": event.branch_select or 0,
+        "CallChain": int(event.has_callchain),
+        "OwnPeriod": int(event.has_period),
         "Programming": " ".join(f"{name}={value}" for name, value in event.programming.items()),
-    }  # fmt: skip
+    }
 
 
 def recording_events(profile: Profile, time: int) -> Iterator[Event]:
@@ -186,9 +208,22 @@ def supplement_event(name: str, time: int, fields: Mapping[str, Any]) -> Event:
     schema, declared = _schema(name)
     traits = (len(NAME) + 2).to_bytes(2, "little") + NAME
     return Event(
-        _EVENT_HEADER64, 8, time, 0, 0, 0, -1, PROVIDER.bytes_le, 0, 0, 0, _INFORMATION, channel=CHANNEL,
-        extended=[(TRAITS_ITEM, traits), (SCHEMA_ITEM, schema)], payload=declared.encode(fields, 8),
-    )  # fmt: skip
+        _EVENT_HEADER64,
+        8,
+        time,
+        0,
+        0,
+        0,
+        -1,
+        PROVIDER.bytes_le,
+        0,
+        0,
+        0,
+        _INFORMATION,
+        channel=CHANNEL,
+        extended=[(TRAITS_ITEM, traits), (SCHEMA_ITEM, schema)],
+        payload=declared.encode(fields, 8),
+    )
 
 
 # -- Which fields of their Information the branch records of a profile measured

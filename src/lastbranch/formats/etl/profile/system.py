@@ -173,9 +173,12 @@ class System:
         return int(f.get("TimeDateStamp", 0)) or self._stamps.get(where, 0)
 
     def _module(
-        self, rows: dict[tuple[Any, ...], int], files: dict[_File, tuple[set[int], set[_Pdb]]],
-        where: tuple[int, int, int], f: dict[str, Any],
-    ) -> int:  # fmt: skip
+        self,
+        rows: dict[tuple[Any, ...], int],
+        files: dict[_File, tuple[set[int], set[_Pdb]]],
+        where: tuple[int, int, int],
+        f: dict[str, Any],
+    ) -> int:
         stamp, found = self._stamp(where, f), self._pdbs.get(where)
         file = name, size, checksum = self._file(f)
         stamps, pdbs = files[file]
@@ -341,11 +344,19 @@ class ThreadEvents:
         rows = rows[keep]
         ends = rows["kind"] == END
         pid, zero = rows["pid"].astype(np.int64), np.zeros(len(rows), np.uint64)
-        timeline.extend({
-            "kind": np.where(ends, Change.EXIT, Change.FORK), "time": rows["time"], "pid": pid, "tid": rows["tid"],
-            "parent": np.where(ends, -1, pid), "module": np.full(len(rows), -1),
-            "start": zero, "end": zero, "offset": zero,
-        })  # fmt: skip
+        timeline.extend(
+            {
+                "kind": np.where(ends, Change.EXIT, Change.FORK),
+                "time": rows["time"],
+                "pid": pid,
+                "tid": rows["tid"],
+                "parent": np.where(ends, -1, pid),
+                "module": np.full(len(rows), -1),
+                "start": zero,
+                "end": zero,
+                "offset": zero,
+            }
+        )
         listed = set(rows["tid"][rows["kind"] == DC_END].tolist())
         for kind, time, process, thread, name in self._names:
             if kind != DC_END or thread in listed:

@@ -225,10 +225,16 @@ def named(
     frame_file = files.rows(frames.unit, frames.file)
     function = np.where(count > 0, np.append(frame_function, -1)[offsets[1:] - 1], -1)
     return Names(
-        function.astype(np.int32), offsets.astype(np.int64), frame_function.astype(np.int32),
-        frame_file.astype(np.int32), frames.line.astype(np.uint32), frames.column.astype(np.uint32),
-        frames.discriminator.astype(np.uint32), functions, list(files.known),
-    )  # fmt: skip
+        function.astype(np.int32),
+        offsets.astype(np.int64),
+        frame_function.astype(np.int32),
+        frame_file.astype(np.int32),
+        frames.line.astype(np.uint32),
+        frames.column.astype(np.uint32),
+        frames.discriminator.astype(np.uint32),
+        functions,
+        list(files.known),
+    )
 
 
 def _complete(parts: list[tuple[Frames, Origins]], count: int, known: NDArray[np.bool_]) -> Frames:

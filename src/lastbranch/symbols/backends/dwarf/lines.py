@@ -305,9 +305,17 @@ def _read(space: Space, headers: dict[int, LineHeader]) -> LineTable:
     units = np.array(list(headers), np.int64)[program[rows[last]]]
     at_rows = address[rows]
     return LineTable(
-        at_rows, file[rows].astype(np.uint32), line[rows].astype(np.uint32), column[rows].astype(np.uint32),
-        discriminator[rows].astype(np.uint32), units, at_rows[first], at_rows[last], first, last + 1,
-    )  # fmt: skip
+        at_rows,
+        file[rows].astype(np.uint32),
+        line[rows].astype(np.uint32),
+        column[rows].astype(np.uint32),
+        discriminator[rows].astype(np.uint32),
+        units,
+        at_rows[first],
+        at_rows[last],
+        first,
+        last + 1,
+    )
 
 
 _DTYPES: dict[str, type[np.generic]] = {

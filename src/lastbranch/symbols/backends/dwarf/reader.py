@@ -156,9 +156,12 @@ class Dwarf:
             frames, origins = self._chains(self.info, rows, wanted, None, owners)
             return {
                 **frames.columns(),
-                "origin_name": texts_column(origins.name), "origin_unit": origins.unit, "origin_file": origins.file,
-                "origin_line": origins.line, "notes": texts_column(self.notes[known:]),
-            }  # fmt: skip
+                "origin_name": texts_column(origins.name),
+                "origin_unit": origins.unit,
+                "origin_file": origins.file,
+                "origin_line": origins.line,
+                "notes": texts_column(self.notes[known:]),
+            }
 
         finish = meanwhile(work)
 

@@ -21,8 +21,11 @@ SHARED = frozenset({"addr", "line", "line_str", "ranges"})
 """Sections that stay in the main file."""
 
 COLUMNS = {
-    DW_SECT.info: "info", DW_SECT.abbrev: "abbrev", DW_SECT.str_offsets: "str_offsets", DW_SECT.rnglists: "rnglists",
-}  # fmt: skip
+    DW_SECT.info: "info",
+    DW_SECT.abbrev: "abbrev",
+    DW_SECT.str_offsets: "str_offsets",
+    DW_SECT.rnglists: "rnglists",
+}
 """Column -> section. (Before DWARF 5, 8 was .debug_macro, and packages had no range lists.)"""
 
 UNITS_LIMIT = 1 << 20

@@ -15,9 +15,18 @@ from ....binaries.leb128 import sleb, uleb
 from ....errors import FormatError
 
 __all__ = [
-    "BLOCK", "Cursor", "Format", "INDEXED", "Info", "OFFSET", "REFERENCES", "SIZES", "STRINGS",
-    "Sections", "Shape",
-]  # fmt: skip
+    "BLOCK",
+    "Cursor",
+    "Format",
+    "INDEXED",
+    "Info",
+    "OFFSET",
+    "REFERENCES",
+    "SIZES",
+    "STRINGS",
+    "Sections",
+    "Shape",
+]
 
 
 # -- Sizes and kinds of forms
@@ -213,10 +222,16 @@ class Shapes:
         code = bool(names & {DW_AT.low_pc, DW_AT.ranges})
         followed = children and (tag in TYPES or (tag == DW_TAG.subprogram and not code))
         return Shape(
-            tag, children, attributes, form, -1 if steps else skip, tuple(steps), skip,
+            tag,
+            children,
+            attributes,
+            form,
+            -1 if steps else skip,
+            tuple(steps),
+            skip,
             sibling if followed else -1,
             children or (tag in (DW_TAG.subprogram, DW_TAG.inlined_subroutine) and code),
-        )  # fmt: skip
+        )
 
     def columns(self) -> tuple[Ints, Ints]:
         """(tag, 1 if it has children) of each shape."""
