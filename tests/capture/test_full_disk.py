@@ -152,7 +152,7 @@ def test_pieces_that_cannot_be_joined_are_both_kept(disks: Disks, monkeypatch: p
         raise OSError(28, "No space left on device")
 
     elsewhere = disks.elsewhere(large=True)
-    monkeypatch.setattr("lastbranch.capture.overflow.copy_whole", full)
+    monkeypatch.setattr(sys.modules[Overflow.__module__], "copy_whole", full)
     with PartFile(disks.output / "a.data") as spill:
         overflow = Overflow(spill)
         write_pipe(overflow)
