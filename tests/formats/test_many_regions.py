@@ -18,7 +18,7 @@ PEAK_MB = 190
 COUNT = """
 import sys
 import numpy as np
-from lastbranch.analysis.count_stacks import count_stacks
+from lastbranch.analysis import count_stacks
 from lastbranch.bind import bind
 from lastbranch.model import BRANCH, Event, Mode, Profile, SampleBatch, SampleStream
 
