@@ -137,7 +137,7 @@ def test_an_anonymous_file_has_no_name_in_it(name: str, data: Data, tmp_path: Pa
         "own": lambda: (build(tmp_path / "secret-project.data", name="/home/someone/secret/prog"), None),
     }[name]()
     shown = loaded(path, symfs)
-    before = summary.summary(shown.profile)
+    before = summary.summarize(shown.profile)
     facts, found = parts(single_file.single_file(shown, {}, anonymise=True))
     text = words(found, facts)
     there = set(re.findall(r"\w+", text))
@@ -152,7 +152,7 @@ def test_an_anonymous_file_has_no_name_in_it(name: str, data: Data, tmp_path: Pa
         assert np.array_equal(np.asarray(columns[column]), np.asarray(named[column]), equal_nan=column[0] in "im")
     hashed = dict(zip(named["function"], columns["function"], strict=True))
     assert len(set(hashed.values())) == len(hashed)
-    assert summary.summary(shown.profile) == before  # the capture that is open keeps its names
+    assert summary.summarize(shown.profile) == before  # the capture that is open keeps its names
 
 
 def test_an_anonymous_file_of_several_captures_has_no_name_of_any(run: Run, data: Data, tmp_path: Path) -> None:

@@ -287,7 +287,9 @@ def test_what_was_given_up_leaves_no_trace(tmp_path: Path) -> None:
 
 _DYING = """
 import sys, numpy as np
-from lastbranch.formats.tb5 import *
+from lastbranch.formats.tb5.layout import STRUCTS, Scope, Table, empty_records
+from lastbranch.formats.tb5.reader import Tb5File
+from lastbranch.formats.tb5.writer import Tb5Writer
 path, mode = sys.argv[1:]
 writer = Tb5Writer.append(path) if mode == "append" else Tb5Writer.create(path)
 print("go", flush=True)
@@ -640,7 +642,9 @@ def test_memory_is_bounded(tmp_path: Path) -> None:
     """64 MB through a process that may not have them."""
     code = """
 import resource, sys, numpy as np
-from lastbranch.formats.tb5 import *
+from lastbranch.formats.tb5.layout import STRUCTS, Scope, Table, empty_records
+from lastbranch.formats.tb5.reader import Tb5File
+from lastbranch.formats.tb5.writer import Tb5Writer
 from lastbranch.opening import open_source
 key, before = Table(Scope.STREAM, 0, 2), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 with Tb5Writer.create(sys.argv[1]) as writer:
