@@ -45,7 +45,7 @@ def summarize(profile: Profile) -> dict[str, Any]:
 
 
 def _cpu_time(profile: Profile) -> int | None:
-    """Of all processes that have one."""
+    """CPU time in ns of all processes whose time is known; ``None`` if no time is known."""
     known = [process.cpu_ns for process in profile.processes if process.cpu_ns is not None]
     return sum(known) if known else None
 

@@ -103,7 +103,7 @@ COSTS = (
 _COSTLY_INSTRUCTIONS = replace(INSTRUCTIONS, columns=(*INSTRUCTIONS.columns, *COSTS))
 
 _BELOW = ("depth", "blocks", "longest", "trips_p90", "trips_p50", "bursts", "noise")
-"""Of the tables below the listing: left out before places are shortened."""
+"""Columns of the tables below the listing that are left out before places are shortened."""
 _TRIPS = tuple(
     _column(name, title, meaning, rests_on=("bursts",))
     for name, title, meaning in (

@@ -161,7 +161,7 @@ LINES = replace(
 
 @dataclass(frozen=True, slots=True)
 class BranchNumbers:
-    """Of each row, float64: branches, those mispredicted and predicted, their cycles, and how many of them have any."""
+    """Sums for each row, float64: branches, mispredicted and predicted branches, cycles, and branches with cycles."""
 
     count: NDArray[np.float64]
     wrong: NDArray[np.float64]

@@ -224,7 +224,7 @@ def find_function(profile: Profile, namer: Namer, wanted: str, sample_filter: Sa
 
 
 def _elsewhere(profile: Profile, namer: Namer, wanted: str, sample_filter: SampleFilter | None) -> str:
-    """Why a name that was seen is that of no function one can ask for; empty where it was not seen."""
+    """Why the name ``wanted`` occurs but names no function of the table; empty if the name does not occur."""
     from ..analysis.stacks.functions import find_inlined_or_jit
 
     inlined, processes = find_inlined_or_jit(profile, namer, wanted, sample_filter)

@@ -42,7 +42,7 @@ class Table:
 
     kind: TableKind
     columns: tuple[Column, ...]
-    """Those of the kind, with the titles that they have here."""
+    """The columns of the kind, with their titles in this answer."""
     values: dict[str, Values | None]
     """By the name of the column; ``None``: not known in any row."""
     size: int

@@ -64,7 +64,7 @@ _TIMES = (
         value=lambda rows: [None if ns < 0 else share(ns, rows.spent.total) for ns in rows.spent_ns],
     ),
 )  # fmt: skip
-"""Of processes and threads."""
+"""The columns of CPU time in tables of processes and threads."""
 
 WEIGHTS: dict[Key, TableKind] = {
     by: TableKind(

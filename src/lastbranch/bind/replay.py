@@ -320,7 +320,8 @@ class Replay:
             self.process_table["name"][self.life(pid).row] = name
 
     def ran(self, pid: int, tid: int, ns: int) -> None:
-        """What is said of processes that nothing else names is about others than the recording."""
+        """Add ``ns`` of CPU time to a thread and its process. A process that no other record names was not recorded,
+        and is left out."""
         if pid not in self._lives:
             return
         for table, row in ((self.thread_table, self.thread(pid, tid)), (self.process_table, self._lives[pid].row)):

@@ -81,7 +81,7 @@ _NO_TIMES = (
     "CPU times of threads are not stated: the kernel writes none when they end",
     "CPU times of threads are not stated: the kernel counts them for what is launched or attached only",
 )
-"""Of a program or group, and of the whole system."""
+"""The notes of a recording of a program or group, and of a recording of the whole system."""
 _HIDDEN = "kernel addresses are hidden (kernel.kptr_restrict), so kernel code is not divided into modules"
 
 

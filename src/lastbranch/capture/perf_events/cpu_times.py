@@ -137,7 +137,7 @@ class CpuTimes(Closing):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What is not stated, and why."""
+        """The CPU times that are missing, and the reasons."""
         said = []
         if self._without_ring:
             before = f"{self._without_ring} of the threads that ran before, which were too many"

@@ -1,4 +1,4 @@
-"""What is written of a burst: records as branch rings of the recording's depth and filter deliver them."""
+"""Writes a burst: its records as branch rings of the recording's depth and filter deliver them."""
 
 from __future__ import annotations
 

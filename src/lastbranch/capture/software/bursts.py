@@ -12,7 +12,7 @@ __all__ = ["Burst", "BurstLimits"]
 
 
 _WHOLE = 0.8
-"""Of the deadline of a wait, that of a burst."""
+"""The deadline of a burst, as a part of the deadline of a wait."""
 
 
 @dataclass(frozen=True, slots=True)

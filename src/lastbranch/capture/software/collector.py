@@ -291,7 +291,7 @@ class Collector:
             self._handle_stop(thread, status)
         except ptrace.Gone:
             pass
-        except Exception as error:
+        except Exception as error:  # one thread's failure ends its tracing, not the recording
             if error is self.out.failure:
                 raise
             self._give_up(tid, status, error)
@@ -352,7 +352,7 @@ class Collector:
             yield
         except ptrace.Gone:
             pass
-        except Exception as error:
+        except Exception as error:  # as for a stop: only writing ends the recording
             if error is self.out.failure:
                 raise
             if pid not in self._given_up:

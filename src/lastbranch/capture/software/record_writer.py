@@ -117,7 +117,7 @@ class RecordWriter:
     def _write(self, records: bytes) -> None:
         try:
             self._file.write(records)
-        except Exception as error:
+        except Exception as error:  # kept, so that the collector tells it from the failure of one thread
             self.failure = error
             raise
 

@@ -90,7 +90,7 @@ def encoded(events: Iterable[Event], cpu: int) -> Events:
     for event in events:
         try:
             filled.append(aligned(encode_event(event)))
-        except Exception as error:
+        except Exception as error:  # numbers of any program: one odd event must not end the source
             count_unwritten(unwritten, _kind(event), error)
         else:
             times.append(event.time)
@@ -127,7 +127,7 @@ def made_or_counted(kind: str, number: int, make: Callable[[], Events]) -> Event
     lost."""
     try:
         return make()
-    except Exception as error:
+    except Exception as error:  # as above, for events that are made together
         none = encoded([], 0)
         count_unwritten(none.unwritten, kind, error, number)
         return none

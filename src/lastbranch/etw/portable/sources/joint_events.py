@@ -97,7 +97,7 @@ class TracepointFollower:
         about = type(self).__name__
         try:
             self.whole_round(rows)
-        except Exception as error:
+        except Exception as error:  # here and below: rows come from any program, and none may end the source
             count_unwritten(self._unwritten, about, error, 0)
         for row in rows:
             try:
