@@ -7,6 +7,8 @@ import struct
 import subprocess
 import sys
 import textwrap
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -306,6 +308,23 @@ os.close(fd); os.rename(path, path + "2"); os.unlink(path + "2")
 """
 
 
+SPINNER = "import os\nos.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))\nwhile True: pass"
+
+
+@contextmanager
+def busy_processors() -> Iterator[None]:
+    """Runs programs that leave no processor idle, and give way to every other program.
+
+    A kernel may drop samples of interrupts of an idle processor without a record of the loss: of 53 softirqs that
+    Linux 6.18 counted on one processor, its ring had none, and of 88 on the other processor all.
+    """
+    with ExitStack() as stack:
+        for _ in os.sched_getaffinity(0):
+            spinner = stack.enter_context(subprocess.Popen([sys.executable, "-S", "-c", SPINNER]))
+            stack.callback(spinner.kill)
+        yield
+
+
 def refusal() -> str:
     try:
         check(SessionRequest("NT Kernel Logger"), normalised_masks([ALL]))
@@ -319,7 +338,8 @@ class Recorded:
         self.file = folder / "file"
         path = folder / "x.etl"
         for _ in range(3):  # other programs may fill the rings
-            self.log = record_log(path, SourceConfiguration(masks=tuple(normalised_masks([ALL]))), self._run)
+            with busy_processors():
+                self.log = record_log(path, SourceConfiguration(masks=tuple(normalised_masks([ALL]))), self._run)
             if not self.log.lost_events:
                 break
         log = TraceLog(FileSource(str(path)))
