@@ -1,13 +1,17 @@
 """Lists sentences that a reader may have to read twice: ``python tests/tools/riddles.py [--list] [PATH ...]``.
 
-The script reads docstrings, comments and click's help texts of Python modules, comments of C sources, and Markdown.
-A sentence is a candidate if its first word hides the subject, or if two or more of its pronouns may refer to anything.
-A candidate is a place to look, no verdict. The script prints how many candidates there are; ``--list`` prints each.
+The script reads comments and texts of Python modules, comments of C sources, and Markdown. A text is a string of at
+least `FEWEST_WORDS` words: docstrings of modules, classes, functions and values, help texts, messages of errors, notes,
+and meanings of columns. Strings of tests are input and expected output: only their docstrings are read. A sentence is a
+candidate if its first word hides the subject, or if two or more of its pronouns may refer to anything.
+A candidate is a place to look, no verdict. The script prints how many candidates each area has; ``--list`` prints the
+candidates.
 """
 
 from __future__ import annotations
 
 import ast
+import inspect
 import io
 import re
 import sys
@@ -15,10 +19,9 @@ import tokenize
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TypeGuard
 
 ROOT = Path(__file__).parents[2]
-PLACES = ("src", "docs", "README.md", "tests", "benchmarks", "examples")
+PLACES = ("src", "docs", "README.md", "CHANGELOG.md", "tests", "benchmarks", "examples", "tools")
 _LEFT_OUT = re.compile(
     r"/(data|node_modules|assets|__pycache__|\.venv[^/]*)/|docs/reference/(cli|api|columns|documents)\.md$"
 )
@@ -33,11 +36,7 @@ _SENTENCE = re.compile(r"(?<=[.!?:;])\s+(?=[A-Z`\"(])")
 _CODE = re.compile(r"``[^`]*``|`[^`]*`|<[^>]*>|\[([^\]]*)\]\([^)]*\)")
 
 
-_HELP_TEXTS = ("help", "short_help", "epilog")
-
-
-def _is_text(node: ast.AST) -> TypeGuard[ast.Constant]:
-    return isinstance(node, ast.Constant) and isinstance(node.value, str)
+FEWEST_WORDS = 4
 
 
 def sentences(text: str) -> list[str]:
@@ -57,15 +56,41 @@ def kind_of(sentence: str) -> str | None:
     return "pronouns" if len(PRONOUNS.findall(rest)) >= 2 else None
 
 
+class _Texts(ast.NodeVisitor):
+    """Collects strings, with a field of an f-string as ``X``."""
+
+    def __init__(self, only_docstrings: bool) -> None:
+        self.only_docstrings = only_docstrings
+        self.found: list[tuple[int, str]] = []
+
+    def visit_Expr(self, node: ast.Expr) -> None:
+        if isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            self.found.append((node.lineno, inspect.cleandoc(node.value.value)))
+        else:
+            self.generic_visit(node)
+
+    def visit_Constant(self, node: ast.Constant) -> None:
+        if isinstance(node.value, str):
+            self._add(node.lineno, node.value)
+
+    def visit_JoinedStr(self, node: ast.JoinedStr) -> None:
+        parts = [str(one.value) if isinstance(one, ast.Constant) else "X" for one in node.values]
+        self._add(node.lineno, "".join(parts))
+        for one in node.values:
+            if isinstance(one, ast.FormattedValue):
+                self.visit(one.value)
+
+    def _add(self, line: int, text: str) -> None:
+        if not self.only_docstrings and len(re.findall(r"[a-zA-Z]{2,}", text)) >= FEWEST_WORDS:
+            self.found.append((line, text))
+
+
 def _python(path: Path) -> Iterator[tuple[int, str]]:
-    """Lines and texts of a module's docstrings, comments and help texts."""
+    """Lines and texts of a module's strings and comments."""
     text = path.read_text()
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
-            if docstring := ast.get_docstring(node):
-                yield node.body[0].lineno, docstring
-        elif isinstance(node, ast.keyword) and node.arg in _HELP_TEXTS:
-            yield from ((part.lineno, part.value) for part in ast.walk(node.value) if _is_text(part))
+    strings = _Texts(only_docstrings=path.resolve().is_relative_to(ROOT / "tests"))
+    strings.visit(ast.parse(text))
+    yield from strings.found
     block: list[str] = []
     start = last = 0
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
@@ -111,18 +136,25 @@ def candidates(paths: list[Path]) -> Iterator[tuple[Path, int, str, str]]:
                     yield file, line, kind, sentence
 
 
+def area_of(path: Path) -> str:
+    """The part of the project that a file belongs to: a package's part, a folder of tests, ``docs``."""
+    folders = path.parts[:-1] or path.parts
+    return "/".join(folders[1:3] if folders[0] == "src" else folders[: 2 if folders[0] == "tests" else 1])
+
+
 def main(arguments: list[str]) -> None:
-    """Print the count of candidates by place and kind, after the candidates themselves with ``--list``."""
+    """Print the count of candidates by area and kind, after the candidates themselves with ``--list``."""
     paths = [Path(a) for a in arguments if not a.startswith("-")] or [ROOT / place for place in PLACES]
     counts: Counter[tuple[str, str]] = Counter()
     for file, line, kind, sentence in candidates(paths):
         shown = file.resolve().relative_to(ROOT) if file.resolve().is_relative_to(ROOT) else file
-        counts[shown.parts[0], kind] += 1
+        counts[area_of(shown), kind] += 1
         if "--list" in arguments:
             print(f"{shown}:{line}: {kind}: {sentence}")
-    for (place, kind), count in sorted(counts.items()):
-        print(f"{count:6} {kind:9} {place}")
-    print(f"{sum(counts.values()):6} candidates")
+    print("opener pronouns  area")
+    for area in sorted({area for area, _ in counts}):
+        print(f"{counts[area, 'opener']:6} {counts[area, 'pronouns']:8}  {area}")
+    print(f"{counts.total()} candidates")
 
 
 if __name__ == "__main__":
