@@ -14,7 +14,7 @@ import pytest
 from command_line import in_terminal, run_cli, run_in_terminal
 from lastbranch import demo
 from lastbranch.analysis.statistics.significance import ENOUGH
-from lastbranch.cli.paint import bar, heat
+from lastbranch.cli.terminal import bar, heat
 
 STYLE = re.compile(r"\x1b\[([0-9;]*)m")
 BLOCKS = "▏▎▍▌▋▊▉█"

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator
 
 import pytest
 
-from lastbranch.view import pacing
-from lastbranch.view.pacing import (
+from lastbranch.view import growing
+from lastbranch.view.growing import (
     BUSY_SHARE,
     FIRST_PAUSE,
     FREE_SHARE,
@@ -18,7 +18,7 @@ from lastbranch.view.pacing import (
     PAUSE,
     WaitingThreads,
     pause,
-    usual,
+    steady_cost,
 )
 from waiting import until
 
@@ -39,7 +39,7 @@ def test_looks_take_more_where_nobody_waits_for_processors() -> None:
 
 
 def test_one_look_that_takes_long_does_not_delay_the_next() -> None:
-    assert [usual(0.5, last) for last in (0.0, 0.1, 0.5, 0.6)] == [0.0, 0.1, 0.5, 0.5]
+    assert [steady_cost(0.5, last) for last in (0.0, 0.1, 0.5, 0.6)] == [0.0, 0.1, 0.5, 0.5]
 
 
 def test_waiting_is_held_against_running_since_the_last_look(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,7 +58,7 @@ def test_waiting_is_held_against_running_since_the_last_look(monkeypatch: pytest
         assert 12345 in pids
         return iter(next(looks).items())
 
-    monkeypatch.setattr(pacing, "_times", times)
+    monkeypatch.setattr(growing, "_times", times)
     threads = WaitingThreads()
     assert [threads.held_up([12345]) for _ in range(6)] == [False, True, False, True, False, True]
 

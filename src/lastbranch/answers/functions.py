@@ -19,9 +19,18 @@ from ..model import Array, Profile, SampleFilter, visible
 from .columns import GUESS, Column, TableKind, To
 from .estimates import estimate_notes
 from .names import EVENT, FILE, FUNCTION, LINE, LINE_NUMBER, LINKAGE_NAME, MODULE, SOURCE, Names, module_of
-from .sample_columns import BURSTS, NOISE, PERIOD, PERIOD_SHARE, SAMPLES, SAMPLES_SHARE, event_sums, first_rows
+from .sample_columns import (
+    BURSTS,
+    NOISE,
+    PERIOD,
+    PERIOD_SHARE,
+    SAMPLES,
+    SAMPLES_SHARE,
+    UnsampledTime,
+    event_sums,
+    first_rows,
+)
 from .table import Known, Ratio, Table, make_table, ratio
-from .unsampled_time import UnsampledTime
 
 if TYPE_CHECKING:
     from ..analysis import Label, Namer, Sources, View

@@ -1,4 +1,5 @@
-"""Columns that all tables of samples have: samples of each row, their share of the event, noise and periods.
+"""What all tables of samples have: samples of each row, their share of the event, noise and periods, and a note on CPU
+time without samples.
 
 Rows have ``event``, ``samples``, ``period`` and ``has_period``; ``observed`` and ``error`` of the noise; ``shared``
 (bool: samples of the event come in bursts); and the sums of the event, ``all_samples`` and ``all_period``.
@@ -7,10 +8,13 @@ Rows have ``event``, ``samples``, ``period`` and ``has_period``; ``observed`` an
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 
 import numpy as np
 
-from ..model import Array
+from ..analysis.counting.count_tables import WeightCounter
+from ..analysis.counting.cpu_time import cpu_time
+from ..model import Array, Profile, SampleBatch, SampleFilter
 from .columns import Column, To
 from .table import Known, Ratio
 
@@ -21,6 +25,7 @@ __all__ = [
     "PERIOD_SHARE",
     "SAMPLES",
     "SAMPLES_SHARE",
+    "UnsampledTime",
     "event_sums",
     "first_rows",
 ]
@@ -103,3 +108,28 @@ def first_rows(event: Array, limit: int) -> list[int]:
         if seen[one] <= limit:
             rows.append(row)
     return rows
+
+
+class UnsampledTime:
+    """What no sample stands for, counted beside something else; nothing where samples are filtered."""
+
+    def __init__(self, profile: Profile, sample_filter: SampleFilter | None) -> None:
+        known = sample_filter is None and any(process.cpu_ns is not None for process in profile.processes)
+        self._profile, self._counter = profile, WeightCounter(profile, ("process",)) if known else None
+
+    def beside(self, watch: Callable[[SampleBatch], None]) -> Callable[[SampleBatch], None]:
+        """A function that counts a batch, too, beside ``watch``."""
+        counter = self._counter
+        if counter is None:
+            return watch
+
+        def both(batch: SampleBatch) -> None:
+            watch(batch)
+            counter.add(batch)
+
+        return both
+
+    @property
+    def notes(self) -> list[str]:
+        found = cpu_time(self._profile, self._counter.result()[0], "process") if self._counter is not None else None
+        return [f"{found.note}"] if found is not None and found.note else []

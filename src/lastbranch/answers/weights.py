@@ -12,9 +12,18 @@ from ..analysis.statistics.share_noise import Noise, noise_of_rows
 from ..model import Array, Profile, SampleFilter
 from .columns import Cell, Column, TableKind, share
 from .names import EVENT
-from .sample_columns import BURSTS, NOISE, PERIOD, PERIOD_SHARE, SAMPLES, SAMPLES_SHARE, event_sums, first_rows
+from .sample_columns import (
+    BURSTS,
+    NOISE,
+    PERIOD,
+    PERIOD_SHARE,
+    SAMPLES,
+    SAMPLES_SHARE,
+    UnsampledTime,
+    event_sums,
+    first_rows,
+)
 from .table import Ratio, Table, make_table
-from .unsampled_time import UnsampledTime
 
 __all__ = ["WEIGHTS", "samples_by_key"]
 

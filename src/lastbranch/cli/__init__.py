@@ -16,8 +16,7 @@ import click
 from .. import long_waits
 from ..errors import LastbranchError, UnavailableError
 from ..version import __version__
-from .group import Group
-from .help import COMPLETION_VARIABLE
+from .group import COMPLETION_VARIABLE, Group
 
 __all__ = ["VERBS", "cli", "main", "program", "run"]
 
@@ -31,7 +30,7 @@ _WHERE = {
     "bind": "tb5:bind", "unbind": "tb5:unbind", "compact": "tb5:compact",
     "dump": "dump:dump", "consume": "dump:consume", "sources": "session:sources",
     "callers": "callgraph:callers", "callees": "callgraph:callees",
-    "help": "help:help", "completion": "help:completion",
+    "help": "group:help", "completion": "group:completion",
 }  # fmt: skip
 """Verbs that are not ``command`` of the module with their name."""
 _UNREADABLE = 3

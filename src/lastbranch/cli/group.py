@@ -1,4 +1,5 @@
-"""A group of verbs: loaded on demand, listed with uncut summaries, with suggestions for misspelt names."""
+"""Groups of verbs, loaded on demand and listed with uncut summaries, and the verbs about verbs: ``help`` and
+``completion``."""
 
 from __future__ import annotations
 
@@ -6,11 +7,17 @@ import os
 import sys
 from collections.abc import Mapping
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-__all__ = ["Group", "summary"]
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+__all__ = ["COMPLETION_VARIABLE", "Group", "completion", "help", "summary"]
+
+COMPLETION_VARIABLE = "_LASTBRANCH_COMPLETE"
+"""Set by the script when a shell asks for completions."""
 
 
 class Group(click.Group):
@@ -89,3 +96,47 @@ def _with_one_dash(error: click.NoSuchOption) -> click.NoSuchOption:
 def _did_you_mean(near: list[str]) -> str:
     *some, last = map(repr, near) if near else ("",)
     return f" Did you mean {', '.join(some)}{' or ' * bool(some)}{last}?" if near else ""
+
+
+# -- lastbranch help, lastbranch completion
+
+
+def _verbs(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    root = ctx.find_root()
+    return [item for item in root.command.shell_complete(root, incomplete) if not item.value.startswith("-")]
+
+
+@click.command()
+@click.argument("words", metavar="[VERB]...", nargs=-1, shell_complete=_verbs)
+@click.pass_context
+def help(ctx: click.Context, words: tuple[str, ...]) -> None:
+    """Show the help of a verb, as VERB --help does.
+
+    `lastbranch help session start` shows the help of a verb within a verb. Without VERB, it lists the verbs.
+    """
+    at = ctx.find_root()
+    for word in words:
+        if not isinstance(at.command, Group):
+            raise click.UsageError(f"{at.command_path} has no verbs of its own: no {word!r}", ctx)
+        _, found, _ = at.command.resolve_command(at, [word])
+        if found is None:
+            raise click.UsageError(f"No such command {word!r}.", at)
+        at = click.Context(found, info_name=word, parent=at)
+    click.echo(at.get_help())
+
+
+@click.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print a script that completes verbs, options and file names.
+
+    \b
+    bash:  eval "$(lastbranch completion bash)"     in ~/.bashrc
+    zsh:   eval "$(lastbranch completion zsh)"      in ~/.zshrc
+    fish:  lastbranch completion fish > ~/.config/fish/completions/lastbranch.fish
+    """
+    from click.shell_completion import get_completion_class
+
+    made = get_completion_class(shell)
+    assert made is not None  # click has these three
+    click.echo(made(click.get_current_context().find_root().command, {}, "lastbranch", COMPLETION_VARIABLE).source())

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from ..answers.columns import Cell, Column, Spare, To, key, plain, share
-from .pager import page, wanted
-from .paint import FAINT, Style, bar, can_print, colours, emphasis, heat, painted, terminal
+from .terminal import FAINT, Style, bar, can_print, colours, emphasis, has_pager, heat, page, painted, terminal
 
 if TYPE_CHECKING:
     from ..answers.table import Table
@@ -413,7 +412,7 @@ def _safe(rows: Iterable[Sequence[Cell]]) -> Iterator[list[Cell]]:
 def print_lines(lines: Iterable[str]) -> None:
     """Print lines for people, which may have styles; in a pager, where they are more than the terminal has."""
     context = click.get_current_context(silent=True)
-    if context is not None and context.meta.get(_PAGER) and wanted():
+    if context is not None and context.meta.get(_PAGER) and has_pager():
         lines = list(lines)
         if not _fit(lines) and page(lines):
             return

@@ -10,9 +10,13 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ..bind import bind
 from ..closing import Closing
@@ -21,16 +25,16 @@ from ..errors import LastbranchError
 from ..formats.perfdata.growing import GrowingIndex, IndexedSoFar
 from ..model import OpenFile, Profile
 from ..opening import attach_binaries, open_profile, recorded_here
-from ..symbols import Symbolizer, SymbolOptions
-from .background_names import PATIENCE, BackgroundSymbolizer
+from ..symbols import FunctionTable, Names, Symbolizer, SymbolOptions
 from .function_counts import GrowingCounts
 from .loaded import Loaded
-from .pacing import FIRST_PAUSE, LONGEST_PAUSE, PAUSE, WaitingThreads, pause, usual
 
-__all__ = ["ENDED", "LIVE", "GrowingCapture"]
+__all__ = ["ENDED", "LIVE", "GrowingCapture", "WaitingThreads", "pause", "steady_cost"]
 
 LIVE, ENDED = "live", "ended"
 """Values of `Loaded.recording` for a recording."""
+PATIENCE = 0.5
+"""Seconds: names that were found before, and kept, are there by then."""
 
 
 class GrowingCapture(Closing):
@@ -140,7 +144,7 @@ class GrowingCapture(Closing):
             now = time.process_time()
             cpu = now - ran
             least = PAUSE if self.loaded.profile.samples else FIRST_PAUSE
-            wait = pause(usual(cpu, last), held_up, processors, least)
+            wait = pause(steady_cost(cpu, last), held_up, processors, least)
             if (left := began + wait - time.monotonic()) > 0:
                 self._end.wait(left)
                 continue
@@ -210,3 +214,140 @@ def _has_rows_of(before: Profile, now: Profile) -> bool:
     pids = [[process.pid for process in one.processes] for one in (before, now)]
     modules = now.modules[: len(before.modules)]
     return pids[1][: len(pids[0])] == pids[0] and modules == before.modules
+
+
+# -- how often to look: each second where it holds nobody up, else as a small share of the processors allows
+
+PAUSE = 1.0
+"""Seconds from one look to the next, at least."""
+FIRST_PAUSE = 0.2
+"""The same while there are no samples: a look takes next to nothing, and somebody waits for a picture."""
+FREE_SHARE = 0.5
+"""The share of one CPU that reading on in the file, and answering open pages, may take on average, if the recorder and
+the recorded program have all processors that they want."""
+BUSY_SHARE = 0.01
+"""The share of all CPUs, if the recorder and the program wait for processors."""
+LONGEST_PAUSE = 60.0
+"""Seconds, however long an opening takes."""
+_SHORT, _SOON = 0.1, 1.8
+"""Seconds of CPU of a look after which the next one is due so many seconds after it, also where others are held up: the
+screen stays within two seconds of the program."""
+_HELD_UP = 0.03
+"""The least wait of threads for processors, as a share of their run time, if other threads want the processors, too."""
+_MOST_THREADS = 256
+"""The most threads to look at, since each look takes some time."""
+
+
+def pause(cpu: float, held_up: bool, processors: int, least: float = PAUSE) -> float:
+    """Seconds from one look at the file to the next, at ``least`` so many; the look and the answers since took ``cpu``
+    seconds, and other programs are ``held_up`` on the ``processors``."""
+    share = BUSY_SHARE * processors if held_up else FREE_SHARE
+    return min(max(least, cpu / share), _SOON if cpu < _SHORT else LONGEST_PAUSE)
+
+
+def steady_cost(cpu: float, last: float) -> float:
+    """Seconds of CPU of a look, at most as many as the ``last`` look took: the first picture, and a page that changes
+    its screen, take long once, and the next look need not wait longer for this reason."""
+    return min(cpu, last)
+
+
+class WaitingThreads:
+    """Whether the recorder and the recorded program wait for processors: their threads' run delay (schedstat)."""
+
+    def __init__(self) -> None:
+        self._before: dict[int, tuple[int, int]] = {}
+
+    def held_up(self, pids: Iterable[int]) -> bool:
+        """Since the last call. ``pids`` are the recorded processes; the recorder is the process that started this one,
+        and its children. Also where the kernel does not say."""
+        now = dict(_times([*_recorder(), *pids]))
+        before, self._before = self._before, now
+        ran, waited = (sum(t[i] - before.get(tid, (0, 0))[i] for tid, t in now.items()) for i in (0, 1))
+        return not any(t[1] for t in now.values()) or waited > _HELD_UP * ran
+
+
+def _recorder() -> Iterator[int]:
+    """The process that started this one, and its other children."""
+    parent = os.getppid()
+    yield parent
+    with suppress(OSError), open(f"/proc/{parent}/task/{parent}/children", "rb", buffering=0) as file:
+        yield from (pid for pid in map(int, file.read().split()) if pid != os.getpid())
+
+
+def _times(pids: Iterable[int]) -> Iterator[tuple[int, tuple[int, int]]]:
+    """Each thread, and the nanoseconds that it has run and waited (Documentation/scheduler/sched-stats.rst)."""
+    left = _MOST_THREADS
+    for pid in dict.fromkeys(pids):
+        with suppress(OSError):
+            for tid in os.listdir(f"/proc/{pid}/task")[:left]:
+                left -= 1
+                with suppress(OSError), open(f"/proc/{pid}/task/{tid}/schedstat", "rb", buffering=0) as file:
+                    ran, waited, *_ = map(int, file.read().split())
+                    yield int(tid), (ran, waited)
+
+
+# -- names: screens do not wait for names that take long to find, but show such names later
+
+
+class BackgroundSymbolizer(Symbolizer):
+    """A `Symbolizer` that looks for the functions of modules in a thread of its own, in the order in which they are
+    asked for. Each state of the recording waits for them up to ``patience`` seconds in all; after that its tables of
+    functions are empty, and not ``complete``. ``found`` is called, in that thread, when such a table is."""
+
+    def __init__(
+        self, profile: Profile, options: SymbolOptions, found: Callable[[], object], patience: float = PATIENCE
+    ) -> None:
+        super().__init__(profile, options)
+        self._patience, self._found_late, self._until = patience, found, 0.0
+        self._worker_lock, self._change = threading.RLock(), threading.Condition()
+        self._waiting: list[int] = []
+        self._late = set[int]()
+        """Modules that a state has had to do without."""
+
+    def follow(self, profile: Profile) -> None:
+        super().follow(profile)  # which does not wait for what is looked for now
+        self._until = 0.0
+
+    def functions(self, module: int) -> FunctionTable:
+        if module in self._tables:
+            return self._tables[module]
+        with self._change:
+            if module not in self._waiting:
+                self._waiting.append(module)
+                if len(self._waiting) == 1:
+                    threading.Thread(target=self._look, name="names", daemon=True).start()
+            self._until = self._until or time.monotonic() + self._patience
+            if not self._change.wait_for(lambda: module in self._tables, max(0, self._until - time.monotonic())):
+                self._late.add(module)
+                return FunctionTable.unknown_yet()
+        return self._tables[module]
+
+    def _look(self) -> None:
+        """Look for the functions of all waiting modules, at least one."""
+        more = True
+        while more:
+            module = self._waiting[0]
+            try:
+                with self._worker_lock:
+                    super().functions(module)
+            except Exception as error:  # whatever one module is: the others are waited for
+                self.notes.append(str(error) if isinstance(error, LastbranchError | OSError) else crash_line(error))
+                self._tables[module] = FunctionTable.empty()
+            with self._change:
+                del self._waiting[0]
+                self._change.notify_all()
+                late, more = module in self._late, bool(self._waiting)
+            if late:
+                self._found_late()
+
+    def names(self, module: int, address: NDArray[np.uint64]) -> Names:
+        with self._worker_lock:
+            return super().names(module, address)
+
+    def names_at(self, process: int, address: NDArray[np.uint64], time: NDArray[np.int64] | None = None) -> Names:
+        with self._worker_lock:
+            return super().names_at(process, address, time)
+
+    def jit_state(self, process: int) -> list[Any]:
+        with self._worker_lock:
+            return super().jit_state(process)

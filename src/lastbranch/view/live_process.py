@@ -63,7 +63,7 @@ def _import_all() -> None:
     each look takes as long as an answer."""
     gc.disable()
     from . import growing, server  # noqa: F401
-    from .questions import hot, overview, timeline  # noqa: F401  # what the first screen asks for
+    from .questions import capture, hot, timeline  # noqa: F401  # what the first screen asks for
 
     gc.freeze()
     gc.enable()

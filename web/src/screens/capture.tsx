@@ -291,7 +291,7 @@ function samplesOf(modules: number, overview: Answer | null): Float64Array {
   return out;
 }
 
-const LISTED = 1000; // as in view/questions/overview.py
+const LISTED = 1000; // as in view/questions/capture.py
 
 interface ListedProps {
   readonly title: string;

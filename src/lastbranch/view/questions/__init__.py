@@ -14,7 +14,7 @@ from ..loaded import Loaded, Parameters
 __all__ = ["QUESTIONS", "ask"]
 
 QUESTIONS = {
-    "overview": "overview",
+    "overview": "capture",
     "hot": "hot",
     "flame": "flame",
     "function": "function",
