@@ -14,7 +14,8 @@ enum { AHEAD = 32 }; /* entries whose rows are fetched before they are looked at
 enum { LEAST = 1 << 10, MOST_SITES = 1 << 21 };
 enum { LOW_BITS = 24, VALUE_BITS = 8 };
 
-struct region { u64 high; u32 scope, number; }; /* number: from 1, 0 where it is free */
+/* number: from 1, 0 where it is free */
+struct region { u64 high; u32 scope, number; };
 
 struct sites {
     u64 *rows, mask, used, seed;

@@ -5,7 +5,8 @@ enum { CALL = 4, INDIRECT_CALL = 5, RETURN = 6 }; /* perf's branch types */
 enum { TYPE_SHIFT = 20, LENGTH_SHIFT = 8, KIND = 0xFF, LENGTH = 0xF, SWITCHED = 1 << 16, EDGE = 4 };
 static const u64 USER_MODE = (u64)1 << 30, USER_CONTEXT = (u64)-512, LARGEST = 64 << 20;
 
-struct caller { u64 returns, base; }; /* base: the stack pointer once it was returned to */
+/* base: the stack pointer once it was returned to */
+struct caller { u64 returns, base; };
 
 /* The callers after an edge: those whose return addresses are still on the stack. How many, or -1 where another stack is in
  * use, so that they are not known any more. */

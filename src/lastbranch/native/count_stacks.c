@@ -28,8 +28,10 @@ enum { REGIONS = 255, SLOTS = 1024, MOST_ROWS = 1 << 19, LEAST_ROWS = 1 << 12, I
 #define NOT_TAKEN (1ull << 33)    /* entries of branches that were not taken are no branches to count */
 #define EMPTY 0x80000000u         /* beside them: an address of the entry is 0 */
 
-struct range_row { u64 range; u32 target, others, by_tag[4]; }; /* 0: free; else start << 32 | end */
-struct branch_row { u64 branch; u32 by_tag[4]; };               /* 0: free; else from << 32 | to */
+/* range: 0 where it is free, else start << 32 | end */
+struct range_row { u64 range; u32 target, others, by_tag[4]; };
+/* branch: 0 where it is free, else from << 32 | to */
+struct branch_row { u64 branch; u32 by_tag[4]; };
 struct detail_row { u64 cycles; u32 timed, in_tx, aborted; u8 type_low, type_high; };
 
 struct table { void *rows; struct detail_row *details; u64 mask, used; };

@@ -5,7 +5,8 @@
 
 enum { NO_MEMORY = -1, DECLINED = -2 };
 
-struct slot { u32 number, digest; }; /* 1 + the place in `rows`, 0 where it is free; the upper half of the hash */
+/* 1 + the place in `rows`, 0 where it is free; the upper half of the hash */
+struct slot { u32 number, digest; };
 
 static inline u64 mixed(u64 h, u64 value)
 {

@@ -1054,7 +1054,8 @@ static int executed(struct ahead *a, const struct known *k)
         memcpy(&now, operand, 8);
         if ((now != was || i->only_writes) && !store_number(a, at, now, i->size)) return FAULTS;
     } else if (i->memory && i->only_writes && page_of(a, at)->may & PARTLY) {
-        u8 result[64]; /* old contents are not known: over other bytes, a second execution leaves the same only where it writes */
+        /* Old contents are not known: over other bytes, a second execution leaves the same only where it writes. */
+        u8 result[64];
         u64 first = 0, end = 0;
         memcpy(result, operand, size);
         for (u64 n = 0; n < size; n++) operand[n] = (u8)~before[n];
@@ -1132,8 +1133,8 @@ static int run(struct ahead *a)
         case POP:
             if (!pop(a, &value)) return FAULTS;
             if (!i->memory) g[i->rm] = value;
-            else if (!store(a, effective(a, i), &value, 8)) { /* its address uses the new RSP */
-                g[RSP] -= 8;
+            else if (!store(a, effective(a, i), &value, 8)) {
+                g[RSP] -= 8; /* the address of the store uses the new RSP */
                 return FAULTS;
             }
             break;

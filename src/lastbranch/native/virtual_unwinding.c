@@ -15,7 +15,8 @@ enum { BESIDE = 16 }; /* samples that take a step each, so that the events of al
 
 struct node { u64 address; u32 parent; };
 struct event { u64 times; u32 state, step, after; };
-struct index { u32 *slots; u64 mask; }; /* 1 + a row, 0 where it is free */
+/* slots: 1 + a row, 0 where it is free */
+struct index { u32 *slots; u64 mask; };
 
 struct unwinder {
     struct node *nodes;

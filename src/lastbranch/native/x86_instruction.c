@@ -4,6 +4,7 @@
 /* A row for each opcode of a map: the bytes that follow, and the kind of the instruction. */
 enum { M = 1, I8 = 2, IZ = 4, BYTE = 8, BAD = 16 }; /* ModRM; immediates; 8-bit operands; not known */
 
+/* clang-format off */
 static const u8 ONE_BYTE[256] = {
 #define ALU M | BYTE, M, M | BYTE, M, I8 | BYTE, IZ, BAD, BAD
     ALU, ALU, ALU, ALU, ALU, ALU, ALU, ALU,
@@ -21,7 +22,9 @@ static const u8 ONE_BYTE[256] = {
     /* E0 */ I8, I8, I8, I8, BAD, BAD, BAD, BAD, IZ, IZ, BAD, I8, BAD, BAD, BAD, BAD,
     /* F0 */ BAD, BAD, BAD, BAD, BAD, 0, M | BYTE, M, 0, 0, BAD, BAD, 0, 0, M | BYTE, M,
 };
+/* clang-format on */
 
+/* clang-format off */
 static const u8 TWO_BYTES[256] = {
 #define EIGHT(x) x, x, x, x, x, x, x, x
     /* 00 */ BAD, M, BAD, BAD, BAD, 0, BAD, BAD, BAD, BAD, BAD, BAD, BAD, M, BAD, BAD,
@@ -41,6 +44,7 @@ static const u8 TWO_BYTES[256] = {
     /* E0 */ EIGHT(M), EIGHT(M),
     /* F0 */ EIGHT(M), M, M, M, M, M, M, M, BAD,
 };
+/* clang-format on */
 
 enum { OPERAND_SIZE = 0x66, ADDRESS_SIZE = 0x67, FS = 0x64, GS = 0x65, LOCK = 0xF0, REX_W = 8, REX_R = 4, REX_X = 2, REX_B = 1 };
 
@@ -85,6 +89,7 @@ static void of_second_map(struct instruction *f, u8 mandatory, u8 rex)
 {
     u8 reg = f->reg & 7;
     f->what = EXECUTED;
+    /* clang-format off */
     switch (f->opcode) {
     case 0x05: f->what = SYSTEM_CALL; return;
     case 0x01: f->what = !f->memory && reg == 2 && f->rm == 6 ? EXECUTED : UNSUPPORTED; return; /* XTEST: in no transaction */
@@ -110,6 +115,7 @@ static void of_second_map(struct instruction *f, u8 mandatory, u8 rex)
         else f->what = f->memory && reg == 4 && !mandatory ? SAVE_STATE : UNSUPPORTED;
         return;
     }
+    /* clang-format on */
     if (f->opcode >= 0x18 && f->opcode <= 0x1F) {
         int shadow = f->opcode == 0x1E && mandatory == 0xF3 && !f->memory && reg == 1; /* RDSSP */
         f->what = shadow ? READ_SHADOW_STACK : NOTHING_TO_DO;
@@ -126,10 +132,12 @@ static int is_vector(u8 opcode)
 /* Stores of vectors in the second map, whatever their mandatory prefix. */
 static int stores_vector(u8 opcode, u8 mandatory)
 {
+    /* clang-format off */
     switch (opcode) {
     case 0x11: case 0x13: case 0x17: case 0x29: case 0x2B: case 0x7F: case 0xD6: case 0xE7: return 1;
     case 0x7E: return mandatory != 0xF3;
     }
+    /* clang-format on */
     return 0;
 }
 
@@ -148,7 +156,8 @@ static void of_first_map(struct instruction *f, u8 mandatory, u8 rex)
     } else if (op >= 0x50 && op < 0x60) {
         f->what = op < 0x58 ? PUSH : POP;
         f->rm = (u8)((op & 7) | (rex & REX_B ? 8 : 0));
-    } else
+    } else {
+        /* clang-format off */
         switch (op) {
         case 0x63: f->size = 4; break;
         case 0x68: case 0x6A: f->what = PUSH; f->rm = NO_REGISTER; break;
@@ -181,6 +190,8 @@ static void of_first_map(struct instruction *f, u8 mandatory, u8 rex)
             break;
         }
         }
+        /* clang-format on */
+    }
     if (f->what >= PUSH && f->what <= LEAVE_FRAME && f->size == 2) f->what = UNSUPPORTED; /* of 2 bytes on the stack */
 }
 
