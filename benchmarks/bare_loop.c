@@ -20,7 +20,13 @@
 #include <unistd.h>
 
 enum { BLOCK = 512 << 10, LONGEST = 1 << 16, MOST_RECORDS = (BLOCK + LONGEST) / 8, MOST_THREADS = 2, SAMPLE = 9 };
-enum { FIXED = 4, PID = 2, STACK = 1 + FIXED, ENTRY = 3, BRANCHES = 5 }; /* words of a sample; a step of perf_records.c */
+enum {
+    FIXED = 4,
+    PID = 2,
+    STACK = 1 + FIXED,
+    ENTRY = 3,
+    BRANCHES = 5
+}; /* words of a sample; a step of perf_records.c */
 enum { SEED = 0x5EED };
 
 struct clock { double wall, cpu; };
@@ -35,7 +41,11 @@ struct block {
     struct phases phases;
 };
 
-static struct { int number; i64 place, end; pthread_mutex_t turn; } file = {.turn = PTHREAD_MUTEX_INITIALIZER};
+static struct {
+    int number;
+    i64 place, end;
+    pthread_mutex_t turn;
+} file = {.turn = PTHREAD_MUTEX_INITIALIZER};
 
 static void require(int holds, const char *what)
 {
@@ -91,8 +101,8 @@ static int fill(struct block *b)
     b->samples = 0;
     for (i64 i = 0; i < records; i++)
         if (b->types[i] == SAMPLE) b->at[b->samples++] = b->at[i];
-    int done = lb_samples_check(b->words, wanted >> 3, 0, b->at, b->samples, FIXED, &stack, 1, 3, PID, found, b->threads, NULL,
-                                NULL, NULL);
+    int done = lb_samples_check(b->words, wanted >> 3, 0, b->at, b->samples, FIXED, &stack, 1, 3, PID, found,
+                                b->threads, NULL, NULL, NULL);
     require(done == 0 && found[0] == 0, "damaged samples");
     b->all_samples += b->samples;
     return 1;
@@ -108,8 +118,8 @@ static void count(struct block *b)
         b->depth[i] = (i64)sample[STACK];
     }
     const u64 *from = b->words;
-    i64 counted = lb_counter_add(b->counter, b->scopes, b->first, b->depth, b->samples, from, word, stride, from + 1, word, stride,
-                                 from + 2, word, stride);
+    i64 counted = lb_counter_add(b->counter, b->scopes, b->first, b->depth, b->samples, from, word, stride, from + 1,
+                                 word, stride, from + 2, word, stride);
     require(counted == b->samples, "tables that are full, or addresses that the kernel declines");
 }
 

@@ -47,7 +47,9 @@ static void rep(const char *name)
             __asm__ volatile("repne scasb" : "+D"(to), "+c"(count) : "a"(7) : "memory");
         } else /* without a branch between */
             __asm__ volatile(".rept %c4; mov %0, %%rdi; mov %1, %%ecx; repne scasb; incq %2; .endr"
-                             : : "r"(one), "i"(260 << 10), "m"(shared->steps), "a"(7), "i"(MANY) : "rdi", "rcx", "memory");
+                             :
+                             : "r"(one), "i"(260 << 10), "m"(shared->steps), "a"(7), "i"(MANY)
+                             : "rdi", "rcx", "memory");
     }
 }
 
@@ -71,8 +73,10 @@ static void work(const char *name)
         if (strstr(name, "memset")) memset(two, (int)shared->steps, BIG);
         else if (strstr(name, "memcpy")) memcpy(two, one, BIG);
         else if (strstr(name, "strlen")) sum += (long)strlen((char *)one);
-        else if (strstr(name, "pause")) for (int n = 0; n < 100; n++) __builtin_ia32_pause();
-        else for (int n = 0; n < 1000; n++) sum += n & sum ? 3 : n;
+        else if (strstr(name, "pause"))
+            for (int n = 0; n < 100; n++) __builtin_ia32_pause();
+        else
+            for (int n = 0; n < 1000; n++) sum += n & sum ? 3 : n;
     }
 }
 
@@ -87,7 +91,8 @@ static void watch(double seconds)
     sched_setaffinity(0, sizeof mine, &mine);
     sched_setscheduler(0, SCHED_FIFO, &priority);
     while (!shared->steps) usleep(1000);
-    long begin = now(), end = begin + (long)(seconds * 1e9), steps = shared->steps, since = begin, before = begin, longest = 0, all = 0, blind = 0;
+    long begin = now(), end = begin + (long)(seconds * 1e9), steps = shared->steps, since = begin, before = begin,
+         longest = 0, all = 0, blind = 0;
     while (before < end) {
         long at = now(), found = shared->steps;
         if (at - before > BLIND) blind += at - before, since += at - before;

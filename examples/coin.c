@@ -21,8 +21,7 @@ static void fill(void)
 
 __attribute__((noinline)) static uint32_t mixed(uint32_t value)
 {
-    for (int i = 0; i < 3; i++)
-        value = (value ^ value >> 15) * 2654435761u;
+    for (int i = 0; i < 3; i++) value = (value ^ value >> 15) * 2654435761u;
     return value;
 }
 
@@ -30,7 +29,7 @@ __attribute__((noinline)) static uint64_t sum_chosen(int bit)
 {
     uint64_t sum = 0;
     for (int i = 0; i < NUMBERS; i++) /* goes on 4,095 times of 4,096: easy to predict */
-        if (numbers[i] >> bit & 1)    /* as good as a coin */
+        if (numbers[i] >> bit & 1) /* as good as a coin */
             sum += mixed(numbers[i]);
     return sum;
 }
@@ -39,8 +38,7 @@ int main(void)
 {
     uint64_t sum = 0;
     fill();
-    for (int round = 0; round < ROUNDS; round++)
-        sum += sum_chosen(round % 16);
+    for (int round = 0; round < ROUNDS; round++) sum += sum_chosen(round % 16);
     printf("%llu\n", (unsigned long long)sum);
     return 0;
 }

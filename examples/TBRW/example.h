@@ -16,13 +16,11 @@ static TBRW_PTR file = NULL;
 /* End the program with the text of an error. */
 static inline void check(TBRW_U32 status, const char *call)
 {
-    if (status == VT_SUCCESS)
-        return;
+    if (status == VT_SUCCESS) return;
     const TBRW_CHAR *text = L"no text";
     TBRW_error_string(status, &text);
     fprintf(stderr, "%s: %ls (%u)\n", call, text, status);
-    if (file)
-        TBRW_abort_cleanup_and_close(file);
+    if (file) TBRW_abort_cleanup_and_close(file);
     exit(1);
 }
 #define CHECK(call) check(call, #call)
@@ -37,18 +35,14 @@ static inline std::wstring wide(const std::string &text)
     return buffer.data();
 }
 
-static inline void open_file(const char *name, TBRW_U32 mode)
-{
-    CHECK(TBRW_open(&file, wide(name).c_str(), mode));
-}
+static inline void open_file(const char *name, TBRW_U32 mode) { CHECK(TBRW_open(&file, wide(name).c_str(), mode)); }
 
 /* The string of a unique id, as UTF-8. Returns false for the NULL string. */
 static inline bool text_of(TBRW_STRING_OR_ID id, std::string &text)
 {
     TBRW_U32 size = 0;
     text.clear();
-    if (!id.soi_uniqueid)
-        return false;
+    if (!id.soi_uniqueid) return false;
     TBRW_convert_uniqueid_to_string(file, 0, &id, NULL, &size);
     std::vector<wchar_t> buffer(size / sizeof(wchar_t) + 1);
     CHECK(TBRW_convert_uniqueid_to_string(file, size, &id, buffer.data(), NULL));
@@ -64,8 +58,7 @@ static inline bool text_of(TBRW_STRING_OR_ID id, std::string &text)
 template <class T> TBRW_U32 append(T *entries, TBRW_U32 size, TBRW_U32 count, void *user)
 {
     std::vector<T> *all = (std::vector<T> *)user;
-    for (TBRW_U32 i = 0; i < count; i++)
-        all->push_back(*(T *)((char *)entries + (size_t)i * (size / count)));
+    for (TBRW_U32 i = 0; i < count; i++) all->push_back(*(T *)((char *)entries + (size_t)i * (size / count)));
     return TRUE;
 }
 
@@ -79,8 +72,7 @@ static inline TBRW_U32 append_event(TBRW_EVENT *events, TBRW_U32 size, TBRW_U32 
     for (TBRW_U32 i = 0; i < count; i++) {
         TBRW_EVENT *event = (TBRW_EVENT *)((char *)events + (size_t)i * (size / count));
         Event found = {*event, {}};
-        for (TBRW_U32 j = 0; j < event->event_num_details; j++)
-            found.details.push_back(event->event_detail_array[j]);
+        for (TBRW_U32 j = 0; j < event->event_num_details; j++) found.details.push_back(event->event_detail_array[j]);
         ((std::vector<Event> *)user)->push_back(found);
     }
     return TRUE;
@@ -90,16 +82,14 @@ static inline TBRW_U32 append_event(TBRW_EVENT *events, TBRW_U32 size, TBRW_U32 
 static inline bool begin(TBRW_SECTION_IDENTIFIER section)
 {
     TBRW_U32 status = TBRW_reading_section(file, section);
-    if (status != TBRW_SECTION_NOT_EXIST)
-        check(status, "TBRW_reading_section");
+    if (status != TBRW_SECTION_NOT_EXIST) check(status, "TBRW_reading_section");
     return status == VT_SUCCESS;
 }
 
 static inline bool begin(TBRW_U32 stream, TBRW_STREAM_SECTION_IDENTIFIER section)
 {
     TBRW_U32 status = TBRW_reading_stream_section(file, stream, section);
-    if (status != TBRW_SECTION_NOT_EXIST)
-        check(status, "TBRW_reading_stream_section");
+    if (status != TBRW_SECTION_NOT_EXIST) check(status, "TBRW_reading_stream_section");
     return status == VT_SUCCESS;
 }
 

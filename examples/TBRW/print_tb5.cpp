@@ -156,15 +156,12 @@ static TBRW_U32 print_records(void *data, TBRW_U32 size, TBRW_U32 count, void *u
             TBRW_SampleRecordPC pc;
             memcpy(&pc, record, sizeof(pc));
             at = sizeof(pc);
-            if (pc.IA64PC)
-                printf(" iip=%#llx ipsr=%#llx", pc.iip, pc.ipsr);
-            else
-                printf(" eip=%#x eflags=%#x csd=%#x,%#x", pc.eip, pc.eflags, pc.csd.lowWord, pc.csd.highWord);
+            if (pc.IA64PC) printf(" iip=%#llx ipsr=%#llx", pc.iip, pc.ipsr);
+            else printf(" eip=%#x eflags=%#x csd=%#x,%#x", pc.eip, pc.eflags, pc.csd.lowWord, pc.csd.highWord);
             printf(" cs=%#x cpuNum=%u codeMode=%u tid=%u pidRecIndex=%u eventIndex=%u", pc.cs, pc.cpuNum, pc.codeMode,
                    pc.tid, pc.pidRecIndex, pc.eventIndex);
         }
-        for (; at < stride; at++)
-            printf("%s%02x", at % 8 ? "" : " ", record[at]);
+        for (; at < stride; at++) printf("%s%02x", at % 8 ? "" : " ", record[at]);
         printf("\n");
     }
     return TRUE;
@@ -226,8 +223,12 @@ int main(int argc, char *argv[])
         const char *name;
         void (*print)();
     } sections[] = {
-        {"HARDWARE", print_hardware}, {"SOFTWARE", print_software}, {"PROCESS_THREAD", print_processes},
-        {"MODULE", print_modules}, {"USER_DEFINED_GLOBAL", print_user_defined_global}, {"VERSION_INFO", print_version},
+        {"HARDWARE", print_hardware},
+        {"SOFTWARE", print_software},
+        {"PROCESS_THREAD", print_processes},
+        {"MODULE", print_modules},
+        {"USER_DEFINED_GLOBAL", print_user_defined_global},
+        {"VERSION_INFO", print_version},
     };
     if (argc != 2) {
         fprintf(stderr, "usage: print_tb5 TB5FILE\n");
@@ -236,8 +237,7 @@ int main(int argc, char *argv[])
     open_file(argv[1], TBRW_FILE_READ);
     for (int i = 0; i < 6; i++) {
         TBRW_SECTION_IDENTIFIER section = (TBRW_SECTION_IDENTIFIER)i;
-        if (!begin(section))
-            continue;
+        if (!begin(section)) continue;
         printf("section %s\n", sections[i].name);
         sections[i].print();
         CHECK(TBRW_done_section(file, section));
@@ -245,8 +245,7 @@ int main(int argc, char *argv[])
     TBRW_U32 streams = 0;
     CHECK(TBRW_get_number_data_streams(file, &streams));
     printf("data streams: %u\n", streams);
-    for (TBRW_U32 stream = 0; stream < streams; stream++)
-        print_stream(stream);
+    for (TBRW_U32 stream = 0; stream < streams; stream++) print_stream(stream);
     CHECK(TBRW_close(file));
     return 0;
 }

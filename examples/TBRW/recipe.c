@@ -19,8 +19,7 @@ static TBRW_PTR tbrw_ptr;
 static void check(TBRW_U32 ret, const char *call)
 {
     const TBRW_CHAR *text = L"no text";
-    if (ret == VT_SUCCESS)
-        return;
+    if (ret == VT_SUCCESS) return;
     TBRW_error_string(ret, &text);
     fprintf(stderr, "%s: %ls (%u)\n", call, text, ret);
     TBRW_abort_cleanup_and_close(tbrw_ptr);
@@ -139,8 +138,8 @@ static void module_section(void)
     module_info.module_unload_tsc = (TBRW_U64)-1;
     module_info.module_segment_type = TBRW_MODE_32BIT;
     module_info.module_segment_number = 0;
-    module_info.module_flags = TBRW_MODULE_TSC_USED | TBRW_MODULE_LOADED | TBRW_MODULE_IS_EXE |
-                               TBRW_MODULE_1ST_MODULE_REC_IN_PROCESS;
+    module_info.module_flags =
+        TBRW_MODULE_TSC_USED | TBRW_MODULE_LOADED | TBRW_MODULE_IS_EXE | TBRW_MODULE_1ST_MODULE_REC_IN_PROCESS;
     module_info.module_path.soi_ptr = (TBRW_CHAR *)_wcsdup(L"C:\\sample\\sample.exe");
     module_info.module_name.soi_ptr = (TBRW_CHAR *)_wcsdup(L"sample.exe");
     module_info.module_segment_name.soi_ptr = (TBRW_CHAR *)_wcsdup(L"");

@@ -20,10 +20,8 @@ static TBRW_U32 describe(TBRW_PTR tbrw_ptr, int stream)
     entry.desc_type = ST_LEGACY_SAMPLE_RECORD;
     entry.desc_data_size = sizeof(TBRW_SampleRecordPC);
     TBRW_U32 ret_val = TBRW_writing_stream_section(tbrw_ptr, stream, TBRW_DATA_DESCRIPTION_SECTION);
-    if (ret_val == VT_SUCCESS)
-        ret_val = TBRW_add_data_descriptor_entry(tbrw_ptr, stream, &entry);
-    if (ret_val == VT_SUCCESS)
-        ret_val = TBRW_done_stream_section(tbrw_ptr, stream, TBRW_DATA_DESCRIPTION_SECTION);
+    if (ret_val == VT_SUCCESS) ret_val = TBRW_add_data_descriptor_entry(tbrw_ptr, stream, &entry);
+    if (ret_val == VT_SUCCESS) ret_val = TBRW_done_stream_section(tbrw_ptr, stream, TBRW_DATA_DESCRIPTION_SECTION);
     return ret_val;
 }
 
@@ -61,27 +59,20 @@ int main(int argc, char *argv[])
         return 1;
     }
     ret_val = TBRW_writing_stream(tbrw_ptr, stream);
-    if (ret_val != VT_SUCCESS)
-        return failed(tbrw_ptr, ret_val, "TBRW_writing_stream", stream);
+    if (ret_val != VT_SUCCESS) return failed(tbrw_ptr, ret_val, "TBRW_writing_stream", stream);
     ret_val = TBRW_writing_stream_section(tbrw_ptr, stream, TBRW_STREAM_INFO_SECTION);
-    if (ret_val != VT_SUCCESS)
-        return failed(tbrw_ptr, ret_val, "TBRW_writing_stream_section", stream);
+    if (ret_val != VT_SUCCESS) return failed(tbrw_ptr, ret_val, "TBRW_writing_stream_section", stream);
     ret_val = TBRW_set_stream_info(tbrw_ptr, stream, &stream_info);
-    if (ret_val != VT_SUCCESS)
-        return failed(tbrw_ptr, ret_val, "TBRW_set_stream_info", stream);
+    if (ret_val != VT_SUCCESS) return failed(tbrw_ptr, ret_val, "TBRW_set_stream_info", stream);
     ret_val = TBRW_done_stream_section(tbrw_ptr, stream, TBRW_STREAM_INFO_SECTION);
-    if (ret_val != VT_SUCCESS)
-        return failed(tbrw_ptr, ret_val, "TBRW_done_stream_section", stream);
+    if (ret_val != VT_SUCCESS) return failed(tbrw_ptr, ret_val, "TBRW_done_stream_section", stream);
     if (argc > 2 && strcmp(argv[2], "described") == 0) {
         ret_val = describe(tbrw_ptr, stream);
-        if (ret_val != VT_SUCCESS)
-            return failed(tbrw_ptr, ret_val, "the data descriptor", stream);
+        if (ret_val != VT_SUCCESS) return failed(tbrw_ptr, ret_val, "the data descriptor", stream);
     }
     ret_val = TBRW_done_stream(tbrw_ptr, stream);
-    if (ret_val != VT_SUCCESS)
-        return failed(tbrw_ptr, ret_val, "TBRW_done_stream", stream);
+    if (ret_val != VT_SUCCESS) return failed(tbrw_ptr, ret_val, "TBRW_done_stream", stream);
     ret_val = TBRW_close(tbrw_ptr);
-    if (ret_val != VT_SUCCESS)
-        printf("TBRW_close failed\n");
+    if (ret_val != VT_SUCCESS) printf("TBRW_close failed\n");
     return 0;
 }

@@ -22,8 +22,7 @@ static void put_number(TBRW_U32 number) { put(&number, sizeof(number)); }
 static void put_text(bool there, const std::string &text)
 {
     put_number(there ? (TBRW_U32)text.size() : 0xFFFFFFFF);
-    if (there)
-        put(text.data(), text.size());
+    if (there) put(text.data(), text.size());
 }
 
 /* A structure, and then its strings: ids mean nothing in another file. */
@@ -40,8 +39,7 @@ template <class T> void put_record(T record)
 template <class T> void put_records(const std::vector<T> &records)
 {
     put_number((TBRW_U32)records.size());
-    for (const T &record : records)
-        put_record(record);
+    for (const T &record : records) put_record(record);
 }
 
 /* The system with its nodes, processors and cpuids is one block with pointers into itself: its address goes with it. */
@@ -88,9 +86,7 @@ static void put_section(TBRW_SECTION_IDENTIFIER section)
 }
 
 static TBRW_U32 write_records(void *data, TBRW_U32 size, TBRW_U32, void *user)
-{
-    return fwrite(data, 1, size, (FILE *)user) == size ? TRUE : TBRW_SAM_ERROR;
-}
+{ return fwrite(data, 1, size, (FILE *)user) == size ? TRUE : TBRW_SAM_ERROR; }
 
 static void put_stream_section(TBRW_U32 stream, TBRW_STREAM_SECTION_IDENTIFIER section, const std::string &data_name)
 {

@@ -10,15 +10,13 @@ static std::vector<std::unique_ptr<std::wstring>> texts; /* strings live until t
 static void cut_short()
 {
     fprintf(stderr, "tbrw_writer: the input ends early, or is none of tbrw_reader\n");
-    if (file)
-        TBRW_abort_cleanup_and_close(file);
+    if (file) TBRW_abort_cleanup_and_close(file);
     exit(1);
 }
 
 static void get(void *data, size_t size)
 {
-    if (size && fread(data, 1, size, in) != size)
-        cut_short();
+    if (size && fread(data, 1, size, in) != size) cut_short();
 }
 
 static TBRW_U32 get_number()
@@ -43,8 +41,7 @@ static std::vector<char> get_bytes(TBRW_U32 size)
 static TBRW_CHAR *get_text()
 {
     TBRW_U32 size = get_number();
-    if (size == 0xFFFFFFFF)
-        return NULL;
+    if (size == 0xFFFFFFFF) return NULL;
     std::vector<char> bytes = get_bytes(size);
     texts.emplace_back(new std::wstring(wide(std::string(bytes.begin(), bytes.end()))));
     return &(*texts.back())[0];
@@ -54,8 +51,7 @@ template <class T> T get_record()
 {
     T record;
     get(&record, sizeof(record));
-    for (TBRW_STRING_OR_ID *string : strings(record))
-        string->soi_ptr = get_text();
+    for (TBRW_STRING_OR_ID *string : strings(record)) string->soi_ptr = get_text();
     return record;
 }
 
@@ -63,8 +59,7 @@ template <class T> T get_record()
 template <class T> void moved(T *&pointer, TBRW_U64 base, std::vector<char> &block, TBRW_U64 number)
 {
     TBRW_U64 at = (TBRW_U64)(size_t)pointer - base;
-    if (number && (at > block.size() || number * sizeof(T) > block.size() - at))
-        cut_short();
+    if (number && (at > block.size() || number * sizeof(T) > block.size() - at)) cut_short();
     pointer = number ? (T *)(block.data() + at) : NULL;
 }
 
@@ -75,8 +70,7 @@ static void write_system()
     get(&base, sizeof(base));
     std::vector<char> block = get_bytes(size);
     TBRW_SYSTEM *system = (TBRW_SYSTEM *)block.data();
-    if (size < sizeof(*system))
-        cut_short();
+    if (size < sizeof(*system)) cut_short();
     moved(system->node_array, base, block, system->system_num_nodes);
     for (TBRW_U32 i = 0; i < system->system_num_nodes; i++) {
         TBRW_NODE &node = system->node_array[i];
@@ -156,8 +150,7 @@ static void write_stream_section(TBRW_U32 stream, TBRW_STREAM_SECTION_IDENTIFIER
         CHECK(TBRW_set_user_defined_stream(file, stream, (TBRW_U32)bytes.size(), bytes.data()));
     } else {
         TBRW_CHAR *name = get_text();
-        if (!name)
-            cut_short();
+        if (!name) cut_short();
         CHECK(TBRW_add_data_from_file(file, stream, name));
     }
 }
@@ -175,8 +168,7 @@ int main(int argc, char *argv[])
     open_file(argv[2], TBRW_FILE_READ | TBRW_FILE_WRITE | TBRW_FILE_CREATE_ALWAYS);
     for (int i = 0; i < 6; i++) {
         TBRW_SECTION_IDENTIFIER section = (TBRW_SECTION_IDENTIFIER)i;
-        if (!get_number())
-            continue;
+        if (!get_number()) continue;
         CHECK(TBRW_writing_section(file, section));
         write_section(section);
         CHECK(TBRW_done_section(file, section));
@@ -186,8 +178,7 @@ int main(int argc, char *argv[])
         CHECK(TBRW_writing_stream(file, stream));
         for (int i = 0; i < 5; i++) {
             TBRW_STREAM_SECTION_IDENTIFIER section = (TBRW_STREAM_SECTION_IDENTIFIER)i;
-            if (!get_number())
-                continue;
+            if (!get_number()) continue;
             CHECK(TBRW_writing_stream_section(file, stream, section));
             write_stream_section(stream, section);
             CHECK(TBRW_done_stream_section(file, stream, section));

@@ -67,24 +67,36 @@ _Static_assert(sizeof(PERFINFO_PMC_SAMPLE_INFORMATION) == sizeof(PVOID) + 8, "no
 #define HIGH ((uintptr_t)(sizeof(PVOID) == 8 ? 0xFFFFF80000000000ULL : 0))
 #define TOP ((uintptr_t)1 << (8 * sizeof(PVOID) - 1))
 
-IN(".lbr") const LBR_TRACE_EVENT_DATA lbr = {
+IN(".lbr")
+const LBR_TRACE_EVENT_DATA lbr = {
     .TimeStamp = 0x0123456789ABCDEFULL,
     .ProcessId = 4242,
     .ThreadId = 4343,
     .Options = 0x200,
-    .Entries = {
-        {(PVOID)0x401010, (PVOID)0x402000, (PVOID)42},
-        {(PVOID)0x401FF0, (PVOID)0x401000, (PVOID)7},
-        {(PVOID)(HIGH | 0x80012345), (PVOID)(HIGH | 0x80E00000), (PVOID)(TOP | 1)},
-    },
+    .Entries =
+        {
+            {(PVOID)0x401010, (PVOID)0x402000, (PVOID)42},
+            {(PVOID)0x401FF0, (PVOID)0x401000, (PVOID)7},
+            {(PVOID)(HIGH | 0x80012345), (PVOID)(HIGH | 0x80E00000), (PVOID)(TOP | 1)},
+        },
 };
 
 IN(".pmc") const PERFINFO_PMC_SAMPLE_INFORMATION pmc = {(PVOID)0x401010, 4343, 6, 0};
 
-IN(".smp") const PERFINFO_SAMPLED_PROFILE_INFORMATION smp = {
-    .InstructionPointer = (PVOID)0x401010, .ThreadId = 4343, .Count = 3, .ExecutingDpc = 1, .Priority = 9, .Rank = 5,
+IN(".smp")
+const PERFINFO_SAMPLED_PROFILE_INFORMATION smp = {
+    .InstructionPointer = (PVOID)0x401010,
+    .ThreadId = 4343,
+    .Count = 3,
+    .ExecutingDpc = 1,
+    .Priority = 9,
+    .Rank = 5,
 };
 
-IN(".stk") const STACK_WALK_EVENT_DATA stk = {
-    0x0123456789ABCDEFULL, 4242, 4343, {(PVOID)0x401010, (PVOID)0x401FF0, (PVOID)0x402010},
+IN(".stk")
+const STACK_WALK_EVENT_DATA stk = {
+    0x0123456789ABCDEFULL,
+    4242,
+    4343,
+    {(PVOID)0x401010, (PVOID)0x401FF0, (PVOID)0x402010},
 };

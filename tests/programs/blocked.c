@@ -2,13 +2,15 @@
 #include <signal.h>
 #include <stdio.h>
 
-static int members(const sigset_t *set) {
+static int members(const sigset_t *set)
+{
     int count = 0;
     for (int i = 1; i < 65; i++) count += sigismember(set, i);
     return count;
 }
 
-int main(void) {
+int main(void)
+{
     sigset_t all, blocked, pending;
     struct sigaction trap;
     volatile long sum = 0;

@@ -9,7 +9,8 @@ enum { WRITE = 1, EXIT = 60 };
 
 static unsigned long state = 88172645463325252UL;
 
-static unsigned long random_word(void) {
+static unsigned long random_word(void)
+{
     state ^= state << 13;
     state ^= state >> 7;
     state ^= state << 17;
@@ -22,7 +23,8 @@ static long __attribute__((noinline)) triple(long a) { return a * 3; }
 static long __attribute__((noinline)) flip(long a) { return a ^ 5; }
 static long (*volatile table[3])(long) = {add, triple, flip};
 
-static long __attribute__((noinline)) choose(long sum) {
+static long __attribute__((noinline)) choose(long sum)
+{
     for (int i = 0; i < 300; i++) {
         unsigned long k = random_word() % 100;
         if (k < 30) sum += k;
@@ -40,7 +42,8 @@ static long __attribute__((noinline)) choose(long sum) {
     return sum;
 }
 
-static long __attribute__((noinline)) collatz(unsigned long n) {
+static long __attribute__((noinline)) collatz(unsigned long n)
+{
     long steps = 0;
     while (n != 1) {
         n = n & 1 ? 3 * n + 1 : n / 2;
@@ -49,19 +52,25 @@ static long __attribute__((noinline)) collatz(unsigned long n) {
     return steps;
 }
 
-static long system_call(long number, long first, long second, long third) {
+static long system_call(long number, long first, long second, long third)
+{
 #ifdef __aarch64__
-    register long x8 __asm__("x8") = number, x0 __asm__("x0") = first, x1 __asm__("x1") = second, x2 __asm__("x2") = third;
+    register long x8 __asm__("x8") = number, x0 __asm__("x0") = first, x1 __asm__("x1") = second,
+                     x2 __asm__("x2") = third;
     __asm__ volatile("svc #0" : "+r"(x0) : "r"(x8), "r"(x1), "r"(x2) : "memory");
     return x0;
 #else
     long result;
-    __asm__ volatile("syscall" : "=a"(result) : "a"(number), "D"(first), "S"(second), "d"(third) : "rcx", "r11", "memory");
+    __asm__ volatile("syscall"
+                     : "=a"(result)
+                     : "a"(number), "D"(first), "S"(second), "d"(third)
+                     : "rcx", "r11", "memory");
     return result;
 #endif
 }
 
-static void print(unsigned long value) {
+static void print(unsigned long value)
+{
     char text[24];
     int at = sizeof text;
     text[--at] = '\n';
@@ -70,7 +79,8 @@ static void print(unsigned long value) {
     system_call(WRITE, 1, (long)(text + at), (long)sizeof text - at);
 }
 
-__attribute__((used)) static void start(long *stack) {
+__attribute__((used)) static void start(long *stack)
+{
     long rounds = 0, sum = 0;
     for (char *digit = (char *)stack[2]; *digit; digit++) rounds = rounds * 10 + *digit - '0';
     for (long r = 0; r < rounds; r++) {

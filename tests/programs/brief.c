@@ -11,19 +11,22 @@ enum { AT_ONCE = 4 };
 
 static long rounds;
 
-static void *work(void *unused) {
+static void *work(void *unused)
+{
     volatile unsigned long state = 88172645463325252UL;
     for (long r = 0; r < rounds; r++) state = state * 6364136223846793005UL + (state >> 33);
     return unused;
 }
 
-static long used(int who) {
+static long used(int who)
+{
     struct rusage usage;
     getrusage(who, &usage);
     return (usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) * 1000000 + usage.ru_utime.tv_usec + usage.ru_stime.tv_usec;
 }
 
-int main(int count, char **words) {
+int main(int count, char **words)
+{
     int processes = words[1][0] == 'p';
     long many = atol(words[2]);
     pthread_t threads[AT_ONCE];

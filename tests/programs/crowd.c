@@ -20,15 +20,12 @@ int main(int count, char **words)
 {
     int threads = count > 1 ? atoi(words[1]) : 0;
     pthread_t thread[1000];
-    if (threads < 1 || threads > 1000)
-        return 2;
+    if (threads < 1 || threads > 1000) return 2;
     rounds = count > 2 ? atol(words[2]) : 0;
     pthread_barrier_init(&all, 0, threads);
     for (int i = 0; i < threads; i++)
-        if (pthread_create(thread + i, 0, meet, 0))
-            return 1;
-    for (int i = 0; i < threads; i++)
-        pthread_join(thread[i], 0);
+        if (pthread_create(thread + i, 0, meet, 0)) return 1;
+    for (int i = 0; i < threads; i++) pthread_join(thread[i], 0);
     printf("%d\n", threads);
     return 0;
 }

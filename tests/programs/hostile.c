@@ -1,9 +1,12 @@
 /* Branches that do not go where code and stack seem to say: argv[1] rounds. Without a C library, as branches.c. */
 
-static long system_call(long number, long first, long second, long third, long fourth) {
+static long system_call(long number, long first, long second, long third, long fourth)
+{
     long result;
     register long r10 __asm__("r10") = fourth;
-    __asm__ volatile("syscall" : "=a"(result) : "a"(number), "D"(first), "S"(second), "d"(third), "r"(r10)
+    __asm__ volatile("syscall"
+                     : "=a"(result)
+                     : "a"(number), "D"(first), "S"(second), "d"(third), "r"(r10)
                      : "rcx", "r11", "memory");
     return result;
 }
@@ -78,12 +81,14 @@ struct action {
 void restorer(void);
 
 /* RIP is word 16 of uc_mcontext, which is behind 5 others: on to the RET behind UD2, or past it. */
-static void trapped(int number, void *info, void *context) {
+static void trapped(int number, void *info, void *context)
+{
     static unsigned long times;
     ((long *)context)[5 + 16] += times++ & 1 ? 2 : 3;
 }
 
-static unsigned long random_word(void) {
+static unsigned long random_word(void)
+{
     static unsigned long state = 88172645463325252UL;
     state ^= state << 13;
     state ^= state >> 7;
@@ -91,10 +96,11 @@ static unsigned long random_word(void) {
     return state;
 }
 
-static long (*const all[])(long) = {written_over, by_pointer, pushed_anew, restored, slot,  chosen,
+static long (*const all[])(long) = {written_over, by_pointer, pushed_anew, restored,     slot, chosen,
                                     halves,       counted,    jumps_back,  written_over, slot, restored};
 
-__attribute__((used)) static void start(long *stack) {
+__attribute__((used)) static void start(long *stack)
+{
     long rounds = 0, sum = 0;
     struct action action = {trapped, 0x04000000, restorer, 0}; /* SA_RESTORER */
     for (char *digit = (char *)stack[2]; *digit; digit++) rounds = rounds * 10 + *digit - '0';

@@ -26,14 +26,11 @@ int main(int count, char **words)
 {
     pthread_t thread;
     threads = count > 2 ? atoi(words[1]) : 0;
-    if (threads < 1 || threads > 1000)
-        return 2;
+    if (threads < 1 || threads > 1000) return 2;
     rounds = atol(words[2]);
-    for (int i = 0; i < threads; i++)
-        sem_init(turn + i, 0, 0);
+    for (int i = 0; i < threads; i++) sem_init(turn + i, 0, 0);
     for (intptr_t i = 0; i < threads; i++)
-        if (pthread_create(&thread, 0, compute, (void *)i))
-            return 1;
+        if (pthread_create(&thread, 0, compute, (void *)i)) return 1;
     sem_post(turn);
     return pthread_join(thread, 0);
 }

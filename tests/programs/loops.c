@@ -5,13 +5,15 @@
 
 static volatile long sink;
 
-static KEEP long fixed(long n) {
+static KEEP long fixed(long n)
+{
     long sum = 0;
     for (long i = 0; i < n; i++) sum += sink;
     return sum;
 }
 
-static KEEP long nested(long outer, long inner) {
+static KEEP long nested(long outer, long inner)
+{
     long sum = 0;
     for (long i = 0; i < outer; i++) {
         sum ^= i;
@@ -24,7 +26,8 @@ static KEEP long add(long a) { return a + sink; }
 static KEEP long flip(long a) { return a ^ 5 ^ sink; }
 static long (*volatile table[2])(long) = {add, flip};
 
-static KEEP long calling(long n) {
+static KEEP long calling(long n)
+{
     long sum = 0;
     do sum = table[n & 1](sum) + fixed(3);
     while (--n > 0);
@@ -33,13 +36,15 @@ static KEEP long calling(long n) {
 
 static KEEP void quiet(void) { __asm__ volatile(""); }
 
-static KEEP void repeat(long n) {
+static KEEP void repeat(long n)
+{
     while (n-- > 0) quiet();
 }
 
 static KEEP long down(long n) { return n ? down(n - 1) + sink : 0; }
 
-static KEEP long choose(long k) {
+static KEEP long choose(long k)
+{
     switch (k) {
     case 0: return sink + 11;
     case 1: return sink ^ 22;
@@ -51,11 +56,10 @@ static KEEP long choose(long k) {
     }
 }
 
-static void leave(void) {
-    __asm__ volatile("syscall" : : "a"(60), "D"(0) : "rcx", "r11", "memory");
-}
+static void leave(void) { __asm__ volatile("syscall" : : "a"(60), "D"(0) : "rcx", "r11", "memory"); }
 
-__attribute__((used)) static void start(long *stack) {
+__attribute__((used)) static void start(long *stack)
+{
     long rounds = 0, sum = 0;
     for (char *digit = (char *)stack[2]; *digit; digit++) rounds = rounds * 10 + *digit - '0';
     for (long r = 0; r < rounds; r++) {

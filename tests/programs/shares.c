@@ -1,8 +1,10 @@
 /* Five loops with different shares of the time: argv[1] rounds. Without a C library, as branches.c. */
 
 #define LOOP(name, step) \
-    static unsigned long __attribute__((noinline)) name(unsigned long x, long n) { \
-        do step; while (--n); \
+    static unsigned long __attribute__((noinline)) name(unsigned long x, long n) \
+    { \
+        do step; \
+        while (--n); \
         return x; \
     }
 
@@ -12,13 +14,18 @@ LOOP(rotates, x = (x << 7 | x >> 57) * 5 + 0xe6546b64)
 LOOP(counts, x += (x >> 3) * 3)
 LOOP(flips, x = x * 7 ^ x >> 5)
 
-static long system_call(long number, long first, long second, long third) {
+static long system_call(long number, long first, long second, long third)
+{
     long result;
-    __asm__ volatile("syscall" : "=a"(result) : "a"(number), "D"(first), "S"(second), "d"(third) : "rcx", "r11", "memory");
+    __asm__ volatile("syscall"
+                     : "=a"(result)
+                     : "a"(number), "D"(first), "S"(second), "d"(third)
+                     : "rcx", "r11", "memory");
     return result;
 }
 
-__attribute__((used)) static void start(long *stack) {
+__attribute__((used)) static void start(long *stack)
+{
     unsigned long rounds = 0, x = 88172645463325252UL;
     for (char *digit = (char *)stack[2]; *digit; digit++) rounds = rounds * 10 + *digit - '0';
     while (rounds--) {

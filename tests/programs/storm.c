@@ -3,7 +3,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-int main(void) {
+int main(void)
+{
     int sum = 0, status;
     for (int i = 0; i < 150; i++) {
         pid_t child = i % 3 ? fork() : vfork();

@@ -8,7 +8,8 @@
 
 static void *nothing(void *argument) { return argument; }
 
-static void *works(void *argument) {
+static void *works(void *argument)
+{
     volatile unsigned long sum = 0;
     struct timespec used;
     do {
@@ -19,7 +20,8 @@ static void *works(void *argument) {
     return argument;
 }
 
-int main(int count, char **words) {
+int main(int count, char **words)
+{
     pthread_t thread;
     for (int i = atoi(words[1]); i; i--) {
         pthread_create(&thread, NULL, nothing, NULL);

@@ -12,13 +12,13 @@
 #include "samprec_shared.h"
 #include "tbrw.h"
 
-#define IS(value, expected)                                                                                          \
-    do {                                                                                                             \
-        unsigned long long got = (unsigned long long)(value), want = (unsigned long long)(expected);                 \
-        if (got != want) {                                                                                           \
-            printf("line %d: %s is %llu, not %llu\n", __LINE__, #value, got, want);                                   \
-            exit(1);                                                                                                 \
-        }                                                                                                            \
+#define IS(value, expected) \
+    do { \
+        unsigned long long got = (unsigned long long)(value), want = (unsigned long long)(expected); \
+        if (got != want) { \
+            printf("line %d: %s is %llu, not %llu\n", __LINE__, #value, got, want); \
+            exit(1); \
+        } \
     } while (0)
 
 static TBRW_PTR ptr;
@@ -29,9 +29,7 @@ static TBRW_U32 stop_with(TBRW_MODULE *module, TBRW_U32 module_data_size, TBRW_U
     return *(TBRW_U32 *)user_ptr;
 }
 
-struct seen {
-    TBRW_U64 entries, modules[4];
-};
+struct seen { TBRW_U64 entries, modules[4]; };
 
 static TBRW_U32 see(const void *data, TBRW_U32 sizeof_data_buffer, TBRW_U64 num_entries,
                     const DATA_BIND_STRUCT *bind_table, TBRW_U32 sizeof_bind_buffer, void *user_ptr)
@@ -92,8 +90,7 @@ static void read_as_chapter_5_says(const TBRW_CHAR *name)
 
     /* 5.9: a callback goes on, stops, or fails with an error of its own */
     IS(TBRW_reading_section(ptr, TBRW_MODULE_SECTION), VT_SUCCESS);
-    for (answer = 0; answer < 2; answer++)
-        IS(TBRW_enumerate_modules(ptr, stop_with, &answer, 0), VT_SUCCESS);
+    for (answer = 0; answer < 2; answer++) IS(TBRW_enumerate_modules(ptr, stop_with, &answer, 0), VT_SUCCESS);
     answer = 0xfffffff0;
     IS(TBRW_enumerate_modules(ptr, &stop_with, &answer, 0), 0xfffffff0);
     IS(TBRW_enumerate_modules(ptr, NULL, NULL, 0), TBRW_UNEXPECTED_NULL_PTR);
@@ -196,12 +193,9 @@ static void add_to_several_streams(const TBRW_CHAR *name)
 {
     pthread_t threads[STREAMS];
     IS(TBRW_open(&ptr, name, TBRW_FILE_READ | TBRW_FILE_WRITE | TBRW_FILE_CREATE_ALWAYS), VT_SUCCESS);
-    for (TBRW_U32 i = 0; i < STREAMS; i++)
-        begin_stream(i, 24);
-    for (size_t i = 0; i < STREAMS; i++)
-        IS(pthread_create(&threads[i], NULL, add_records, (void *)i), 0);
-    for (size_t i = 0; i < STREAMS; i++)
-        IS(pthread_join(threads[i], NULL), 0);
+    for (TBRW_U32 i = 0; i < STREAMS; i++) begin_stream(i, 24);
+    for (size_t i = 0; i < STREAMS; i++) IS(pthread_create(&threads[i], NULL, add_records, (void *)i), 0);
+    for (size_t i = 0; i < STREAMS; i++) IS(pthread_join(threads[i], NULL), 0);
     for (TBRW_U32 i = 0; i < STREAMS; i++) {
         TBRW_U64 record[4] = {RECORDS, i, 0, 0}, next = 0;
         IS(TBRW_add_data(ptr, i, 8, record), VT_SUCCESS); /* parts of a record, after whole ones */

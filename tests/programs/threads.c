@@ -9,7 +9,8 @@ static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static int turn;
 
-static void *work(void *argument) {
+static void *work(void *argument)
+{
     long me = (long)argument, sum = me;
     for (int i = 0; i < STEPS; i++) {
         if ((sum ^ i) & 4) sum += i;
@@ -26,7 +27,8 @@ static void *work(void *argument) {
     return NULL;
 }
 
-int main(void) {
+int main(void)
+{
     pthread_t threads[THREADS];
     long sum = 0;
     for (long i = 0; i < THREADS; i++) pthread_create(threads + i, NULL, work, (void *)i);

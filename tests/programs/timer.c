@@ -6,7 +6,8 @@
 static volatile int calls;
 static void handler(int number) { calls++; }
 
-int main(void) {
+int main(void)
+{
     struct sigaction action = {.sa_handler = handler, .sa_flags = SA_RESTART};
     struct itimerval each = {{0, 1000}, {0, 1000}};
     volatile long sum = 0;

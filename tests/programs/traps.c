@@ -9,12 +9,14 @@ static volatile int calls;
 static volatile long sum;
 static void handler(int number) { calls++; }
 
-static void compute(int steps) {
+static void compute(int steps)
+{
     for (int i = 0; i < steps; i++)
         if (i & 3) sum += i;
 }
 
-int main(void) {
+int main(void)
+{
     struct sigaction action = {.sa_handler = handler}, now;
     struct sigevent event = {.sigev_notify = SIGEV_SIGNAL, .sigev_signo = SIGTRAP};
     struct itimerspec each = {{0, 2000000}, {0, 2000000}}, never = {{0, 0}, {0, 0}};

@@ -25,10 +25,16 @@ void __sanitizer_set_death_callback(void (*)(void));
 #define __sanitizer_set_death_callback(function) ((void)(function))
 #endif
 
-struct input { const u8 *at; size_t left; };
+struct input {
+    const u8 *at;
+    size_t left;
+};
 
 static const struct kernel *running;
-static struct { u8 *bytes; size_t size; } tried;
+static struct {
+    u8 *bytes;
+    size_t size;
+} tried;
 
 static const char *name_of(const struct kernel *kernel);
 
@@ -76,8 +82,9 @@ static void expect(int holds, const char *what)
 
 void *lb_counter_new(u64 seed, int with_branches, int with_ranges, int with_details);
 void lb_counter_free(void *c);
-i64 lb_counter_add(void *c, const i64 *scope, const i64 *first, const i64 *depth, i64 samples, const u8 *from, i64 from_step,
-                   i64 from_stride, const u8 *to, i64 to_step, i64 to_stride, const u8 *flags, i64 flags_step, i64 flags_stride);
+i64 lb_counter_add(void *c, const i64 *scope, const i64 *first, const i64 *depth, i64 samples, const u8 *from,
+                   i64 from_step, i64 from_stride, const u8 *to, i64 to_step, i64 to_stride, const u8 *flags,
+                   i64 flags_step, i64 flags_stride);
 int lb_counter_full(const void *c, i64 depth);
 i64 lb_counter_rows(const void *c, int ranges);
 i64 lb_counter_take(const void *c, int ranges, i64 room, i64 *scope, u64 *a, u64 *b, i64 *values);
@@ -101,7 +108,8 @@ static void taken(const void *c, int ranges, int details, i64 expected)
 static int count_stacks(struct input in)
 {
     u64 options = take(&in, 1), seed = take(&in, 8);
-    int branches = (int)(options & 1), ranges = !branches || options & 2, details = !!(options & 4), separate = !!(options & 8);
+    int branches = (int)(options & 1), ranges = !branches || options & 2, details = !!(options & 4),
+        separate = !!(options & 8);
     int records = !separate && options & 16; /* each stack begins after a word that is no entry */
     void *c = lb_counter_new(seed, branches, ranges, details);
     if (!c) abort();
@@ -109,7 +117,8 @@ static int count_stacks(struct input in)
     int whole = 1;
     while (in.left && whole) {
         i64 samples = (i64)take(&in, 1), entries = 0;
-        i64 *scope = block((size_t)samples * 8), *depth = block((size_t)samples * 8), *first = block((size_t)samples * 8);
+        i64 *scope = block((size_t)samples * 8), *depth = block((size_t)samples * 8),
+            *first = block((size_t)samples * 8);
         for (i64 s = 0; s < samples; s++) {
             u64 head = take(&in, 1);
             scope[s] = (i64)(head & 7) - 1;
@@ -121,9 +130,12 @@ static int count_stacks(struct input in)
         i64 stride = separate ? 8 : 24, step = records ? 8 : stride, column = separate ? entries : 1;
         for (i64 s = 0; s < samples; s++)
             for (i64 i = 0; i < depth[s]; i++)
-                for (i64 k = 0; k < 3; k++) words[(first[s] * step + i * stride) / 8 + k * column] = take(&in, k == 2 ? 2 : 8);
-        const u8 *from = (const u8 *)words, *to = (const u8 *)(words + column), *flags = (const u8 *)(words + 2 * column);
-        i64 done = lb_counter_add(c, scope, first, depth, samples, from, step, stride, to, step, stride, flags, step, stride);
+                for (i64 k = 0; k < 3; k++)
+                    words[(first[s] * step + i * stride) / 8 + k * column] = take(&in, k == 2 ? 2 : 8);
+        const u8 *from = (const u8 *)words, *to = (const u8 *)(words + column),
+                 *flags = (const u8 *)(words + 2 * column);
+        i64 done =
+            lb_counter_add(c, scope, first, depth, samples, from, step, stride, to, step, stride, flags, step, stride);
         expect(done >= 0 && done <= samples, "stacks are counted or not");
         whole = done == samples;
         expect(whole || !lb_counter_full(c, depth[done]), "there is room for few rows");
@@ -140,15 +152,25 @@ static int count_stacks(struct input in)
 
 /* -- count_bound.c: a batch whose pages are numbered and whose tables grow on demand; each stack is counted or left */
 
-struct bound_table { u8 *rows; u32 *slots; u64 mask, used, room; };
-struct bound_counter { u64 seed; u64 *pages; u64 page_mask, pages_used, with_lines, stopped; struct bound_table table[3]; };
+struct bound_table {
+    u8 *rows;
+    u32 *slots;
+    u64 mask, used, room;
+};
+struct bound_counter {
+    u64 seed;
+    u64 *pages;
+    u64 page_mask, pages_used, with_lines, stopped;
+    struct bound_table table[3];
+};
 enum { PAGE_WORDS = 2, ROW_COUNT = 2 /* the first sum of a row of 64 bytes */ };
 
-i64 lb_bound_count(struct bound_counter *c, i64 begin, const i64 *scope, const i64 *first, const i64 *depth, const i64 *process,
-                   i64 stacks, const u8 *from, i64 from_step, i64 from_stride, const u8 *to, i64 to_step, i64 to_stride,
-                   const u8 *flags, i64 flags_step, i64 flags_stride, u8 *left);
+i64 lb_bound_count(struct bound_counter *c, i64 begin, const i64 *scope, const i64 *first, const i64 *depth,
+                   const i64 *process, i64 stacks, const u8 *from, i64 from_step, i64 from_stride, const u8 *to,
+                   i64 to_step, i64 to_stride, const u8 *flags, i64 flags_step, i64 flags_stride, u8 *left);
 i64 lb_bound_pages(struct bound_counter *c, i64 begin, const i64 *scope, const i64 *first, const i64 *depth, i64 stacks,
-                   const u8 *from, i64 from_step, i64 from_stride, const u8 *to, i64 to_step, i64 to_stride, i64 *place);
+                   const u8 *from, i64 from_step, i64 from_stride, const u8 *to, i64 to_step, i64 to_stride,
+                   i64 *place);
 void lb_bound_index(struct bound_counter *c, int which);
 
 static const size_t BOUND_ROW[3] = {64, 64, 16};
@@ -199,12 +221,13 @@ static int count_bound(struct input in)
     new_bound_pages(&c, 4);
     while (done < stacks) {
         i64 before = done;
-        done = lb_bound_count(&c, done, column[0], column[1], column[2], column[3], stacks, from, 24, 24, to, 24, 24, flags, 24,
-                              24, left);
+        done = lb_bound_count(&c, done, column[0], column[1], column[2], column[3], stacks, from, 24, 24, to, 24, 24,
+                              flags, 24, 24, left);
         expect(done >= before && done <= stacks && (done == stacks) == !c.stopped, "it stops for a reason");
         if (c.stopped == 1) {
             i64 *place = block((size_t)(c.page_mask + 1) * 8);
-            i64 found = lb_bound_pages(&c, done, column[0], column[1], column[2], stacks, from, 24, 24, to, 24, 24, place);
+            i64 found =
+                lb_bound_pages(&c, done, column[0], column[1], column[2], stacks, from, 24, 24, to, 24, 24, place);
             for (i64 i = 0; i < found; i++) {
                 i32 its = number % 5 ? (i32)number : 0; /* 0: of such pages no stack is counted */
                 memcpy((u8 *)(c.pages + PAGE_WORDS * place[i]) + 8, &its, 4);
@@ -257,7 +280,8 @@ i64 lb_compress_xpress(const u8 *data, i64 size, i64 step, const u8 *packed, con
 
 static int compress(struct input in)
 {
-    i64 step = 1 + (i64)take(&in, 2), size = (i64)take(&in, 2), cut = (i64)take(&in, 1), ends[1 << 16], pieces = 0, from = 0;
+    i64 step = 1 + (i64)take(&in, 2), size = (i64)take(&in, 2), cut = (i64)take(&in, 1), ends[1 << 16], pieces = 0,
+        from = 0;
     size = size < (i64)in.left ? size : (i64)in.left;
     u8 *data = block((size_t)size);
     for (i64 i = 0; i < size; i++) data[i] = (u8)take(&in, 1);
@@ -286,10 +310,14 @@ struct index {
     const i64 *row_last, *row_value;
     i64 slab_count, bound_count, row_count, moment_bits;
 };
-struct run { i64 end; u64 kernel_start; i64 side, space[2], moment[2]; };
+struct run {
+    i64 end;
+    u64 kernel_start;
+    i64 side, space[2], moment[2];
+};
 
-int lb_find_mappings(const struct index *x, const struct run *runs, i64 run_count, const u8 *address, i64 stride, i64 count,
-                     i64 *out);
+int lb_find_mappings(const struct index *x, const struct run *runs, i64 run_count, const u8 *address, i64 stride,
+                     i64 count, i64 *out);
 
 int lb_module_addresses(const u8 *address, i64 stride, i64 count, const i64 *module, const u64 *bias, i64 mappings,
                         i64 *value, u64 *out);
@@ -337,8 +365,8 @@ static int find_mappings(struct input in)
 
 /* -- format_lists.c: rows inside the values and outside, and room for all of them or less */
 
-i64 lb_format_hex_lists(const u64 *values, i64 count, const i64 *offsets, i64 rows, int quote, const u8 *comma, i64 between,
-                        u8 *out, i64 room, i64 *ends);
+i64 lb_format_hex_lists(const u64 *values, i64 count, const i64 *offsets, i64 rows, int quote, const u8 *comma,
+                        i64 between, u8 *out, i64 room, i64 *ends);
 
 static int format_lists(struct input in)
 {
@@ -368,9 +396,9 @@ enum { SAMPLE = 9 };
 struct step { i32 kind, a, b; };
 
 i64 lb_records_chase(const u64 *words, i64 length, int big_endian, i64 from, i64 *at, i64 *types, i64 room, i64 *rest);
-int lb_samples_check(const u64 *words, i64 count, int big_endian, const i64 *at, i64 samples, i64 fixed, const struct step *steps,
-                     i64 number, i64 time, i64 thread, i64 *found, u64 *threads, i64 *stack, i64 *depths,
-                     u64 *heads);
+int lb_samples_check(const u64 *words, i64 count, int big_endian, const i64 *at, i64 samples, i64 fixed,
+                     const struct step *steps, i64 number, i64 time, i64 thread, i64 *found, u64 *threads, i64 *stack,
+                     i64 *depths, u64 *heads);
 
 static int perf_records(struct input in)
 {
@@ -402,9 +430,10 @@ static int perf_records(struct input in)
     u64 *threads = block((size_t)samples * 8);
     i64 *found = block(7 * 8), *stack = block((size_t)samples * 8), *depths = block((size_t)samples * 8), entries = 0;
     u64 *heads = block((size_t)(fixed < 0 ? 0 : 1 + fixed) * (size_t)samples * 8);
-    int done = lb_samples_check(words, count, big_endian, sampled, samples, fixed, steps, number, time, thread, found, threads,
-                                stack, depths, heads);
-    expect(done || (found[0] >= 0 && found[0] <= samples && found[6] <= samples - found[0]), "as many as there are samples");
+    int done = lb_samples_check(words, count, big_endian, sampled, samples, fixed, steps, number, time, thread, found,
+                                threads, stack, depths, heads);
+    expect(done || (found[0] >= 0 && found[0] <= samples && found[6] <= samples - found[0]),
+           "as many as there are samples");
     expect(done || found[2] <= count, "branches are in the records");
     for (i64 i = 0; !done && i < samples; i++) {
         expect(stack[i] < 0 ? !depths[i] : stack[i] + depths[i] <= count, "a stack is in its record");
@@ -415,15 +444,16 @@ static int perf_records(struct input in)
     expect(done || entries == found[2], "all stacks have all branches");
     int took = !done && samples > found[0];
     if (!done) seen(found, 7 * 8);
-    free(steps), free(words), free(at), free(types), free(sampled), free(threads), free(found), free(stack), free(depths);
+    free(steps), free(words), free(at), free(types), free(sampled), free(threads), free(found), free(stack),
+        free(depths);
     free(heads);
     return took;
 }
 
 /* -- branch_entries.c: records inside the bytes and outside, and room for all of them or less */
 
-int lb_branch_entries(const u8 *raw, i64 bytes, const i64 *first, const i64 *count, const u8 *size, i64 records, u64 *out,
-                      i64 room);
+int lb_branch_entries(const u8 *raw, i64 bytes, const i64 *first, const i64 *count, const u8 *size, i64 records,
+                      u64 *out, i64 room);
 void lb_info_flags(const u64 *info, i64 count, const u64 *types, u64 *flags);
 
 static int branch_entries(struct input in)
@@ -456,7 +486,8 @@ static int branch_entries(struct input in)
 
 /* -- runs.c: ranges inside the values and outside, and room for all of them or less */
 
-int lb_take_runs(const u8 *values, i64 count, i64 size, const i64 *first, const i64 *length, i64 number, u8 *out, i64 room);
+int lb_take_runs(const u8 *values, i64 count, i64 size, const i64 *first, const i64 *length, i64 number, u8 *out,
+                 i64 room);
 
 static int runs(struct input in)
 {
@@ -472,7 +503,8 @@ static int runs(struct input in)
     memcpy(values, in.at, (size_t)(count * size));
     int done = lb_take_runs(values, count, size, first, length, number, out, room);
     for (i64 i = 0; i < number && !done; sum += length[i++])
-        expect(!length[i] || !memcmp(out + sum * size, values + first[i] * size, (size_t)(length[i] * size)), "runs are copied");
+        expect(!length[i] || !memcmp(out + sum * size, values + first[i] * size, (size_t)(length[i] * size)),
+               "runs are copied");
     if (!done) seen(out, sum * size);
     free(first), free(length), free(values), free(out);
     return !done;
@@ -486,11 +518,18 @@ struct tables {
     const i64 *header_bytes, *message_bytes;
     size_t message;
 };
-struct columns { i64 *at; u64 *head; u8 *header; i64 *size; i32 *buffer; u64 *time, *ids; };
+struct columns {
+    i64 *at;
+    u64 *head;
+    u8 *header;
+    i64 *size;
+    i32 *buffer;
+    u64 *time, *ids;
+};
 
-int lb_walk_events(const struct tables *t, const u8 *words, i64 number, const i64 *first, const i64 *end, const i64 *limit,
-                   i64 buffers, u16 *lengths, i64 scratch, const struct columns *out, i64 room, i64 *count, i64 *stop,
-                   i64 *state);
+int lb_walk_events(const struct tables *t, const u8 *words, i64 number, const i64 *first, const i64 *end,
+                   const i64 *limit, i64 buffers, u16 *lengths, i64 scratch, const struct columns *out, i64 room,
+                   i64 *count, i64 *stop, i64 *state);
 
 static int walk_events(struct input in)
 {
@@ -501,7 +540,8 @@ static int walk_events(struct input in)
     const struct tables tables = {kinds, shifts, early, no_ids, least, least, 3};
     for (int i = 0; i < 1 << 14; i++) kinds[0xC000 | i] = (u8)(1 + i % 3); /* 1, 3: size in the low bits; 2: above */
     i64 buffers = (i64)take(&in, 1) % 40, scratch = (i64)take(&in, 1) * 16, most = 0;
-    i64 *ends = block(8 * 4 * (size_t)buffers), *first = ends + buffers, *count = first + buffers, *stop = count + buffers;
+    i64 *ends = block(8 * 4 * (size_t)buffers), *first = ends + buffers, *count = first + buffers,
+        *stop = count + buffers;
     for (i64 i = 0; i < buffers; i++) {
         first[i] = (int16_t)take(&in, 2), ends[i] = (int16_t)take(&in, 2);
         if (first[i] < ends[i]) most += ends[i] - first[i];
@@ -511,10 +551,12 @@ static int walk_events(struct input in)
     if (number) memcpy(words, in.at, (size_t)number * 8);
     u16 *lengths = block((size_t)scratch * 2);
     for (i64 room = 0, done = 0; !done && state[0] < buffers && room <= 2 * most; room = 2 * room + 1) {
-        struct columns out = {block((size_t)room * 8), block((size_t)room * 8), block((size_t)room), block((size_t)room * 8),
-                              block((size_t)room * 4), block((size_t)room * 8), block((size_t)room * 8)};
+        struct columns out = {block((size_t)room * 8), block((size_t)room * 8), block((size_t)room),
+                              block((size_t)room * 8), block((size_t)room * 4), block((size_t)room * 8),
+                              block((size_t)room * 8)};
         i64 from = state[0], before = state[1] = 0;
-        done = lb_walk_events(&tables, words, number, first, ends, ends, buffers, lengths, scratch, &out, room, count, stop, state);
+        done = lb_walk_events(&tables, words, number, first, ends, ends, buffers, lengths, scratch, &out, room, count,
+                              stop, state);
         for (i64 i = from; !done && i < state[0]; i++) {
             i64 at = first[i], found = 0;
             for (; at < ends[i]; found++) {
@@ -526,7 +568,8 @@ static int walk_events(struct input in)
                 memcpy(&second, words + at * 8 + 8, 8);
                 i64 row = before + found;
                 expect(row < state[1] && out.at[row] == at && out.head[row] == head, "events are in their order");
-                expect(out.header[row] == kind && out.buffer[row] == i && out.ids[row] == second, "columns are of their event");
+                expect(out.header[row] == kind && out.buffer[row] == i && out.ids[row] == second,
+                       "columns are of their event");
                 at += size;
             }
             expect(found == count[i], "all events of a buffer are found");
@@ -548,12 +591,12 @@ static int walk_events(struct input in)
 void *lb_sites_new(u64 seed);
 void lb_sites_free(void *t);
 void lb_sites_learn(void *t, const i64 *scope, const u64 *source, const u8 *value, i64 count);
-i64 lb_sites_kinds(void *t, const i64 *scope, const i64 *offsets, i64 samples, const u8 *from, i64 from_stride, const u8 *flags,
-                   i64 flags_stride, u8 *kind, i64 *fresh, i64 *pending);
-i64 lb_sites_resolve(const void *t, const i64 *scope, const i64 *offsets, i64 samples, const u8 *from, i64 from_stride, u8 *kind,
-                     i64 *hidden);
-i64 lb_call_stacks(const u64 *ip, const i64 *offsets, i64 samples, const u8 *from, i64 from_stride, const u8 *to, i64 to_stride,
-                   u8 *kind, const u8 *action, int direct, u64 *frame, i64 *bounds);
+i64 lb_sites_kinds(void *t, const i64 *scope, const i64 *offsets, i64 samples, const u8 *from, i64 from_stride,
+                   const u8 *flags, i64 flags_stride, u8 *kind, i64 *fresh, i64 *pending);
+i64 lb_sites_resolve(const void *t, const i64 *scope, const i64 *offsets, i64 samples, const u8 *from, i64 from_stride,
+                     u8 *kind, i64 *hidden);
+i64 lb_call_stacks(const u64 *ip, const i64 *offsets, i64 samples, const u8 *from, i64 from_stride, const u8 *to,
+                   i64 to_stride, u8 *kind, const u8 *action, int direct, u64 *frame, i64 *bounds);
 
 enum { CALL = 5 };
 
@@ -591,7 +634,8 @@ static int call_stacks(struct input in)
             offsets[s + 1] = entries += (i64)(head >> 3);
         }
         u64 *from = block((size_t)entries * 8), *to = block((size_t)entries * 8), *flags = block((size_t)entries * 8);
-        for (i64 i = 0; i < entries; i++) from[i] = take(&in, 1) * 0x100001, to[i] = from[i] + take(&in, 1), flags[i] = take(&in, 1) << 20;
+        for (i64 i = 0; i < entries; i++)
+            from[i] = take(&in, 1) * 0x100001, to[i] = from[i] + take(&in, 1), flags[i] = take(&in, 1) << 20;
         u8 *kind = block((size_t)entries), *known = block((size_t)entries), *handler = block((size_t)entries);
         i64 *fresh = block((size_t)entries * 8), *pending = block(8), *owner = block((size_t)entries * 8);
         u64 *source = block((size_t)entries * 8), *frame = block((size_t)(entries + samples) * 8);
@@ -614,7 +658,8 @@ static int call_stacks(struct input in)
             seen(kind, entries), seen(frame, n * 8), seen(bounds, (samples + 1) * 8);
             for (i64 s = 0; s < samples; s++) {
                 i64 first = offsets[s], size = offsets[s + 1] - first, leaf = ip[s] || (size && to[first]);
-                expect(bounds[s + 1] - bounds[s] - leaf == open_frames(known + first, action, from + first, to + first, size, handler),
+                expect(bounds[s + 1] - bounds[s] - leaf
+                           == open_frames(known + first, action, from + first, to + first, size, handler),
                        "as many callers as a machine finds");
             }
         }
@@ -627,8 +672,8 @@ static int call_stacks(struct input in)
 
 /* -- distinct_stacks.c: the first of the kind of each stack, against a comparison with all before it */
 
-i64 lb_distinct_stacks(const i64 *key, i64 keys, const u8 *frame, i64 size, const i64 *offsets, i64 stacks, u64 seed, i64 *rows,
-                       i64 *which);
+i64 lb_distinct_stacks(const i64 *key, i64 keys, const u8 *frame, i64 size, const i64 *offsets, i64 stacks, u64 seed,
+                       i64 *rows, i64 *which);
 
 static int distinct(struct input in)
 {
@@ -648,7 +693,8 @@ static int distinct(struct input in)
             i64 k = 0;
             while (k < keys && key[k * stacks + i] == key[k * stacks + first]) k++;
             if (k == keys && offsets[first + 1] - offsets[first] == length
-                && !memcmp(frame + offsets[i] * size, frame + offsets[first] * size, (size_t)(length * size))) break;
+                && !memcmp(frame + offsets[i] * size, frame + offsets[first] * size, (size_t)(length * size)))
+                break;
         }
         expect(which[i] >= 0 && which[i] < found && rows[which[i]] == first, "the first stack that is equal");
     }
@@ -661,9 +707,9 @@ static int distinct(struct input in)
 
 void *lb_branch_sums_new(u64 seed);
 void lb_branch_sums_free(void *t);
-i64 lb_branch_sums_add(void *t, const i64 *scope, const i64 *first, const i64 *depth, i64 samples, const u8 *from, i64 from_step,
-                       i64 from_stride, const u8 *to, i64 to_step, i64 to_stride, const u8 *flags, i64 flags_step,
-                       i64 flags_stride);
+i64 lb_branch_sums_add(void *t, const i64 *scope, const i64 *first, const i64 *depth, i64 samples, const u8 *from,
+                       i64 from_step, i64 from_stride, const u8 *to, i64 to_step, i64 to_stride, const u8 *flags,
+                       i64 flags_step, i64 flags_stride);
 void lb_branch_sums_take(void *t, u64 *scope, u64 *from, u64 *to, u64 *values);
 
 static int sample_sums(struct input in)
@@ -684,8 +730,8 @@ static int sample_sums(struct input in)
     for (int k = 0; k < 3; k++) base[k] = (const u8 *)(words + (entries > 0) * k);
     i64 rows = 0;
     for (i64 begin = 0, end = samples / 2;; begin = end, end = samples) {
-        rows = lb_branch_sums_add(table, scope + begin, first + begin, depth + begin, end - begin, base[0], 24, 24, base[1], 24, 24,
-                                  base[2], 24, 24);
+        rows = lb_branch_sums_add(table, scope + begin, first + begin, depth + begin, end - begin, base[0], 24, 24,
+                                  base[1], 24, 24, base[2], 24, 24);
         if (end == samples) break;
     }
     expect(rows >= 0 && rows <= entries, "a row has an entry");
@@ -699,7 +745,8 @@ static int sample_sums(struct input in)
             all[0] += here, all[1] += here > 0, all[2] += here * here, all[3] += here * (u64)depth[s];
         }
         expect(values[r] == all[0] && values[SAMPLES * rows + r] == all[1], "entries and samples of a branch");
-        expect(values[SQUARES * rows + r] == all[2] && values[CROSSED * rows + r] == all[3], "sums over the samples of a branch");
+        expect(values[SQUARES * rows + r] == all[2] && values[CROSSED * rows + r] == all[3],
+               "sums over the samples of a branch");
         for (int k = 0; k < 4; k++) sums[k] += all[k];
         for (int k = 0; k < VALUES; k++) seen(&values[k * rows + r], 8);
     }
@@ -746,7 +793,8 @@ static int sum_stacks(struct input in)
         }
     }
     i64 rows = lb_sums_rows(table), frames = lb_sums_frames(table);
-    u64 *keys_out = block((size_t)(keys * rows) * 8), *frame_out = block((size_t)frames * 8), *sums = block((size_t)rows * 24);
+    u64 *keys_out = block((size_t)(keys * rows) * 8), *frame_out = block((size_t)frames * 8),
+        *sums = block((size_t)rows * 24);
     i64 *bounds = block((size_t)(rows + 1) * 8);
     lb_sums_read(table, keys_out, frame_out, bounds, sums);
     lb_sums_clear(table);
@@ -759,7 +807,8 @@ static int sum_stacks(struct input in)
             i64 k = 0, length = bounds[i + 1] - bounds[i];
             while (k < keys && keys_out[k * rows + i] == keys_out[k * rows + other]) k++;
             expect(k < keys || bounds[other + 1] - bounds[other] != length
-                   || memcmp(frame_out + bounds[i], frame_out + bounds[other], (size_t)length * 8), "no two stacks are equal");
+                       || memcmp(frame_out + bounds[i], frame_out + bounds[other], (size_t)length * 8),
+                   "no two stacks are equal");
         }
     }
     expect(sum == all && lowest == low && highest == high, "nothing is lost");
@@ -786,7 +835,8 @@ static int row_numbers(struct input in)
     for (i64 begin = 0, end = half; begin < rows || end == half; begin = end, end = rows) {
         u64 *part = block((size_t)(columns * (end - begin)) * 8);
         i64 *mine = block((size_t)(end - begin) * 8);
-        for (i64 k = 0; k < columns; k++) memcpy(part + k * (end - begin), value + k * rows + begin, (size_t)(end - begin) * 8);
+        for (i64 k = 0; k < columns; k++)
+            memcpy(part + k * (end - begin), value + k * rows + begin, (size_t)(end - begin) * 8);
         i64 new = lb_numbers_add(table, part, end - begin, number + begin, mine);
         expect(new >= 0 && new <= end - begin, "no more new numbers than rows");
         for (i64 i = 0; i < new; i++) first[known + i] = begin + mine[i];
@@ -812,8 +862,8 @@ static int row_numbers(struct input in)
 
 void *lb_unwinder_new(u64 seed);
 void lb_unwinder_free(void *t);
-int lb_unwinder_add(void *t, const u64 *frame, i64 frames, const i64 *chains, const i64 *step, i64 entries, const i64 *ends,
-                    i64 samples, const u8 *how, const u64 *source, const u64 *call, i64 steps);
+int lb_unwinder_add(void *t, const u64 *frame, i64 frames, const i64 *chains, const i64 *step, i64 entries,
+                    const i64 *ends, i64 samples, const u8 *how, const u64 *source, const u64 *call, i64 steps);
 i64 lb_unwinder_nodes(const void *t);
 i64 lb_unwinder_events(const void *t);
 void lb_unwinder_rows(const void *t, i64 *parent, u64 *address, i64 *state, i64 *step, i64 *after, i64 *times);
@@ -843,7 +893,8 @@ static int virtual_unwinding(struct input in)
     }
     for (i64 i = 0; i < entries; i++) step[i] = (i64)(take(&in, 1) % (STEPS + (i == 77)));
     int took = !lb_unwinder_add(table, frame, most, chains, step, entries, ends, samples, how, source, call, STEPS);
-    if (took) took = !lb_unwinder_add(table, frame, most, chains, step, entries, ends, samples / 2, how, source, call, STEPS);
+    if (took)
+        took = !lb_unwinder_add(table, frame, most, chains, step, entries, ends, samples / 2, how, source, call, STEPS);
     i64 nodes = lb_unwinder_nodes(table), events = lb_unwinder_events(table), all = 0;
     i64 *parent = block((size_t)nodes * 8), *row[4];
     u64 *address = block((size_t)nodes * 8), kept[DEEPEST];
@@ -872,7 +923,8 @@ static int virtual_unwinding(struct input in)
             kept[depth - 1] = source[step[i]];
             i64 node = state >> 1;
             expect((state & 1) == lost, "a stack is lost from the step on that cannot have been executed");
-            for (i64 k = depth; k-- > 0; node = parent[node]) expect(node && address[node] == kept[k], "the stack before a step");
+            for (i64 k = depth; k-- > 0; node = parent[node])
+                expect(node && address[node] == kept[k], "the stack before a step");
             expect(!node, "no more frames than that");
         }
     }
@@ -886,7 +938,8 @@ static int virtual_unwinding(struct input in)
 /* -- near_entries.c: entries with an end in the code, and ranges with a part in it */
 
 void lb_near_entries(const i64 *offsets, i64 samples, const u8 *from, i64 from_stride, const u8 *to, i64 to_stride,
-                     const u64 *bound, i64 number, i64 *branch, i64 *branch_stack, i64 *range, i64 *range_stack, i64 *found);
+                     const u64 *bound, i64 number, i64 *branch, i64 *branch_stack, i64 *range, i64 *range_stack,
+                     i64 *found);
 
 static int near_entries(struct input in)
 {
@@ -914,7 +967,8 @@ static int near_entries(struct input in)
     }
     expect(found[0] == branches, "as many branches as have an end in the code");
     for (i64 i = 0; i < found[1]; i++)
-        expect(rows[2][i] >= offsets[rows[3][i]] && rows[2][i] + 1 < offsets[rows[3][i] + 1], "a range is within a stack");
+        expect(rows[2][i] >= offsets[rows[3][i]] && rows[2][i] + 1 < offsets[rows[3][i] + 1],
+               "a range is within a stack");
     free(bound), free(offsets), free(words), free(found);
     for (int k = 0; k < 4; k++) free(rows[k]);
     return branches > 0;
@@ -936,7 +990,8 @@ static int stationary(struct input in)
     i64 *source = block(CHAIN * CHAIN * 8), *target = block(CHAIN * CHAIN * 8), offsets[CHAIN + 1] = {0};
     int reaches[CHAIN][CHAIN] = {0};
     for (i64 i = 0; i < states; i++) {
-        for (i64 k = (i64)take(&in, 1) & 7; k > 0; k--) chance[i][take(&in, 1) % (u64)states] = 1.0 + (double)take(&in, 1);
+        for (i64 k = (i64)take(&in, 1) & 7; k > 0; k--)
+            chance[i][take(&in, 1) % (u64)states] = 1.0 + (double)take(&in, 1);
         if (i != hub) chance[i][hub] = chance[hub][i] = 1 + (double)take(&in, 1);
         chance[i][i] = 0;
         for (i64 k = 0; k < states; k++)
@@ -962,7 +1017,8 @@ static int stationary(struct input in)
         for (i64 i = 0; i < states; i++) {
             double came = 0, went = 0;
             for (i64 k = 0; k < states; k++) came += found[k] * chance[k][i], went += found[i] * chance[i][k];
-            expect(came - went < 1e-9 * (came + went) + 1e-300 && went - came < 1e-9 * (came + went) + 1e-300, "balance");
+            expect(came - went < 1e-9 * (came + went) + 1e-300 && went - came < 1e-9 * (came + went) + 1e-300,
+                   "balance");
         }
     }
     lb_elimination_free(plan);
@@ -987,17 +1043,22 @@ struct instruction {
     char mnemonic[32], operands[160];
     void *detail;
 };
-struct branch { char name[14]; u8 direct, other; };
+struct branch {
+    char name[14];
+    u8 direct, other;
+};
 
 i64 lb_decode(_Bool (*decode)(size_t, const u8 **, size_t *, u64 *, struct instruction *), size_t handle,
-              const struct branch *branches, i64 number, i64 unit, u64 mask, const u8 *code, const i64 *begin, const i64 *size,
-              const i64 *span, const u64 *address, i64 pieces, i64 room, i64 *count, u64 *at, u8 *length, u8 *kind, u64 *target);
+              const struct branch *branches, i64 number, i64 unit, u64 mask, const u8 *code, const i64 *begin,
+              const i64 *size, const i64 *span, const u64 *address, i64 pieces, i64 room, i64 *count, u64 *at,
+              u8 *length, u8 *kind, u64 *target);
 
 /* The first byte has the length, the name and the operands. */
 static _Bool pretend(size_t handle, const u8 **code, size_t *size, u64 *address, struct instruction *found)
 {
     static const char *names[] = {"jmp", "bnd jmp", "call", "mov", "b.eq", "", "lock xadd", "sysexitq"};
-    static const char *operands[] = {"0x12f", "rax, 0xffffffffffffffffff", "", "#0x", "7", ", ", "x0, #12", "9999999999999999999999"};
+    static const char *operands[] = {"0x12f",   "rax, 0xffffffffffffffffff", "", "#0x", "7", ", ",
+                                     "x0, #12", "9999999999999999999999"};
     u8 head = **code, length = head & 15;
     (void)handle;
     if (length > *size + (head == 255)) return 0; /* once more than there is */
@@ -1016,31 +1077,37 @@ static int decode(struct input in)
     i64 *count = block((size_t)pieces * 8), all = 0, sum = 0;
     u64 *address = block((size_t)pieces * 8);
     for (i64 p = 0; p < pieces; p++) {
-        begin[p] = all, all += size[p] = (i64)take(&in, 1) & 63, span[p] = (i64)(int8_t)take(&in, 1), address[p] = take(&in, 8);
+        begin[p] = all, all += size[p] = (i64)take(&in, 1) & 63, span[p] = (i64)(int8_t)take(&in, 1),
+        address[p] = take(&in, 8);
         room += size[p];
     }
     room -= lack < room ? lack : room;
     u8 *code = block((size_t)all), *length = block((size_t)room), *kind = block((size_t)room);
     u64 *at = block((size_t)room * 8), *target = block((size_t)room * 8);
     for (i64 i = 0; i < all; i++) code[i] = (u8)take(&in, 1);
-    i64 n = lb_decode(pretend, 0, branches, 4, unit, ~(u64)0, code, begin, size, span, address, pieces, room, count, at, length,
-                      kind, target);
+    i64 n = lb_decode(pretend, 0, branches, 4, unit, ~(u64)0, code, begin, size, span, address, pieces, room, count, at,
+                      length, kind, target);
     for (i64 p = 0, row = 0; n >= 0 && p < pieces; sum += count[p++]) {
         i64 done = 0;
         for (i64 i = 0; i < count[p]; done += length[row++], i++)
-            expect(at[row] == address[p] + (u64)done && length[row] && done < span[p], "instructions follow each other");
+            expect(at[row] == address[p] + (u64)done && length[row] && done < span[p],
+                   "instructions follow each other");
         expect(done >= span[p] || done == size[p], "all that begin in the span");
         expect(done <= size[p], "none is longer than the code");
     }
     expect(n < 0 || sum == n, "all instructions are in a piece");
     if (n >= 0) seen(count, pieces * 8), seen(at, n * 8), seen(length, n), seen(kind, n), seen(target, n * 8);
-    free(begin), free(size), free(span), free(count), free(address), free(code), free(length), free(kind), free(at), free(target);
+    free(begin), free(size), free(span), free(count), free(address), free(code), free(length), free(kind), free(at),
+        free(target);
     return n > 0;
 }
 
 /* -- the table; a kernel returns whether it took the input, and did not decline */
 
-static const struct kernel { const char *name; int (*run)(struct input); } kernels[] = {
+static const struct kernel {
+    const char *name;
+    int (*run)(struct input);
+} kernels[] = {
     {"branch_entries", branch_entries},
     {"call_stacks", call_stacks},
     {"count_bound", count_bound},
@@ -1070,7 +1137,10 @@ static const char *name_of(const struct kernel *kernel) { return kernel->name; }
 enum { SEEDS = 256, MOST = 1 << 16, ROUND = 64 };
 
 static u64 state;
-static struct { u8 *bytes; size_t size; } seeds[SEEDS];
+static struct {
+    u8 *bytes;
+    size_t size;
+} seeds[SEEDS];
 
 static u64 chance(u64 below)
 {
@@ -1092,12 +1162,17 @@ static size_t load(const char *path, u8 **bytes)
 
 static size_t mutated(u8 *bytes, size_t size)
 {
-    static const u64 edges[] = {0, 1, 2, 0x7F, 0x80, 0xFF, 0x7FFF, 0xFFFF, 0x7FFFFFFF, 0xFFFFFFFF, (u64)1 << 47, ~(u64)0};
+    static const u64 edges[] = {0,      1,      2,          0x7F,       0x80,         0xFF,
+                                0x7FFF, 0xFFFF, 0x7FFFFFFF, 0xFFFFFFFF, (u64)1 << 47, ~(u64)0};
     for (u64 n = 1 + chance(6); n; n--) {
         size_t at = (size_t)chance(size), length = (size_t)chance(size - at < 64 ? size - at : 64);
         switch (chance(7)) {
-        case 0: if (size) bytes[at] ^= (u8)(1 << chance(8)); break;
-        case 1: if (size) bytes[at] = (u8)chance(256); break;
+        case 0:
+            if (size) bytes[at] ^= (u8)(1 << chance(8));
+            break;
+        case 1:
+            if (size) bytes[at] = (u8)chance(256);
+            break;
         case 2: {
             size_t width = (size_t)1 << chance(4);
             u64 edge = edges[chance(sizeof edges / sizeof *edges)];

@@ -17,7 +17,7 @@
 
 enum { PAGE = 4096, TF = 0x100 };
 
-static u8 *code;    /* a page of code; the page behind it is not mapped */
+static u8 *code; /* a page of code; the page behind it is not mapped */
 static u8 *operand; /* the same for the operand */
 static volatile int signal_number, signal_code;
 static volatile u64 fault_at;
@@ -34,8 +34,8 @@ static u64 any(void)
 
 static volatile int inside;
 static u64 given[16];
-static const int GREG[16] = {REG_RAX, REG_RCX, REG_RDX, REG_RBX, REG_RSP, REG_RBP, REG_RSI, REG_RDI, REG_R8, REG_R9, REG_R10, REG_R11,
-                             REG_R12, REG_R13, REG_R14, REG_R15};
+static const int GREG[16] = {REG_RAX, REG_RCX, REG_RDX, REG_RBX, REG_RSP, REG_RBP, REG_RSI, REG_RDI,
+                             REG_R8,  REG_R9,  REG_R10, REG_R11, REG_R12, REG_R13, REG_R14, REG_R15};
 static u64 start_at, boundary;
 static greg_t host[NGREG];
 static u64 after_rip;
@@ -116,10 +116,12 @@ static void try(const u8 *from)
     executed++;
     __asm__ volatile("int3" ::: "memory");
     undefined += signal_number == SIGILL;
-    if (after_rip == boundary && (signal_number == SIGTRAP || (signal_number == SIGSEGV && fault_at == boundary))) ended++;
+    if (after_rip == boundary && (signal_number == SIGTRAP || (signal_number == SIGSEGV && fault_at == boundary)))
+        ended++;
     else if (signal_number == SIGTRAP) tell(&i, from, "ends elsewhere");
     else if (signal_number == SIGSEGV && fault_at == boundary) tell(&i, from, "is longer");
-    else if (signal_number == SIGSEGV && signal_code == SEGV_MAPERR) tell(&i, from, i.memory ? "touches other memory" : "touches memory");
+    else if (signal_number == SIGSEGV && signal_code == SEGV_MAPERR)
+        tell(&i, from, i.memory ? "touches other memory" : "touches memory");
     else if (signal_number == SIGSEGV && signal_code == SEGV_ACCERR) tell(&i, from, "protected memory");
     else if (signal_number == SIGBUS) tell(&i, from, "bus error");
     if ((x87_tags || x87_status) && i.state != X87_STATE) tell(&i, from, "changes x87 state");
@@ -152,8 +154,10 @@ int main(int argc, char **argv)
     munmap(operand + PAGE, PAGE);
     boundary = (u64)code + PAGE;
     /* legacy maps: prefixes, every opcode, every ModRM */
-    static const u8 prefixes[][4] = {{0}, {0x66}, {0xF2}, {0xF3}, {0x48}, {0x66, 0x48}, {0xF3, 0x48}, {0xF2, 0x48}, {0xF0}, {0x66, 0xF3}, {0x66, 0xF2},
-                                     {0x45}, {0x67}, {0x64}, {0x66, 0x4F}, {0xF0, 0x4F}, {0x2E}, {0x48, 0x66}, {0x4F, 0x48}, {0xF2, 0xF3}};
+    static const u8 prefixes[][4] = {{0},          {0x66},       {0xF2},       {0xF3},       {0x48},
+                                     {0x66, 0x48}, {0xF3, 0x48}, {0xF2, 0x48}, {0xF0},       {0x66, 0xF3},
+                                     {0x66, 0xF2}, {0x45},       {0x67},       {0x64},       {0x66, 0x4F},
+                                     {0xF0, 0x4F}, {0x2E},       {0x48, 0x66}, {0x4F, 0x48}, {0xF2, 0xF3}};
     for (u64 round = 0; round < count; round++) {
         for (size_t p = 0; p < sizeof prefixes / 4; p++)
             for (int map = 1; map <= 4; map++)
@@ -193,7 +197,7 @@ int main(int argc, char **argv)
         fill(bytes, sizeof bytes);
         try(bytes);
     }
-    printf("pieces: decoded %ld, unsupported %ld, executed %ld, to their end %ld, undefined %ld\n", (long)decoded, (long)unsupported,
-           (long)executed, (long)ended, (long)undefined);
+    printf("pieces: decoded %ld, unsupported %ld, executed %ld, to their end %ld, undefined %ld\n", (long)decoded,
+           (long)unsupported, (long)executed, (long)ended, (long)undefined);
     return wrong != 0;
 }

@@ -26,10 +26,8 @@ EXPORT int lb_branch_entries(const u8 *raw, i64 bytes, const i64 *first, const i
         if (count[r] < 0 || count[r] > room - at || first[r] < 0 || first[r] > bytes) return DECLINED;
         if (count[r] > (bytes - first[r]) / (3 * size[r])) return DECLINED;
         u64 *from = out + at, *to = from + room, *info = to + room;
-        if (size[r] == 8)
-            columns_of(raw + first[r], count[r], 8, from, to, info);
-        else
-            columns_of(raw + first[r], count[r], 4, from, to, info);
+        if (size[r] == 8) columns_of(raw + first[r], count[r], 8, from, to, info);
+        else columns_of(raw + first[r], count[r], 4, from, to, info);
     }
     return at == room ? COLLECTED : DECLINED;
 }
@@ -44,7 +42,8 @@ EXPORT void lb_info_flags(const u64 *info, i64 count, const u64 *types, u64 *fla
             type = types[word >> 56 & 15];
             if (!(word >> 60 & 1)) cycles = 0;
         }
-        u64 known = mispredicted | (mispredicted ^ 1) << 1 | (word >> 62 & 1) << 2 | (word >> 61 & 1) << 3 | cycles << 4 | type;
+        u64 known =
+            mispredicted | (mispredicted ^ 1) << 1 | (word >> 62 & 1) << 2 | (word >> 61 & 1) << 3 | cycles << 4 | type;
         flags[i] = word ? known : 0;
     }
 }

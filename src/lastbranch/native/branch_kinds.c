@@ -15,7 +15,10 @@ enum { LEAST = 1 << 10, MOST_SITES = 1 << 21 };
 enum { LOW_BITS = 24, VALUE_BITS = 8 };
 
 /* number: from 1, 0 where it is free */
-struct region { u64 high; u32 scope, number; };
+struct region {
+    u64 high;
+    u32 scope, number;
+};
 
 struct sites {
     u64 *rows, mask, used, seed;
@@ -60,7 +63,8 @@ static inline struct region *region_of(const struct sites *t, u32 scope, u64 sou
 
 static inline u64 key_of(const struct region *region, u64 source)
 {
-    return (u64)region->number << (LOW_BITS + VALUE_BITS) | (source << VALUE_BITS & (((u64)1 << (LOW_BITS + VALUE_BITS)) - 1));
+    return (u64)region->number << (LOW_BITS + VALUE_BITS)
+        | (source << VALUE_BITS & (((u64)1 << (LOW_BITS + VALUE_BITS)) - 1));
 }
 
 /* The row with this key, or the free row for the key. */
@@ -125,8 +129,8 @@ EXPORT void lb_sites_learn(struct sites *t, const i64 *scope, const u64 *source,
  *
  * How many sites are new: `fresh` gets the first entry of each, and has room for all. DECLINED for scopes beyond 32
  * bits. */
-EXPORT i64 lb_sites_kinds(struct sites *t, const i64 *scope, const i64 *offsets, i64 samples, const u8 *from, i64 from_stride,
-                          const u8 *flags, i64 flags_stride, u8 *kind, i64 *fresh, i64 *pending)
+EXPORT i64 lb_sites_kinds(struct sites *t, const i64 *scope, const i64 *offsets, i64 samples, const u8 *from,
+                          i64 from_stride, const u8 *flags, i64 flags_stride, u8 *kind, i64 *fresh, i64 *pending)
 {
     i64 found = 0, left = 0;
     if (t->used > MOST_SITES) {
@@ -145,7 +149,8 @@ EXPORT i64 lb_sites_kinds(struct sites *t, const i64 *scope, const i64 *offsets,
                 u64 source = at_stride(from, from_stride, k);
                 if (!here.number || source >> LOW_BITS != here.high) {
                     struct region *found_region = region_of(t, owner, source);
-                    if (!found_region->number && !(found_region = new_region(t, found_region, owner, source))) return NO_MEMORY;
+                    if (!found_region->number && !(found_region = new_region(t, found_region, owner, source)))
+                        return NO_MEMORY;
                     here = *found_region;
                 }
                 key[k - i] = key_of(&here, source);

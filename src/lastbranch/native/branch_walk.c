@@ -39,7 +39,11 @@ struct line { u64 first, last; };
 
 struct step { u64 source, kind; };
 
-struct store { i64 displacement; u32 size; u8 registers[3], terms, scales[3], unused; };
+struct store {
+    i64 displacement;
+    u32 size;
+    u8 registers[3], terms, scales[3], unused;
+};
 
 struct page { u64 address, burst, bytes; };
 
@@ -57,13 +61,20 @@ struct node {
     u64 known_branch, known_at, known_value;
 };
 
-struct entry { u64 key; u32 family, node; };
+struct entry {
+    u64 key;
+    u32 family, node;
+};
 
 struct shared { u64 branch, at, was; };
 
 struct passed { u64 end, goes; };
 
-struct block { u64 address; i64 length; u8 bytes[BLOCK]; };
+struct block {
+    u64 address;
+    i64 length;
+    u8 bytes[BLOCK];
+};
 
 struct context {
     /* the thread, and the tables of its address space */
@@ -191,14 +202,12 @@ static struct node *found(struct context *c, u32 family, u64 key)
     }
 }
 
-static int overlap(u64 address, u64 size, u64 word)
-{
-    return word - address < size || address - word < 8;
-}
+static int overlap(u64 address, u64 size, u64 word) { return word - address < size || address - word < 8; }
 
 /* Whether the target of the branch is known; where it goes then. `stack_known`: the value of RSP. `pushed`: the word
  * there, which is not in memory yet. */
-static int known_target(struct context *c, const struct node *node, const u64 *stack_known, const u64 *pushed, u64 *at, u64 *target)
+static int known_target(struct context *c, const struct node *node, const u64 *stack_known, const u64 *pushed, u64 *at,
+                        u64 *target)
 {
     if (node->known == BY_REGISTER) {
         *target = c->registers[node->known_register];
@@ -432,9 +441,7 @@ EXPORT int lb_branch_walk(void *c)
 }
 
 EXPORT void lb_watch_tracer(u32 *state, u32 tid, int priority, i64 ns)
-{
-    (void)state, (void)tid, (void)priority, (void)ns;
-}
+{ (void)state, (void)tid, (void)priority, (void)ns; }
 
 EXPORT int lb_set_watch(u32 *state, u32 next)
 {

@@ -39,8 +39,8 @@ static i64 after(const u64 *edge, u64 stack_before, struct caller *callers, i64 
  *
  * Returns the number of records: `begins` has room for one more, and gets the beginning of each record in `out`. -1:
  * `room` words are not enough. */
-EXPORT i64 lb_burst_records(const u64 *edges, i64 count, i64 depth, int chains, struct caller *callers, i64 known, u64 stack, u64 end,
-                            u64 *out, i64 room, i64 *begins, int *fits)
+EXPORT i64 lb_burst_records(const u64 *edges, i64 count, i64 depth, int chains, struct caller *callers, i64 known,
+                            u64 stack, u64 end, u64 *out, i64 room, i64 *begins, int *fits)
 {
     i64 records = 0, used = 0, first = 0;
     for (i64 i = 0; i < count; i++) {

@@ -2,7 +2,7 @@
 #include "lastbranch.h"
 
 enum { NOTHING, PUSH, POP, ENTER, LEAVE }; /* as in lbr/callstacks.py */
-enum { ZERO_LENGTH = 5 };                  /* bytes of a call of the next instruction, which reads its own address */
+enum { ZERO_LENGTH = 5 }; /* bytes of a call of the next instruction, which reads its own address */
 
 /* Undo the ways back out of handlers whose way in is not among the entries: nothing is known of what they end. */
 static void match_handlers(u8 *step, i64 size)
@@ -16,7 +16,12 @@ static void match_handlers(u8 *step, i64 size)
 }
 
 /* The entries of one stack, and where its frames go. */
-struct stack { i64 first, end, from_stride, to_stride; const u8 *from, *to; u8 *kind; u64 *frame; };
+struct stack {
+    i64 first, end, from_stride, to_stride;
+    const u8 *from, *to;
+    u8 *kind;
+    u64 *frame;
+};
 
 /* The kind of step of entry i. */
 static inline int step_of(const struct stack *s, const u8 *action, int direct, i64 i)

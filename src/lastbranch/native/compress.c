@@ -7,14 +7,19 @@ enum { MIN_MATCH = 3, GROUP = 32, LONGEST_TOKEN = 4 + 6 };
 enum { END = 256, LONGEST = 258, STORED = 0, FIXED = 1, WIDEST = 9, LENGTHS = 29, DISTANCES = 26 };
 
 /* RFC 1951, 3.2.5. Distances up to 8,192, the window of LZXPRESS. */
-static const u16 LENGTH_FROM[LENGTHS] = {3, 4, 5, 6, 7, 8, 9, 10, 11, 13, 15, 17, 19, 23, 27, 31, 35, 43, 51, 59, 67, 83, 99,
-                                         115, 131, 163, 195, 227, 258};
-static const u8 LENGTH_BITS[LENGTHS] = {0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3, 4, 4, 4, 4, 5, 5, 5, 5, 0};
-static const u16 DISTANCE_FROM[DISTANCES] = {1, 2, 3, 4, 5, 7, 9, 13, 17, 25, 33, 49, 65, 97, 129, 193, 257, 385, 513, 769,
-                                             1025, 1537, 2049, 3073, 4097, 6145};
-static const u8 DISTANCE_BITS[DISTANCES] = {0, 0, 0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7, 8, 8, 9, 9, 10, 10, 11, 11};
+static const u16 LENGTH_FROM[LENGTHS] = {3,  4,  5,  6,  7,  8,  9,  10, 11,  13,  15,  17,  19,  23, 27,
+                                         31, 35, 43, 51, 59, 67, 83, 99, 115, 131, 163, 195, 227, 258};
+static const u8 LENGTH_BITS[LENGTHS] = {0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2,
+                                        2, 3, 3, 3, 3, 4, 4, 4, 4, 5, 5, 5, 5, 0};
+static const u16 DISTANCE_FROM[DISTANCES] = {1,  2,   3,   4,   5,   7,   9,   13,   17,   25,   33,   49,   65,
+                                             97, 129, 193, 257, 385, 513, 769, 1025, 1537, 2049, 3073, 4097, 6145};
+static const u8 DISTANCE_BITS[DISTANCES] = {0, 0, 0, 0, 1, 1, 2, 2, 3, 3,  4,  4,  5,
+                                            5, 6, 6, 7, 7, 8, 8, 9, 9, 10, 10, 11, 11};
 
-struct code { u16 symbol; u8 bits; };
+struct code {
+    u16 symbol;
+    u8 bits;
+};
 
 static u32 reversed(u32 value, int bits)
 {
@@ -28,14 +33,10 @@ static void fixed_codes(struct code *codes)
 {
     for (u32 at = 0; at < 1 << WIDEST; at++) {
         u32 bits = reversed(at, WIDEST);
-        if (bits >> 2 < 24)
-            codes[at] = (struct code){(u16)(256 + (bits >> 2)), 7};
-        else if (bits >> 1 < 0xC0)
-            codes[at] = (struct code){(u16)((bits >> 1) - 0x30), 8};
-        else if (bits >> 1 < 0xC8)
-            codes[at] = (struct code){(u16)((bits >> 1) - 0xC0 + 280), 8};
-        else
-            codes[at] = (struct code){(u16)(bits - 0x190 + 144), 9};
+        if (bits >> 2 < 24) codes[at] = (struct code){(u16)(256 + (bits >> 2)), 7};
+        else if (bits >> 1 < 0xC0) codes[at] = (struct code){(u16)((bits >> 1) - 0x30), 8};
+        else if (bits >> 1 < 0xC8) codes[at] = (struct code){(u16)((bits >> 1) - 0xC0 + 280), 8};
+        else codes[at] = (struct code){(u16)(bits - 0x190 + 144), 9};
     }
 }
 
@@ -133,8 +134,7 @@ static inline u64 bits_at(const u8 *packed, i64 size, i64 at)
 {
     i64 byte = at >> 3;
     u64 value = 0;
-    if (size - byte >= 8)
-        value = get64(packed + byte);
+    if (size - byte >= 8) value = get64(packed + byte);
     else
         for (i64 i = byte; i < size; i++) value |= (u64)packed[i] << (i - byte) * 8;
     return value >> (at & 7);
@@ -187,7 +187,8 @@ static int piece(struct stream *s, const struct code *codes, const u8 *packed, i
 /* Write the LZXPRESS stream of `size` bytes of `data` to `out`, which has room for `room` bytes: its length, or DECLINED.
  * Piece i of `step` bytes has the DEFLATE stream that ends at packed_end[i] of `packed`; one that is not shorter than the
  * piece is not used. */
-EXPORT i64 lb_compress_xpress(const u8 *data, i64 size, i64 step, const u8 *packed, const i64 *packed_end, u8 *out, i64 room)
+EXPORT i64 lb_compress_xpress(const u8 *data, i64 size, i64 step, const u8 *packed, const i64 *packed_end, u8 *out,
+                              i64 room)
 {
     struct code codes[1 << WIDEST];
     struct stream s = {.data = data, .out = out, .end = out + room, .word = out};

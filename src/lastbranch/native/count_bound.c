@@ -20,16 +20,46 @@ enum { IN_TX_OR_ABORT = 12, KEY_BITS = 36, MOST_SCOPES = 1 << 27, SOON = 2, MOST
 #define PLACE ((1u << TAG_SHIFT) - 1)
 
 struct sums { u64 count, mispredicted, predicted, cycles, timed; };
-struct from_row { u32 from, target, start; u8 type_low, type_high; u16 process; struct sums sums; u64 lines; };
-struct pair_row { u32 from, to, row; u8 type_low, type_high; u16 process; struct sums sums; u64 unused; };
-struct line_row { u32 start, end; u64 count; };
-struct page { u64 key; i32 number, used; };
+struct from_row {
+    u32 from, target, start;
+    u8 type_low, type_high;
+    u16 process;
+    struct sums sums;
+    u64 lines;
+};
+struct pair_row {
+    u32 from, to, row;
+    u8 type_low, type_high;
+    u16 process;
+    struct sums sums;
+    u64 unused;
+};
+struct line_row {
+    u32 start, end;
+    u64 count;
+};
+struct page {
+    u64 key;
+    i32 number, used;
+};
 
 /* `slots` has 1 + the row of a key in its low bits, bits of the hash above; 0: free. */
-struct table { void *rows; u32 *slots; u64 mask, used, room; };
-struct counter { u64 seed; struct page *pages; u64 page_mask, pages_used, with_lines, stopped; struct table froms, pairs, lines; };
+struct table {
+    void *rows;
+    u32 *slots;
+    u64 mask, used, room;
+};
+struct counter {
+    u64 seed;
+    struct page *pages;
+    u64 page_mask, pages_used, with_lines, stopped;
+    struct table froms, pairs, lines;
+};
 
-struct entry { u32 from, to, start, facts; u16 process; };
+struct entry {
+    u32 from, to, start, facts;
+    u16 process;
+};
 
 static inline u64 hashed(u64 key, u64 seed)
 {
@@ -59,7 +89,11 @@ static inline struct page *page_of(const struct counter *c, u64 key)
 
 /* The places of stacks: stack s has `depth[s]` entries; column n of the entries begins `step[n]` times `first[s]` bytes
  * after `base[n]`, with `stride[n]` bytes from entry to entry. */
-struct stacks { const i64 *scope, *first, *depth; const u8 *base[3]; i64 step[3], stride[3]; };
+struct stacks {
+    const i64 *scope, *first, *depth;
+    const u8 *base[3];
+    i64 step[3], stride[3];
+};
 
 /* Add the entries of stack s to a block. How many; -1: it is left to the caller, -2: a page is not known. */
 static i64 translate(const struct counter *c, const struct stacks *k, i64 s, i64 process, struct entry *out)
@@ -148,7 +182,10 @@ static inline void ask_for_row(const struct table *t, u64 hash, size_t size)
 
 static inline u64 both(u32 low, u32 high) { return (u64)high << 32 | low; }
 
-struct later { u64 hash; u32 entry, row; };
+struct later {
+    u64 hash;
+    u32 entry, row;
+};
 
 static void count(struct counter *c, const struct entry *entries, i64 number)
 {
@@ -167,8 +204,8 @@ static void count(struct counter *c, const struct entry *entries, i64 number)
         i64 place = found(&c->froms, hash[i], e->from, sizeof(struct from_row), 1, &at);
         if (place < 0) {
             place = added(&c->froms, hash[i], at);
-            ((struct from_row *)c->froms.rows)[place]
-                = (struct from_row){.from = e->from, .target = e->to, .type_low = 0xFF, .process = e->process};
+            ((struct from_row *)c->froms.rows)[place] =
+                (struct from_row){.from = e->from, .target = e->to, .type_low = 0xFF, .process = e->process};
         }
         struct from_row *row = (struct from_row *)c->froms.rows + place;
         add(&row->sums, e->facts);
@@ -220,7 +257,8 @@ static void count(struct counter *c, const struct entry *entries, i64 number)
 static inline void ask_for(const struct stacks *k, i64 s)
 {
     const u8 *at = k->base[0] + k->step[0] * k->first[s];
-    for (i64 bytes = k->stride[0] * (k->depth[s] < MOST_ASKED ? k->depth[s] : MOST_ASKED); bytes > 0; bytes -= 64, at += 64)
+    for (i64 bytes = k->stride[0] * (k->depth[s] < MOST_ASKED ? k->depth[s] : MOST_ASKED); bytes > 0;
+         bytes -= 64, at += 64)
         __builtin_prefetch(at);
 }
 
@@ -238,7 +276,11 @@ EXPORT i64 lb_bound_count(struct counter *c, i64 begin, const i64 *scope, const 
                           const i64 *process, i64 stacks, const u8 *from, i64 from_step, i64 from_stride, const u8 *to,
                           i64 to_step, i64 to_stride, const u8 *flags, i64 flags_step, i64 flags_stride, u8 *left)
 {
-    const struct stacks k = {scope, first, depth, {from, to, flags}, {from_step, to_step, flags_step},
+    const struct stacks k = {scope,
+                             first,
+                             depth,
+                             {from, to, flags},
+                             {from_step, to_step, flags_step},
                              {from_stride, to_stride, flags_stride}};
     struct entry entries[BLOCK];
     i64 number = 0, s = begin;
@@ -266,9 +308,9 @@ EXPORT i64 lb_bound_count(struct counter *c, i64 begin, const i64 *scope, const 
 
 /* Note the pages of the stacks from `begin` on that are not known, until half of the table is full: `place` gets where they
  * are in it. How many. */
-EXPORT i64 lb_bound_pages(struct counter *c, i64 begin, const i64 *scope, const i64 *first, const i64 *depth, i64 stacks,
-                          const u8 *from, i64 from_step, i64 from_stride, const u8 *to, i64 to_step, i64 to_stride,
-                          i64 *place)
+EXPORT i64 lb_bound_pages(struct counter *c, i64 begin, const i64 *scope, const i64 *first, const i64 *depth,
+                          i64 stacks, const u8 *from, i64 from_step, i64 from_stride, const u8 *to, i64 to_step,
+                          i64 to_stride, i64 *place)
 {
     const u8 *base[2] = {from, to};
     const i64 step[2] = {from_step, to_step}, stride[2] = {from_stride, to_stride};

@@ -21,28 +21,55 @@
 #include <sys/mman.h>
 #endif
 
-enum { REGIONS = 255, SLOTS = 1024, MOST_ROWS = 1 << 19, LEAST_ROWS = 1 << 12, IN_FLIGHT = 3, HUGE_PAGE = 2 << 20,
-       MOST_ASKED = 64 };
+enum {
+    REGIONS = 255,
+    SLOTS = 1024,
+    MOST_ROWS = 1 << 19,
+    LEAST_ROWS = 1 << 12,
+    IN_FLIGHT = 3,
+    HUGE_PAGE = 2 << 20,
+    MOST_ASKED = 64
+};
 #define MOST_COUNTED (1u << 30) /* entries: counts of a row have 32 bits */
 #define COUNTED_FLAGS 0x3FFFFFFFu /* the flags that are counted are the low ones */
 #define NOT_TAKEN (1ull << 33)    /* entries of branches that were not taken are no branches to count */
 #define EMPTY 0x80000000u         /* beside them: an address of the entry is 0 */
 
 /* range: 0 where it is free, else start << 32 | end */
-struct range_row { u64 range; u32 target, others, by_tag[4]; };
+struct range_row {
+    u64 range;
+    u32 target, others, by_tag[4];
+};
 /* branch: 0 where it is free, else from << 32 | to */
-struct branch_row { u64 branch; u32 by_tag[4]; };
-struct detail_row { u64 cycles; u32 timed, in_tx, aborted; u8 type_low, type_high; };
+struct branch_row {
+    u64 branch;
+    u32 by_tag[4];
+};
+struct detail_row {
+    u64 cycles;
+    u32 timed, in_tx, aborted;
+    u8 type_low, type_high;
+};
 
-struct table { void *rows; struct detail_row *details; u64 mask, used; };
+struct table {
+    void *rows;
+    struct detail_row *details;
+    u64 mask, used;
+};
 
 /* A stack on its way. `row` is where the range that ends at each entry belongs. `later` lists the entries that belong to
  * the second table, `place` where. */
-struct stack { u32 *from, *to, *facts, *row, *later, *place; i64 depth, others; };
+struct stack {
+    u32 *from, *to, *facts, *row, *later, *place;
+    i64 depth, others;
+};
 
 struct counter {
     u64 seed;
-    struct { u64 key; u32 number; } slots[SLOTS]; /* scope and high bits of an address -> region */
+    struct {
+        u64 key;
+        u32 number;
+    } slots[SLOTS]; /* scope and high bits of an address -> region */
     u64 region_base[REGIONS + 1];
     i64 region_scope[REGIONS + 1];
     u32 regions;
@@ -125,7 +152,8 @@ static u32 region_of(struct counter *c, i64 scope, u64 address)
     for (;; at++) {
         u64 i = at & (SLOTS - 1);
         u32 number = c->slots[i].number;
-        if (number && c->slots[i].key == key && c->region_scope[number] == scope && c->region_base[number] == high << 24)
+        if (number && c->slots[i].key == key && c->region_scope[number] == scope
+            && c->region_base[number] == high << 24)
             return number;
         if (!number) {
             if (c->regions == REGIONS) return 0;
@@ -263,8 +291,8 @@ static void count_ranges(struct counter *c, struct stack *k)
 }
 
 /* Compact a stack. Whether the counter knows all its addresses. */
-static int compact(struct counter *c, struct stack *k, i64 scope, i64 depth, const u8 *from, i64 from_stride, const u8 *to,
-                   i64 to_stride, const u8 *flags, i64 flags_stride)
+static int compact(struct counter *c, struct stack *k, i64 scope, i64 depth, const u8 *from, i64 from_stride,
+                   const u8 *to, i64 to_stride, const u8 *flags, i64 flags_stride)
 {
     const struct range_row *rows = c->ranges.rows;
     const u64 mask = c->ranges.mask, seed = c->seed;
@@ -306,9 +334,7 @@ static inline void ask_for(const u8 *entries, i64 stride, i64 depth)
 
 /* Whether the rows have to be taken before `depth` more entries are counted. */
 EXPORT int lb_counter_full(const struct counter *c, i64 depth)
-{
-    return c->entries + (u64)depth > MOST_COUNTED || c->ranges.used > MOST_ROWS || c->branches.used > MOST_ROWS;
-}
+{ return c->entries + (u64)depth > MOST_COUNTED || c->ranges.used > MOST_ROWS || c->branches.used > MOST_ROWS; }
 /* Count what is on its way: `before` has its ranges to come, `oldest` its branches. */
 static void drain(struct counter *c, struct stack *before, struct stack *oldest)
 {
@@ -328,8 +354,8 @@ static int room_for(struct counter *c, i64 depth)
     c->memory = memory;
     c->room = room;
     for (int i = 0; i < IN_FLIGHT; i++) {
-        u32 **columns[] = {&c->stacks[i].from, &c->stacks[i].to, &c->stacks[i].facts,
-                           &c->stacks[i].row, &c->stacks[i].later, &c->stacks[i].place};
+        u32 **columns[] = {&c->stacks[i].from, &c->stacks[i].to,    &c->stacks[i].facts,
+                           &c->stacks[i].row,  &c->stacks[i].later, &c->stacks[i].place};
         for (int n = 0; n < 6; n++, memory += room) *columns[n] = memory;
     }
     return 1;
@@ -354,16 +380,16 @@ static int ready(struct counter *c, i64 depth, struct stack *before, struct stac
 /* Count stacks: stack s, which `scope[s]` owns, has `depth[s]` entries, newest first. Its addresses and flags begin `step`
  * bytes times `first[s]` after three bases, and lie `stride` bytes apart. How many stacks were counted: fewer than `samples`
  * where the next one does not fit (`lb_counter_full`) or is declined; -1 without memory. */
-EXPORT i64 lb_counter_add(struct counter *c, const i64 *scope, const i64 *first, const i64 *depth, i64 samples, const u8 *from,
-                          i64 from_step, i64 from_stride, const u8 *to, i64 to_step, i64 to_stride, const u8 *flags,
-                          i64 flags_step, i64 flags_stride)
+EXPORT i64 lb_counter_add(struct counter *c, const i64 *scope, const i64 *first, const i64 *depth, i64 samples,
+                          const u8 *from, i64 from_step, i64 from_stride, const u8 *to, i64 to_step, i64 to_stride,
+                          const u8 *flags, i64 flags_step, i64 flags_stride)
 {
     i64 s = 0;
     struct stack *now = &c->stacks[0], *before = &c->stacks[1], *oldest = &c->stacks[2];
     for (; s < samples && depth[s] >= 0 && !lb_counter_full(c, depth[s]); s++) {
         if (!ready(c, depth[s], before, oldest)) return -1;
-        if (!compact(c, now, scope[s], depth[s], from + from_step * first[s], from_stride, to + to_step * first[s], to_stride,
-                     flags + flags_step * first[s], flags_stride))
+        if (!compact(c, now, scope[s], depth[s], from + from_step * first[s], from_stride, to + to_step * first[s],
+                     to_stride, flags + flags_step * first[s], flags_stride))
             break;
         c->entries += (u64)depth[s];
         if (s + 1 < samples) ask_for(from + from_step * first[s + 1], from_stride, depth[s + 1]);
@@ -378,9 +404,7 @@ EXPORT i64 lb_counter_add(struct counter *c, const i64 *scope, const i64 *first,
 
 /* At most how many rows `lb_counter_take` gives: branches (0) or ranges (1). A branch can be in several rows. */
 EXPORT i64 lb_counter_rows(const struct counter *c, int ranges)
-{
-    return (i64)(ranges ? c->ranges.used : c->branches.used + c->ranges.used);
-}
+{ return (i64)(ranges ? c->ranges.used : c->branches.used + c->ranges.used); }
 
 EXPORT i64 lb_counter_broken(const struct counter *c) { return (i64)c->broken; }
 

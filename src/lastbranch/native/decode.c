@@ -17,7 +17,10 @@ typedef _Bool (*disassemble)(size_t handle, const u8 **code, size_t *size, u64 *
 
 /* A branch of the architecture: its type with a plain address as last operand, and with any other; PLAIN where there is
  * none. */
-struct branch { char name[14]; u8 direct, other; };
+struct branch {
+    char name[14];
+    u8 direct, other;
+};
 
 /* Branches by a hash of their first bytes; `next` is 1 + the place of another one with the same. */
 struct names { u8 head[256], next[256]; };
@@ -51,7 +54,8 @@ static int address_in(const char *operands, u64 *target)
     return 1;
 }
 
-static u8 classify(const struct names *names, const struct branch *branches, const struct instruction *found, u64 *target)
+static u8 classify(const struct names *names, const struct branch *branches, const struct instruction *found,
+                   u64 *target)
 {
     const char *name = found->mnemonic;
     for (const char *at = name; *at; at++)
@@ -72,8 +76,8 @@ static u8 classify(const struct names *names, const struct branch *branches, con
  * `count` gets how many instructions a piece has; `at` (their addresses), `length`, `kind` and `target` (of a direct
  * branch, else 0) have room for `room` of them. Returns the number of instructions, or -1 if there is no room for all. */
 EXPORT i64 lb_decode(disassemble decode, size_t handle, const struct branch *branches, i64 number, i64 unit, u64 mask,
-                     const u8 *code, const i64 *begin, const i64 *size, const i64 *span, const u64 *address, i64 pieces, i64 room,
-                     i64 *count, u64 *at, u8 *length, u8 *kind, u64 *target)
+                     const u8 *code, const i64 *begin, const i64 *size, const i64 *span, const u64 *address, i64 pieces,
+                     i64 room, i64 *count, u64 *at, u8 *length, u8 *kind, u64 *target)
 {
     struct names names = {{0}, {0}};
     for (i64 i = 0; i < number; i++) {

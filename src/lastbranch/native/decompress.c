@@ -106,10 +106,8 @@ static int xpress(const u8 *in, i64 length_in, u8 *out, i64 size)
                 }
             }
             if (distance > (u64)(o - out) || length > (u64)(stop - o)) return DAMAGED;
-            if ((u64)(stop - o) - length >= WIDE)
-                copy_wide(o, distance, length);
-            else
-                copy_exactly(o, distance, length);
+            if ((u64)(stop - o) - length >= WIDE) copy_wide(o, distance, length);
+            else copy_exactly(o, distance, length);
             o += length;
         }
         for (; left && p < end; left--, flags <<= 1) {
@@ -217,10 +215,8 @@ static int huffman(const u8 *in, i64 length_in, u8 *out, i64 size)
             length += MIN_MATCH;
             u64 distance = ((u64)1 << extra) + peek(&b, extra);
             if (!skip(&b, extra) || distance > (u64)(o - out) || length > (u64)(stop - o)) return DAMAGED;
-            if ((u64)(stop - o) - length >= WIDE)
-                copy_wide(o, distance, length);
-            else
-                copy_exactly(o, distance, length);
+            if ((u64)(stop - o) - length >= WIDE) copy_wide(o, distance, length);
+            else copy_exactly(o, distance, length);
             o += length;
         }
         p = b.at;

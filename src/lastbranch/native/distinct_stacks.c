@@ -20,8 +20,8 @@ static inline u64 mixed(u64 h, u64 value)
  *
  * `rows` gets the first stack of each kind, ascending, `which` for each stack its place in them; both have room for
  * all. Returns the number of kinds, or a negative number. */
-EXPORT i64 lb_distinct_stacks(const i64 *key, i64 keys, const u8 *frame, i64 size, const i64 *offsets, i64 stacks, u64 seed,
-                              i64 *rows, i64 *which)
+EXPORT i64 lb_distinct_stacks(const i64 *key, i64 keys, const u8 *frame, i64 size, const i64 *offsets, i64 stacks,
+                              u64 seed, i64 *rows, i64 *which)
 {
     if ((size != 4 && size != 8) || stacks >= UINT32_MAX) return DECLINED;
     u64 places = 64;

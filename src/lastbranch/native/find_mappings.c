@@ -16,10 +16,17 @@ struct index {
 
 /* Addresses up to `end`, of one scope: the lowest kernel address, the side that is searched first (0, 1: the kernel's), and
  * where the two sides are searched; no space is below 0. */
-struct run { i64 end; u64 kernel_start; i64 side, space[2], moment[2]; };
+struct run {
+    i64 end;
+    u64 kernel_start;
+    i64 side, space[2], moment[2];
+};
 
 /* The last answer: it holds for keys from `low` on and below `high`, at this moment. */
-struct answer { u64 low, high; i64 moment, value; };
+struct answer {
+    u64 low, high;
+    i64 moment, value;
+};
 
 /* How many of `values`, which ascend, are at most `wanted`. */
 static inline i64 up_to(const u64 *values, i64 count, u64 wanted)
@@ -47,7 +54,8 @@ static inline i64 value_at(const struct index *x, struct answer *last, i64 space
     if (slab < 0) return -1;
     u64 most = ((u64)1 << x->moment_bits) - 1, when = (u64)moment < most ? (u64)moment : most;
     i64 row = up_to(x->rows, x->row_count, (u64)slab << x->moment_bits | when) - 1;
-    if (row >= 0 && x->rows[row] >> x->moment_bits == (u64)slab && moment < x->row_last[row]) last->value = x->row_value[row];
+    if (row >= 0 && x->rows[row] >> x->moment_bits == (u64)slab && moment < x->row_last[row])
+        last->value = x->row_value[row];
     return last->value;
 }
 
@@ -76,8 +84,8 @@ EXPORT int lb_find_mappings(const struct index *x, const struct run *runs, i64 r
 /* Module and module address of each of `count` addresses, `stride` bytes apart, by the mapping that owns it: `value` as
  * `lb_find_mappings` has found it, which becomes the module. Mapping i has `module[i]` and lies `bias[i]` above its module
  * addresses. Without a mapping the module is -1 and the address stays. DECLINED for values that are none of `mappings`. */
-EXPORT int lb_module_addresses(const u8 *address, i64 stride, i64 count, const i64 *module, const u64 *bias, i64 mappings,
-                               i64 *value, u64 *out)
+EXPORT int lb_module_addresses(const u8 *address, i64 stride, i64 count, const i64 *module, const u64 *bias,
+                               i64 mappings, i64 *value, u64 *out)
 {
     for (i64 i = 0; i < count; i++)
         if (value[i] < -1 || value[i] >= mappings) return DECLINED;

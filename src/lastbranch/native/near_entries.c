@@ -27,9 +27,9 @@ static inline i64 passed(const u64 *bound, i64 number, u64 address)
  * `branch` gets the entries, `branch_stack` their stacks; `range` the entries whose branch ends a range (the older one
  * is the next), `range_stack` their stacks. Each has room for all entries; `found` gets the number of branches and of
  * ranges. */
-EXPORT void lb_near_entries(const i64 *offsets, i64 samples, const u8 *from, i64 from_stride, const u8 *to, i64 to_stride,
-                            const u64 *bound, i64 number, i64 *branch, i64 *branch_stack, i64 *range, i64 *range_stack,
-                            i64 *found)
+EXPORT void lb_near_entries(const i64 *offsets, i64 samples, const u8 *from, i64 from_stride, const u8 *to,
+                            i64 to_stride, const u64 *bound, i64 number, i64 *branch, i64 *branch_stack, i64 *range,
+                            i64 *range_stack, i64 *found)
 {
     i64 branches = 0, ranges = 0;
     for (i64 s = 0; s < samples; s++) {

@@ -12,7 +12,8 @@ enum { SEEN = 256, SEEN_SHIFT = 64 - 8, AHEAD = 8 };
  * a record that leaves the grid of words or that data follow. `at` gets the word of each header, `types` the type:
  * `room` of them at most. Returns the number of records; `rest` is where the next call continues, or -1 if there are no
  * more. */
-EXPORT i64 lb_records_chase(const u64 *words, i64 length, int big_endian, i64 from, i64 *at, i64 *types, i64 room, i64 *rest)
+EXPORT i64 lb_records_chase(const u64 *words, i64 length, int big_endian, i64 from, i64 *at, i64 *types, i64 room,
+                            i64 *rest)
 {
     i64 n = 0;
     *rest = -1;
@@ -22,7 +23,8 @@ EXPORT i64 lb_records_chase(const u64 *words, i64 length, int big_endian, i64 fr
             break;
         }
         u64 head = words[place >> 3];
-        i64 size = (i64)(big_endian ? head & 0xFFFF : head >> 48), type = (i64)(big_endian ? head >> 32 : head & 0xFFFFFFFF);
+        i64 size = (i64)(big_endian ? head & 0xFFFF : head >> 48),
+            type = (i64)(big_endian ? head >> 32 : head & 0xFFFFFFFF);
         if (size < 8 || size > length - place) break;
         if (size * AHEAD < length - place) __builtin_prefetch(words + ((place + size * AHEAD) >> 3));
         at[n] = place >> 3;
@@ -57,10 +59,8 @@ static inline i64 taken(const struct step *step, const u64 *place, i64 left, int
         if (value > (u64)left) return -1;
         if (step->kind == BRANCHES) *depth = (i64)value;
         return 1 + step->b + (i64)value * step->a;
-    case RAW:
-        return (i64)(((big_endian ? value >> 32 : value & 0xFFFFFFFF) + 4 + 7) >> 3);
-    case REGISTERS:
-        return 1 + (value ? step->a : 0);
+    case RAW: return (i64)(((big_endian ? value >> 32 : value & 0xFFFFFFFF) + 4 + 7) >> 3);
+    case REGISTERS: return 1 + (value ? step->a : 0);
     default: /* SIZED */
         if (value > (u64)left * 8) return -1;
         return 1 + (value ? (i64)((value + 7) >> 3) + step->a : 0);
@@ -76,8 +76,8 @@ static inline i64 taken(const struct step *step, const u64 *place, i64 left, int
  * number of branches; `heads` gets the header and the fixed words of each sample that is not damaged, as 1 + `fixed`
  * columns of `samples` words. DECLINED for records beyond `count` words and for unknown steps. */
 EXPORT int lb_samples_check(const u64 *words, i64 count, int big_endian, const i64 *at, i64 samples, i64 fixed,
-                            const struct step *steps, i64 number, i64 time, i64 thread, i64 *found, u64 *threads, i64 *stack,
-                            i64 *depths, u64 *heads)
+                            const struct step *steps, i64 number, i64 time, i64 thread, i64 *found, u64 *threads,
+                            i64 *stack, i64 *depths, u64 *heads)
 {
     i64 damaged = 0, first_damaged = -1, entries = 0, deepest = 0, earliest = INT64_MAX, latest = INT64_MIN, listed = 0;
     u64 seen[SEEN];
@@ -91,7 +91,8 @@ EXPORT int lb_samples_check(const u64 *words, i64 count, int big_endian, const i
     for (i64 i = 0; i < samples; i++) {
         if (at[i] < 0 || at[i] >= count) return DECLINED;
         const u64 *record = words + at[i];
-        i64 size = (i64)(big_endian ? *record & 0xFFFF : *record >> 48) >> 3, place = 1 + fixed, depth = 0, branches = 0;
+        i64 size = (i64)(big_endian ? *record & 0xFFFF : *record >> 48) >> 3, place = 1 + fixed, depth = 0,
+            branches = 0;
         if (size > count - at[i]) return DECLINED;
         int fits = place <= size;
         for (i64 k = 0; fits && k < number; k++) {

@@ -53,7 +53,11 @@ enum { GETREGSET = 0x4204, X_STATE = 0x202, SHADOW_STACK = 0x204 };
 enum { U_RIP = 16, U_FLAGS = 18, U_FS = 21, U_GS = 22 };
 static const u8 USER[16] = {10, 11, 12, 5, 19, 4, 13, 14, 9, 8, 7, 6, 3, 2, 1, 0}; /* of RAX, RCX, ... R15 */
 
-struct vectors { u8 lanes[32][64]; u64 masks[8]; u8 x87[512]; } __attribute__((aligned(64)));
+struct vectors {
+    u8 lanes[32][64];
+    u64 masks[8];
+    u8 x87[512];
+} __attribute__((aligned(64)));
 
 /* The data of the pieces of code, at the beginning of their memory. */
 struct state {
@@ -65,7 +69,10 @@ struct state {
 /* Rights of a mapping, as PROCMAP_QUERY has them. */
 enum { READ = 1, WRITE = 2, EXECUTE = 4 };
 
-struct mapping { u64 begin, end; u8 rights; };
+struct mapping {
+    u64 begin, end;
+    u8 rights;
+};
 
 /* The rights of a run to a page. WATCHED: the run may store to the page, unless userfaultfd watches stores there, which
  * must be looked up. PARTLY: the contents of some words of the page are not known. */
@@ -81,7 +88,11 @@ struct page {
     u32 code; /* 1 + the index of its code page, if code of it was executed in this run */
 };
 
-struct code_page { u64 address; u32 space, generation, run; u8 *bytes; };
+struct code_page {
+    u64 address;
+    u32 space, generation, run;
+    u8 *bytes;
+};
 
 struct known {
     u64 address;
@@ -93,11 +104,23 @@ struct known {
 };
 
 /* A saved state: the components of it that were saved, and where to. */
-struct saved { u64 address, size, parts; u32 control; struct vectors v; };
+struct saved {
+    u64 address, size, parts;
+    u32 control;
+    struct vectors v;
+};
 
 /* Components of a state, as XSAVE numbers them. */
 enum { KEYS = 9 };
-enum { X87_PART = 1, XMM_PART = 2, YMM_PART = 4, MASKS_PART = 0x20, ZMM_PART = 0x40, UPPER_PART = 0x80, ALL_PARTS = 0xE7 };
+enum {
+    X87_PART = 1,
+    XMM_PART = 2,
+    YMM_PART = 4,
+    MASKS_PART = 0x20,
+    ZMM_PART = 0x40,
+    UPPER_PART = 0x80,
+    ALL_PARTS = 0xE7
+};
 
 /* The request for a run, and its result. run_ahead.py has the same structure. `maps` and `pagemap` are file descriptors
  * of those files of the thread's process, `pagemap` -1 where the kernel has none; `most` is of work, `time` is ns of
@@ -105,7 +128,7 @@ enum { X87_PART = 1, XMM_PART = 2, YMM_PART = 4, MASKS_PART = 0x20, ZMM_PART = 0
 struct run {
     u64 memory, maps, pagemap, thread, space, alone, kinds, wanted, depth, most, time, room;
     u64 *registers; /* struct user_regs_struct: before, and afterwards at the end of the run */
-    u64 *edges;     /* source, target, perf's branch type with the length of the instruction in bits 8 up, stack pointer */
+    u64 *edges; /* source, target, perf's branch type with the length of the instruction in bits 8 up, stack pointer */
     u64 count, executed, why, address, pages, work;
 };
 
@@ -139,8 +162,8 @@ struct ahead {
     struct saved *saved;
     u32 saved_count, saved_next;
     int has_vectors; /* those of the thread were read in this run */
-    int is_full;     /* no more pages or instructions are kept */
-    u64 changes;     /* stores and instructions on vectors so far */
+    int is_full; /* no more pages or instructions are kept */
+    u64 changes; /* stores and instructions on vectors so far */
     struct run *now;
     struct page *last;
 };
@@ -259,7 +282,8 @@ static void emit_stubs(struct ahead *a)
 }
 
 /* A piece that executes `bytes`, with the address of the operand in register `scratch`, if there is one. Its offset. */
-static u32 emit_piece(struct ahead *a, const struct instruction *i, const u8 *code, const u8 *bytes, int size, int scratch)
+static u32 emit_piece(struct ahead *a, const struct instruction *i, const u8 *code, const u8 *bytes, int size,
+                      int scratch)
 {
     u8 *begin = a->code, masks = 0;
     u32 vectors = 0;
@@ -376,7 +400,8 @@ static void read_maps(struct ahead *a)
             if (next - rest < 5) continue;
             struct mapping *one = new_mapping(a);
             if (!one) return;
-            u8 rights = (u8)((rest[1] == 'r' ? READ : 0) | (rest[2] == 'w' ? WRITE : 0) | (rest[3] == 'x' ? EXECUTE : 0));
+            u8 rights =
+                (u8)((rest[1] == 'r' ? READ : 0) | (rest[2] == 'w' ? WRITE : 0) | (rest[3] == 'x' ? EXECUTE : 0));
             *one = (struct mapping){first, last, rights};
         }
         have = (u64)(end - line);
@@ -385,7 +410,11 @@ static void read_maps(struct ahead *a)
     }
 }
 
-static void forget_mappings(struct ahead *a) { a->mapping_count = a->mapping_next = 0; a->maps_as_text = 0; }
+static void forget_mappings(struct ahead *a)
+{
+    a->mapping_count = a->mapping_next = 0;
+    a->maps_as_text = 0;
+}
 
 /* The rights of the mapping that has `address`; 0 where there is none, or nobody says. */
 static u8 rights_at(struct ahead *a, u64 address)
@@ -395,7 +424,8 @@ static u8 rights_at(struct ahead *a, u64 address)
             if (a->mappings[n].begin <= address && address < a->mappings[n].end) return a->mappings[n].rights;
         struct query q = {.size = sizeof q, .address = address};
         if (!ioctl((int)a->now->maps, QUERY, &q)) {
-            struct mapping *one = a->mapping_count < MAPPINGS ? new_mapping(a) : &a->mappings[a->mapping_next++ % MAPPINGS];
+            struct mapping *one =
+                a->mapping_count < MAPPINGS ? new_mapping(a) : &a->mappings[a->mapping_next++ % MAPPINGS];
             *one = (struct mapping){q.begin, q.end, (u8)(q.found & (READ | WRITE | EXECUTE))};
             return one->rights;
         }
@@ -421,7 +451,8 @@ static int uses_keys(const struct ahead *a)
     u32 ours, high, theirs = 0;
     __asm__ volatile(".byte 0x0F, 0x01, 0xEE" : "=a"(ours), "=d"(high) : "c"(0)); /* rdpkru */
     struct iovec to = {a->x_state, a->x_size};
-    if (syscall(SYS_ptrace, GETREGSET, a->now->thread, X_STATE, &to) < 0) return 0; /* the start-up test: it is our own */
+    if (syscall(SYS_ptrace, GETREGSET, a->now->thread, X_STATE, &to) < 0)
+        return 0; /* the start-up test: it is our own */
     if (a->x_state[513] & 2) theirs = get32(a->x_state + a->offset_keys);
     return ours != theirs;
 }
@@ -467,7 +498,8 @@ static int may_store(struct ahead *a, struct page *page)
 {
     if (page->may & WATCHED) {
         u64 entry = 0;
-        int said = a->now->pagemap == ~(u64)0 || pread((int)a->now->pagemap, &entry, 8, (off_t)(page->address >> 12 << 3)) == 8;
+        int said = a->now->pagemap == ~(u64)0
+            || pread((int)a->now->pagemap, &entry, 8, (off_t)(page->address >> 12 << 3)) == 8;
         page->may = (u8)((page->may & ~WATCHED) | (said && !(entry >> 57 & 1) ? STORES : 0));
     }
     return page->may & STORES;
@@ -516,8 +548,10 @@ static int forget(struct ahead *a, u64 address, u64 size)
 static void remember(struct ahead *a, struct page *page, u64 offset, u64 size)
 {
     for (u32 n = 0; n < a->saved_count; n++)
-        if (page->address + offset - a->saved[n].address + size - 1 < a->saved[n].size + size - 1) a->saved[n].parts = 0;
-    for (u64 g = (offset + GRANULE - 1) / GRANULE; g < (offset + size) / GRANULE; g++) page->unknown[g / 64] &= ~((u64)1 << g % 64);
+        if (page->address + offset - a->saved[n].address + size - 1 < a->saved[n].size + size - 1)
+            a->saved[n].parts = 0;
+    for (u64 g = (offset + GRANULE - 1) / GRANULE; g < (offset + size) / GRANULE; g++)
+        page->unknown[g / 64] &= ~((u64)1 << g % 64);
 }
 
 enum { REACHES = 1, UNUSED = 2 };
@@ -646,7 +680,8 @@ static void forget_code(struct ahead *a)
 static u32 code_page_of(struct ahead *a, u64 address)
 {
     address &= ~(u64)(PAGE - 1);
-    u32 space = (u32)a->now->space, place = (u32)(((address >> 12) + space * 77u) * 0x9E3779B97F4A7C15u >> 50) & (CODE_SLOTS - 1);
+    u32 space = (u32)a->now->space,
+        place = (u32)(((address >> 12) + space * 77u) * 0x9E3779B97F4A7C15u >> 50) & (CODE_SLOTS - 1);
     struct code_page *page = NULL;
     for (; a->code_slots[place]; place = (place + 1) & (CODE_SLOTS - 1)) {
         struct code_page *one = &a->code_pages[a->code_slots[place] - 1];
@@ -744,7 +779,8 @@ static void make_piece(struct ahead *a, struct known *k, const u8 *code)
 static struct known *known_at(struct ahead *a, u64 address, struct known *guess)
 {
     u32 space = (u32)a->now->space;
-    if (guess->address == address && guess->space == space && guess < a->known + a->known_count && is_current(a, guess)) return guess;
+    if (guess->address == address && guess->space == space && guess < a->known + a->known_count && is_current(a, guess))
+        return guess;
     /* Instructions of a page have neighbouring slots, too: distant slots are slow to look up. */
     u32 place = (u32)((address >> 12 ^ (u64)space << 48) * 0x9E3779B97F4A7C15u >> 45);
     place = (place + (u32)(address & (PAGE - 1))) & (SLOTS - 1);
@@ -777,8 +813,13 @@ static struct known *known_at(struct ahead *a, u64 address, struct known *guess)
         k = &a->known[a->known_count++];
         a->slots[place] = a->known_count;
     }
-    *k = (struct known){.address = address, .i = i, .space = space, .page = page - 1, .next_page = next - 1,
-                        .generation = a->code_pages[page - 1].generation, .next_generation = a->code_pages[next - 1].generation};
+    *k = (struct known){.address = address,
+                        .i = i,
+                        .space = space,
+                        .page = page - 1,
+                        .next_page = next - 1,
+                        .generation = a->code_pages[page - 1].generation,
+                        .next_generation = a->code_pages[next - 1].generation};
     k->loads_stack = x86_loads_stack(&i);
     if (i.what == EXECUTED) {
         if (a->end_of_code - a->code < LARGEST_PIECE) k->i.what = UNSUPPORTED, a->is_full = 1;
@@ -817,7 +858,8 @@ static int read_vectors(struct ahead *a)
     memcpy(v->x87, a->x_state, 512);
     u16 x87_control = get16(a->x_state);
     a->state->control = get32(a->x_state + 24);
-    if ((x87_control & 0x3F) != 0x3F || (a->state->control & 0x1F80) != 0x1F80) return 0; /* exceptions would be signals */
+    if ((x87_control & 0x3F) != 0x3F || (a->state->control & 0x1F80) != 0x1F80)
+        return 0; /* exceptions would be signals */
     memset(v->lanes, 0, sizeof v->lanes);
     for (int i = 0; i < 16; i++) {
         memcpy(v->lanes[i], a->x_state + 160 + 16 * i, 16);
@@ -1177,9 +1219,7 @@ static int run(struct ahead *a)
             if (!a->has_vectors && !read_vectors(a)) return NOT_MODELLED;
             if (!store(a, effective(a, i), &s->control, 4)) return FAULTS;
             break;
-        case READ_BASE:
-            set_register(a, i->rm, r->registers[(i->reg & 7) == 0 ? U_FS : U_GS], i->size);
-            break;
+        case READ_BASE: set_register(a, i->rm, r->registers[(i->reg & 7) == 0 ? U_FS : U_GS], i->size); break;
         case READ_SHADOW_STACK: /* the unwinder of C++ asks; nothing to do in a thread without a shadow stack */
             if (has_shadow_stack(a)) return NOT_MODELLED;
             break;
@@ -1236,7 +1276,8 @@ static int run(struct ahead *a)
         from = k, guess = a->known + k->then;
         if ((counted >= r->wanted && r->count >= r->depth) || r->count == r->room) return FULL;
         if (back && !r->alone) { /* the loop may wait for another thread, which stands still meanwhile */
-            if (target == seen_at && a->changes == seen_changes && !memcmp(seen, g, 16 * 8) && seen[16] == s->flags) return REPEATS;
+            if (target == seen_at && a->changes == seen_changes && !memcmp(seen, g, 16 * 8) && seen[16] == s->flags)
+                return REPEATS;
             seen_at = target, seen_changes = a->changes, seen[16] = s->flags;
             memcpy(seen, g, 16 * 8);
         }
@@ -1308,7 +1349,8 @@ EXPORT int lb_ahead_vectors(const struct ahead *a, void *lanes, void *masks)
 EXPORT int lb_ahead_memory(const struct ahead *a, u64 address, void *into, u64 size)
 {
     for (u64 done = 0; done < size;) {
-        u64 at = address + done, offset = at & (PAGE - 1), part = PAGE - offset < size - done ? PAGE - offset : size - done;
+        u64 at = address + done, offset = at & (PAGE - 1),
+            part = PAGE - offset < size - done ? PAGE - offset : size - done;
         const struct page *found = NULL;
         for (u32 n = 0; n < a->page_count; n++)
             if (a->pages[n].address == at - offset && a->pages[n].may & LOADS) found = &a->pages[n];
@@ -1385,7 +1427,8 @@ static int map_operands(struct ahead *a)
     static const int rights[3] = {PROT_READ | PROT_WRITE, PROT_READ, PROT_NONE};
     void *first = mmap(0, 2 * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     for (int n = 0; n < 6; n++) {
-        void *window = !n || first == MAP_FAILED ? first : mremap(first, 0, 2 * PAGE, MREMAP_MAYMOVE); /* size 0: once more */
+        void *window =
+            !n || first == MAP_FAILED ? first : mremap(first, 0, 2 * PAGE, MREMAP_MAYMOVE); /* size 0: once more */
         if (window == MAP_FAILED) return 0;
         a->windows[n / 3][n % 3] = window;
         if (mprotect(window, PAGE, rights[n / 3]) || mprotect((u8 *)window + PAGE, PAGE, rights[n % 3])) return 0;
@@ -1416,7 +1459,8 @@ EXPORT struct ahead *lb_ahead_new(void)
     a->saved = aligned_alloc(64, SAVED * sizeof *a->saved);
     a->mappings = calloc(a->mapping_room = MAPPINGS, sizeof *a->mappings);
     if (!map_operands(a) || !a->mappings || !a->state || !a->page_bytes || !a->code_bytes || !a->known || !a->slots
-        || !a->guard || !a->signal_stack || !a->pages || !a->page_slots || !a->code_pages || !a->code_slots || !a->x_state || !a->saved) {
+        || !a->guard || !a->signal_stack || !a->pages || !a->page_slots || !a->code_pages || !a->code_slots
+        || !a->x_state || !a->saved) {
         if (!a->state) a->end_of_code = NULL;
         lb_ahead_free(a);
         return NULL;
@@ -1439,11 +1483,10 @@ EXPORT struct ahead *lb_ahead_new(void)
 #else /* this is for x86-64 Linux */
 
 EXPORT int lb_run_ahead(void *ahead, void *run) { return (void)ahead, (void)run, -1; }
-EXPORT int lb_ahead_vectors(const void *ahead, void *lanes, void *masks) { return (void)ahead, (void)lanes, (void)masks, 0; }
+EXPORT int lb_ahead_vectors(const void *ahead, void *lanes, void *masks)
+{ return (void)ahead, (void)lanes, (void)masks, 0; }
 EXPORT int lb_ahead_memory(const void *ahead, u64 address, void *into, u64 size)
-{
-    return (void)ahead, (void)address, (void)into, (void)size, 0;
-}
+{ return (void)ahead, (void)address, (void)into, (void)size, 0; }
 EXPORT void lb_ahead_free(void *ahead) { (void)ahead; }
 EXPORT void *lb_ahead_new(void) { return 0; }
 

@@ -94,9 +94,7 @@ static i32 cell_of(struct making *m, i32 from, i32 to)
 static inline i64 degree(const struct making *m, i32 state) { return m->degree_in[state] * m->degree_out[state]; }
 
 static inline int before(const struct making *m, i64 a, i64 b)
-{
-    return m->heap_key[a] != m->heap_key[b] ? m->heap_key[a] < m->heap_key[b] : m->heap_state[a] < m->heap_state[b];
-}
+{ return m->heap_key[a] != m->heap_key[b] ? m->heap_key[a] < m->heap_key[b] : m->heap_state[a] < m->heap_state[b]; }
 
 static inline void swap(struct making *m, i64 a, i64 b)
 {
@@ -209,9 +207,11 @@ EXPORT void lb_elimination_free(struct elimination *e)
 
 /* The plan for `states` states and `given` transitions, each pair once and none to itself; NULL without memory, where it
  * would take more than `most` words, and for transitions that are not such. */
-EXPORT struct elimination *lb_elimination_new(i64 states, const i64 *source, const i64 *target, i64 given, i64 last, i64 most)
+EXPORT struct elimination *lb_elimination_new(i64 states, const i64 *source, const i64 *target, i64 given, i64 last,
+                                              i64 most)
 {
-    if (states < 1 || states > INT32_MAX / 2 || given < 0 || given > INT32_MAX / 2 || last < 0 || last >= states) return NULL;
+    if (states < 1 || states > INT32_MAX / 2 || given < 0 || given > INT32_MAX / 2 || last < 0 || last >= states)
+        return NULL;
     struct elimination *e = calloc(1, sizeof *e);
     struct making m = {.e = e};
     size_t n = (size_t)states;
@@ -229,7 +229,8 @@ EXPORT struct elimination *lb_elimination_new(i64 states, const i64 *source, con
         if (m.into) free(m.into[s].item);
         if (m.out) free(m.out[s].item);
     }
-    free(m.into), free(m.out), free(m.degree_in), free(m.degree_out), free(m.gone), free(m.heap_key), free(m.heap_state);
+    free(m.into), free(m.out), free(m.degree_in), free(m.degree_out), free(m.gone), free(m.heap_key),
+        free(m.heap_state);
     free(m.slot), free(m.slot_cell);
     if (done) return e;
     lb_elimination_free(e);

@@ -40,7 +40,8 @@ EXPORT struct sums *lb_sums_new(u64 seed, i64 keys, i64 sums, i64 lows, i64 high
 {
     struct sums *t = calloc(1, sizeof *t);
     if (!t) return NULL;
-    *t = (struct sums){.mask = LEAST_SLOTS - 1, .room = LEAST_WORDS, .seed = seed, .keys = keys, .sums = sums, .lows = lows};
+    *t = (struct sums){
+        .mask = LEAST_SLOTS - 1, .room = LEAST_WORDS, .seed = seed, .keys = keys, .sums = sums, .lows = lows};
     t->values = sums + lows + highs;
     t->slots = calloc(LEAST_SLOTS, sizeof *t->slots);
     t->words = malloc(LEAST_WORDS * sizeof *t->words);
@@ -87,7 +88,8 @@ static int grown(struct sums *t, u64 words)
 
 /* Stack i of `stacks` has the frames offsets[i] to offsets[i + 1], the keys key[i], key[stacks + i], ... and likewise values:
  * sums are modulo 2**64, the others signed. ADDED or a negative number; NO_MEMORY: the stacks before one are added. */
-EXPORT int lb_sums_add(struct sums *t, const u64 *key, const u64 *frame, const i64 *offsets, const u64 *value, i64 stacks)
+EXPORT int lb_sums_add(struct sums *t, const u64 *key, const u64 *frame, const i64 *offsets, const u64 *value,
+                       i64 stacks)
 {
     i64 keys = t->keys, values = t->values, head = 1 + keys + values;
     for (i64 i = 0; i < stacks; i++)

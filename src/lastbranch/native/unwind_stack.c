@@ -58,7 +58,8 @@ EXPORT int lb_unwind_stack(struct unwind *u)
         u64 key = r[RIP] - !u->exact;
         u64 at = (key ^ u->owner << 48) * 0x9E3779B97F4A7C15u >> 32 & u->mask;
         const struct row *row = &u->rows[at];
-        while (row->kind != EMPTY && (row->key != key || row->owner != u->owner)) row = &u->rows[at = (at + 1) & u->mask];
+        while (row->kind != EMPTY && (row->key != key || row->owner != u->owner))
+            row = &u->rows[at = (at + 1) & u->mask];
         if (row->kind == LAST) return WHOLE;
         if (row->kind != PLAIN) return ASK;
         if (u->count == u->room) return LIMIT;

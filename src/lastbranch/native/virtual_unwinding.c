@@ -13,10 +13,19 @@ enum { BROKEN = 2, RANGE = 3, CALL = 0, RETURN = 4 }; /* of a step, as virtual_u
 enum { ROOT = 0, LEAST = 1 << 10 };
 enum { BESIDE = 16 }; /* samples that take a step each, so that the events of all are fetched at once */
 
-struct node { u64 address; u32 parent; };
-struct event { u64 times; u32 state, step, after; };
+struct node {
+    u64 address;
+    u32 parent;
+};
+struct event {
+    u64 times;
+    u32 state, step, after;
+};
 /* slots: 1 + a row, 0 where it is free */
-struct index { u32 *slots; u64 mask; };
+struct index {
+    u32 *slots;
+    u64 mask;
+};
 
 struct unwinder {
     struct node *nodes;
@@ -33,14 +42,10 @@ static inline u64 place_of(const struct unwinder *t, u64 one, u64 other)
 }
 
 static inline u64 place_of_node(const struct unwinder *t, u32 row)
-{
-    return place_of(t, t->nodes[row].address, t->nodes[row].parent);
-}
+{ return place_of(t, t->nodes[row].address, t->nodes[row].parent); }
 
 static inline u64 place_of_event(const struct unwinder *t, u32 row)
-{
-    return place_of(t, t->events[row].state, t->events[row].step);
-}
+{ return place_of(t, t->events[row].state, t->events[row].step); }
 
 EXPORT void lb_unwinder_free(struct unwinder *t)
 {
@@ -56,8 +61,12 @@ EXPORT struct unwinder *lb_unwinder_new(u64 seed)
 {
     struct unwinder *t = calloc(1, sizeof *t);
     if (!t) return NULL;
-    *t = (struct unwinder){.number = 1, .room = LEAST, .space = LEAST, .seed = seed,
-                           .of_node.mask = 2 * LEAST - 1, .of_event.mask = 2 * LEAST - 1};
+    *t = (struct unwinder){.number = 1,
+                           .room = LEAST,
+                           .space = LEAST,
+                           .seed = seed,
+                           .of_node.mask = 2 * LEAST - 1,
+                           .of_event.mask = 2 * LEAST - 1};
     t->nodes = malloc(LEAST * sizeof *t->nodes);
     t->events = malloc(LEAST * sizeof *t->events);
     t->of_node.slots = calloc(2 * LEAST, sizeof(u32));
@@ -160,8 +169,9 @@ static int in_order(const i64 *offsets, i64 samples, i64 size)
 /* Sample i has the frames frame[chains[i]] to frame[chains[i + 1]], leaf first, at least one, and the steps
  * step[ends[i]] to step[ends[i + 1]], newest first, which are rows of `how`, `source` and `call` (`steps` of them).
  * ADDED or a negative number; after NO_MEMORY the counts are of a part. */
-EXPORT int lb_unwinder_add(struct unwinder *t, const u64 *frame, i64 frames, const i64 *chains, const i64 *step, i64 entries,
-                           const i64 *ends, i64 samples, const u8 *how, const u64 *source, const u64 *call, i64 steps)
+EXPORT int lb_unwinder_add(struct unwinder *t, const u64 *frame, i64 frames, const i64 *chains, const i64 *step,
+                           i64 entries, const i64 *ends, i64 samples, const u8 *how, const u64 *source, const u64 *call,
+                           i64 steps)
 {
     if (samples < 0 || steps >= UINT32_MAX || !in_order(chains, samples, frames) || !in_order(ends, samples, entries))
         return DECLINED;
@@ -210,7 +220,8 @@ EXPORT i64 lb_unwinder_nodes(const struct unwinder *t) { return (i64)t->number; 
 EXPORT i64 lb_unwinder_events(const struct unwinder *t) { return (i64)t->counted; }
 
 /* All nodes and events, column by column. */
-EXPORT void lb_unwinder_rows(const struct unwinder *t, i64 *parent, u64 *address, i64 *state, i64 *step, i64 *after, i64 *times)
+EXPORT void lb_unwinder_rows(const struct unwinder *t, i64 *parent, u64 *address, i64 *state, i64 *step, i64 *after,
+                             i64 *times)
 {
     for (u64 i = 0; i < t->number; i++) {
         parent[i] = t->nodes[i].parent;

@@ -19,11 +19,25 @@ struct tables {
 };
 
 /* Word, first word, header type, size in bytes, buffer, word of the time stamp, word of thread and process. */
-struct columns { i64 *at; u64 *head; u8 *header; i64 *size; i32 *buffer; u64 *time, *ids; };
+struct columns {
+    i64 *at;
+    u64 *head;
+    u8 *header;
+    i64 *size;
+    i32 *buffer;
+    u64 *time, *ids;
+};
 
-struct buffers { const u8 *words; const i64 *first, *end, *limit; };
+struct buffers {
+    const u8 *words;
+    const i64 *first, *end, *limit;
+};
 
-struct lane { const u8 *at, *end; u16 *lengths; i64 number, buffer; };
+struct lane {
+    const u8 *at, *end;
+    u16 *lengths;
+    i64 number, buffer;
+};
 
 static inline u32 size_of(u64 head, const struct tables *t)
 {
@@ -50,7 +64,8 @@ static int begin(struct lane *lane, const struct buffers *b, i64 *next, i64 past
 /* Walk the buffers from `next` on, before `past`. The lengths of the events of each go to `lengths`, in words, from the sum
  * of the words of the buffers before it on; count[i] is how many there are, stop[i] the word where the chain ended. Returns
  * how many there are in all. */
-static i64 walk(const struct tables *t, const struct buffers *b, i64 next, i64 past, u16 *lengths, i64 *count, i64 *stop)
+static i64 walk(const struct tables *t, const struct buffers *b, i64 next, i64 past, u16 *lengths, i64 *count,
+                i64 *stop)
 {
     struct lane lanes[LANES];
     i64 total = 0;

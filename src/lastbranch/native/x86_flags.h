@@ -5,7 +5,17 @@
 #include "lastbranch.h"
 
 enum {
-    CF = 1, PF = 4, AF = 0x10, ZF = 0x40, SF = 0x80, TF = 0x100, DF = 0x400, OF = 0x800, NT = 0x4000, RF = 0x10000, AC = 0x40000,
+    CF = 1,
+    PF = 4,
+    AF = 0x10,
+    ZF = 0x40,
+    SF = 0x80,
+    TF = 0x100,
+    DF = 0x400,
+    OF = 0x800,
+    NT = 0x4000,
+    RF = 0x10000,
+    AC = 0x40000,
     ID = 0x200000
 };
 

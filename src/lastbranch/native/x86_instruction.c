@@ -46,12 +46,20 @@ static const u8 TWO_BYTES[256] = {
 };
 /* clang-format on */
 
-enum { OPERAND_SIZE = 0x66, ADDRESS_SIZE = 0x67, FS = 0x64, GS = 0x65, LOCK = 0xF0, REX_W = 8, REX_R = 4, REX_X = 2, REX_B = 1 };
+enum {
+    OPERAND_SIZE = 0x66,
+    ADDRESS_SIZE = 0x67,
+    FS = 0x64,
+    GS = 0x65,
+    LOCK = 0xF0,
+    REX_W = 8,
+    REX_R = 4,
+    REX_X = 2,
+    REX_B = 1
+};
 
 static int is_prefix(u8 byte)
-{
-    return (byte & 0xE7) == 0x26 || (byte & 0xFC) == 0x64 || byte == LOCK || byte == REPNE || byte == REP;
-}
+{ return (byte & 0xE7) == 0x26 || (byte & 0xFC) == 0x64 || byte == LOCK || byte == REPNE || byte == REP; }
 
 /* ModRM, SIB and displacement; where they end, or 0. */
 static int operand(struct instruction *f, const u8 *code, int at, int have, u8 rex)
@@ -75,8 +83,7 @@ static int operand(struct instruction *f, const u8 *code, int at, int have, u8 r
         if (f->index == RSP) f->index = NO_REGISTER;
         rm = sib & 7;
         if (rm == 5 && mod == 0) f->base = NO_REGISTER;
-    } else if (rm == 5 && mod == 0)
-        f->base = NO_REGISTER, f->scaled = 2; /* relative, for now */
+    } else if (rm == 5 && mod == 0) f->base = NO_REGISTER, f->scaled = 2; /* relative, for now */
     int bytes = mod == 1 ? 1 : mod == 2 || f->base == NO_REGISTER ? 4 : 0;
     if (at + bytes > have) return 0;
     if (bytes == 1) f->displacement = (u64)(i64)(int8_t)code[at];
@@ -150,8 +157,10 @@ static void of_first_map(struct instruction *f, u8 mandatory, u8 rex)
         f->state = X87_STATE;
         f->size = 16;
         if (f->memory && op == 0xD9 && reg == 4) f->size = 28; /* FLDENV */
-        int tells_address = op == 0xD9 && reg == 6; /* FNSTENV: where the last x87 instruction was, here and not in the thread */
-        if (f->memory && (tells_address || (op == 0xDD && (reg == 4 || reg == 6)))) f->what = UNSUPPORTED; /* FRSTOR, FNSAVE */
+        int tells_address =
+            op == 0xD9 && reg == 6; /* FNSTENV: where the last x87 instruction was, here and not in the thread */
+        if (f->memory && (tells_address || (op == 0xDD && (reg == 4 || reg == 6))))
+            f->what = UNSUPPORTED; /* FRSTOR, FNSAVE */
         if (f->memory && op == 0xD9 && (reg == 5 || reg == 7)) f->size = 2;
     } else if (op >= 0x50 && op < 0x60) {
         f->what = op < 0x58 ? PUSH : POP;
@@ -198,7 +207,8 @@ static void of_first_map(struct instruction *f, u8 mandatory, u8 rex)
 int x86_decode(struct instruction *f, const u8 *code, int have, u64 address)
 {
     if (have > LONGEST_INSTRUCTION) have = LONGEST_INSTRUCTION;
-    *f = (struct instruction){.length = 1, .rm = NO_REGISTER, .other = NO_REGISTER, .base = NO_REGISTER, .index = NO_REGISTER};
+    *f = (struct instruction){
+        .length = 1, .rm = NO_REGISTER, .other = NO_REGISTER, .base = NO_REGISTER, .index = NO_REGISTER};
     int at = 0, size_16 = 0, locked = 0;
     u8 repeat = 0, rex = 0, form = 0;
     for (; at < have && is_prefix(code[at]); at++) {
@@ -225,7 +235,8 @@ int x86_decode(struct instruction *f, const u8 *code, int have, u64 address)
         if (encoded > 2) {
             rex = (u8)(rex | (first & 0x40 ? 0 : REX_X) | (first & 0x20 ? 0 : REX_B) | (last & 0x80 ? REX_W : 0));
             map = encoded == 3 ? (first & 31) + 1 : (first & 7) + 1;
-            if (encoded == 4 && (first & 8 || !(last & 4))) return f->what = UNSUPPORTED, 1; /* APX: registers from R16 on */
+            if (encoded == 4 && (first & 8 || !(last & 4)))
+                return f->what = UNSUPPORTED, 1; /* APX: registers from R16 on */
         }
         f->other = (u8)(~last >> 3 & 15);
         static const u8 implied[4] = {0, 0x66, 0xF3, 0xF2};
@@ -233,7 +244,8 @@ int x86_decode(struct instruction *f, const u8 *code, int have, u64 address)
         at += encoded;
         if (map < 2 || map > 4) return f->what = UNSUPPORTED, 1;
         form = map == 2 ? (u8)(TWO_BYTES[code[at]] & ~BYTE) : (u8)(map == 4 ? M | I8 : M);
-        if (map == 2 && (code[at] < 0x10 || form & (BAD | IZ))) form = encoded == 4 && code[at] >> 2 == 0x78 >> 2 ? M : BAD;
+        if (map == 2 && (code[at] < 0x10 || form & (BAD | IZ)))
+            form = encoded == 4 && code[at] >> 2 == 0x78 >> 2 ? M : BAD;
         f->state = VECTOR_STATE;
         f->size = encoded == 4 ? 64 : last & 4 ? 32 : 16;
     } else if (code[at] == 0x0F) {
@@ -246,8 +258,7 @@ int x86_decode(struct instruction *f, const u8 *code, int have, u64 address)
             map = 2;
             form = TWO_BYTES[code[at]];
         }
-    } else
-        form = ONE_BYTE[code[at]];
+    } else form = ONE_BYTE[code[at]];
     f->opcode = code[at++];
     if (form & BAD) return f->what = UNSUPPORTED, 1;
     int wide = (rex & REX_W) != 0;
@@ -265,21 +276,26 @@ int x86_decode(struct instruction *f, const u8 *code, int have, u64 address)
         if (op == 0xC2) bytes = 2;
         if ((op == 0xF6 || op == 0xF7) && (f->reg & 7) < 2) bytes = op == 0xF6 ? 1 : size_16 && !wide ? 2 : 4;
         if (op == 0xE8 || op == 0xE9) bytes = 4;
-    } else if (map == 2 && (f->opcode & 0xF0) == 0x80 && !encoded)
-        bytes = 4;
+    } else if (map == 2 && (f->opcode & 0xF0) == 0x80 && !encoded) bytes = 4;
     if (at + bytes > have) return 0;
-    u64 value = bytes == 1 ? (u64)(i64)(int8_t)code[at] : bytes == 2 ? get16(code + at) : bytes == 4 ? (u64)(i64)(i32)get32(code + at)
-              : bytes == 8 ? get64(code + at) : 0;
+    u64 value = bytes == 1 ? (u64)(i64)(int8_t)code[at]
+        : bytes == 2       ? get16(code + at)
+        : bytes == 4       ? (u64)(i64)(i32)get32(code + at)
+        : bytes == 8       ? get64(code + at)
+                           : 0;
     at += bytes;
     f->length = (u8)at;
     f->immediate = value;
     if (relative) f->displacement += address + (u64)at;
     if (encoded) {
-        int vector_index = map == 3 && ((f->opcode >= 0x90 && f->opcode < 0x94) || (encoded == 4 && ((f->opcode & 0xFC) == 0xA0
-                                        || f->opcode == 0xC6 || f->opcode == 0xC7)));
-        int tiles = encoded == 3 && map == 3 && (f->opcode == 0x49 || f->opcode == 0x4B || f->opcode == 0x5C || f->opcode == 0x5E);
+        int vector_index = map == 3
+            && ((f->opcode >= 0x90 && f->opcode < 0x94)
+                || (encoded == 4 && ((f->opcode & 0xFC) == 0xA0 || f->opcode == 0xC6 || f->opcode == 0xC7)));
+        int tiles = encoded == 3 && map == 3
+            && (f->opcode == 0x49 || f->opcode == 0x4B || f->opcode == 0x5C || f->opcode == 0x5E);
         int at_rdi = map == 2 && f->opcode == 0xF7; /* VMASKMOVDQU */
-        int in_fours = encoded == 4 && map == 3 && mandatory == 0xF2 && f->opcode != 0x68 && f->opcode != 0x72; /* V4FMADDPS... */
+        int in_fours =
+            encoded == 4 && map == 3 && mandatory == 0xF2 && f->opcode != 0x68 && f->opcode != 0x72; /* V4FMADDPS... */
         f->what = vector_index || tiles || at_rdi || in_fours ? UNSUPPORTED : EXECUTED;
         if (map == 2 && f->opcode == 0x77) f->what = encoded < 4 && !mandatory && !f->other ? ZERO_UPPER : UNSUPPORTED;
         if (map == 2 && f->opcode == 0xAE) {
@@ -296,11 +312,14 @@ int x86_decode(struct instruction *f, const u8 *code, int have, u64 address)
         int general = map == 3 && (f->opcode == 0xF0 || f->opcode == 0xF1 || f->opcode == 0xF6);
         int sse = map == 2 && (f->opcode < 0x60 || f->opcode == 0xC2 || f->opcode == 0xC6);
         if (sse && (f->opcode == 0x2A || f->opcode == 0x2C || f->opcode == 0x2D) && !repeat) sse = 0; /* MMX */
-        int mmx = (!mandatory && !sse) || (map == 2 && ((f->opcode == 0xD6 && repeat) || ((f->opcode & 0xFC) == 0x2C && !sse)
-                                                      || (f->opcode == 0x2A && !sse)));
+        int mmx = (!mandatory && !sse)
+            || (map == 2
+                && ((f->opcode == 0xD6 && repeat) || ((f->opcode & 0xFC) == 0x2C && !sse)
+                    || (f->opcode == 0x2A && !sse)));
         if (map == 2 && f->opcode == 0xF7) f->what = UNSUPPORTED; /* MASKMOVDQU: at RDI */
         if (map == 3 && (f->opcode >= 0xF8 || f->opcode == 0xF5)) f->what = UNSUPPORTED;
-        if (map == 3 && repeat == 0xF3 && f->opcode >= 0xD8 && f->opcode <= 0xDF) f->what = UNSUPPORTED; /* Key Locker */
+        if (map == 3 && repeat == 0xF3 && f->opcode >= 0xD8 && f->opcode <= 0xDF)
+            f->what = UNSUPPORTED; /* Key Locker */
         if (map == 3 && f->opcode == 0xF6) f->size = wide ? 8 : 4; /* ADCX: 66 is part of its opcode */
         f->state = general ? GENERAL_STATE : mmx ? X87_STATE : VECTOR_STATE;
         if (!general) {
@@ -309,10 +328,12 @@ int x86_decode(struct instruction *f, const u8 *code, int have, u64 address)
         }
     }
     if (f->what >= CONDITION) {
-        if (f->what == JUMP || f->what == CALL || f->what == CONDITION || f->what == COUNT) f->immediate += address + (u64)at;
+        if (f->what == JUMP || f->what == CALL || f->what == CONDITION || f->what == COUNT)
+            f->immediate += address + (u64)at;
         if (size_16 && !wide) f->what = UNSUPPORTED; /* processors differ */
     }
-    if (locked && f->what != EXECUTED && (f->what != BIT_STRING || f->opcode == 0xA3)) f->what = UNSUPPORTED; /* it faults */
+    if (locked && f->what != EXECUTED && (f->what != BIT_STRING || f->opcode == 0xA3))
+        f->what = UNSUPPORTED; /* it faults */
     return 1;
 }
 
@@ -330,11 +351,16 @@ void x86_vectors(const struct instruction *of, const u8 *code, u32 *vectors, u8 
     *vectors = (u32)1 << (of->reg | (high & 1) << 4);
     if (!of->memory) *vectors |= (u32)1 << (of->rm | (high & 2) << 3);
     if (of->other != NO_REGISTER) *vectors |= (u32)1 << (of->other | (high & 4) << 2);
-    int map = encoded == 2 ? 1 : encoded ? code[of->opcodes + 1] & 7 : code[of->opcodes + 1] == 0x38 ? 2 : code[of->opcodes + 1] == 0x3A ? 3 : 1;
+    int map = encoded == 2              ? 1
+        : encoded                       ? code[of->opcodes + 1] & 7
+        : code[of->opcodes + 1] == 0x38 ? 2
+        : code[of->opcodes + 1] == 0x3A ? 3
+                                        : 1;
     if (map > 1) *vectors |= 1; /* SHA256RNDS2, BLENDVPS, PCMPISTRM: XMM0 */
     if (map == 3 && encoded) *vectors |= (u32)1 << (of->immediate >> 4 & 15); /* VBLENDVPS */
     u8 op = of->opcode;
-    int on_masks = encoded == 4 || (encoded && map == 1 && ((op & 0xF0) == 0x40 || (op & 0xF0) == 0x90)) || (encoded && map == 3 && (op & 0xF0) == 0x30);
+    int on_masks = encoded == 4 || (encoded && map == 1 && ((op & 0xF0) == 0x40 || (op & 0xF0) == 0x90))
+        || (encoded && map == 3 && (op & 0xF0) == 0x30);
     if (!on_masks) return;
     *masks = (u8)(1 << (of->reg & 7) | 1 << ((of->reg & 7) ^ 1)); /* VP2INTERSECTD writes two */
     if (encoded == 4) *masks |= (u8)(1 << (last & 7));

@@ -15,10 +15,33 @@ enum { MOVS = 0xA4, CMPS = 0xA6, STOS = 0xAA, LODS = 0xAC, SCAS = 0xAE };
 enum {
     UNSUPPORTED, /* it reads clocks or random numbers, asks the kernel, or changes what only the processor has */
     EXECUTED,    /* the processor executes it, on the values of the thread */
-    NOTHING_TO_DO, MOVE, LOAD_ADDRESS, PUSH, POP, PUSH_FLAGS, POP_FLAGS, LEAVE_FRAME, STRING, DIRECTION, BIT_STRING, SAVE_STATE,
-    RESTORE_STATE, LOAD_CONTROL, STORE_CONTROL, READ_BASE, READ_SHADOW_STACK, ZERO_UPPER,
+    NOTHING_TO_DO,
+    MOVE,
+    LOAD_ADDRESS,
+    PUSH,
+    POP,
+    PUSH_FLAGS,
+    POP_FLAGS,
+    LEAVE_FRAME,
+    STRING,
+    DIRECTION,
+    BIT_STRING,
+    SAVE_STATE,
+    RESTORE_STATE,
+    LOAD_CONTROL,
+    STORE_CONTROL,
+    READ_BASE,
+    READ_SHADOW_STACK,
+    ZERO_UPPER,
     /* control flow */
-    SYSTEM_CALL, CONDITION, JUMP, CALL, RETURN, JUMP_TO, CALL_TO, COUNT
+    SYSTEM_CALL,
+    CONDITION,
+    JUMP,
+    CALL,
+    RETURN,
+    JUMP_TO,
+    CALL_TO,
+    COUNT
 };
 
 /* State that an EXECUTED instruction needs beside the general registers and the flags: vectors, as `x86_vectors` says, and x87. */

@@ -39,12 +39,10 @@ static int start_interpreter(void)
     PyPreConfig_InitIsolatedConfig(&before);
     before.utf8_mode = 1;
     PyStatus status = Py_PreInitialize(&before);
-    if (PyStatus_Exception(status))
-        return 0;
+    if (PyStatus_Exception(status)) return 0;
     PyConfig_InitIsolatedConfig(&config);
     status = PyConfig_SetBytesString(&config, &config.executable, given && *given ? given : TBRW_PYTHON);
-    if (!PyStatus_Exception(status))
-        status = Py_InitializeFromConfig(&config);
+    if (!PyStatus_Exception(status)) status = Py_InitializeFromConfig(&config);
     PyConfig_Clear(&config);
     if (PyStatus_Exception(status))
         fprintf(stderr, "libtbrw: the interpreter does not start: %s\n", status.err_msg ? status.err_msg : "no reason");
@@ -54,7 +52,8 @@ static int start_interpreter(void)
 static int take_entry_points(void)
 {
     PyObject *module = PyImport_ImportModule("lastbranch.tbrw.c_calls");
-    PyObject *done = module ? PyObject_CallMethod(module, "fill", "KI", (unsigned long long)(uintptr_t)calls, CHECK) : NULL;
+    PyObject *done =
+        module ? PyObject_CallMethod(module, "fill", "KI", (unsigned long long)(uintptr_t)calls, CHECK) : NULL;
     if (!done) {
         fprintf(stderr, "libtbrw: lastbranch cannot be used:\n");
         PyErr_Print();
@@ -102,8 +101,7 @@ static pthread_mutex_t keeping = PTHREAD_MUTEX_INITIALIZER;
 static struct kept *find_kept(TBRW_PTR ptr, TBRW_U32 stream)
 {
     for (int i = 0; ptr && i < STREAMS; i++)
-        if (all_kept[i].ptr == ptr && all_kept[i].stream == stream)
-            return &all_kept[i];
+        if (all_kept[i].ptr == ptr && all_kept[i].stream == stream) return &all_kept[i];
     return NULL;
 }
 
@@ -118,26 +116,20 @@ static TBRW_U32 send_first(struct kept *kept, TBRW_U32 size)
     return status;
 }
 
-static TBRW_U32 send_records(struct kept *kept)
-{
-    return send_first(kept, kept->used - kept->used % kept->record);
-}
+static TBRW_U32 send_records(struct kept *kept) { return send_first(kept, kept->used - kept->used % kept->record); }
 
 static TBRW_U32 send(struct kept *kept)
 {
     TBRW_U32 status = kept ? send_records(kept) : VT_SUCCESS;
-    if (kept && status == VT_SUCCESS)
-        status = send_first(kept, kept->used); /* a part of a record */
-    if (kept && status == VT_SUCCESS)
-        kept->ptr = NULL;
+    if (kept && status == VT_SUCCESS) status = send_first(kept, kept->used); /* a part of a record */
+    if (kept && status == VT_SUCCESS) kept->ptr = NULL;
     return status;
 }
 
 static int fits(const struct kept *kept, TBRW_U32 size)
 {
     TBRW_U32 inside = kept->used % kept->record;
-    if (!size || size > ROOM - kept->record)
-        return 0;
+    if (!size || size > ROOM - kept->record) return 0;
     return inside ? size <= kept->record - inside : size < kept->record || size % kept->record == 0;
 }
 
@@ -147,8 +139,7 @@ static void keep_from_now(TBRW_PTR ptr, TBRW_U32 stream)
     static int next;
     TBRW_U32 record = call_record_size(ptr, stream);
     struct kept *kept = &all_kept[next];
-    if (!record || record > ROOM / 2 || (kept->ptr && send(kept) != VT_SUCCESS))
-        return;
+    if (!record || record > ROOM / 2 || (kept->ptr && send(kept) != VT_SUCCESS)) return;
     next = (next + 1) % STREAMS;
     kept->ptr = ptr, kept->stream = stream, kept->record = record, kept->used = 0;
 }
@@ -156,8 +147,7 @@ static void keep_from_now(TBRW_PTR ptr, TBRW_U32 stream)
 EXPORT TBRW_U32 TBRW_add_data(TBRW_PTR ptr, TBRW_U32 stream, TBRW_U32 size_of_data_entry, void *data_entry)
 {
     TBRW_U32 status = TBRW_INIT_FAILED;
-    if (!started())
-        return status;
+    if (!started()) return status;
     pthread_mutex_lock(&keeping);
     struct kept *kept = find_kept(ptr, stream);
     if (kept && data_entry && fits(kept, size_of_data_entry)) {
@@ -168,10 +158,8 @@ EXPORT TBRW_U32 TBRW_add_data(TBRW_PTR ptr, TBRW_U32 stream, TBRW_U32 size_of_da
         }
     } else {
         status = send(kept);
-        if (status == VT_SUCCESS)
-            status = call_add_data(ptr, stream, size_of_data_entry, data_entry);
-        if (status == VT_SUCCESS)
-            keep_from_now(ptr, stream);
+        if (status == VT_SUCCESS) status = call_add_data(ptr, stream, size_of_data_entry, data_entry);
+        if (status == VT_SUCCESS) keep_from_now(ptr, stream);
     }
     pthread_mutex_unlock(&keeping);
     return status;
@@ -189,29 +177,24 @@ static TBRW_U32 forget_of(TBRW_PTR ptr, TBRW_U32 status)
 {
     pthread_mutex_lock(&keeping);
     for (int i = 0; status == VT_SUCCESS && i < STREAMS; i++)
-        if (all_kept[i].ptr == ptr)
-            all_kept[i].ptr = NULL, all_kept[i].used = 0;
+        if (all_kept[i].ptr == ptr) all_kept[i].ptr = NULL, all_kept[i].used = 0;
     pthread_mutex_unlock(&keeping);
     return status;
 }
 
 EXPORT TBRW_U32 TBRW_add_data_from_file(TBRW_PTR ptr, TBRW_U32 stream, TBRW_CHAR *filename)
 {
-    if (!started())
-        return TBRW_INIT_FAILED;
+    if (!started()) return TBRW_INIT_FAILED;
     TBRW_U32 status = send_of(ptr, stream);
     return status == VT_SUCCESS ? call_add_data_from_file(ptr, stream, filename) : status;
 }
 
 EXPORT TBRW_U32 TBRW_done_stream_section(TBRW_PTR ptr, TBRW_U32 stream, TBRW_STREAM_SECTION_IDENTIFIER section)
 {
-    if (!started())
-        return TBRW_INIT_FAILED;
+    if (!started()) return TBRW_INIT_FAILED;
     TBRW_U32 status = section == TBRW_DATA_SECTION ? send_of(ptr, stream) : VT_SUCCESS;
     return status == VT_SUCCESS ? call_done_stream_section(ptr, stream, section) : status;
 }
 
 EXPORT TBRW_U32 TBRW_abort_cleanup_and_close(TBRW_PTR ptr)
-{
-    return started() ? forget_of(ptr, call_abort_cleanup_and_close(ptr)) : TBRW_INIT_FAILED;
-}
+{ return started() ? forget_of(ptr, call_abort_cleanup_and_close(ptr)) : TBRW_INIT_FAILED; }
