@@ -44,9 +44,13 @@ test-tools: ## install what tests are skipped without (Debian 12 and newer, as r
 
 lint: style types
 
+# Those of .clang-format-ignore are left out.
+C_SOURCES = $(sort $(shell find benchmarks examples src tests -name '*.[ch]' -o -name '*.cpp'))
+
 style: $(VENV)/developer $(VENV)/native
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
+	$(BIN)/clang-format --dry-run --Werror $(C_SOURCES)
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/python tests/house.py
 	$(BIN)/python tests/tools/lock_requirements.py
