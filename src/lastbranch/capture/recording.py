@@ -17,6 +17,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext, suppress
 from dataclasses import asdict, replace
+from importlib import import_module
 from typing import IO, TYPE_CHECKING, NoReturn
 
 from ..errors import LastbranchError
@@ -239,26 +240,27 @@ def _announcing(pipe: int, progress: Callable[[Summary], None]) -> Callable[[Sum
     return announce
 
 
-_MOMENT = 0.005
-"""Seconds between two looks for a spare processor."""
+_LOADED_FOR_THE_END = ("binaries.elf", "formats.perfdata.reader", "formats.tb5.profile_writer", "opening")
+"""What `_convert` imports, in parts of at most a few tenths of a second."""
+_MOMENT, _LONGER = 0.005, 0.1
+"""Seconds between two looks for a spare processor: before the program runs, and since then."""
 
 
 def _load(pipe: int, first: list[bytes]) -> None:
     """Import what the end of the recording needs while the program runs, in a thread: `_wait` must take signals.
 
-    Not before it runs while processors are short: its start would take longer. ``first`` gets the byte that is read
-    from ``pipe`` to know.
+    It takes no processor from the program: while all are busy it waits, in the end for the end of the collector.
+    ``first`` gets the byte that is read from ``pipe`` to know that the program runs.
     """
-    while not spare_processor():
-        if select.select([pipe], [], [], _MOMENT)[0]:
-            first.append(os.read(pipe, 1))
-            if first[0] != _RUNNING:
-                return
-            break
-    from ..binaries import elf  # noqa: F401  # `read_image` does, for the program's own file
-    from ..formats.perfdata import reader  # noqa: F401
-    from ..formats.tb5 import profile_writer  # noqa: F401
-    from ..opening import open_profile  # noqa: F401
+    for name in _LOADED_FOR_THE_END:
+        while not spare_processor():
+            if select.select([pipe], [], [], _LONGER if first else _MOMENT)[0]:
+                if first:
+                    return
+                first.append(os.read(pipe, 1))
+                if first[0] != _RUNNING:
+                    return
+        import_module(f"..{name}", __package__)
 
 
 def _wait(pid: int) -> None:

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 
 from ... import native
 from .. import ptrace
-from ..procfs import Stat, fixed_program, rights_of, running_threads
+from ..procfs import Stat, fixed_program, rights_of, running_threads, spare_processor
 from .bursts import Burst, BurstLimits
 from .control_flow import Code
 from .engines import Engine, Target
@@ -60,6 +60,21 @@ class Processors:
             if self._is_realtime:
                 self._is_realtime = False
                 _priority(0, os.SCHED_OTHER, 0)
+
+    @contextmanager
+    def giving_way(self, *, always: bool = False) -> Iterator[bool]:
+        """Within `realtime`, do what no stopped thread waits for: with the usual priority if a processor is spare, or
+        ``always``; whether one is spare. On a busy machine others would keep us from the stops of threads, which are
+        longer than what they would save."""
+        spare = spare_processor()
+        if not self._is_realtime or not (spare or always):
+            yield spare
+            return
+        _priority(0, os.SCHED_OTHER, 0)
+        try:
+            yield spare
+        finally:
+            _priority(0, os.SCHED_FIFO, _OURS)
 
     @contextmanager
     def with_thread(self, tid: int, last: int) -> Iterator[int]:

@@ -149,8 +149,11 @@ class Collector:
         """Threads that get no bursts, by the reason."""
         self._stopping = False
         self._next_tick = 0.0
-        self._stopped_at, self._worked = 0.0, 0.0
-        """When the present stop was reported, and our CPU time then: from then on a thread loses time."""
+        self._stopped_at, self._worked, self._queued = 0.0, 0.0, 0
+        """When the thread of the present stop stopped, our CPU time when it was reported, and for how many ns we had
+        waited for a processor before."""
+        self._unwritten: tuple[Thread, Burst, int, int, int, int, float] | None = None
+        """Arguments of `_write_burst`."""
 
     def stop(self) -> None:
         """End the recording at the next tick; programs continue."""
@@ -182,31 +185,29 @@ class Collector:
         for process in self.tree.processes.values():
             self.chains.mapped(process)
             self.foreign.look(process.pid)
-        while not self._over and not self._stopping:
-            if time.monotonic() >= self._next_tick:
-                self._tick(begun)
-                if end is not None and time.monotonic() >= end:
-                    break
-            if self._draws is not None and time.monotonic() >= self._next_draw:
-                self._draw(self._draws)
-            asked = time.process_time(), time.perf_counter()
-            try:
-                tid, status = self._waiting.wait(self._passes)
-            except ptrace.Interrupted:
-                if self._draws is None:
-                    self._next_tick = 0.0
-                continue
-            except ptrace.Gone:
-                if self._watched is None and self._draws is None:
-                    break
-                # There is nothing to wait for until `_tick` or `_draw` finds it.
-                draws_in = TICK if self._draws is None else self._next_draw - time.monotonic()
-                time.sleep(min(max(draws_in, 0.0), TICK / 4))
-                continue
-            finally:
-                self._passed(*asked)
-            self._stopped_at, self._worked = time.perf_counter(), time.process_time()
-            self._handle(tid, status)
+        with self.bursts.processor.realtime():  # also while we wait: a thread that stops waits until we run
+            while not self._over and not self._stopping:
+                if time.monotonic() >= self._next_tick:
+                    with self.bursts.processor.giving_way():
+                        self._tick(begun)
+                    if end is not None and time.monotonic() >= end:
+                        break
+                if self._draws is not None and time.monotonic() >= self._next_draw:
+                    self._draw(self._draws)
+                try:
+                    self._handle(*self._next_event())
+                except ptrace.Interrupted:
+                    if self._draws is None:
+                        self._next_tick = 0.0
+                except ptrace.Gone:
+                    if self._watched is None and self._draws is None:
+                        break
+                    # There is nothing to wait for until `_tick` or `_draw` finds it.
+                    draws_in = TICK if self._draws is None else self._next_draw - time.monotonic()
+                    time.sleep(min(max(draws_in, 0.0), TICK / 4))
+                if self._unwritten is not None:
+                    with self.bursts.processor.giving_way() as spare:
+                        self._write_burst(*self._unwritten, spare=spare)
         self._own_schedstat.close()
         detach_all(self.tree, self.trigger, self.bursts, killed=self.kills)
         if self._draws is not None:
@@ -218,6 +219,18 @@ class Collector:
         self.summary.notes += self.chains.notes() + self.foreign.keep()
         self._note_processes()
         self._note_unseen()
+
+    def _next_event(self) -> tuple[int, int]:
+        """Wait for it: the thread and its wait status. Raises as `PassingSignals.wait` does."""
+        self._queued = queued(self._own_schedstat)
+        asked = time.process_time(), time.perf_counter()
+        try:
+            event = self._waiting.wait(self._passes)
+        finally:
+            self._passed(*asked)
+        self._worked = time.process_time()
+        self._stopped_at = time.perf_counter() - (queued(self._own_schedstat) - self._queued) / 1e9 - self._report_time
+        return event
 
     @property
     def _passes(self) -> int:
@@ -747,7 +760,7 @@ class Collector:
 
     def _rearm(self, thread: Thread) -> None:
         thread.spent = self.trigger.used(thread)
-        so_far = time.perf_counter() - self._stopped_at + self._report_time
+        so_far = time.perf_counter() - self._stopped_at
         self.trigger.rearm(thread, self.duty.next_period(so_far))
 
     def _triggered(self, thread: Thread) -> None:
@@ -759,61 +772,82 @@ class Collector:
             self.trigger.rearm(thread, self.duty.next_period())
             ptrace.cont(thread.tid)
             return
-        waited = queued(self._own_schedstat) + thread.queued()
-        with self.bursts.processor.realtime():
-            cpu = self.trigger.used(thread) - thread.spent
-            weight, thread.first_weight = thread.first_weight or cpu, 0
-            cpu = weight if drawn else cpu
-            length, followed = self.lengths.next(self.summary.in_bursts)
-            if drawn and thread.process.successors is None:
-                followed = min(followed, _NEW_CODE)
-            most = 0 if self.options.calls else length
-            self.sideband.drain(self.out)  # the program may just have mapped code
-            self.chains.begin(thread)
-            try:
-                burst, cpu_number = self.bursts.run(
-                    thread, lambda status: self.trigger.due(thread, status), most, followed if most else 0
-                )
-            except NoBurst as reason:
-                self._skipped[str(reason)] += 1
-                burst, cpu_number = Burst(), -1
-            when = now()  # before it runs again, and may map other code there
-            if len(burst) and not burst.dropped:
-                self.sideband.reached(self.out, thread, when)
-            self.chains.end(thread, burst)
-            if thread.timed_out:
-                self._lapsed.add(thread.tid)
-            if drawn:
-                if burst.dropped:
-                    self._owed += weight
-                thread.leaves = True
-                if not burst.dropped and burst.status is None:
-                    self._let_go(thread, _NOTHING)
-            elif not burst.dropped:
-                self._rearm(thread)
-                if burst.status is None:
-                    self._resume(thread, burst, cpu_number)
-            ended = time.perf_counter()  # from here on others may run before us
-        took, self._stopped_at = ended - self._stopped_at + self._report_time, ended
-        self._worked = time.process_time()
+        waited = self._queued + thread.queued()
+        cpu = self.trigger.used(thread) - thread.spent
+        weight, thread.first_weight = thread.first_weight or cpu, 0
+        cpu = weight if drawn else cpu
+        length, followed = self.lengths.next(self.summary.in_bursts)
+        if drawn and thread.process.successors is None:
+            followed = min(followed, _NEW_CODE)
+        most = 0 if self.options.calls else length
+        self.sideband.drain(self.out)  # the program may just have mapped code
+        self.chains.begin(thread)
+        try:
+            burst, cpu_number = self.bursts.run(
+                thread, lambda status: self.trigger.due(thread, status), most, followed if most else 0
+            )
+        except NoBurst as reason:
+            self._skipped[str(reason)] += 1
+            burst, cpu_number = Burst(), -1
+        when = now()  # before it runs again, and may map other code there
+        if len(burst) and not burst.dropped:
+            self.sideband.reached(self.out, thread, when)
+        self.chains.end(thread, burst)
+        if thread.timed_out:
+            self._lapsed.add(thread.tid)
+        if drawn:
+            if burst.dropped:
+                self._owed += weight
+            thread.leaves = True
+            if not burst.dropped and burst.status is None:
+                self._let_go(thread, _NOTHING)
+        elif not burst.dropped:
+            self._rearm(thread)
+            if burst.status is None:
+                self._resume(thread, burst, cpu_number)
+        ended = time.perf_counter()
         waited = max(queued(self._own_schedstat) + thread.queued() - waited, 0)
-        self.summary.in_bursts += self.duty.spent(took, cpu, waited / 1e9)
+        took, self._stopped_at = ended - self._stopped_at, ended
+        self._worked = time.process_time()
+        self.duty.spent(took, cpu, waited / 1e9)
+        self.summary.in_bursts += took
         if cpu_number >= 0:
             self._ended[burst.why] += 1
-        # It runs again. Where others wait for our processor, what we do now costs them as much as a burst does, and a
-        # burst has cost them as much as the thread.
-        begun, busy = time.thread_time(), not spare_processor()
-        if len(burst) and not burst.dropped:
-            self._writer.write(thread, burst, when, weight, cpu_number, length)
-        successors = thread.process.successors
-        followed = not isinstance(burst, Foreseen)
-        if followed and burst.status is None and successors is not None and successors.burst > 1:
-            # Finding ends is to cost less than the bursts, which programs that soon end would not repay.
-            successors.widen(took)
-        if busy:
-            self.duty.lost(time.thread_time() - begun + took)
+        self._unwritten = thread, burst, when, weight, cpu_number, length, took
         if burst.status is not None:
+            self._write_burst(*self._unwritten, spare=spare_processor())
             self._handle(thread.tid, burst.status)
+
+    def _write_burst(
+        self,
+        thread: Thread,
+        burst: Burst,
+        when: int,
+        weight: int,
+        cpu: int,
+        length: int,
+        took: float,
+        *,
+        spare: bool,
+    ) -> None:
+        """Write a burst that took so many seconds, and learn from it: what its thread need not wait for. If no
+        processor is ``spare``, others lose the time that this takes, and have lost that of the burst."""
+        self._unwritten, begun = None, time.thread_time()
+        try:
+            if len(burst) and not burst.dropped:
+                self._writer.write(thread, burst, when, weight, cpu, length)
+            successors = thread.process.successors
+            followed = not isinstance(burst, Foreseen)
+            if followed and burst.status is None and successors is not None and successors.burst > 1:
+                # Finding ends is to cost less than the bursts, which programs that soon end would not repay.
+                with self.bursts.processor.giving_way(always=True):
+                    successors.widen(took)
+        except Exception as error:
+            if error is self.out.failure:
+                raise
+            self._give_up(thread.tid, _NOTHING, error)
+        if not spare:
+            self.duty.lost(time.thread_time() - begun + took)
 
     # -- system calls at which bursts ended
 

@@ -1,0 +1,114 @@
+"""For how long a recording stops a thread, and what it says of that."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import struct
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from capture_tools import needs_ptrace, record
+from lastbranch.capture import recording
+from lastbranch.capture.options import Options
+from lastbranch.capture.software import burst_runner
+from lastbranch.capture.software.burst_runner import BurstRunner, SharedProcessor
+from lastbranch.capture.software.tree import Thread
+from waiting import until
+
+_BUSY = "n = 0\nfor i in range(3_000_000): n += i & 3"
+_PRIORITY = """
+import os, time
+end = time.monotonic() + 60
+while os.sched_getscheduler(os.getppid()) != os.SCHED_FIFO and time.monotonic() < end: time.sleep(0.001)
+print(os.sched_getscheduler(os.getppid()))
+"""
+
+
+@pytest.fixture
+def realtime() -> int:
+    """Our own scheduling policy, where it may be replaced by a real-time one."""
+    ours = os.sched_getscheduler(0)
+    try:
+        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
+        os.sched_setscheduler(0, ours, os.sched_param(0))
+    except PermissionError:
+        pytest.skip("real-time priorities are not allowed here")
+    return ours
+
+
+@needs_ptrace
+def test_the_recorder_waits_for_stops_with_a_real_time_priority(realtime: int, tmp_path: Path) -> None:
+    """Else a thread that stops would wait for the recorder while others run."""
+    done = record(tmp_path / "it.tb5", "--engine", "software", "--", sys.executable, "-c", _PRIORITY)
+    assert (done.code, done.out.split()) == (0, [b"%d" % os.SCHED_FIFO]), done.err
+
+
+@needs_ptrace
+def test_waits_of_the_thread_do_not_shorten_the_stated_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    waits, run, took = itertools.count(), BurstRunner.run, tmp_path / "took"
+
+    def timed(*words: Any) -> Any:
+        begun = time.perf_counter()
+        try:
+            return run(*words)
+        finally:
+            if len(words) > 3:  # else it is one of the start-up test
+                with took.open("ab") as file:  # the recorder is another process
+                    file.write(struct.pack("d", time.perf_counter() - begun))
+
+    monkeypatch.setattr(Thread, "queued", lambda thread: next(waits) * 10**9)
+    monkeypatch.setattr(BurstRunner, "run", timed)
+    command = [sys.executable, "-c", _BUSY]
+    summary = recording.record(command, Options(), str(tmp_path / "it.data"), [], lambda sentence: None)
+    assert summary.in_bursts >= sum(seconds for (seconds,) in struct.iter_unpack("d", took.read_bytes())) > 0
+
+
+@pytest.mark.parametrize("spare", [True, False])
+def test_the_recorder_gives_way_if_a_processor_is_spare(
+    spare: bool, realtime: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(burst_runner, "spare_processor", lambda: spare)
+    processor = SharedProcessor()
+    with processor.realtime():
+        with processor.giving_way() as found:
+            assert found is spare
+            assert os.sched_getscheduler(0) == (os.SCHED_OTHER if spare else os.SCHED_FIFO)
+        with processor.giving_way(always=True) as found:
+            assert (found, os.sched_getscheduler(0)) == (spare, os.SCHED_OTHER)
+        assert os.sched_getscheduler(0) == os.SCHED_FIFO
+    assert os.sched_getscheduler(0) == realtime
+
+
+def test_what_the_end_needs_is_loaded_while_a_processor_is_spare(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And not while the program needs all processors."""
+    loaded, first, looked = list[str](), list[bytes](), itertools.count()
+    spare = False
+
+    def look() -> bool:
+        next(looked)
+        return spare
+
+    monkeypatch.setattr(recording, "import_module", lambda name, package: loaded.append(name))
+    monkeypatch.setattr(recording, "spare_processor", look)
+    reads, writes = os.pipe()
+    loading = threading.Thread(target=recording._load, args=(reads, first))
+    loading.start()
+    try:
+        os.write(writes, b" ")
+        until(lambda: first)
+        before = next(looked)
+        until(lambda: next(looked) > before + 4)
+        assert not loaded
+        spare = True
+        loading.join(60)
+        assert len(loaded) == 4
+    finally:
+        os.close(writes)
+        loading.join()
+        os.close(reads)
