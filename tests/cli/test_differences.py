@@ -19,8 +19,9 @@ import perfdata_writer as pw
 from capture_tools import FREESTANDING, build, needs_ptrace
 from command_line import Ran
 from lastbranch.analysis.comparison import CodeLocation, Difference
+from lastbranch.answers.differences import Comparison
 from lastbranch.cli.diff import command as diff_verb
-from lastbranch.cli.differences import sarif
+from lastbranch.cli.diff import sarif
 from lastbranch.cli.view import command as view_verb
 from perfdata_writer import Builder
 
@@ -144,7 +145,7 @@ def test_places_are_source_lines_where_they_are_known(monkeypatch: pytest.Monkey
         np.array([0.002, 0.9]),
         np.array([0.01, 0.01]),
     )
-    (result,) = required(sarif(made, "edge", 0.05, 0, None))
+    (result,) = required(sarif(Comparison(made, "edge", 0.05), 0, None))
     assert result["message"]["text"].startswith("f+0x8 (app) to g+0x4 (app) has 30.00 % of the branch entries of")
     (place,) = result["locations"]
     assert place["physicalLocation"] == {
@@ -159,10 +160,10 @@ def test_places_are_source_lines_where_they_are_known(monkeypatch: pytest.Monkey
         (CodeLocation("", ""), None),
     ):
         made.spots[0] = (spot, here)
-        (result,) = required(sarif(made, "edge", 0.05, 0, None))
+        (result,) = required(sarif(Comparison(made, "edge", 0.05), 0, None))
         assert [one["physicalLocation"] for one in result["locations"]] == ([place] if place else [])
     for name, value in (("version", "2.0.0"), ("runs", [{}]), ("more", 1)):
-        assert list(schema().iter_errors({**sarif(made, "edge", 0.05, 0, None), name: value}))
+        assert list(schema().iter_errors({**sarif(Comparison(made, "edge", 0.05), 0, None), name: value}))
 
 
 # -- the action

@@ -5,6 +5,7 @@ from __future__ import annotations
 from .branches import BRANCHES, SITES
 from .call_partners import CALLEES, CALLERS
 from .columns import TableKind
+from .differences import DIFFERENCES
 from .function_code import ARCS, BLOCKS, COSTLY, EDGES, INSTRUCTIONS, LOOPS, TARGETS
 from .function_code import LINES as LINES_OF_FUNCTION
 from .functions import FUNCTIONS, LINES
@@ -17,5 +18,5 @@ __all__ = ["TABLE_KINDS"]
 
 TABLE_KINDS: tuple[TableKind, ...] = (
     FUNCTIONS, LINES, *WEIGHTS.values(), MISPREDICTIONS, BRANCHES, SITES, CALLERS, CALLEES, INSTRUCTIONS, BLOCKS, LOOPS,
-    EDGES, ARCS, TARGETS, LINES_OF_FUNCTION, COSTLY, LIVE_FUNCTIONS, STORED_FUNCTIONS,
+    EDGES, ARCS, TARGETS, LINES_OF_FUNCTION, COSTLY, LIVE_FUNCTIONS, STORED_FUNCTIONS, *DIFFERENCES.values(),
 )  # fmt: skip

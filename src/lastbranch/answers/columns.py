@@ -15,8 +15,9 @@ __all__ = ["GUESS", "Cell", "Column", "Form", "Spare", "TableKind", "To", "key",
 Cell = str | int | float | bool | None
 """One value for people and programs; ``None`` where it is not known."""
 
-Form = Literal["count", "percent", "decimal", "text", "flag"]
-"""How values are written. ``percent``: a part of 1 as percent, with two decimals; ``decimal``: with two decimals."""
+Form = Literal["count", "percent", "decimal", "probability", "text", "flag"]
+"""How values are written. ``percent``: a part of 1 as percent; ``decimal``: as it is; both with `Column.decimals`;
+``probability``: in full, and for people with two digits."""
 
 GUESS = 50.0
 """Percent mispredicted of a conditional branch whose directions come at random."""
@@ -56,6 +57,8 @@ class Column:
     meaning: str
     unit: str = ""
     form: Form = "count"
+    decimals: int = 2
+    """Decimals in csv and json; a terminal has no more than two."""
     value: Callable[[Any], Any] = _none
     to: To = To.VERBS
     heat: float | None = None

@@ -57,6 +57,14 @@ class Table:
         columns = [_cells(column, self.values[column.name], self.size) for column in self.shown]
         return [list(row) for row in zip(*columns, strict=True)]
 
+    def texts(self) -> list[list[Cell]]:
+        """`cells` as people see them: probabilities have two digits."""
+        chances = {i for i, column in enumerate(self.shown) if column.form == "probability"}
+        return [
+            [f"{cell:.2g}" if i in chances and cell is not None else cell for i, cell in enumerate(row)]
+            for row in self.cells()
+        ]
+
     @property
     def shown(self) -> tuple[Column, ...]:
         """The columns that people or programs get."""
@@ -76,14 +84,14 @@ class Table:
         return frame_library("pandas").DataFrame(self.objects(), columns=[column.key for column in self.shown])
 
     def __repr__(self) -> str:
-        return text_table(self.kind.name, self.size, *self._texts())
+        return text_table(self.kind.name, self.size, *self._heads_and_texts())
 
     def _repr_html_(self) -> str:
-        return html_table(self.kind.name, self.size, *self._texts())
+        return html_table(self.kind.name, self.size, *self._heads_and_texts())
 
-    def _texts(self) -> tuple[list[str], list[list[str]]]:
+    def _heads_and_texts(self) -> tuple[list[str], list[list[str]]]:
         """(titles, first rows) for notebooks: columns that people get and that have any value."""
-        rows = self.cells()
+        rows = self.texts()
         at = [
             i
             for i, column in enumerate(self.shown)
@@ -106,7 +114,7 @@ class Table:
             if column.to & To.VIEWER:
                 values = self.values[column.name]
                 is_text = column.form == "text" and values is not None
-                found[column.name] = _texts(values) if is_text else numbers(values, self.size)
+                found[column.name] = _safe_texts(values) if is_text else numbers(values, self.size)
         return found
 
 
@@ -146,7 +154,7 @@ def _cells(column: Column, values: Values | None, size: int) -> list[Cell]:
     match values:
         case Ratio(part, whole):
             return [
-                round(scale * one / of, 2) if of else None
+                round(scale * one / of, column.decimals) if of else None
                 for one, of in zip(part.tolist(), whole.tolist(), strict=True)
             ]
         case Known(numbers, known):
@@ -160,10 +168,12 @@ def _cells(column: Column, values: Values | None, size: int) -> list[Cell]:
 
 
 def _rounded(column: Column, value: float) -> float | int:
-    return round(value) if column.form == "count" else round(value, 2)
+    if column.form == "probability":
+        return value
+    return round(value) if column.form == "count" else round(value, column.decimals)
 
 
-def _texts(values: Any) -> list[str]:
+def _safe_texts(values: Any) -> list[str]:
     return [visible(text or "") for text in values]
 
 

@@ -14,7 +14,7 @@ import click
 
 from ..errors import NotRecordedError
 from ..export import COUNTED
-from .differences import difference_options, exceeded, print_difference, verdict
+from .diff import difference_options, exceeded, print_comparison
 from .export import check_output, output_options, write
 from .group import Group
 from .options import (
@@ -465,18 +465,18 @@ def diff(
     time stands for as many as in `fleet report`, and --weight SERVICE=N for N times that. That changes shares; for the
     test it is still one sample.
     """
-    from ..analysis import Namer, compare_sums
-    from ..answers.names import symbol_notes
+    from ..answers.differences import compare_stored
+    from ..answers.names import Names
     from ..fleet import Store
-    from ..symbols import Symbolizer
 
-    sides, notes, events = [], list[str](), set[tuple[str, ...]]()
+    sides, sums, notes, events = [], [], list[str](), set[tuple[str, ...]]()
     for name, side in (("A", before), ("B", after)):
         with Store(store).reading(_of_side(selection, side)) as reading:
             counts = reading.counts(stacks=by == "edge")
             notes += counts.find_binaries(symfs, symbols)
             notes += [f"{name}: {note}" for note in counts.scale_notes()]
-            sides.append((Namer(counts.profile, Symbolizer(counts.profile, symbols)), counts.sums()))
+            sides.append(Names(counts.profile, symbols))
+            sums.append(counts.sums())
             events.add(tuple(event.name for event in counts.profile.events))
     if len(events) > 1 or len(next(iter(events))) > 1:
         several = ", ".join(sorted({name for names in events for name in names}))
@@ -484,15 +484,10 @@ def diff(
             f"shares of different events mean different things ({several}): choose with --event NAME"
         )
     ((event,),) = events
-    namers = [namer for namer, _ in sides]
-    found = compare_sums(namers, [sums for _, sums in sides], event, cast("Thing", by), lines=form == "sarif")
-    print_difference(found, by, rate, form, limit, fail_over)
-    shown = {spot.module for spots in found.spots[: limit or None] for spot in spots}
-    for namer in namers:
-        if namer.symbols is not None:
-            notes += symbol_notes(namer.profile, namer.symbols, shown)
-    print_notes([*verdict(found, rate), *notes])
-    return exceeded(found, rate, fail_over)
+    made = compare_stored(sides, sums, event, cast("Thing", by), rate, limit, lines=form == "sarif")
+    print_comparison(made, form, limit, fail_over)
+    print_notes([made.verdict, *notes, *made.notes])
+    return exceeded(made, fail_over)
 
 
 # -- the store itself

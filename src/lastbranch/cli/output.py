@@ -319,7 +319,8 @@ _DAMAGE_SHOWN = 5
 
 def print_table(table: Table, form: str) -> None:
     """Print an answer as ``table``, ``csv`` (header line first) or ``json`` (a list of objects)."""
-    print_rows(table.shown, table.cells(), form, last=table.kind.last, spare=table.kind.spare)
+    rows = table.texts() if form == "table" else table.cells()
+    print_rows(table.shown, rows, form, last=table.kind.last, spare=table.kind.spare)
 
 
 def table_lines(
@@ -332,7 +333,7 @@ def table_lines(
 ) -> Iterator[str]:
     """The lines of the table that `print_table` prints for people. ``spare`` replaces
     that of its kind. ``unknown`` is written where a value of `Column.may_lack` is not known."""
-    cells = table.cells()
+    cells = table.texts()
     if unknown:
         places = {i for i, column in enumerate(table.shown) if column.may_lack}
         cells = [[unknown if cell is None and i in places else cell for i, cell in enumerate(row)] for row in cells]

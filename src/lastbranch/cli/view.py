@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
+from .diff import SecondSide, side_options
 from .options import (
     Capture,
     EstimateChoice,
@@ -18,7 +19,6 @@ from .options import (
     source_root_option,
 )
 from .output import print_notes
-from .sides import SecondSide, side_options
 from .symbols import symbol_options
 
 if TYPE_CHECKING:

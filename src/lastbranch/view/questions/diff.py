@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from ...analysis import CodeLocation, Difference, Matching, Thing, call_stacks, fold
 from ...analysis.statistics.significance import ENOUGH
+from ...answers.differences import RATE, difference_table
 from ...errors import SelectionError
 from ...model import SampleFilter, visible
 from ..answer import Answer, module_names, texts
@@ -20,8 +21,6 @@ from .function import place_asked
 __all__ = ["diff", "diff_blocks", "diff_flame"]
 
 _ROWS = 10_000
-_RATE = 0.05
-"""The false discovery rate of `lastbranch diff` without --rate."""
 
 
 def diff(loaded: Loaded, parameters: Parameters) -> Answer:
@@ -34,45 +33,33 @@ def diff(loaded: Loaded, parameters: Parameters) -> Answer:
     ``start`` uint64 are the function in this capture (-1 and 0 where it has none).
 
     ``limit`` is how many rows to send. Header: ``before`` and ``after``, names of the captures, ``tested`` and
-    ``found``: how many could be significant, and are; ``rows`` in all; ``rate``, ``notes``, ``enough`` samples.
+    ``found``: how many could be significant, and are; ``rows`` in all; ``rate``, ``notes``, ``enough`` samples,
+    ``columns``: what the declared ones are (`Table.declared`).
     """
     by = parameters.get("by") or "function"
     if by not in get_args(Thing):
         raise SelectionError(f"by = {by[:40]!r}: choose from {', '.join(map(repr, get_args(Thing)))}")
     found = loaded.differences(cast("Thing", by), parameters)
-    rows = slice(whole_number(parameters, "limit", _ROWS))
-    spots = found.spots[rows]
-    significant, places = found.significant(_RATE), _places(loaded, [ends[0] for ends in spots])
-    answer = Answer(
+    table = difference_table(found, cast("Thing", by), RATE, whole_number(parameters, "limit", _ROWS))
+    places = _places(loaded, [ends[0] for ends in found.spots[: len(table)]])
+    return Answer(
         {
             "before": texts([loaded.other.profile.name])[0],
             "after": texts([loaded.profile.name])[0],
             "tested": int((~np.isnan(found.probability)).sum()),
-            "found": int(significant.sum()),
+            "found": int(found.significant(RATE).sum()),
             "rows": len(found),
-            "rate": _RATE,
+            "rate": RATE,
             "notes": texts(found.notes),
             "enough": ENOUGH,
+            "columns": table.declared,
         },
         {
-            "event": texts(found.event[rows]),
-            "before": found.share[0, rows],
-            "share": found.share[1, rows],
-            "change": found.change[rows],
-            "noise": found.noise[rows],
-            "before_samples": found.samples[0, rows],
-            "samples": found.samples[1, rows],
-            "p": found.probability[rows],
-            "significant": significant[rows],
+            **table.arrays(),
             "module_row": np.array([module for module, _ in places], np.int64),
             "start": np.array([start for _, start in places], np.uint64),
         },
     )
-    for end in range(2 if by == "edge" else 1):
-        prefix = "to_" if end else ""
-        answer.columns[f"{prefix}name"] = texts(ends[end].called for ends in spots)
-        answer.columns[f"{prefix}module"] = texts(ends[end].module for ends in spots)
-    return answer
 
 
 def _places(loaded: Loaded, spots: list[CodeLocation]) -> list[tuple[int, int]]:
@@ -203,7 +190,7 @@ def diff_blocks(loaded: Loaded, parameters: Parameters) -> Answer:
 
 
 def _significant(found: Difference) -> NDArray[np.bool_]:
-    return found.significant(_RATE)
+    return found.significant(RATE)
 
 
 def _offset(spot: CodeLocation) -> tuple[int, bool]:
