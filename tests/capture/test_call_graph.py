@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
@@ -135,7 +136,7 @@ def test_split_stacks_are_refused_by_name(tmp_path: Path, options: tuple[str, ..
     assert ("of a program of -fsplit-stack" in said) is is_split
     assert ("split stacks" in found) is is_split
     if is_split:  # before its first function a program has one piece
-        assert not any(stacks[1:])
+        assert not any(stacks[stacks.index(False) :])
     else:
         assert sum(stacks) > 0.9 * len(stacks)
 
@@ -168,8 +169,9 @@ class Asked(Unwinder):
     def __init__(self) -> None:
         self.spaces: list[AddressSpace] = []
 
-    def prepare(self, space: AddressSpace) -> None:
+    def prepare(self, space: AddressSpace) -> Iterator[None]:
         self.spaces.append(space)
+        return iter(())
 
 
 def test_stacks_are_prepared_for_some_processes_of_each_program() -> None:

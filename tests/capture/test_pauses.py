@@ -8,17 +8,25 @@ import struct
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from capture_tools import needs_ptrace, record
+from capture_tools import needs_ptrace, needs_walk, record
 from lastbranch.capture import recording
 from lastbranch.capture.options import Options
+from lastbranch.capture.ptrace import ticking
 from lastbranch.capture.software import burst_runner
 from lastbranch.capture.software.burst_runner import BurstRunner, SharedProcessor
-from lastbranch.capture.software.tree import Thread
+from lastbranch.capture.software.bursts import BurstLimits
+from lastbranch.capture.software.call_chains import CallChains
+from lastbranch.capture.software.engines import BlockStep, DebugRegisters
+from lastbranch.capture.software.run_ahead import Foreseen, RunAhead
+from lastbranch.capture.software.tree import Process, Thread
+from lastbranch.capture.software.unwinder import AddressSpace, Unwinder
+from traced_program import in_main_loop
 from waiting import until
 
 _BUSY = "n = 0\nfor i in range(3_000_000): n += i & 3"
@@ -40,6 +48,13 @@ def realtime() -> int:
     except PermissionError:
         pytest.skip("real-time priorities are not allowed here")
     return ours
+
+
+@pytest.fixture
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Thread]:
+    """A traced thread in `branches`, stopped in its main loop."""
+    with ticking(), in_main_loop(tmp_path_factory.getbasetemp()) as thread:
+        yield thread
 
 
 @needs_ptrace
@@ -112,3 +127,48 @@ def test_what_the_end_needs_is_loaded_while_a_processor_is_spare(monkeypatch: py
         os.close(writes)
         loading.join()
         os.close(reads)
+
+
+@needs_ptrace
+@needs_walk
+def test_a_burst_that_is_followed_where_others_are_foreseen_ends_soon(running: Thread) -> None:
+    """With a branch, however late it is. One that is followed by right lasts until it is full."""
+    one = RunAhead.here()
+    if one is None:
+        pytest.skip("nothing can be foreseen here")
+    engine, processor = BlockStep(DebugRegisters()), SharedProcessor()
+    at_once = BurstLimits(300, stops=1 << 20, seconds=60, in_place=0.0)
+    runner = BurstRunner(engine, at_once, processor, ahead=one)
+    runner.compared.spent(100.0, compared=False)
+    burst, _ = runner.run(running, lambda status: False)
+    assert isinstance(burst, Foreseen)
+    assert len(burst) == 300
+    assert 1 < burst.stops < 100
+    assert runner.compared.same == 1
+    burst, _ = BurstRunner(engine, at_once, processor).run(running, lambda status: False)
+    assert (burst.why, len(burst) >= 300) == ("full", True)
+
+
+class Files(Unwinder):
+    """Unwinds nothing, and takes long to get ready for each of ``names``."""
+
+    def __init__(self, names: str) -> None:
+        self.names, self.ready = names, ""
+
+    def prepare(self, space: AddressSpace) -> Iterator[None]:
+        for name in self.names:
+            time.sleep(0.002)
+            self.ready += name
+            yield
+
+
+def test_the_recorder_gets_ready_for_stacks_in_small_steps() -> None:
+    """On a busy machine the program waits meanwhile."""
+    files, process = Files("abc"), Process(os.getpid(), "it", {os.getpid()})
+    chains = CallChains(files)
+    chains.mapped(process)
+    seen = []
+    for _ in range(5):
+        chains.prepare()
+        seen.append(files.ready)
+    assert seen == ["", "a", "ab", "abc", "abc"]

@@ -89,8 +89,9 @@ struct context {
     struct page *pages;
     struct entry *entries;
     u64 mask;
-    /* what is to be done: at most so many stops, and branches of the counted kinds; room for ends that were passed */
-    u64 stops, wanted, room;
+    /* what is to be done: at most so many stops, and branches of the counted kinds, after the first end none from
+     * `until` on (ns of CLOCK_MONOTONIC); room for ends that were passed */
+    u64 stops, wanted, until, room;
     struct passed *passed;
     /* the thread stands before the run to an end of `node`; the branch ahead of the thread counts if taken */
     u64 node, stack, stack_known, pending, slots_used;
@@ -384,6 +385,14 @@ static int follow(struct context *c, const struct end *end, int taken, u64 targe
     return 1;
 }
 
+static int is_late(const struct context *c)
+{
+    struct timespec now;
+    if (!c->ends_passed) return 0;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (u64)now.tv_sec * 1000000000 + (u64)now.tv_nsec >= c->until;
+}
+
 /* Lead the thread from end to end; why it stopped. */
 EXPORT int lb_branch_walk(struct context *c)
 {
@@ -392,7 +401,7 @@ EXPORT int lb_branch_walk(struct context *c)
         u64 *r = c->registers;
         c->before = r[RIP];
         c->again = !!end_at(c, node, c->before);
-        if (!c->stops || (c->again && !(r[EFLAGS] & RESUME_FLAG))) return BEFORE;
+        if (!c->stops || is_late(c) || (c->again && !(r[EFLAGS] & RESUME_FLAG))) return BEFORE;
         if (place(c, node) < 0) return FAILED;
         for (u32 i = 0; i < REGISTERS; i++) c->was[i] = r[i];
         int came = run(c);

@@ -31,6 +31,8 @@ def kinds_recorded(select: int) -> frozenset[int]:
     )
 
 
+_IN_PLACE = 0.002
+"""Seconds of a burst that is followed where others are foreseen: about as long as these may take."""
 _UP_TO_A_CALL = 1 << 20
 """Branches of a burst that only a system call, or the number of stops, is to end."""
 
@@ -41,12 +43,12 @@ def limits_of(options: Options, select: int, *, cheap: bool = False) -> tuple[Bu
     three times: at a fixed number a loop would show one of its branches as the newest in all records."""
     if not is_ring(options, select):
         lengths = BurstLengths(options.burst, cheap=cheap)
-        return BurstLimits(lengths.most, stops=64 + 16 * lengths.most), lengths
+        return BurstLimits(lengths.most, stops=64 + 16 * lengths.most, in_place=_IN_PLACE), lengths
     least = options.depth * 2 if select & CALL_STACK else options.depth
     lengths = BurstLengths((least, least + options.depth))
-    limits = BurstLimits(lengths.most, stops=64 + 16 * lengths.most)
+    limits = BurstLimits(lengths.most, stops=64 + 16 * lengths.most, in_place=_IN_PLACE)
     if select != convert(DEFAULT_SELECT, "perf", "msr").value:
-        limits = BurstLimits(lengths.most, kinds_recorded(select), stops=64 + 32 * lengths.most)
+        limits = replace(limits, counted=kinds_recorded(select), stops=64 + 32 * lengths.most)
     if options.calls:
         limits = replace(limits, depth=_UP_TO_A_CALL, stops=64 + 32 * lengths.most)
     return limits, lengths

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from math import inf
 
 from ... import native
 from .. import ptrace
@@ -260,7 +261,8 @@ class BurstRunner:
     ) -> tuple[Burst, int]:
         """``(burst, processor)`` of a stopped thread, which is stopped again afterwards unless the burst was dropped.
         ``depth``: the number of branches, if it is not that of the limits; ``followed``: if fewer where the burst
-        cannot be foreseen.
+        cannot be foreseen. One that is followed as a check is the result if the thread took other branches than were
+        foreseen, or if a signal ended it.
 
         Raises `NoBurst`, and `ptrace.Gone` where the thread ended meanwhile.
         """
@@ -271,18 +273,25 @@ class BurstRunner:
         if thread.process.short_bursts and followed:
             thread.process.short_bursts -= 1
             limits = limits.of(min(limits.depth, followed))
-        begun = time.perf_counter()
+        begun = time.monotonic()
         foreseen = self._foreseen(thread, limits)
         if foreseen is not None and (self.engine is None or not self.compared.due()):
-            self.compared.spent(time.perf_counter() - begun, compared=False)
+            self.compared.spent(time.monotonic() - begun, compared=False)
             return foreseen, stat.cpu
+        in_place = self.ahead is not None and self._may_execute(thread)
+        limits = limits.of(followed or limits.depth, begun + limits.in_place if in_place else inf)
+        burst, cpu = self._followed(thread, stat, is_trigger, limits)
         if foreseen is None:
-            return self._followed(thread, stat, is_trigger, limits.of(followed or limits.depth))
-        burst, cpu = self._followed(thread, stat, is_trigger, limits.of(followed or limits.depth))
-        self.compared.spent(time.perf_counter() - begun, compared=True)
-        self.compared.add(foreseen, burst)
+            return burst, cpu
+        self.compared.spent(time.monotonic() - begun, compared=True)
+        if not len(burst) and burst.why == "time":
+            return burst, cpu
+        same = self.compared.add(foreseen, burst)
         if self.compared.fails:
             self.ahead = None  # the engine does all from now on
+        if same and burst.why in ("full", "time") and len(burst) < len(foreseen):
+            foreseen.stops += burst.stops
+            return foreseen, cpu  # so far as the thread was followed it is the same, and it goes further
         return burst, cpu
 
     def _foreseen(self, thread: Thread, limits: BurstLimits) -> Foreseen | None:

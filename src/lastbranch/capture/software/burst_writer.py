@@ -53,6 +53,8 @@ class BurstWriter:
                 return
             burst.read_edges()
             self._chains.follow(thread, burst)
+        else:
+            self._chains.unwind(thread, burst)
         # The last stop may reveal more than `length`. A ring is read after exactly that many, since the newest that a
         # stop reveals is never a direct jump.
         kept = self._cut(burst.edges, length) if self._is_ring else burst.edges[-length:]

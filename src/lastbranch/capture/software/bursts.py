@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from copy import copy
 from dataclasses import dataclass, field
+from math import inf
 
 from .control_flow import Edge
 
@@ -19,28 +20,39 @@ _WHOLE = 0.8
 class BurstLimits:
     """When a burst ends: after ``depth`` branches of the kinds ``counted`` (perf's branch types), or ``stops`` stops.
 
-    ``seconds`` is the deadline of each wait; after four fifths of it a burst that is followed begins no other one.
+    ``seconds`` is the deadline of each wait; after four fifths of it a burst that is followed begins no other one, and
+    if it has a branch also from ``until`` on. ``in_place`` is how long after its beginning that is for a burst that is
+    followed because it cannot be foreseen, or as a check.
     """
 
     depth: int = 32
     counted: frozenset[int] = frozenset(range(1, 16))
     stops: int = 512
     seconds: float = 0.1
+    in_place: float = inf
+    until: float = inf
+    """`time.monotonic`."""
     kinds: int = field(init=False)
     """``counted`` as bits."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "kinds", sum(1 << kind for kind in self.counted))
 
-    def of(self, depth: int) -> BurstLimits:
-        """The same for another number of branches."""
+    def of(self, depth: int, until: float = inf) -> BurstLimits:
+        """The same for another number of branches, ``until`` another time."""
         other = copy(self)
         object.__setattr__(other, "depth", depth)
+        object.__setattr__(other, "until", until)
         return other
 
+    def end(self, burst: Burst) -> float:
+        """`time.monotonic` from which on it takes too long: signals to the recorder wait for its end."""
+        end = burst.begun + self.seconds * _WHOLE
+        return min(end, self.until) if burst.edges else end
+
     def late(self, burst: Burst) -> bool:
-        """Whether it has taken too long to go on: signals to the recorder wait for its end."""
-        return time.monotonic() - burst.begun > self.seconds * _WHOLE
+        """Whether it is not to go on."""
+        return time.monotonic() > self.end(burst)
 
     def full(self, burst: Burst) -> bool:
         """Whether the burst has all its branches."""

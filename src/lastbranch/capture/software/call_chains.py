@@ -9,8 +9,9 @@ has its chain.
 from __future__ import annotations
 
 import ctypes
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+import time
+from collections import Counter, defaultdict, deque
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 
 from ...errors import LastbranchError
@@ -23,7 +24,7 @@ from .control_flow import CALLS, RETURN, Edge
 from .instructions import ADDRESSES, LONGEST, WORD
 from .run_ahead import Foreseen, chain_in
 from .tree import Process, Thread
-from .unwinder import ENDS, MOST_COPIED, UNREADABLE, Stack, StackCopy, Unwinder
+from .unwinder import ENDS, MOST_COPIED, UNREADABLE, AddressSpace, Stack, StackCopy, Unwinder
 
 __all__ = ["CallChains", "rewound"]
 
@@ -31,6 +32,7 @@ _ELSEWHERE = "of a thread that had gone on"
 """A burst whose thread is not at the end that is known: it may have made or left frames since."""
 _JUMPED_AHEAD = "known at the beginning of the burst only"
 _JUMPED = "known at the end of the burst only"
+_AT_ONCE = 0.001
 _PREPARED = 2
 """Processes of a program after which others hardly map files that are not open yet, and to look takes a millisecond."""
 _SPLIT = "of a program of -fsplit-stack"
@@ -51,11 +53,14 @@ class CallChains:
         self._registers = ptrace.Registers()
         self._then, self._copied = StackCopy(), False
         """The thread as it was when the burst began, and whether `_unwind_copy` has it still to do."""
+        self._now, self._copied_now = StackCopy(), False
+        """The same when a burst ended that was followed."""
         self._before: Stack | None = None
         self._after: Stack | None = None
         self._mapped, self._due = set[Process](), set[Process]()
         self._prepared = defaultdict[str, set[int]](set)
         """By program, the processes that stacks were prepared for."""
+        self._preparing = deque[tuple[Process, AddressSpace, Iterator[None]]]()
         self.counts = Counter[str]()
         self._refused = set[str]()
         """Programs whose stacks are split."""
@@ -66,7 +71,8 @@ class CallChains:
         self._mapped.add(process)
 
     def prepare(self) -> None:
-        """Get ready for stacks through code that was mapped before the last call: many programs end sooner."""
+        """Get ready for stacks through code that was mapped before the last call, as many programs end sooner: for
+        `_AT_ONCE` seconds, since on a busy machine the program waits meanwhile."""
         due, self._due, self._mapped = self._due, self._mapped, set()
         for process in due:
             prepared = self._prepared[process.name]
@@ -74,8 +80,15 @@ class CallChains:
                 continue
             if process.pid in prepared or len(prepared) < _PREPARED:
                 prepared.add(process.pid)
-                with suppress(OSError, LastbranchError):
-                    self._unwinder.prepare(process.space)
+                with suppress(OSError):
+                    self._preparing.append((process, process.space, self._unwinder.prepare(process.space)))
+        end = time.monotonic() + _AT_ONCE
+        while self._preparing and time.monotonic() < end:
+            process, space, steps = self._preparing[0]
+            with suppress(OSError, LastbranchError):
+                if process.threads and process.space is space and next(steps, steps) is not steps:
+                    continue
+            self._preparing.popleft()
 
     def begin(self, thread: Thread) -> None:
         """A burst of the stopped ``thread`` begins. Its stack is copied, since to unwind it may take longer than the
@@ -92,34 +105,51 @@ class CallChains:
 
     def _unwind_copy(self, thread: Thread) -> None:
         """Unwind what `begin` has copied."""
-        if not self._copied or self._unwinder is None:
+        if not self._copied:
             return
         self._copied = False
-        try:
-            self._before = self._unwinder.stack(thread.process.space, self._then.registers, self._then)
-        except (OSError, LastbranchError):
-            return
-        if self._before.end == UNREADABLE:
+        self._before = self._unwound(thread, self._then)
+        if self._before is not None and self._before.end == UNREADABLE:
             thread.stack_copied = MOST_COPIED if thread.stack_copied < MOST_COPIED else 0
+
+    def _unwound(self, thread: Thread, copy: StackCopy) -> Stack | None:
+        if self._unwinder is None:
+            return None
+        try:
+            return self._unwinder.stack(thread.process.space, copy.registers, copy)
+        except (OSError, LastbranchError):
+            return None
 
     def end(self, thread: Thread, burst: Burst) -> None:
         """It has ended, and the thread is still stopped."""
-        self._after = None
+        self._after, self._copied_now = None, False
         if burst.dropped or not len(burst):
             return
         if thread.process.splits_stack and self._unwinder is not None:
             self.counts[_SPLIT] += 1
         if isinstance(burst, Foreseen):
             return  # `records` finds its chains
-        self._unwind_copy(thread)
-        if self._before is None:
-            return
-        self._after = self._stack(thread)
-        if self._after is None or self._registers[PC] != burst.end:
-            self._after = None
+        if self._copied:
+            with suppress(OSError):
+                self._now.take(thread.tid, thread.process.descriptor, thread.stack_copied)
+                self._copied_now = True
+        elif self._before is not None:
+            self._reach(self._stack(thread), self._registers[PC], burst)
+
+    def _reach(self, after: Stack | None, at: int, burst: Burst) -> None:
+        """Take ``after`` as the stack at the end of ``burst`` if it is that: the thread was at the address ``at``."""
+        if after is None or at != burst.end:
             self.counts[_ELSEWHERE] += 1
         else:
-            self.counts[ENDS[self._after.end]] += 1
+            self._after = after
+            self.counts[ENDS[after.end]] += 1
+
+    def unwind(self, thread: Thread, burst: Burst) -> None:
+        """Find both stacks of a burst of ``thread`` that was followed, and that `end` was called for, for `of`."""
+        self._unwind_copy(thread)
+        if self._copied_now and self._before is not None:
+            self._reach(self._unwound(thread, self._now), self._now.registers[PC], burst)
+        self._copied_now = False
 
     def _stack(self, thread: Thread) -> Stack | None:
         if self._unwinder is None:

@@ -28,7 +28,6 @@ from .draws import Draws
 from .kept_file import KeptFile
 from .quiet_signals import INTERNAL
 from .record_writer import RecordWriter, Sideband, now
-from .run_ahead import Foreseen
 from .schedule import Budget, BurstLengths, Duty, Trigger
 from .tracing import attach, describe_running, detach_all, detach_thread, threads_of
 from .tree import Call, Process, Thread, Tree, queued
@@ -837,8 +836,7 @@ class Collector:
             if len(burst) and not burst.dropped:
                 self._writer.write(thread, burst, when, weight, cpu, length)
             successors = thread.process.successors
-            followed = not isinstance(burst, Foreseen)
-            if followed and burst.status is None and successors is not None and successors.burst > 1:
+            if burst.stops > 1 and burst.status is None and successors is not None and successors.burst > 1:
                 # Finding ends is to cost less than the bursts, which programs that soon end would not repay.
                 with self.bursts.processor.giving_way(always=True):
                     successors.widen(took)

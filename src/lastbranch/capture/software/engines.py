@@ -372,8 +372,6 @@ def _attribute(address: int) -> bytes:
 _AT_END, _BEFORE, _OTHER_STOP, _WAITING, _FAILED = range(5)
 _ROOM = 512
 """Most ends of one walk."""
-_STOPS_AT_ONCE = 256
-"""Most stops of one walk: between two the time is looked at."""
 
 
 class PendingStop(NamedTuple):
@@ -433,7 +431,8 @@ class Walker:
             c.use(tables)
         c.memory = tables.fd  # which changes with the process
         c.tid, c.alone, c.burst, c.counted_kinds = thread.tid, successors.alone, successors.burst, limits.kinds
-        c.stops, c.wanted = min(limits.stops - burst.stops, _STOPS_AT_ONCE), limits.missing(burst)
+        c.stops, c.wanted = limits.stops - burst.stops, limits.missing(burst)
+        c.until = int(min(limits.end(burst), limits.until) * 1e9)
         c.node = expected.fork.node
         c.stack, c.stack_known = (expected.stack or 0) & ADDRESSES, expected.stack is not None
         c.pending = chosen is not None and limits.kinds >> chosen[2] & 1

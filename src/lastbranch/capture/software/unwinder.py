@@ -12,7 +12,7 @@ import ctypes
 import mmap
 import os
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from ...binaries.call_frames import CallFrames, Cie, Row, Rule, RuleKind
@@ -202,12 +202,14 @@ class Unwinder:
         library = ptrace.compiled()
         self._walk = None if library is None else _Walk(library)
         self._files = Files()
+        from ...binaries import elf  # noqa: F401  `Files` reads them: the first stack is not to wait for that
 
-    def prepare(self, space: AddressSpace) -> None:
-        """Open what is mapped, which takes milliseconds, while the program still runs."""
+    def prepare(self, space: AddressSpace) -> Iterator[None]:
+        """Open what is mapped, a file at each step, while the program still runs: that takes milliseconds."""
         for mapping in space.mappings():
             if (frames := self._files.of(space, mapping)) is not None:
                 frames.load()
+                yield
 
     def stack(
         self, space: AddressSpace, registers: ctypes.Array[ctypes.c_uint64], copy: StackCopy | None = None

@@ -76,7 +76,7 @@ class Context(ctypes.Structure):
 
     _fields_ = [
         *_words("tid memory struck alone burst counted_kinds registers nodes ends path lines stores page_lists pages"),
-        *_words("entries mask stops wanted room passed node stack stack_known pending slots_used"),
+        *_words("entries mask stops wanted until room passed node stack stack_known pending slots_used"),
         ("slots", ctypes.c_uint64 * SLOTS), ("events", ctypes.c_uint64 * SLOTS), *_words("attribute shares"),
         ("shared", SharedWord * 3),
         *_words("ends_passed stops_made status error before again"),
