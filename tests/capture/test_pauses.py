@@ -18,7 +18,7 @@ from capture_tools import needs_ptrace, needs_walk, record
 from lastbranch.capture import recording
 from lastbranch.capture.options import Options
 from lastbranch.capture.ptrace import ticking
-from lastbranch.capture.software import burst_runner
+from lastbranch.capture.software import burst_runner, collector
 from lastbranch.capture.software.burst_runner import BurstRunner, SharedProcessor
 from lastbranch.capture.software.bursts import BurstLimits
 from lastbranch.capture.software.call_chains import CallChains
@@ -82,6 +82,22 @@ def test_waits_of_the_thread_do_not_shorten_the_stated_time(tmp_path: Path, monk
     command = [sys.executable, "-c", _BUSY]
     summary = recording.record(command, Options(), str(tmp_path / "it.data"), [], lambda sentence: None)
     assert summary.in_bursts >= sum(seconds for (seconds,) in struct.iter_unpack("d", took.read_bytes())) > 0
+
+
+@needs_ptrace
+@pytest.mark.parametrize("spare", [True, False])
+def test_all_that_the_recorder_takes_from_the_program_is_stated(
+    spare: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stops without a burst, and its own work if no processor is spare for that."""
+    for module in (burst_runner, collector):
+        monkeypatch.setattr(module, "spare_processor", lambda: spare)
+    command, options = [sys.executable, "-c", _BUSY], Options(duty=0.001, period=2_000_000)
+    summary = recording.record(command, options, str(tmp_path / "it.data"), [], lambda sentence: None)
+    assert summary.stops >= summary.throttled > 0 < summary.in_stops
+    assert (summary.beside > 0) is not spare
+    assert 0 < summary.longest <= summary.in_bursts
+    assert summary.share == pytest.approx((summary.in_bursts + summary.in_stops + summary.beside) / summary.seconds)
 
 
 @pytest.mark.parametrize("spare", [True, False])

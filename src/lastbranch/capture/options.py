@@ -135,10 +135,15 @@ class Summary:
     """Records of as many branches as one may have."""
     in_bursts: float = 0.0
     """Seconds."""
+    longest: float = 0.0
+    """Seconds of the longest burst."""
     in_stops: float = 0.0
-    """Seconds that other stops took: at signals of the program, and where it created tasks and executed programs."""
+    """Seconds that other stops took: at signals of the program, where it created tasks and executed programs, and at
+    triggers without a burst."""
     stops: int = 0
     """How many of these there were."""
+    beside: float = 0.0
+    """Seconds of CPU time that the recorder needed besides while all processors were busy: the program lost them."""
     throttled: int = 0
     """Triggers without a burst because of the duty limit."""
     ended: dict[str, int] = field(default_factory=dict)
@@ -178,7 +183,7 @@ class Summary:
                 return {key: value for key, value in rest.items() if value}
             return new - old if isinstance(new, int | float) else new
 
-        same = ("foreseen", "self_test", "exit_code", "status")
+        same = ("foreseen", "longest", "self_test", "exit_code", "status")
         names = [one.name for one in fields(self) if one.name not in same]
         return replace(self, **{name: difference(getattr(self, name), getattr(before, name)) for name in names})
 
@@ -193,9 +198,14 @@ class Summary:
         return self.in_stops / self.seconds if self.seconds else 0.0
 
     @property
+    def beside_share(self) -> float:
+        """The share of wall time that the recorder's other work took from the program."""
+        return self.beside / self.seconds if self.seconds else 0.0
+
+    @property
     def share(self) -> float:
-        """The share of wall time for which the program was stopped."""
-        return self.burst_share + self.stop_share
+        """The share of wall time that the recording took from the program."""
+        return self.burst_share + self.stop_share + self.beside_share
 
     def __str__(self) -> str:
         branches, bursts = counted(self.branches, "branch", "branches"), counted(self.bursts, "burst")

@@ -378,8 +378,11 @@ def notes_of(options: Options, summary: Summary) -> dict[str, str]:
         "software LBR": f"{summary.engine}; trigger {summary.trigger}; sideband {summary.sideband}",
         "start-up test": "; ".join(f"{name}: {said}" for name, said in summary.self_test.items()),
         "bursts": f"{summary.bursts}, {summary.branches / max(summary.bursts, 1):.0f} branches each on average, in "
-        f"records of up to {options.depth}; {summary.burst_share:.1%} of wall time (limit {options.duty:.1%})",
-        "other stops": f"{summary.stops}, at signals, new tasks and execs; {summary.stop_share:.1%} of wall time",
+        f"records of up to {options.depth}; {summary.burst_share:.1%} of wall time (limit {options.duty:.1%}), "
+        f"{summary.longest * 1e3:.1f} ms at most",
+        "other stops": f"{summary.stops}, at signals, new tasks, execs and triggers without a burst; "
+        f"{summary.stop_share:.1%} of wall time",
+        "other work": f"{summary.beside_share:.1%} of wall time: the recorder's own, while all processors were busy",
         **({"foreseen": summary.foreseen} if summary.foreseen else {}),
         "call stacks": _call_stacks(summary),
         "bursts by end": ", ".join(f"{why} {count}" for why, count in sorted(summary.ended.items())),

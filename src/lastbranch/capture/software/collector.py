@@ -187,7 +187,7 @@ class Collector:
         with self.bursts.processor.realtime():  # also while we wait: a thread that stops waits until we run
             while not self._over and not self._stopping:
                 if time.monotonic() >= self._next_tick:
-                    with self.bursts.processor.giving_way():
+                    with self._beside():
                         self._tick(begun)
                     if end is not None and time.monotonic() >= end:
                         break
@@ -205,7 +205,7 @@ class Collector:
                     draws_in = TICK if self._draws is None else self._next_draw - time.monotonic()
                     time.sleep(min(max(draws_in, 0.0), TICK / 4))
                 if self._unwritten is not None:
-                    with self.bursts.processor.giving_way() as spare:
+                    with self._beside() as spare:
                         self._write_burst(*self._unwritten, spare=spare)
         self._own_schedstat.close()
         detach_all(self.tree, self.trigger, self.bursts, killed=self.kills)
@@ -218,6 +218,15 @@ class Collector:
         self.summary.notes += self.chains.notes() + self.foreign.keep()
         self._note_processes()
         self._note_unseen()
+
+    @contextmanager
+    def _beside(self) -> Iterator[bool]:
+        """Do what no stopped thread waits for; whether a processor is spare. Else the program has lost the time."""
+        worked = time.thread_time()
+        with self.bursts.processor.giving_way() as spare:
+            yield spare
+        if not spare:
+            self.summary.beside += time.thread_time() - worked
 
     def _next_event(self) -> tuple[int, int]:
         """Wait for it: the thread and its wait status. Raises as `PassingSignals.wait` does."""
@@ -662,7 +671,9 @@ class Collector:
                     with self._of_one(pid):
                         self._trace(tid, pid, weight)
             if not spare_processor():
-                self.duty.lost(time.thread_time() - begun)
+                took = time.thread_time() - begun
+                self.duty.lost(took)
+                self.summary.beside += took
         # Where none ran in user mode, the next draw comes sooner: so there are as many bursts for the CPU time.
         period = self.duty.next_period()
         until = max(period - self._owed, period // _SOONER) / _SECOND
@@ -770,6 +781,8 @@ class Collector:
             self.summary.throttled += 1
             self.trigger.rearm(thread, self.duty.next_period())
             ptrace.cont(thread.tid)
+            self.summary.in_stops += time.perf_counter() - self._stopped_at
+            self.summary.stops += 1
             return
         waited = self._queued + thread.queued()
         cpu = self.trigger.used(thread) - thread.spent
@@ -810,6 +823,7 @@ class Collector:
         self._worked = time.process_time()
         self.duty.spent(took, cpu, waited / 1e9)
         self.summary.in_bursts += took
+        self.summary.longest = max(self.summary.longest, took)
         if cpu_number >= 0:
             self._ended[burst.why] += 1
         self._unwritten = thread, burst, when, weight, cpu_number, length, took
