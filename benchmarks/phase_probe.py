@@ -18,7 +18,7 @@ PHASES = (
     ("start", ()),
     ("import", ()),
     ("read", ("formats/readahead", "model/source", "opening")),
-    ("walk", ("formats/", "model/stream", "model/batch", "model/order")),
+    ("walk", ("formats/", "model/stream", "model/batch")),
     (
         "count",
         (

@@ -14,8 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lastbranch.binaries.call_frames import CallFrames, Cie, Fde, FrameSection, Row, Rule, frame_sections
-from lastbranch.binaries.expressions import evaluate
+from lastbranch.binaries.call_frames import CallFrames, Cie, Fde, FrameSection, Row, Rule, evaluate, frame_sections
 from lastbranch.errors import FormatError, LastbranchError
 from lastbranch.model import BytesSource
 

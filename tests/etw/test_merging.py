@@ -23,7 +23,7 @@ from lastbranch.etw.merging import CreateMergedTraceFile, Merged, create_merged_
 from lastbranch.etw.status import EtwError
 from lastbranch.formats.etl import Decoder, Event, LogHeader, TraceLog, TraceWriter, kernel_event
 from lastbranch.formats.etl.payload.tracelogging import describe
-from lastbranch.formats.etl.profile.supplement_events import EVENTS, module_fields, supplement_event
+from lastbranch.formats.etl.profile.supplement import EVENTS, module_fields, supplement_event
 from lastbranch.model import BytesSource, Module
 from lastbranch.opening import FileSource, open_profile
 from made_binaries import OPTIONAL, PE, make_pe

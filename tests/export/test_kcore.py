@@ -229,7 +229,7 @@ def test_several_captures_have_no_one_boot(run, toy: Toy, tmp_path: Path) -> Non
 @pytest.mark.skipif(not os.access("/proc/kcore", os.R_OK), reason="/proc/kcore cannot be read")
 def test_the_running_kernel_has_its_own_code() -> None:
     from lastbranch.binaries.files import File
-    from lastbranch.binaries.kernel_memory import text_of
+    from lastbranch.opening.code import text_of
 
     with open("/proc/kallsyms") as file:
         start = next(int(line.split()[0], 16) for line in file if line.split()[2] == "_text")

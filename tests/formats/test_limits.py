@@ -20,7 +20,7 @@ from binder_checks import assert_equals_brute_force, bound, make
 from binding_oracle import History, address_space_histories
 from command_line import run_cli, time_limit
 from lastbranch.bind import Binder, SpaceIndex
-from lastbranch.bind import replay as space
+from lastbranch.bind import spaces as space
 from lastbranch.errors import FormatError
 from lastbranch.formats.etl import TraceLog, read_etl
 from lastbranch.formats.perfdata.reader import read_perfdata

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from lastbranch import native
 from lastbranch.bind import SpaceIndex
 from lastbranch.bind.binder import _module_addresses, module_addresses
-from lastbranch.bind.index import BY_ADDRESS, RUN
+from lastbranch.bind.spaces import BY_ADDRESS, RUN
 
 pytestmark = pytest.mark.skipif(native.library() is None, reason="no compiled library")
 

@@ -11,7 +11,7 @@ import pytest
 from lastbranch.binaries.files import Space
 from lastbranch.binaries.sections import open_binary
 from lastbranch.symbols.backends import backend_of
-from lastbranch.symbols.backends.plt import FINDERS
+from lastbranch.symbols.backends.symbol_tables import FINDERS
 from symbol_programs import command, elf
 
 HOSTED = """

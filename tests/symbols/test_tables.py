@@ -10,7 +10,7 @@ import pytest
 from lastbranch.errors import FormatError
 from lastbranch.symbols.backends import backend_of
 from lastbranch.symbols.backends import symbol_tables as tables
-from lastbranch.symbols.backends.symbols import Symbols
+from lastbranch.symbols.backends.symbol_tables import Symbols
 from lastbranch.symbols.model import DebugFiles
 from symbol_files import FUNC, SYMBOLS, written
 from symbol_programs import Programs, agreed, code_addresses, command, elf, symbolized, told

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from lastbranch.binaries import read_image
 from lastbranch.binaries.image import SegmentFlags
 from lastbranch.model import BytesSource
-from lastbranch.symbols.backends import plt
+from lastbranch.symbols.backends import symbol_tables as plt
 from lastbranch.symbols.backends.dwarf import reader as dwarf_reader
 from lastbranch.symbols.model import DebugFiles, Names
 

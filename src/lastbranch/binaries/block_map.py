@@ -19,9 +19,9 @@ import numpy as np
 from ..arrays import Ints, distinct, offsets_of, ranges
 from ..errors import FormatError
 from ..model import Array, Source, counted
+from .dwarf import uleb
 from .files import Space
 from .image import SegmentFlags
-from .leb128 import uleb
 from .sections import Binary
 
 __all__ = ["BlockFlags", "BlockMap", "read_block_map"]

@@ -26,8 +26,8 @@ import numpy as np
 from ..arrays import Array, Table
 from ..errors import FormatError, LastbranchError
 from ..model import counted
+from .dwarf import TOO_LONG, sleb, uleb
 from .files import Space
-from .leb128 import TOO_LONG, sleb, uleb
 from .sections import Binary
 
 __all__ = [

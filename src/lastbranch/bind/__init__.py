@@ -6,7 +6,7 @@ __getattr__, __dir__, __all__ = lazy_face(
     __name__,
     {
         "binder": "Binder bias_of bind place with_binary",
-        "index": "Ids SpaceIndex",
+        "spaces": "Ids SpaceIndex",
         "joined": "JoinedProfile Opened join rebind",
     },
 )

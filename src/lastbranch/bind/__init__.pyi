@@ -4,9 +4,9 @@ from .binder import bias_of as bias_of
 from .binder import bind as bind
 from .binder import place as place
 from .binder import with_binary as with_binary
-from .index import Ids as Ids
-from .index import SpaceIndex as SpaceIndex
 from .joined import JoinedProfile as JoinedProfile
 from .joined import Opened as Opened
 from .joined import join as join
 from .joined import rebind as rebind
+from .spaces import Ids as Ids
+from .spaces import SpaceIndex as SpaceIndex

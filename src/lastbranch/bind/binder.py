@@ -36,8 +36,7 @@ from ..model import (
     kernel_start,
     kernel_starts,
 )
-from .index import BY_ADDRESS, RUN, Ids, SpaceIndex
-from .replay import Replay, loaded, replay
+from .spaces import BY_ADDRESS, RUN, Ids, Replay, SpaceIndex, loaded, replay
 
 __all__ = ["Binder", "bias_of", "bind", "place", "with_binary"]
 
@@ -214,7 +213,7 @@ class Binder:
         return self._index.cut_pages(bits)
 
     def _runs(self, scope: NDArray[np.int64]) -> Array:
-        """The place in the index for the addresses of each scope (`index.RUN`)."""
+        """The place in the index for the addresses of each scope (`spaces.RUN`)."""
         bounds = np.flatnonzero(scope[1:] != scope[:-1]) + 1
         runs = np.empty(min(len(scope), len(bounds) + 1), RUN)
         runs["end"] = np.append(bounds, len(scope))[: len(runs)]

@@ -34,7 +34,7 @@ from ..formats.etl import (
     kernel_event,
 )
 from ..formats.etl.kernel.hooks import IMAGE, IMAGE_ID, PROCESS, kernel_key
-from ..formats.etl.profile.supplement_events import PROVIDER, fields_of, segment_fields, supplement_event
+from ..formats.etl.profile.supplement import PROVIDER, fields_of, segment_fields, supplement_event
 from ..model import Module, ModuleKind, PartFolder, Source, check_replaceable
 from ..opening import FileSource, attach_binaries
 from .flags import MergeFlag
@@ -160,7 +160,7 @@ def _written(path: Path, log: LogHeader, events: list[Event]) -> FileSource:
 #
 # Events of ImageID precede each image event of a PE, with the same time: name, size and time stamp, then the GUID, age
 # and name of its PDB (or that it has none). Of an ELF image the recording has written the build id
-# (`formats.etl.profile.supplement_events`); its load segments are added. Only a file that is the recorded one is used.
+# (`formats.etl.profile.supplement`); its load segments are added. Only a file that is the recorded one is used.
 
 
 _NAMED, _NO_PDB, _PDB = 0, 32, 36  # types of ImageID

@@ -27,8 +27,7 @@ from ..isa import NOT_A_BRANCH, UNDECODABLE, Decoder
 from ..lbr import KIND
 from ..model import Array, counted, word
 from ..opening import code_of, open_image
-from ..symbols.backends.symbol_tables import elf_symbols
-from ..symbols.backends.symbols import Symbols
+from ..symbols.backends.symbol_tables import Symbols, elf_symbols
 from .bolt import in_stubs, returned
 from .bolt_hashes import block_hashes
 from .interface import Exported, ExportOptions

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
 
-from ..binaries.leb128 import uleb
+from ..binaries.dwarf import uleb
 from ..errors import FormatError, SelectionError
 from ..model import Limits
 from .sample_tree import DEEPEST, FunctionSamples, Location, SampleTree

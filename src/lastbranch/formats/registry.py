@@ -117,7 +117,7 @@ class Format(NamedTuple):
 
 FORMATS = (
     Format(
-        "tb5", "its own .tb5", "tb5.magic:is_tb5", "tb5.profile_reader:read_tb5",
+        "tb5", "its own .tb5", "tb5:is_tb5", "tb5.profile_reader:read_tb5",
         verifier="tb5.verification:verify_tb5", writer="tb5.profile_writer:write_profile",
         rewriter="tb5.writer:copy_tb5", endings=(".tb5",),
     ),

@@ -1,5 +1,13 @@
 # Made by tools/faces.py from the list in __init__.py.
 from .address_spaces import AddressSpaces as AddressSpaces
+from .address_spaces import KERNEL_HALF as KERNEL_HALF
+from .address_spaces import KERNEL_HALF_32 as KERNEL_HALF_32
+from .address_spaces import guest_host as guest_host
+from .address_spaces import guest_kernel as guest_kernel
+from .address_spaces import guest_user as guest_user
+from .address_spaces import kernel_map_start as kernel_map_start
+from .address_spaces import kernel_start as kernel_start
+from .address_spaces import kernel_starts as kernel_starts
 from .atomic_output import FULL as FULL
 from .atomic_output import NamedFile as NamedFile
 from .atomic_output import OutputError as OutputError
@@ -32,17 +40,6 @@ from .columns import GROUPS as GROUPS
 from .columns import Mode as Mode
 from .columns import REQUIRED as REQUIRED
 from .columns import column as column
-from .kernel_half import KERNEL_HALF as KERNEL_HALF
-from .kernel_half import KERNEL_HALF_32 as KERNEL_HALF_32
-from .kernel_half import guest_host as guest_host
-from .kernel_half import guest_kernel as guest_kernel
-from .kernel_half import guest_user as guest_user
-from .kernel_half import kernel_map_start as kernel_map_start
-from .kernel_half import kernel_start as kernel_start
-from .kernel_half import kernel_starts as kernel_starts
-from .order import by_time as by_time
-from .order import merge as merge
-from .order import watermarks as watermarks
 from .profile import Profile as Profile
 from .profile import TABLES as TABLES
 from .profile import THROTTLES as THROTTLES
@@ -63,7 +60,10 @@ from .stream import Progress as Progress
 from .stream import SampleStream as SampleStream
 from .stream import StackWatcher as StackWatcher
 from .stream import Stages as Stages
+from .stream import by_time as by_time
+from .stream import merge as merge
 from .stream import no_progress as no_progress
+from .stream import watermarks as watermarks
 from .tables import Capture as Capture
 from .tables import Cpu as Cpu
 from .tables import Event as Event

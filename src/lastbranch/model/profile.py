@@ -14,10 +14,9 @@ from ..lazy import provided
 from .address_spaces import AddressSpaces
 from .batch import Array, SampleBatch
 from .clock import Clock
-from .order import merge
 from .safe_text import visible
 from .source import MEMORY
-from .stream import SampleStream, StackWatcher
+from .stream import SampleStream, StackWatcher, merge
 from .tables import Capture, Event, Machine, Module, Process, Thread
 from .tabular import Columns, html_table
 from .timeline import Timeline

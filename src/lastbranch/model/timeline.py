@@ -21,7 +21,7 @@ __all__ = ["Change", "KERNEL", "Load", "Timeline"]
 
 
 KERNEL = -1
-"""The ``pid`` of what is mapped in the kernel, for all processes. Lower ones are guests (see `kernel_half`)."""
+"""The ``pid`` of what is mapped in the kernel, for all processes. Lower ones are guests (see `address_spaces`)."""
 
 
 class Change(IntEnum):

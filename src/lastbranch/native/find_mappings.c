@@ -1,4 +1,4 @@
-/* Which piece of an address space owns an address at a moment: many lookups in the index of `bind/index.py`.
+/* Which piece of an address space owns an address at a moment: many lookups in the index of `bind/spaces.py`.
  *
  * A slab is a range of keys (space and address) between neighbours of `slabs`; `rows` are its pieces in the order of
  * time, with the number of the slab above `moment_bits` and the first moment below. Neighbouring addresses mostly share

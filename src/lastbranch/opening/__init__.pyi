@@ -6,6 +6,8 @@ from .binaries import open_image as open_image
 from .binaries import recorded_until as recorded_until
 from .binaries import same_binary as same_binary
 from .binaries import use_binary as use_binary
+from .captures import captures_at as captures_at
+from .captures import is_called as is_called
 from .captures import is_no_capture as is_no_capture
 from .captures import open_profile as open_profile
 from .captures import read_captures as read_captures
@@ -14,7 +16,5 @@ from .captures import recorded_here as recorded_here
 from .code import code_of as code_of
 from .manifests import read_manifests as read_manifests
 from .manifests import reading_of as reading_of
-from .paths import captures_at as captures_at
-from .paths import is_called as is_called
 from .sources import FileSource as FileSource
 from .sources import open_source as open_source

@@ -36,7 +36,7 @@ from ..formats.tb5.layout import (
     Table,
     TaskFlag,
 )
-from ..formats.tb5.module_lives import ModuleLives, module_lives
+from ..formats.tb5.profile_reader import ModuleLives, module_lives
 from ..formats.tb5.reader import Tb5File
 from ..formats.tb5.sample_reader import SampleRecords
 from ..formats.tb5.writer import Tb5Writer

@@ -364,7 +364,7 @@ def log_bytes(parts: Sequence[Events]) -> bytes:
 def test_what_was_configured_and_not_enabled_is_found(tmp_path: Path) -> None:
     from lastbranch.analysis.checks import check
     from lastbranch.formats.etl import TraceWriter
-    from lastbranch.formats.etl.profile.supplement_events import supplement_event
+    from lastbranch.formats.etl.profile.supplement import supplement_event
 
     for hooks, names in (([0x0F2F, 0x0524], ["trigger off", "trigger off"]), ([], [])):
         path = tmp_path / f"{len(hooks)}.etl"

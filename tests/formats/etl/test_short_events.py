@@ -35,8 +35,8 @@ from lastbranch import demo
 from lastbranch.formats.etl import TraceLog, read_etl, write_profile
 from lastbranch.formats.etl.kernel.hooks import IMAGE_ID, SYS_CONFIG_EX, kernel_key
 from lastbranch.formats.etl.kernel.layouts import LAYOUTS
-from lastbranch.formats.etl.profile import supplement, supplement_events, system
-from lastbranch.formats.etl.profile.supplement_events import supplement_event
+from lastbranch.formats.etl.profile import supplement, system
+from lastbranch.formats.etl.profile.supplement import supplement_event
 from lastbranch.formats.etl.profile.system import HANDLERS, System
 from lastbranch.formats.etl.single_event import Event, encode_event
 from lastbranch.model import BytesSource
@@ -176,7 +176,7 @@ def test_they_are_counted_by_kind_and_the_rest_is_read() -> None:
 
 
 def test_of_our_own_events_too() -> None:
-    fields = {name: "" if kind == 1 else 0 for name, kind in supplement_events.EVENTS["Machine"].items()}
+    fields = {name: "" if kind == 1 else 0 for name, kind in supplement.EVENTS["Machine"].items()}
     event = supplement_event("Machine", 150, fields)
     short = encode_event(replace(event, payload=event.payload[:-1]))
     profile = read_etl(BytesSource(log_of([*(made for _, made in WORLD), short])))
@@ -186,11 +186,9 @@ def test_of_our_own_events_too() -> None:
 @pytest.mark.parametrize("kind", [1, 10, 0x48])
 def test_our_names_with_other_types_are_not_ours(kind: int) -> None:
     """A field that says it is of another type is not read as what we would have written."""
-    body = b"\0Module\0" + b"".join(
-        name.encode() + b"\0" + bytes([kind]) for name in supplement_events.EVENTS["Module"]
-    )
+    body = b"\0Module\0" + b"".join(name.encode() + b"\0" + bytes([kind]) for name in supplement.EVENTS["Module"])
     schema = (len(body) + 2).to_bytes(2, "little") + body
-    event = eb.manifest(supplement_events.PROVIDER.bytes_le, 0, 150, b"a\0\0\0" * 60, channel=11, items=[(11, schema)])
+    event = eb.manifest(supplement.PROVIDER.bytes_le, 0, 150, b"a\0\0\0" * 60, channel=11, items=[(11, schema)])
     profile = read_etl(BytesSource(log_of([*(made for _, made in WORLD), event])))
     assert len(profile.modules) == 2
 
@@ -252,9 +250,9 @@ def test_required_fields_are_declared() -> None:
     for key, handler in HANDLERS.items():
         newest = LAYOUTS[key][max(LAYOUTS[key])]
         assert handler.required <= set(newest.names), key
-    assert set(supplement._KEYS) == set(supplement_events.EVENTS)
+    assert set(supplement._KEYS) == set(supplement.EVENTS)
     for name, keys in supplement._KEYS.items():
-        assert set(keys) <= set(supplement_events.EVENTS[name]), name
+        assert set(keys) <= set(supplement.EVENTS[name]), name
 
 
 def test_a_bug_in_a_handler_is_not_swallowed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ import pytest
 from lastbranch.bind import bind
 from lastbranch.formats.etl import TraceLog, TraceWriter, write_profile
 from lastbranch.formats.etl.payload.tracelogging import describe
-from lastbranch.formats.etl.profile.supplement_events import PROVIDER, load_bias
+from lastbranch.formats.etl.profile.supplement import PROVIDER, load_bias
 from lastbranch.lbr import flag, flags_from_info
 from lastbranch.model import BytesSource, Change, Module, ModuleKind, Profile, Segment, concatenate
 from lastbranch.opening import read_profile

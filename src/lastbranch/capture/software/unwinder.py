@@ -15,8 +15,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from ...binaries.call_frames import CallFrames, Cie, Row, Rule, RuleKind
-from ...binaries.expressions import evaluate
+from ...binaries.call_frames import CallFrames, Cie, Row, Rule, RuleKind, evaluate
 from ...errors import LastbranchError
 from ...isa import NOT_A_BRANCH, Decoder
 from ...lbr import KIND

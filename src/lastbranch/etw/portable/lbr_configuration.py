@@ -156,7 +156,7 @@ def state_triggers(registry: Registry, handle: int, flags: int, events: Sequence
     """Write the event Triggers to a session, if it accepts another writer. `check` finds by it a trigger that was
     configured and not enabled."""
     from ...formats.etl import encode_event  # with NumPy, which daemons start without
-    from ...formats.etl.profile.supplement_events import supplement_event
+    from ...formats.etl.profile.supplement import supplement_event
     from .protocol import address_in
     from .provider.writer import connect_writer
 

@@ -32,9 +32,8 @@ __getattr__, __dir__, __all__ = lazy_face(
         "HEADERS LARGEST_EVENT LOGFILE_HEADER LogFileMode MAX_BUFFER MESSAGE MESSAGE_FLAG PEBS_INDEX PMC_COUNTERS "
         "offset_of packed picked",
         "payload.manifest_xml": "Manifests",
-        "profile.intervals": "INTERVAL_HOOKS",
         "profile.reader": "read_etl",
-        "profile.samples": "BranchRecords CarriedTriggers too_short trigger_candidates",
+        "profile.samples": "BranchRecords CarriedTriggers INTERVAL_HOOKS too_short trigger_candidates",
         "profile.supplement": "Supplement",
         "profile.writer": "Written write_profile",
         "single_event": "Event encode_event encode_items",

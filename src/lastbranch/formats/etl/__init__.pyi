@@ -54,10 +54,10 @@ from .layout import offset_of as offset_of
 from .layout import packed as packed
 from .layout import picked as picked
 from .payload.manifest_xml import Manifests as Manifests
-from .profile.intervals import INTERVAL_HOOKS as INTERVAL_HOOKS
 from .profile.reader import read_etl as read_etl
 from .profile.samples import BranchRecords as BranchRecords
 from .profile.samples import CarriedTriggers as CarriedTriggers
+from .profile.samples import INTERVAL_HOOKS as INTERVAL_HOOKS
 from .profile.samples import too_short as too_short
 from .profile.samples import trigger_candidates as trigger_candidates
 from .profile.supplement import Supplement as Supplement

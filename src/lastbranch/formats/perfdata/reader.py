@@ -33,8 +33,7 @@ from ...model import (
 from ..fields import decode
 from .attr import event_of
 from .auxtrace import ARM_SPE, COLUMNS, TRACES, Counts, Trace
-from .features import decode_feature
-from .header import read_header, read_magic
+from .header import decode_feature, read_header, read_magic
 from .layout import FEATURES, MISC, PIPE_HEADER_SIZE, RECORD, RECORD_FIELDS, RECORDS, SAMPLE, TYPE
 from .records import ATTR, COUNTED, HANDLERS, handle, stamped, trailer_of
 from .sample import SampleLayout

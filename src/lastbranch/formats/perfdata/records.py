@@ -16,7 +16,7 @@ from ...errors import Damage, FormatError
 from ...model import KERNEL, THROTTLES, Change, Mode, guest_kernel, guest_user
 from ..fields import Fields, decode, decoder, unpack
 from .attr import Attr, parse_attr
-from .features import decode_feature
+from .header import decode_feature
 from .layout import MISC, MMAP2_BUILD_ID, READ, RECORD, RECORD_FIELDS, RECORDS, SAMPLE, USER_RECORDS
 from .state import State, build_id_of
 

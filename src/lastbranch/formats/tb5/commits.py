@@ -16,9 +16,8 @@ from numpy.typing import NDArray
 from ...errors import Damage, FormatError
 from ...model import Source, read_at
 from ..interface import not_of_format
-from . import layout
+from . import is_tb5, layout
 from .layout import Entry, Scope, Table, check_record_size, describe
-from .magic import is_tb5
 
 __all__ = ["Commit", "block_check", "encode_directory", "encode_header", "encode_slot", "read_commit"]
 

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...model import MAX_SAMPLES
-from .magic import MAGIC
+from . import MAGIC
 
 __all__ = [
     "ALIGNMENT",

@@ -24,8 +24,7 @@ from ..table_bytes import unpack_names
 from ..tools import newest
 from . import symbol_tables
 from .dwarf.reader import names_split_files
-from .plt import stub_symbols
-from .symbol_tables import elf_symbols
+from .symbol_tables import elf_symbols, stub_symbols
 
 __all__ = ["available", "functions", "resolve"]
 

@@ -25,7 +25,7 @@ from lastbranch.etw.status import EtwError, Status
 from lastbranch.formats.etl import Decoder, TraceLog, read_etl
 from lastbranch.formats.etl.kernel.hooks import FILE_IO, PROCESS
 from lastbranch.formats.etl.kernel.layouts import kernel_event
-from lastbranch.formats.etl.profile.supplement_events import segment_fields, supplement_event
+from lastbranch.formats.etl.profile.supplement import segment_fields, supplement_event
 from lastbranch.formats.etl.single_event import Event, encode_event
 from lastbranch.model import Segment
 from lastbranch.opening import FileSource

@@ -3,7 +3,7 @@
 The collector writes perf.data in its pipe form (`record_writer`). After it has emptied the kernel's rings it
 writes a FINISHED_ROUND record: records older than the round before are complete then. The events are those of
 `formats.etl.write_profile`: PMC interrupts with last branch records, processes, threads, images, and events of our own
-for the rest (`formats.etl.profile.supplement_events`).
+for the rest (`formats.etl.profile.supplement`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ....formats.etl.kernel.hooks import LBR_SAMPLE
 from ....formats.etl.profile.lifecycle_events import LifecycleEvents
 from ....formats.etl.profile.sample_events import PeriodEncoder, PeriodEncoding, Trigger
 from ....formats.etl.profile.session_events import SessionEvents
-from ....formats.etl.profile.supplement_events import Measured, event_fields, recording_events, supplement_event
+from ....formats.etl.profile.supplement import Measured, event_fields, recording_events, supplement_event
 from ....formats.perfdata.layout import PIPE_HEADER_SIZE, RECORD, USER_RECORDS
 from ....formats.perfdata.reader import Reader
 from ....formats.perfdata.walk import Block

@@ -21,7 +21,7 @@ from typing import Any
 
 from ....capture import Calls, Options, Targets, collect
 from ....errors import FormatError, LastbranchError
-from ....formats.etl.profile.supplement_events import supplement_event
+from ....formats.etl.profile.supplement import supplement_event
 from ....lbr import convert
 from ....model import counted
 from ...flags import LBR_EXCLUDE_KERNEL

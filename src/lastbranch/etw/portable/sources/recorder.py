@@ -20,7 +20,7 @@ from ....closing import on_failure
 from ....formats.etl import Event, kernel_event
 from ....formats.etl.kernel.hooks import PERF_INFO, SESSION
 from ....formats.etl.profile.session_events import SessionEvents
-from ....formats.etl.profile.supplement_events import supplement_event
+from ....formats.etl.profile.supplement import supplement_event
 from ....model import Clock, Machine, Profile, SampleBatch
 from ...status import EtwError
 from ..clock import Clock as SessionClock

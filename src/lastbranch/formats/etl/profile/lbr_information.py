@@ -2,7 +2,7 @@
 
 LBR_INFO cannot leave a field out: a word other than 0 means "predicted" unless it says "mispredicted". Logs of our own
 put what LBR_INFO cannot express into bits that processors keep 0 (55, and 30 to 16), and declare it (event Information
-of `supplement_events`). Other readers see the other bits.
+of `supplement`). Other readers see the other bits.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@ the log begins and ends (rundown: DCStart, DCEnd).
 
 An ETW process starts empty and never replaces its program. So a forked child loads again what it shares with its
 parent, and an exec unloads everything. Images are the mapped pieces of files, under the names of their modules. A
-Mapping event before an image says what the image cannot (`supplement_events`).
+Mapping event before an image says what the image cannot (`supplement`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ....model import KERNEL, KERNEL_HALF, Change, Module, ModuleKind, Profile, 
 from ..kernel.hooks import DC_END, DC_START, END, IMAGE, IMAGE_ID, LOAD, PROCESS, START, THREAD, UNLOAD
 from ..kernel.layouts import kernel_event
 from ..single_event import Event
-from .supplement_events import load_bias, module_fields, segment_fields, supplement_event
+from .supplement import load_bias, module_fields, segment_fields, supplement_event
 
 __all__ = ["LifecycleEvents"]
 

@@ -18,8 +18,7 @@ from ..events.reader import EventType, TraceLog, count_events, first_of_types
 from ..kernel.hooks import GROUPS, META_DATA, Key, guid_text, kernel_key, kernel_names
 from ..payload.manifest_xml import MANIFEST_ID
 from ..single_event import Event
-from .intervals import Intervals, IntervalTable
-from .samples import Sampler, Triggers
+from .samples import Intervals, IntervalTable, Sampler, Triggers
 from .stacks import STACK_BYTES, Stacks
 from .supplement import Supplement
 from .system import HANDLERS, System, ThreadEvents, ThreadTable

@@ -16,7 +16,7 @@ from ..kernel.layouts import kernel_event
 from ..layout import FILETIME_EPOCH
 from ..single_event import Event
 from .sample_events import MOST_INTERVAL, Trigger
-from .supplement_events import MACHINE, event_fields, recording_events, supplement_event
+from .supplement import MACHINE, event_fields, recording_events, supplement_event
 
 __all__ = ["SessionEvents", "session_header"]
 

@@ -2,7 +2,7 @@
 
 The log holds what a session of the kernel would have written: a header buffer with group masks, configuration and
 intervals of the profile sources, lists of processes, threads and images at start and end, the changes between, and for
-each sample its event, last branch record and stack. Our own events (`supplement_events`) hold what these have no field
+each sample its event, last branch record and stack. Our own events (`supplement`) hold what these have no field
 for. Per-sample columns such as weights, data addresses and registers are left out, and the result's notes name them.
 """
 
@@ -27,7 +27,7 @@ from ..single_event import Event, encode_event
 from .lifecycle_events import LifecycleEvents
 from .sample_events import MOST_ENTRIES, MOST_FRAMES, PeriodEncoder, frames_of, sample_events
 from .session_events import SessionEvents, session_header
-from .supplement_events import Measured
+from .supplement import Measured
 
 __all__ = ["Written", "write_log", "write_profile"]
 

@@ -14,9 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ....arrays import Ints, offsets_of
-from ....binaries.dwarf import DW_FORM, DW_TAG
+from ....binaries.dwarf import DW_FORM, DW_TAG, uleb
 from ....binaries.files import Space, Words, strings_at
-from ....binaries.leb128 import uleb
 from ....errors import FormatError
 from .units import (
     BLOCK,

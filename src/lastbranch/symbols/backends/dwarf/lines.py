@@ -14,9 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ....arrays import Ints, bisect_within
-from ....binaries.dwarf import DW_FORM, DW_LNCT, DW_LNE, DW_LNS
+from ....binaries.dwarf import DW_FORM, DW_LNCT, DW_LNE, DW_LNS, uleb
 from ....binaries.files import Space, Words
-from ....binaries.leb128 import uleb
 from .bytecode import instruction_starts, state_table
 from .units import BLOCK, LEB, OFFSET, SIZES, Cursor
 

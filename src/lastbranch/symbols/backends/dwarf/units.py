@@ -9,9 +9,8 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from ....arrays import Ints, distinct, interval_of
-from ....binaries.dwarf import DW_AT, DW_FORM, DW_TAG, DW_UT
+from ....binaries.dwarf import DW_AT, DW_FORM, DW_TAG, DW_UT, sleb, uleb
 from ....binaries.files import Space
-from ....binaries.leb128 import sleb, uleb
 from ....errors import FormatError
 
 __all__ = [
