@@ -30,6 +30,10 @@ PROFGEN = {
     "noprobe": (3, 96), "noprobe.mmap": (3, 96), "recursion-compression-noprobe": (1, 16),
 }  # fmt: skip
 """Samples and entries of llvm-profgen's own test inputs, comments not counted."""
+DAMAGED = {
+    "ip-duplication": {"branch entry that cannot be read"},  # it has no 0x
+    "cs-preinline-cost": {"line that cannot be read"},  # of a wrapper around perf
+}
 
 
 def read(text: str | bytes) -> Profile:
@@ -59,7 +63,7 @@ def test_llvm_profgens_inputs(data: Data, name: str) -> None:
     assert (profile.samples, profile.entries) == PROFGEN[name]
     counted = count_stacks(profile, ranges=True, details=False)
     assert (counted.samples, counted.entries) == PROFGEN[name]
-    assert bool(profile.damage) == (name == "ip-duplication")  # which has an entry without 0x
+    assert {entry.reason for entry in profile.damage} == DAMAGED.get(name, set())
     for _ in range(2):
         assert sum(b.entries for b in profile.batches()) == PROFGEN[name][1]
 
@@ -249,3 +253,35 @@ def test_the_command_line_reads_it(data: Data, tmp_path: Path) -> None:
     assert run_cli("verify", text).code == 0
     assert run_cli("convert", text, tmp_path / "x.tb5").code == 0
     assert run_cli("export", "--to", "counts", tmp_path / "x.tb5").out == run_cli("export", "--to", "counts", text).out
+
+
+@pytest.mark.parametrize(
+    ("name", "processes"), [("t2b_threads_perf_script.txt", 2), ("t11_comm_tid_ip_sym_brstack.txt", 1)]
+)
+def test_names_of_threads_that_end_in_numbers(data: Data, name: str, processes: int) -> None:
+    """Ten threads with 40 branches each, of two processes or of the only one that has mappings."""
+    profile = open_profile(data.root / "asked" / name)
+    counted = count_stacks(profile, ranges=False, details=False).branches
+    assert int(counted.count[(counted.a == 0x7C0) & (counted.b == 0x7A0)].sum()) == 400
+    assert not profile.damage
+    threads = {(pid, tid) for pid, tid in profile.seen_threads if pid in (100, 200)}
+    assert len(threads) == 10
+    assert len({pid for pid, _ in threads}) == processes
+    assert {"ET_NET 3", "worker 3", "[ET_NET 0]", "DOM Worker 12"} <= set(profile.timeline.names)
+
+
+def test_a_number_alone_is_the_process_where_records_say_so() -> None:
+    """-F pid and -F tid print the same: records tell which."""
+    maps = "".join(
+        f"PERF_RECORD_MMAP2 {pid}/{pid}: [0x{pid}000(0x1000) @ 0 0:0 0 0]: r-xp /a/b\n" for pid in (100, 200)
+    )
+
+    def sample(number: int) -> str:
+        return f"{number:7d}  {0x100010:16x} 0x100010/0x100020/P/-/-/0\n"
+
+    comm = "PERF_RECORD_COMM: x:100/101\nPERF_RECORD_COMM: y:200/202\n"
+    processes = read(maps + sample(100) + sample(200))
+    threads = read(maps + comm + sample(101) + sample(202))
+    for profile, tids in ((processes, [100, 200]), (threads, [101, 202])):
+        (batch,) = profile.batches()
+        assert (batch.pid.tolist(), batch.tid.tolist()) == ([100, 200], tids)

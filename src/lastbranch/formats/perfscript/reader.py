@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
@@ -40,19 +41,18 @@ from ...model import (
 )
 from ...threads import Threads
 from ..perfdata.state import classify
+from .headers import NOTHING, Header, Headers
 from .text import (
-    NOTHING,
     RECORD,
     Block,
     Entries,
-    Header,
     Map,
     Task,
     decode_flags,
     find_entries,
-    header_of,
     hexadecimal,
     parse_record,
+    time_before_record,
     walk_blocks,
 )
 
@@ -70,6 +70,8 @@ _LONGEST_PLAIN = 20
 _COMMENTS = (b"/", b";", b"#")
 """First letters of comments, which people and perf write between the data."""
 _ADDRESS = 0xFFFFFFFFFFFFFFFF
+_MOST_NAMED = 1000
+"""Most places of one kind of damage that are listed."""
 MOST_REPEATED = 1 << 20
 """Most samples that one aggregated stack can mean: its count is limited to this."""
 
@@ -150,11 +152,18 @@ class BlockSamples:
 class Lines:
     """Makes samples of lines; keeps what continues in the next block.
 
-    ``on_record`` gets the text and the file offset of each line with a record; ``on_damage`` what cannot be.
+    ``on_record`` gets the text, the file offset and the time (ns) of each line with a record; ``on_damage`` what cannot
+    be. ``headers`` learns from the first block.
     """
 
-    def __init__(self, on_record: Callable[[bytes, int, Header], None], on_damage: Callable[[Damage], None]) -> None:
-        self._on_record, self._on_damage = on_record, on_damage
+    def __init__(
+        self,
+        headers: Headers,
+        on_record: Callable[[bytes, int, int | None], None],
+        on_damage: Callable[[Damage], None],
+    ) -> None:
+        self._headers, self._on_record, self._on_damage = headers, on_record, on_damage
+        self._unread = 0
         self._header: Header | None = None
         self._frames: list[tuple[int, int]] = []
         """(address, position) of lines that are only a number: frames of a call chain, or samples without entries."""
@@ -164,6 +173,8 @@ class Lines:
 
     def of_block(self, block: Block, stacks: Stacks) -> BlockSamples:
         """The samples of ``block``."""
+        if not self._headers.learned:
+            self._headers.learn(*_header_lines(block, stacks))
         found = BlockSamples()
         # A line is special if it is not plain, or if lines before it may belong to it.
         apart = np.diff(stacks.line, prepend=-1) != 1
@@ -209,7 +220,7 @@ class Lines:
         """A line with entries, which follow ``prefix``."""
         header, ip = self._header, _number(prefix)
         if ip is None:
-            own = header_of(prefix[:_LONGEST_HEADER]) if prefix and not prefix.isspace() else None
+            own = self._headers.read(prefix[:_LONGEST_HEADER], certain=False) if prefix.strip() else None
             if own is not None:
                 header, ip = own, own.ip
         if ip is not None:
@@ -257,24 +268,56 @@ class Lines:
         if not line or line.isspace():
             self._without_stack(found)
         elif (mark := line.find(RECORD)) >= 0:
-            self._on_record(line[mark + len(RECORD) :].rstrip(b"\r"), at, header_of(line[:mark]) or NOTHING)
-        elif line[:1].isspace() and (address := _number(line.split(None, 1)[0])) is not None:
-            self._frames.append((address, at))
+            self._on_record(line[mark + len(RECORD) :].rstrip(b"\r"), at, time_before_record(line[:mark]))
         elif line.rstrip().isdigit():
             self._counted(int(line[:_LONGEST_PLAIN]), at)
-        else:
-            header = header_of(line[:_LONGEST_HEADER].rstrip())
-            if header is not None and (header.time, header.tid, header.event) != (None, None, None):
-                self._without_stack(found)
-                self._header = header
-                if header.ip is not None:  # perf prints nothing after it where the stack is empty
-                    self._add(found, header, header.ip, [], 0, at)
+        elif line[:1].isspace() and (address := _number(line.split(None, 1)[0])) is not None:
+            header = None if line[:1] == b"\t" else self._headers.read_known(line[:_LONGEST_HEADER].rstrip())
+            if header is None:
+                self._frames.append((address, at))
+            else:  # of a name that is a number: ``add``, ``12 34``
+                self._sample(found, header, at)
+        elif header := self._headers.read(line[:_LONGEST_HEADER].rstrip()):
+            self._sample(found, header, at)
+        elif line.lstrip()[:1] not in _COMMENTS and self._unread < _MOST_NAMED:
+            self._unread += 1
+            self._on_damage(Damage("line that cannot be read", at, "line", line[:80]))
+
+    def _sample(self, found: BlockSamples, header: Header, at: int) -> None:
+        """The line of a sample whose call chain or entries follow."""
+        self._without_stack(found)
+        self._header = header
+        if header.ip is not None:  # perf prints nothing after it where the stack is empty
+            self._add(found, header, header.ip, [], 0, at)
 
     def _counted(self, count: int, at: int) -> None:
         """A line with the number of times that the next stack was seen."""
         if count > MOST_REPEATED:
             self._on_damage(Damage(f"more than {MOST_REPEATED} times the same stack", at, "count", count))
         self._count = min(count, MOST_REPEATED)
+
+
+_LEARNED_LINES = 1000
+
+
+def _header_lines(block: Block, stacks: Stacks) -> tuple[list[bytes], set[int]]:
+    """What the first lines of ``block`` have in front of entries and call chains; the threads that records name."""
+    entry = dict(zip(stacks.line.tolist(), zip(stacks.entry.tolist(), stacks.plain.tolist(), strict=True), strict=True))
+    lines, tids = list[bytes](), set[int]()
+    for number in range(len(block.starts)):
+        if len(lines) > _LEARNED_LINES:
+            break
+        end, plain = entry.get(number, (int(block.ends[number]), False))
+        line = block.text[int(block.starts[number]) : min(end, int(block.starts[number]) + _LONGEST_HEADER)].tobytes()
+        if (mark := line.find(RECORD)) >= 0:
+            with suppress(ValueError):
+                if record := parse_record(line[mark + len(RECORD) :].rstrip()):
+                    tids.add(record.tid)
+        elif plain or line[:1] in (b"", b"\t", *_COMMENTS) or not line.strip() or line.strip().isdigit():
+            continue
+        elif number in entry or not line[:1].isspace() or _number(line.split(None, 1)[0]) is None:
+            lines.append(line)
+    return lines, tids
 
 
 def _number(text: bytes) -> int | None:
@@ -363,8 +406,12 @@ class Tables:
         self.events: dict[str, int] = {}
         self._modules: dict[tuple[str, bytes], int] = {}
         self._pids = False
-        """Whether samples name their process."""
-        self._names: dict[tuple[int, int], str] = {}
+        """Whether samples name their process or thread."""
+        self._names: dict[tuple[int | None, int], str] = {}
+        self._named: list[tuple[int, int, str]] = []
+        """(time, thread, name) of threads whose process is not printed."""
+        self._process_of: dict[int, int] = {}
+        """The processes of such threads."""
 
     @property
     def weight(self) -> int:
@@ -387,30 +434,38 @@ class Tables:
                 self.events[name] = len(profile.events)
                 has_period = header.period is not None
                 profile.events.append(Event(name, branch_select=_ANY, has_period=has_period))
-            if header.task is None:
+            if header.tid is None:
                 continue
             self._pids = True
-            profile.seen_threads.add(header.task)
-            if header.comm and self._names.get(header.task) != header.comm:
-                self._names[header.task] = header.comm
-                profile.timeline.name(header.time or 0, *header.task, header.comm)
+            task = (header.pid, header.tid)
+            if header.pid is None:
+                self._process_of.setdefault(header.tid, header.tid)
+            else:
+                profile.seen_threads.add((header.pid, header.tid))
+            if header.comm and self._names.get(task) != header.comm:
+                self._names[task] = header.comm
+                if header.pid is None:
+                    self._named.append((header.time or 0, header.tid, header.comm))
+                else:
+                    profile.timeline.name(header.time or 0, header.pid, header.tid, header.comm)
         for event in {self.event_of(found.headers.get(number, NOTHING).event) for number in found.frames}:
             profile.events[event].has_callchain = True
 
-    def add(self, record: Map | Task | None, text: bytes, offset: int, header: Header) -> None:
+    def add(self, record: Map | Task | None, text: bytes, offset: int, time: int | None) -> None:
         """A record other than a sample."""
         kind = text.split(b" ", 1)[0].split(b"(", 1)[0].rstrip(b":").decode("ascii", "replace")
         records = self.profile.records
         records[kind] = records.get(kind, 0) + 1
         if isinstance(record, Map):
-            self.maps.append((record, offset, header.time))
+            self.maps.append((record, offset, time))
         elif isinstance(record, Task):
-            self._tasks.append((record, offset, header.time))
+            self._tasks.append((record, offset, time))
 
     def finish(self, timed: bool) -> int:
         """Fill the timeline; ``timed``: samples have times. Returns the process of samples that name none."""
         users = {m.pid for m, _, _ in self.maps if m.pid >= 0}
         alone = users.pop() if len(users) == 1 else 0
+        self._find_processes(alone)
         for task, offset, time in self._tasks:
             if not self._pids:
                 break  # one address space for all: which process a change belongs to is not known
@@ -420,6 +475,36 @@ class Tables:
             pid = -1 if kernel else (record.pid if self._pids else alone)
             self._map(record, pid, kernel, (time or 0) if timed else offset)
         return -1 if self._pids else alone
+
+    def _find_processes(self, alone: int) -> None:
+        """The processes of threads that samples name without their process. ``alone``: the only process with mappings,
+        0 if there are several."""
+        records: list[Task | Map] = [task for task, _, _ in self._tasks]
+        records += [record for record, _, _ in self.maps]
+        threads = {record.tid: record.pid for record in records if record.pid >= 0}
+        if not self._process_of.keys() <= set(threads.values()):  # else -F pid printed the processes
+            unknown = self._process_of.keys() - threads.keys() - {0}
+            self._process_of |= {tid: threads[tid] for tid in self._process_of.keys() & threads.keys()}
+            if unknown and alone:
+                self._process_of |= dict.fromkeys(unknown, alone)
+                self.profile.notes.append(
+                    f"the text does not say which process {len(unknown)} threads belong to: they are taken for threads "
+                    f"of process {alone}, the only one with mappings (--show-task-events says it)"
+                )
+            elif unknown and threads:
+                self.profile.notes.append(
+                    f"the text does not say which process {len(unknown)} threads belong to: each is taken for a "
+                    "process (perf script -F pid,tid or --show-task-events says it)"
+                )
+        for time, tid, name in self._named:
+            self.profile.timeline.name(time, self._process_of[tid], tid, name)
+        self.profile.seen_threads.update((pid, tid) for tid, pid in self._process_of.items())
+
+    def task_of(self, header: Header) -> tuple[int, int] | None:
+        """(process, thread) of a sample; ``None`` if neither is printed. Known after `finish`."""
+        if header.tid is None:
+            return None
+        return (self._process_of[header.tid] if header.pid is None else header.pid, header.tid)
 
     def _task(self, task: Task, time: int) -> None:
         timeline = self.profile.timeline
@@ -449,7 +534,6 @@ class Tables:
 
 _TEXT = bytes(range(0x20, 0x7F)) + b"\t\r\n"
 _FOREVER = np.iinfo(np.int64).max
-_MOST_NAMED = 1000
 _ENTRY_COLUMNS = ("branch_from", "branch_to", "branch_flags")
 
 
@@ -472,6 +556,7 @@ class _Reader:
         self.source = source
         self.profile = Profile(source.name, "perf script")
         self.tables, self.damage = Tables(self.profile), self.profile.damage
+        self.headers = Headers()
         self.profile.memory = source.limits.memory_of(source.size)
         self.earliest: list[int] = []
         """Of each block that is read: blocks past them are not, where the tables have no room for more."""
@@ -484,7 +569,7 @@ class _Reader:
     def index(self, progress: Progress | None) -> Profile:
         """Read every line once: tables, counts, and the earliest time of each block."""
         profile, tables, size = self.profile, self.tables, self.source.size
-        lines = Lines(self._record, profile.damage.append)
+        lines = Lines(self.headers, self._record, profile.damage.append)
         samples = entries = deepest = 0
         for scanned, found in self._walk(scan, lines, profile.damage):
             block = scanned.block
@@ -509,6 +594,11 @@ class _Reader:
         if not samples and not tables.maps:
             raise self._nothing()
         self.pid = tables.finish(self.timed)
+        if self.headers.unsure:
+            profile.notes.append(
+                f"{self.headers.unsure} lines can be read in two ways: with a name that ends in a number, or without; "
+                "they are read as with such a name (the widths of perf script's columns, or COMM lines, would tell)"
+            )
         self.kernel_start = np.uint64(kernel_start(profile.timeline.columns()))
         columns = ("position", "branch_from", "branch_to", "branch_flags", *(("frame",) if self.chained else ()))
         profile.records["SAMPLE"] = samples
@@ -533,14 +623,14 @@ class _Reader:
             "sample",
         )
 
-    def _record(self, text: bytes, offset: int, header: Header) -> None:
+    def _record(self, text: bytes, offset: int, time: int | None) -> None:
         """A line with a record; its time, where the line begins with one."""
         try:
             record = parse_record(text)
         except ValueError as error:
             self.damage.append(Damage(str(error), offset, "PERF_RECORD", text[:80]))
             return
-        self.tables.add(record, text, offset, header)
+        self.tables.add(record, text, offset, time)
 
     def _walk(
         self, look: Callable[[Block], Scanned], lines: Lines, damage: list[Damage] | None
@@ -564,7 +654,7 @@ class _Reader:
 
     def _batches(self, wanted: frozenset[str] | None) -> Iterator[tuple[SampleBatch, int]]:
         later = watermarks(self.earliest)
-        lines = Lines(lambda *_: None, lambda _: None)
+        lines = Lines(self.headers, lambda *_: None, lambda _: None)
         for number, (scanned, found) in enumerate(islice(self._walk(scan_all, lines, None), len(self.earliest))):
             if not found.ip:
                 continue
@@ -608,7 +698,7 @@ class _Reader:
         }
         if found.headers:
             rows, headers = np.array(list(found.headers), np.int64), list(found.headers.values())
-            tasks = np.array([h.task or (self.pid, self.pid) for h in headers], np.int32)
+            tasks = np.array([tables.task_of(header) or (self.pid, self.pid) for header in headers], np.int32)
             columns["pid"][rows], columns["tid"][rows] = tasks.T
             columns["cpu"][rows] = [-1 if h.cpu is None else h.cpu for h in headers]
             columns["period"][rows] = [h.period or 0 for h in headers]

@@ -1,4 +1,4 @@
-"""Lines of ``perf script``: sample headers, event records, branch entries; and a text as blocks of whole lines."""
+"""Lines of ``perf script``: event records and branch entries; and a text as blocks of whole lines."""
 
 from __future__ import annotations
 
@@ -17,15 +17,14 @@ from ...model import Source
 __all__ = [
     "Block",
     "Entries",
-    "Header",
     "Map",
     "RECORD",
     "Task",
     "decode_flags",
     "find_entries",
-    "header_of",
     "hexadecimal",
     "parse_record",
+    "time_before_record",
     "walk_blocks",
 ]
 
@@ -33,74 +32,13 @@ __all__ = [
 RECORD = b"PERF_RECORD_"
 """Mark of a line with a record other than a sample."""
 
-_HEADER = re.compile(
-    rb"""\s*
-    (?:(?P<comm>\S.*?)\s+)??
-    (?:(?P<pid>-?\d+)(?:/(?P<tid>-?\d+))?\s+)?
-    (?:\[(?P<cpu>\d+)\]\s+)?
-    (?:(?P<seconds>\d+)\.(?P<fraction>\d{1,9}):\s*)?
-    (?:(?P<period>\d+)\s+)?
-    (?:(?P<event>[^\s:][^\s]*):\s*)?
-    (?:(?P<ip>[0-9a-f]{1,16})(?:\s.*)?)?
-    $""",
-    re.VERBOSE | re.DOTALL,
-)
-"""Fields of ``perf script -F`` in the order in which it prints them; each may be missing."""
+_TIME = re.compile(rb"(\d+)\.(\d{1,9}):\s*$")
 
 
-class Header(NamedTuple):
-    """The printed fields of a sample; ``None`` where it was not."""
-
-    comm: str | None
-    pid: int | None
-    tid: int | None
-    cpu: int | None
-    time: int | None
-    """Nanoseconds."""
-    period: int | None
-    event: str | None
-    ip: int | None
-
-    @property
-    def task(self) -> tuple[int, int] | None:
-        """(process, thread). If only one of the two was printed, both have its value."""
-        ids = [number for number in (self.pid, self.tid) if number is not None]
-        return (ids[0], ids[-1]) if ids else None
-
-
-NOTHING = Header(None, None, None, None, None, None, None, None)
-
-
-def header_of(text: bytes) -> Header | None:
-    """The fields in front of a branch stack or a call chain; ``None`` for a line of another kind."""
-    match = _HEADER.match(text)
-    if match is None:
-        return None
-    found = match.groupdict()
-    pid, ip = _number(found["pid"]), found["ip"]
-    if ip is None and pid is not None and found["tid"] is None and found["event"] is None:
-        ip, pid = found["pid"], None  # one number alone is an address
-    time = None
-    if found["seconds"] is not None:
-        time = int(found["seconds"]) * 1_000_000_000 + int(found["fraction"].ljust(9, b"0"))
-    return Header(
-        _name(found["comm"]),
-        pid,
-        _number(found["tid"]),
-        _number(found["cpu"]),
-        time,
-        _number(found["period"]),
-        _name(found["event"]),
-        int(ip, 16) if ip else None,
-    )
-
-
-def _number(text: bytes | None) -> int | None:
-    return None if text is None else int(text)
-
-
-def _name(text: bytes | None) -> str | None:
-    return None if text is None else text.decode("utf-8", "surrogateescape")
+def time_before_record(prefix: bytes) -> int | None:
+    """The time (ns) that ends ``prefix``, the part of a line before `RECORD`."""
+    match = _TIME.search(prefix)
+    return int(match[1]) * 1_000_000_000 + int(match[2].ljust(9, b"0")) if match else None
 
 
 class Map(NamedTuple):
