@@ -78,12 +78,23 @@ def test_waits_of_the_thread_do_not_shorten_the_stated_time(tmp_path: Path, monk
                 with took.open("ab") as file:  # the recorder is another process
                     file.write(struct.pack("d", time.perf_counter() - begun))
 
-    monkeypatch.setattr(Thread, "queued", lambda thread: next(waits) * 10**9)
+    monkeypatch.setattr(Thread, "ran_and_queued", lambda thread: (0, next(waits) * 10**9))
     monkeypatch.setattr(BurstRunner, "run", timed)
     command = [sys.executable, "-c", _BUSY]
     summary = recording.record(command, Options(), str(tmp_path / "it.data"), [], lambda sentence: None)
     assert summary.in_bursts >= sum(seconds for (seconds,) in struct.iter_unpack("d", took.read_bytes())) > 0
     assert 0 < summary.longest <= summary.in_bursts
+
+
+@needs_ptrace
+def test_a_thread_that_runs_within_a_burst_is_not_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may repeat an instruction for seconds between two stops."""
+    runs = itertools.count()
+    monkeypatch.setattr(Thread, "ran_and_queued", lambda thread: (next(runs) * 10**11, 0))
+    command = [sys.executable, "-c", _BUSY]
+    summary = recording.record(command, Options(), str(tmp_path / "it.data"), [], lambda sentence: None)
+    assert summary.bursts > 0
+    assert summary.in_bursts == 0
 
 
 @needs_ptrace

@@ -30,7 +30,7 @@ from .quiet_signals import INTERNAL
 from .record_writer import RecordWriter, Sideband, now
 from .schedule import Budget, BurstLengths, Duty, Trigger
 from .tracing import attach, describe_running, detach_all, detach_thread, threads_of
-from .tree import Call, Process, Thread, Tree, queued
+from .tree import Call, Process, Thread, Tree, ran_and_queued
 from .unwinder import Unwinder
 from .watched import Watched
 
@@ -47,6 +47,8 @@ _SOONER = 4
 _NEW_CODE = 16
 """Most branches of a drawn burst that has to be followed through code that none was followed through: each takes as
 long as ten of known code, and there are as many bursts as their cost allows."""
+_OF_A_STOP = 20_000
+"""Most ns of a followed thread's CPU time that a stop takes. The rest is its own: it may repeat an instruction long."""
 _LONG_DRAWN = 0.5
 """Seconds after which a thread that runs has had its burst, if it has a trigger."""
 _KEPT = 64
@@ -230,14 +232,15 @@ class Collector:
 
     def _next_event(self) -> tuple[int, int]:
         """Wait for it: the thread and its wait status. Raises as `PassingSignals.wait` does."""
-        self._queued = queued(self._own_schedstat)
+        _, self._queued = ran_and_queued(self._own_schedstat)
         asked = time.process_time(), time.perf_counter()
         try:
             event = self._waiting.wait(self._passes)
         finally:
             self._passed(*asked)
         self._worked = time.process_time()
-        self._stopped_at = time.perf_counter() - (queued(self._own_schedstat) - self._queued) / 1e9 - self._report_time
+        _, queued = ran_and_queued(self._own_schedstat)
+        self._stopped_at = time.perf_counter() - (queued - self._queued) / 1e9 - self._report_time
         return event
 
     @property
@@ -784,7 +787,7 @@ class Collector:
             self.summary.in_stops += time.perf_counter() - self._stopped_at
             self.summary.stops += 1
             return
-        waited = self._queued + thread.queued()
+        ran, waited = thread.ran_and_queued()
         cpu = self.trigger.used(thread) - thread.spent
         weight, thread.first_weight = thread.first_weight or cpu, 0
         cpu = weight if drawn else cpu
@@ -801,6 +804,7 @@ class Collector:
         except NoBurst as reason:
             self._skipped[str(reason)] += 1
             burst, cpu_number = Burst(), -1
+        ran_then, waited_then = thread.ran_and_queued()
         when = now()  # before it runs again, and may map other code there
         if len(burst) and not burst.dropped:
             self.sideband.reached(self.out, thread, when)
@@ -818,12 +822,13 @@ class Collector:
             if burst.status is None:
                 self._resume(thread, burst, cpu_number)
         ended = time.perf_counter()
-        waited = max(queued(self._own_schedstat) + thread.queued() - waited, 0)
+        waited = ran_and_queued(self._own_schedstat)[1] - self._queued + waited_then - waited
         took, self._stopped_at = ended - self._stopped_at, ended
         self._worked = time.process_time()
-        self.duty.spent(took, cpu, waited / 1e9)
-        self.summary.in_bursts += took
-        self.summary.longest = max(self.summary.longest, took)
+        self.duty.spent(took, cpu, max(waited, 0) / 1e9)
+        lost = max(took - max(ran_then - ran - burst.stops * _OF_A_STOP, 0) / 1e9, 0.0)
+        self.summary.in_bursts += lost
+        self.summary.longest = max(self.summary.longest, lost)
         if cpu_number >= 0:
             self._ended[burst.why] += 1
         self._unwritten = thread, burst, when, weight, cpu_number, length, took

@@ -13,16 +13,17 @@ from .kept_file import KeptFile, MemoryFiles
 from .successors import Successors
 from .unwinder import LEAST_COPIED, AddressSpace
 
-__all__ = ["Call", "Process", "Thread", "Tree", "queued"]
+__all__ = ["Call", "Process", "Thread", "Tree", "ran_and_queued"]
 
 
-def queued(schedstat: KeptFile) -> int:
-    """ns that a thread has waited for a processor so far; 0 where the kernel does not count them
-    (Documentation/scheduler/sched-stats.rst)."""
+def ran_and_queued(schedstat: KeptFile) -> tuple[int, int]:
+    """ns of a thread's CPU time, and ns that it has waited for a processor so far; 0 where the kernel does not count
+    them (Documentation/scheduler/sched-stats.rst)."""
     try:
-        return int(schedstat.read().split()[1])
-    except (OSError, IndexError):
-        return 0
+        ran, queued, *_ = schedstat.read().split()
+    except (OSError, ValueError):
+        return 0, 0
+    return int(ran), int(queued)
 
 
 @dataclass(eq=False)
@@ -223,9 +224,9 @@ class Thread:
         """Its CPU time in ns. Raises `OSError`."""
         return int(self._schedstat.read().split()[0])
 
-    def queued(self) -> int:
-        """ns that it has waited for a processor so far."""
-        return queued(self._schedstat)
+    def ran_and_queued(self) -> tuple[int, int]:
+        """`ran_and_queued`."""
+        return ran_and_queued(self._schedstat)
 
     def close(self) -> None:
         self._stat.close()
