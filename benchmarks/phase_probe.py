@@ -24,7 +24,6 @@ PHASES = (
         (
             "analysis/counting/count_stacks",
             "analysis/counting/bound_pairs",
-            "analysis/counting/native_counter",
             "analysis/counting/pair_counter",
             "analysis/counting/compact",
         ),

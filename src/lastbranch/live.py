@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from io import BufferedReader
 
     from .analysis import Annotation, BranchTable, Namer, Place
-    from .analysis.running.snapshot import Snapshot
+    from .analysis.running.counts import Snapshot
     from .capture import Options, ProcessGroup, Summary
     from .model import OpenFile, Profile
     from .symbols import SymbolOptions

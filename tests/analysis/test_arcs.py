@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from lastbranch import demo
 from lastbranch.analysis.function.annotation import annotate
-from lastbranch.analysis.function.arcs import arcs_of, lanes
+from lastbranch.analysis.function.flow import arcs_of, lanes
 from lastbranch.analysis.naming import find_functions
 from viewer import loaded
 

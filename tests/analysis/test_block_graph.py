@@ -10,7 +10,7 @@ import pytest
 
 from capture_tools import needs_ptrace
 from lastbranch.analysis.function.annotation import annotate
-from lastbranch.analysis.function.block_graph import EdgeKind, block_graph
+from lastbranch.analysis.function.flow import EdgeKind, block_graph
 from lastbranch.analysis.naming import Label, Place
 from lastbranch.lbr import KIND
 from lastbranch.model import Profile

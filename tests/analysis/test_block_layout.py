@@ -8,7 +8,7 @@ from itertools import permutations
 import numpy as np
 import pytest
 
-from lastbranch.analysis.layout.order import function_order, layout, score
+from lastbranch.analysis.function.block_layout import function_order, layout, score
 
 Edges = dict[tuple[int, int], int]
 

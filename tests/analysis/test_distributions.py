@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lastbranch.analysis.statistics.distributions import BINS, Distribution, distribution
+from lastbranch.analysis.function.paths import BINS, Distribution, distribution
 
 OBSERVED = st.lists(st.tuples(st.integers(0, 400), st.booleans()), min_size=1, max_size=60)
 PARTS = st.sampled_from([0.1, 0.5, 0.9, 1.0])

@@ -15,7 +15,7 @@ import lastbranch
 import perfdata_writer as pw
 from command_line import run_cli
 from lastbranch.analysis import Estimate, basis_of, branches, call_stacks, estimate_executions, ranges
-from lastbranch.analysis.executions.markov_chain import Runs, Steps
+from lastbranch.analysis.executions.markov_chain import Chain, Runs, Steps
 from lastbranch.model import Event, Profile, SampleFilter
 from perfdata_writer import Builder
 
@@ -185,9 +185,9 @@ def test_returns_are_as_many_as_calls() -> None:
     state, to, returns, calls = np.array(rows).T
     count = np.array([1000, 1000, 500, 1500, 250, 250, 750, 750])
     each, none = np.arange(8), np.zeros(8, np.int64)
-    runs = Runs(5, 8, Steps(state, each, to, returns, calls), none, each, state, none, np.ones(1), np.ones(1))
+    made = Chain(Runs(5, 8, Steps(state, each, to, returns, calls), none, each, state, none, np.ones(1), np.ones(1)))
     visits = np.bincount(state, count)
-    found = runs.estimate(count, visits, visits)
+    found = made.estimate(count, visits, visits)
     assert found[:2] == pytest.approx(found[2:4], rel=0.02)
     assert found.sum() == pytest.approx(1)
 

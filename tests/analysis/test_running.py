@@ -18,7 +18,7 @@ from lastbranch.analysis import BranchTable, annotate, branches
 from lastbranch.analysis.function.annotation import Annotation
 from lastbranch.analysis.naming import Namer, Place, find_functions
 from lastbranch.analysis.running import counts
-from lastbranch.analysis.running.snapshot import Order, Snapshot
+from lastbranch.analysis.running.counts import Order, Snapshot
 from lastbranch.live import LiveCapture
 from lastbranch.model import Profile
 from lastbranch.opening import FileSource, open_profile

@@ -14,7 +14,7 @@ import pytest
 
 from captures import Data
 from export_tools import made_up_stacks, ran, tool
-from lastbranch.analysis.layout.block_counts import block_counts
+from lastbranch.analysis.function.block_layout import block_counts
 from lastbranch.binaries import read_image
 from lastbranch.binaries.block_map import read_block_map
 from lastbranch.binaries.image import Code

@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lastbranch import native
-from lastbranch.analysis.counting.count_stacks import EntryCounter
-from lastbranch.analysis.counting.native_counter import NativeStackCounter
+from lastbranch.analysis.counting.count_stacks import EntryCounter, NativeStackCounter
 from lastbranch.model import BRANCH, EntriesInPlace, SampleBatch
 
 pytestmark = pytest.mark.skipif(native.library() is None, reason="no compiled library")

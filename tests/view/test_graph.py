@@ -13,8 +13,7 @@ import pytest
 
 from command_line import Ran
 from lastbranch import demo
-from lastbranch.analysis.function.block_graph import BlockGraph, block_graph
-from lastbranch.analysis.function.flow import Flow
+from lastbranch.analysis.function.flow import BlockGraph, Flow, block_graph
 from viewer import cells, loaded, looking_at, node_modules, serving
 
 if TYPE_CHECKING:

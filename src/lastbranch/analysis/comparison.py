@@ -17,7 +17,7 @@ from ..model import Array, Module, ModuleKind, Profile, SampleBatch, SampleFilte
 from .counting.bound_pairs import Bound
 from .counting.count_stacks import count_stacks
 from .naming import Label, Namer, unnamed
-from .sample_filtering import filtered_batches, period_of, wanted_events
+from .samples import filtered_batches, period_of, wanted_events
 from .statistics.bursts import bursts_of, whole_bursts
 from .statistics.sample_sums import SampleSums
 from .statistics.significance import Clusters, adjusted, probabilities

@@ -17,7 +17,7 @@ from .table import Table, table_of_cells
 if TYPE_CHECKING:
     from ..analysis import Annotation, Flow, Label, Namer, Place
     from ..analysis.counting.mispredictions import Mispredictions
-    from ..analysis.statistics.distributions import Distribution
+    from ..analysis.function.paths import Distribution
     from ..model import Array, Profile, SampleFilter
 
 __all__ = [
@@ -453,7 +453,7 @@ class FunctionCode:
         return table_of_cells(ARCS, self._arcs(), self.estimate)
 
     def _arcs(self) -> Iterator[list[Cell]]:
-        from ..analysis.function.arcs import arcs_of
+        from ..analysis.function.flow import arcs_of
 
         arcs, address, counted = arcs_of(self.flow), self.flow.address.tolist(), self.found.missing is None
         columns = (arcs.source, arcs.target, arcs.count, arcs.share, arcs.mispredicted, arcs.predicted)

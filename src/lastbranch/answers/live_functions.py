@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..analysis.running.snapshot import LiveFunctions, Snapshot
+from ..analysis.running.counts import LiveFunctions, Snapshot
 from ..model import Array, Profile
 from .columns import GUESS, Column, TableKind
 from .names import EVENT, FILE, FUNCTION, LINE_NUMBER, LINKAGE_NAME, MODULE

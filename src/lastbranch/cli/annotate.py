@@ -24,7 +24,7 @@ from .terminal import FAINT, can_print, colours, emphasis, heat, painted, termin
 
 if TYPE_CHECKING:
     from ..analysis import Flow
-    from ..analysis.statistics.distributions import Distribution
+    from ..analysis.function.paths import Distribution
     from ..answers.function_code import FunctionCode
     from ..symbols import SymbolOptions
 
@@ -313,7 +313,7 @@ class Arrows:
     """
 
     def __init__(self, flow: Flow, listed: Collection[int], every: bool, most: int) -> None:
-        from ..analysis.function.arcs import arcs_of, lanes
+        from ..analysis.function.flow import arcs_of, lanes
 
         arcs = arcs_of(flow)
         ends = zip(arcs.source.tolist(), arcs.target.tolist(), arcs.count.tolist(), strict=True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ..analysis import Label
-    from ..analysis.running.snapshot import LiveFunctions, Order, Snapshot
+    from ..analysis.running.counts import LiveFunctions, Order, Snapshot
     from ..answers.table import Table
     from ..live import LiveCapture, LiveRecorder, RecorderState, StreamCopy
     from ..model import Array
@@ -197,7 +197,7 @@ def chosen_functions(
     ``event`` (row of the events table) and ``wanted`` (a part of the name or of its module, in any case) choose some,
     ``order``, one of `ORDERS`, sorts them.
     """
-    from ..analysis.running.snapshot import LiveFunctions
+    from ..analysis.running.counts import LiveFunctions
 
     if view.snapshot is None or session.live.profile is None:
         return LiveFunctions.none()

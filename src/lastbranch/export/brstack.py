@@ -17,8 +17,7 @@ from ..analysis import filtered_batches, how_to_record
 from ..errors import NotRecordedError
 from ..lbr import BRANCH_TYPES, NEW_TYPES, SPEC, branch_type, call_stack_mode, flag
 from ..model import BRANCH, Profile, SampleBatch, counted
-from .binary_choice import limited
-from .interface import Exported, ExportOptions
+from .interface import Exported, ExportOptions, limited
 
 __all__ = ["CONTEXT_MAX", "EntryText", "export", "with_frames"]
 

@@ -14,8 +14,19 @@ import numpy as np
 
 from ..model import Array, Profile, visible
 from .interface import Exported, ExportOptions
-from .json_stream import text, write_joined
-from .stack_pass import Lane, NamedStacks, Spool, StackPass, StackTree, elapsed, process_name, spooled, thread_name
+from .stack_pass import (
+    Lane,
+    NamedStacks,
+    Spool,
+    StackPass,
+    StackTree,
+    elapsed,
+    process_name,
+    spooled,
+    text,
+    thread_name,
+    write_joined,
+)
 
 __all__ = ["export"]
 

@@ -34,9 +34,8 @@ from ..model import (
     naming,
     visible,
 )
-from .binary_choice import limited
 from .folder import write_index, writing_folder
-from .interface import Exported, ExportOptions
+from .interface import Exported, ExportOptions, limited
 
 __all__ = ["arrow_type", "export_tables"]
 

@@ -18,8 +18,7 @@ import numpy as np
 from ..analysis import count_stacks, merge_processes, why_no_ranges, without_binary
 from ..arrays import group
 from ..model import Array, ModuleKind, Profile, word
-from .binary_choice import limited
-from .interface import Exported, ExportOptions, write_lines
+from .interface import Exported, ExportOptions, limited, write_lines
 
 __all__ = ["export"]
 

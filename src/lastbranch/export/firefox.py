@@ -15,7 +15,6 @@ import numpy as np
 from ..model import Array, Module, ModuleKind, Process, Profile, Thread, visible
 from ..symbols import Function, Names
 from .interface import Exported, ExportOptions
-from .json_stream import text, write_array
 from .stack_pass import (
     Frames,
     Lane,
@@ -27,7 +26,9 @@ from .stack_pass import (
     process_name,
     spooled,
     start_of,
+    text,
     thread_name,
+    write_array,
 )
 
 __all__ = ["export"]

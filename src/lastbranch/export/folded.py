@@ -12,8 +12,7 @@ from typing import IO
 from ..analysis import CallStacks, Namer, View, call_stacks, fold
 from ..model import Profile, visible
 from ..symbols import Symbolizer
-from .binary_choice import limited
-from .interface import Exported, ExportOptions
+from .interface import Exported, ExportOptions, limited
 
 __all__ = ["Line", "export", "folded_line", "folded_stacks", "stack_notes"]
 

@@ -15,8 +15,7 @@ from ..errors import NotRecordedError, UnavailableError
 from ..isa import Decoder
 from ..model import PATCHED, Array, Change, Module, ModuleKind, Profile, counted, visible, word
 from ..opening import code_of
-from .binary_choice import choose
-from .interface import Exported, Exporter, ExportOptions
+from .interface import Exported, Exporter, ExportOptions, choose
 
 __all__ = ["ModuleCounts", "ModuleFormat", "count_modules", "exporter_of", "first_code", "unverified"]
 

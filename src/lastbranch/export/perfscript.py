@@ -36,9 +36,8 @@ from ..model import (
     kernel_start,
     word,
 )
-from .binary_choice import choose
 from .brstack import CONTEXT_MAX, EntryText, with_frames
-from .interface import Exported, ExportOptions
+from .interface import Exported, ExportOptions, choose
 
 __all__ = ["export"]
 

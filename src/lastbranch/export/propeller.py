@@ -1,10 +1,10 @@
 """``--to propeller``: how clang and the linker lay out a program that is built again.
 
 The list of clusters, for ``clang -fbasic-block-sections=list=``, has the executed blocks of each function in their
-best order (`analysis.layout`); clang puts the others into ``NAME.cold``. Version 1 (clang 18 and newer) has,
+best order (`block_layout`); clang puts the others into ``NAME.cold``. Version 1 (clang 18 and newer) has,
 after a line ``v1``, lines ``f`` with the function's names and ``c`` with the ids of its blocks; version 0 (any clang)
 has ``!NAME`` with aliases after slashes, and ``!!``. The second file is the order of symbols for lld's
-``--symbol-ordering-file``: functions in the order of `analysis.layout`, then the cold parts of all of them.
+``--symbol-ordering-file``: functions in the order of `block_layout`, then the cold parts of all of them.
 (LLVM's BasicBlockSectionsProfileReader.cpp; lld's documentation.)
 """
 
@@ -16,8 +16,7 @@ from typing import IO
 
 import numpy as np
 
-from ..analysis.layout.block_counts import BlockCounts, block_counts
-from ..analysis.layout.order import function_order, layout
+from ..analysis.function.block_layout import BlockCounts, block_counts, function_order, layout
 from ..arrays import Ints
 from ..binaries.block_map import BlockMap, read_block_map
 from ..errors import LastbranchError, UnavailableError

@@ -12,8 +12,7 @@ from typing import IO
 from ..analysis import Label
 from ..model import Profile, visible
 from .interface import Exported, ExportOptions
-from .json_stream import text, write_array, write_joined
-from .stack_pass import NamedStacks, lane_name, spooled
+from .stack_pass import NamedStacks, lane_name, spooled, text, write_array, write_joined
 
 __all__ = ["SCHEMA", "export"]
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
 import numpy as np
 
@@ -16,8 +17,7 @@ from ..arrays import Table, distinct_rows, numbered
 from ..errors import NotRecordedError
 from ..model import Array, ModuleKind, Profile, temporary_file, visible
 from ..symbols import Names, Symbolizer
-from .binary_choice import limited
-from .interface import Exported, ExportOptions
+from .interface import Exported, ExportOptions, limited
 
 __all__ = [
     "Frames",
@@ -33,7 +33,10 @@ __all__ = [
     "process_name",
     "spooled",
     "start_of",
+    "text",
     "thread_name",
+    "write_array",
+    "write_joined",
 ]
 
 
@@ -307,3 +310,24 @@ def thread_name(profile: Profile, lane: Lane) -> str:
 def lane_name(profile: Profile, lane: Lane) -> str:
     """``process (pid 1) / thread (tid 2)``."""
     return f"{process_name(profile, lane)} (pid {lane.pid}) / {thread_name(profile, lane)} (tid {lane.tid})"
+
+
+# -- JSON written piece by piece, so that long arrays are never whole in memory
+
+
+def text(value: object) -> bytes:
+    """``value`` as JSON without blanks, in ASCII."""
+    return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
+
+
+def write_array(out: IO[bytes], pieces: Iterable[Sequence[object]]) -> None:
+    """One array of the elements of all ``pieces``."""
+    out.write(b"[")
+    write_joined(out, (text(piece)[1:-1] for piece in pieces if piece))
+    out.write(b"]")
+
+
+def write_joined(out: IO[bytes], items: Iterable[bytes], before: bytes = b"") -> None:
+    """``items``, which are JSON, with commas between them, and ``before`` before each."""
+    for i, item in enumerate(items):
+        out.write(b"," * bool(i) + before + item)

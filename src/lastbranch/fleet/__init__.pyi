@@ -14,10 +14,10 @@ from .parts import count_batch as count_batch
 from .parts import reduce_parts as reduce_parts
 from .reading import Reading as Reading
 from .reading import Saturation as Saturation
+from .reading import Selection as Selection
 from .reading import StoredCounts as StoredCounts
 from .schedule import Rate as Rate
 from .schema import TABLES as TABLES
-from .selection import Selection as Selection
 from .store import Added as Added
 from .store import Run as Run
 from .store import Store as Store

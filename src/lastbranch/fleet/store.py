@@ -20,9 +20,8 @@ from .counting import CaptureFile, Labels, capture_file
 from .manifest import MANIFEST, Change, Manifest, State
 from .objects import Object, open_objects
 from .parts import DONE, Part, batch_key, connect, count_batch, merged_key, read_of, reduce_parts
-from .reading import Reading
+from .reading import Reading, Selection
 from .schema import TABLES
-from .selection import Selection
 
 __all__ = ["Added", "Run", "Store", "Verified", "in_turn"]
 

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 from ...lbr import no_ranges_because
 from ...model import Profile, SampleFilter
-from ..sample_filtering import wanted_events
+from ..samples import wanted_events
 
 __all__ = ["Origin", "how_to_record", "origin_of", "why_no_ranges", "why_no_stacks"]
 

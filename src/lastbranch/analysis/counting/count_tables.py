@@ -12,7 +12,7 @@ import numpy as np
 from ...arrays import Ints, Table, distinct, distinct_rows, group
 from ...lbr import KIND
 from ...model import AddressSpaces, Array, Profile, RowNames, SampleBatch, SampleFilter, Tabular, visible
-from ..sample_filtering import filtered_batches, period_of
+from ..samples import filtered_batches, period_of
 from .bound_pairs import BRANCH_VALUES, NO_PAIRS, Bound
 from .count_stacks import Replacing, count_stacks
 

@@ -17,7 +17,7 @@ from ...errors import NotRecordedError
 from ...lbr import flag
 from ...model import BRANCH, ENTRY, Array, Event, Profile, SampleBatch, SampleFilter, counted
 from ..naming import Label, Namer, View
-from ..sample_filtering import check_events, filtered_batches, wanted_events
+from ..samples import check_events, filtered_batches, wanted_events
 from .availability import how_to_record, why_no_stacks
 from .early_pass import Spaces
 

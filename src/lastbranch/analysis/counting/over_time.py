@@ -11,7 +11,7 @@ from ...arrays import StackSums, Sums, Table, distinct_rows
 from ...lbr import FLAG_FIELDS
 from ...model import ENTRY, Array, Profile, SampleBatch, SampleFilter
 from ..naming import Label, Namer
-from ..sample_filtering import any_end_in, filtered_batches
+from ..samples import any_end_in, filtered_batches
 from .bound_pairs import outcomes_of
 from .count_tables import Key, rows_of
 

@@ -4,7 +4,7 @@ A pair of compacted addresses (`compact`) and a tag make one 64-bit key; keys ar
 thread, and runs of equal keys become counts. Pairs that cannot be compacted (addresses beyond 48 bits, many processes)
 are gathered and merged uncompacted, which takes up to half as long again.
 
-`native_counter` is the compiled form of this.
+`count_stacks.NativeStackCounter` is the compiled form of this.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Executions instead of what was counted: what counts follow, and an estimate that replaces them.
 
 A recorded branch stack begins at a moment of CPU time, so slow code has more stacks than its executions deserve.
-`from_stacks.estimate_executions` makes the `Estimate` of a capture. All counts of branches, ranges and stacks accept
+`markov_chain.estimate_executions` makes the `Estimate` of a capture. All counts of branches, ranges and stacks accept
 such an estimate.
 """
 
@@ -19,7 +19,7 @@ from ...arrays import distinct_rows, insertion_points
 from ...model import BRANCH, Array, Event, Profile, SampleBatch, SampleFilter
 from ..counting.bound_pairs import BRANCH_VALUES, Bound
 from ..counting.early_pass import Spaces
-from ..sample_filtering import wanted_events
+from ..samples import wanted_events
 from ..statistics.significance import halving
 
 __all__ = ["Basis", "Estimate", "Factors", "Places", "basis_of", "basis_of_event"]

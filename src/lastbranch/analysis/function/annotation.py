@@ -22,13 +22,12 @@ from ..counting.branch_kinds import CodeOf, kinds_table
 from ..counting.count_stacks import Counted, Replacing, add_runs_of_code, runs_of, without_entries
 from ..counting.executed import leaves
 from ..naming import Namer, Place
-from ..sample_filtering import check_events, filtered_batches
+from ..samples import check_events, filtered_batches
 from ..statistics.bursts import share_bursts, whole_bursts
-from ..statistics.distributions import Distribution
 from .flow import Flow, flow_of
 from .loops import Loop, loops
 from .noise import BurstSums, FunctionNoise
-from .paths import NearbyStacks, StackSample, Trips
+from .paths import Distribution, NearbyStacks, StackSample, Trips
 
 __all__ = [
     "Annotation",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import IntEnum
 from typing import NamedTuple
 
 import numpy as np
@@ -13,9 +14,24 @@ from ...isa import UNDECODABLE, Decoder
 from ...lbr import KIND
 from ...model import Array
 from ..counting.bound_pairs import Bound
+from ..counting.branch_kinds import CALLS, JUMPS
 from ..counting.executed import row_of, stops, straight
 
-__all__ = ["Blocks", "Edges", "Flow", "Stretches", "flow_of", "stretches"]
+__all__ = [
+    "Arcs",
+    "BlockEdges",
+    "BlockGraph",
+    "Blocks",
+    "EdgeKind",
+    "Edges",
+    "Flow",
+    "Stretches",
+    "arcs_of",
+    "block_graph",
+    "flow_of",
+    "lanes",
+    "stretches",
+]
 
 
 @dataclass(slots=True)
@@ -271,3 +287,212 @@ def _count_not_taken(flow: Flow, not_taken: Bound) -> None:
     counted = (flow.kind[blocks.last] == KIND["cond"]) & (passed + taken > 0)
     blocks.ended, blocks.through = np.where(counted, taken, blocks.ended), np.where(counted, passed, blocks.through)
     blocks.mispredicted, blocks.predicted = blocks.mispredicted + wrong, blocks.predicted + right
+
+
+# -- The graph of a function's blocks: the edges that were seen, and the probability of each edge
+
+
+class EdgeKind(IntEnum):
+    """How a block is left and another one reached."""
+
+    TAKEN = 0
+    """By a jump within the function."""
+    FALL_THROUGH = 1
+    """Without a taken branch, into the block after it; from outside into the first one, out of the last one."""
+    CALLED = 2
+    """Out of the function by a call."""
+    RETURNED = 3
+    """From outside, into the block after a call."""
+    LEFT = 4
+    """Out of the function by any other branch: returns, tail calls, interrupts."""
+    ENTERED = 5
+    """From outside, into any other block."""
+
+
+@dataclass(slots=True)
+class BlockEdges(Table):
+    """Edges between blocks, by their ends; equal-length arrays.
+
+    ``source``, ``target`` int64: rows of the blocks, -1 outside the function. ``kind`` uint8 (`EdgeKind`). ``count``,
+    ``mispredicted``, ``predicted`` int64: entries of branch stacks, for `EdgeKind.FALL_THROUGH` ranges. ``probability``
+    float64: of the executions of ``source``, the share that took this edge; NaN from outside, and where the end of the
+    block was never seen.
+    """
+
+    source: Array
+    target: Array
+    kind: Array
+    count: Array
+    mispredicted: Array
+    predicted: Array
+    probability: Array
+
+
+@dataclass(slots=True)
+class BlockGraph:
+    """``came`` and ``went``, int64, count the recorded arrivals at each block and departures from it.
+
+    The two are equal in a complete record. They differ by the ends of branch stacks (the newest branch arrives, and its
+    block's exit is not recorded) and by lost or contradictory records.
+    """
+
+    edges: BlockEdges
+    came: Array
+    went: Array
+
+
+def block_graph(flow: Flow) -> BlockGraph:
+    """The edges between the blocks of ``flow``, summed over their branches."""
+    edges = _block_edges(flow)
+    came, went = (_sums(rows, edges.count, len(flow.blocks)) for rows in (edges.target, edges.source))
+    return BlockGraph(edges, came, went)
+
+
+def _block_edges(flow: Flow) -> BlockEdges:
+    blocks, edges = flow.blocks, flow.edges
+    n = len(blocks)
+    if not n:
+        none = np.empty(0, np.int64)
+        return BlockEdges(none, none, none.astype(np.uint8), none, none, none, np.empty(0))
+    block_of = np.repeat(np.arange(n), blocks.last - blocks.first + 1)
+    source, target = (np.where(rows >= 0, block_of[rows], -1) for rows in (edges.source, edges.target))
+    kind = np.where(edges.source >= 0, flow.kind[edges.source], 0)
+    within = (source >= 0) & (target >= 0) & JUMPS[kind]
+    # A function that calls itself, or returns into itself, is left and entered.
+    out, into = (source >= 0) & ~within, (target >= 0) & ~within
+    calls = CALLS[flow.kind[blocks.last]]
+    after_call = calls[(target - 1).clip(0)] & (target > 0) & (edges.target == blocks.first[target])
+    counts = (edges.count, edges.mispredicted, edges.predicted)
+    zero = np.zeros(n, np.int64)
+    next_block = np.append(np.arange(1, n), -1)
+    before = int(blocks.count[0] - flow.arrivals[0])  # ran into it from the code that lies before
+    parts: list[tuple[Array, Array, Array, tuple[Array, ...]]] = [
+        (source[within], target[within], _all(EdgeKind.TAKEN, within.sum()), tuple(c[within] for c in counts)),
+        (
+            source[out],
+            _all(-1, out.sum()),
+            np.where(CALLS[kind[out]], EdgeKind.CALLED, EdgeKind.LEFT),
+            tuple(c[out] for c in counts),
+        ),
+        (
+            _all(-1, into.sum()),
+            target[into],
+            np.where(after_call[into], EdgeKind.RETURNED, EdgeKind.ENTERED),
+            tuple(c[into] for c in counts),
+        ),
+        (np.arange(n), next_block, _all(EdgeKind.FALL_THROUGH, n), (blocks.through, zero, zero)),
+        (_all(-1, 1), _all(0, 1), _all(EdgeKind.FALL_THROUGH, 1), (_all(before, 1), zero[:1], zero[:1])),
+    ]
+    keys = [np.concatenate([part[i] for part in parts]) for i in range(3)]
+    values = [np.concatenate([part[3][i] for part in parts]) for i in range(3)]
+    keys, sums = group(keys, values, [np.add] * 3)
+    source, target, how = keys
+    count, wrong, right = sums
+    made = BlockEdges(source, target, how.astype(np.uint8), count, wrong, right, np.full(len(how), np.nan))
+    made = made.take(made.count > 0)
+    made.probability = _probability(flow, made)
+    return made
+
+
+def _all(value: int, count: int) -> NDArray[np.int64]:
+    return np.full(int(count), value, np.int64)
+
+
+def _probability(flow: Flow, edges: BlockEdges) -> NDArray[np.float64]:
+    """Whether the branch is taken: by the ranges, which see both; where it goes then: by the entries."""
+    blocks, source = flow.blocks, edges.source
+    past = edges.kind == EdgeKind.FALL_THROUGH
+    branched = _sums(np.where(past, -1, source), edges.count, len(blocks))[source]
+    ended, through = blocks.ended[source].astype(np.float64), blocks.through[source]
+    part = np.where(past, through * branched.clip(1), ended * edges.count)
+    whole = (ended + through) * branched.clip(1)
+    out = np.full(len(edges), np.nan)
+    np.divide(part, whole, out=out, where=(source >= 0) & (whole > 0))
+    return out
+
+
+def _sums(rows: Array, values: Array, n: int) -> NDArray[np.int64]:
+    out = np.zeros(n, np.int64)
+    np.add.at(out, rows[rows >= 0], values[rows >= 0])
+    return out
+
+
+# -- Jumps within a function as arcs beside its code: where each begins, ends and lies
+
+
+@dataclass(slots=True)
+class Arcs(Table):
+    """Jumps between two instructions of a function, hottest first; equal-length arrays.
+
+    ``source``, ``target`` int64: rows of instructions (a ``target`` at or above its ``source`` closes a loop).
+    ``count``, ``mispredicted``, ``predicted`` int64: branch entries, 0 for a jump of the code that was not seen.
+    ``share`` float64: the share of the executions of ``source`` that went to ``target``; NaN if none was seen. ``lane``
+    int64: how far from the code the arc lies, from 0; -1 where all lanes are taken.
+    """
+
+    source: Array
+    target: Array
+    count: Array
+    mispredicted: Array
+    predicted: Array
+    share: Array
+    lane: Array
+
+
+def arcs_of(flow: Flow, most: int = 16) -> Arcs:
+    """The arcs of ``flow`` in up to ``most`` lanes: direct jumps of its code, and jumps that were seen."""
+    edges, blocks = flow.edges, flow.blocks
+    seen = np.flatnonzero((edges.source >= 0) & (edges.target >= 0) & JUMPS[flow.kind[edges.source]])
+    found = {
+        (source, target): sums
+        for source, target, *sums in np.column_stack(
+            [
+                edges.source[seen],
+                edges.target[seen],
+                edges.count[seen],
+                edges.mispredicted[seen],
+                edges.predicted[seen],
+            ]
+        ).tolist()
+    }
+    direct = np.flatnonzero(JUMPS[flow.kind] & (flow.target != 0))
+    targets = flow.row_of(flow.target[direct])
+    for source, target in zip(direct[targets >= 0].tolist(), targets[targets >= 0].tolist(), strict=True):
+        found.setdefault((source, target), [0, 0, 0])
+    keys = sorted(found, key=lambda key: (-found[key][0], key))
+    table = np.array([[*key, *found[key]] for key in keys], np.int64).reshape(-1, 5)
+    source, target, count, mispredicted, predicted = (np.ascontiguousarray(column) for column in table.T)
+    every = np.zeros(len(flow), np.int64)
+    np.add.at(every, edges.source[edges.source >= 0], edges.count[edges.source >= 0])
+    ran = blocks.ended + blocks.through
+    taken = np.full(len(flow), np.nan)
+    taken[blocks.last[ran > 0]] = blocks.ended[ran > 0] / ran[ran > 0]
+    share = np.full(len(keys), np.nan)
+    np.divide(count, every[source], out=share, where=every[source] > 0)
+    unseen = (every[source] == 0) & (taken[source] == 0)  # it ran, and never jumped
+    share = np.where(unseen, 0.0, share * taken[source])
+    return Arcs(source, target, count, mispredicted, predicted, share, lanes(source, target, most))
+
+
+def lanes(source: Array, target: Array, most: int) -> NDArray[np.int64]:
+    """int64: a lane for each arc, so that no two in a lane share a row; -1 where ``most`` lanes are taken there.
+
+    Short arcs are nearest to the code. If lanes run out, the earlier arc has precedence.
+    """
+    low, high = np.minimum(source, target).tolist(), np.maximum(source, target).tolist()
+    masks = [((1 << (b - a + 1)) - 1) << a for a, b in zip(low, high, strict=True)]
+    kept, taken = list[int](), [0] * most
+    for i, mask in enumerate(masks):  # which arcs fit at all, the earlier ones first
+        lane = next((n for n, rows in enumerate(taken) if not rows & mask), -1)
+        if lane >= 0:
+            taken[lane] |= mask
+            kept.append(i)
+    out = np.full(len(masks), -1)
+    first = out.copy()
+    for arcs, into in ((sorted(kept, key=lambda i: (high[i] - low[i], i)), out), (kept, first)):
+        taken = [0] * most
+        for i in arcs:
+            into[i] = next((n for n, rows in enumerate(taken) if not rows & masks[i]), -1)
+            if into[i] >= 0:
+                taken[into[i]] |= masks[i]
+    return out if len(kept) == np.count_nonzero(out >= 0) else first

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from ... import native
 from ...arrays import Ints
 from ...model import Array, SampleBatch
+from ..counting.count_stacks import entry_places
 from ..counting.early_pass import Spaces
-from ..counting.native_counter import entry_places
 
 if TYPE_CHECKING:
     from ctypes import CDLL

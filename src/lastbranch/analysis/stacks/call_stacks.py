@@ -18,7 +18,7 @@ from ...model import BRANCH, FRAME, Array, Event, Profile, SampleBatch, SampleFi
 from ..counting.availability import Origin, how_to_record, origin_of
 from ..counting.branch_kinds import BranchKinds
 from ..counting.count_stacks import Replacing
-from ..sample_filtering import check_events, filtered_batches, period_of, wanted_events
+from ..samples import check_events, filtered_batches, period_of, wanted_events
 from ..statistics.bursts import BurstCount, without_lists
 from ..statistics.significance import ENOUGH
 

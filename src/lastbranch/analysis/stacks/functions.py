@@ -21,7 +21,7 @@ from ..counting.count_stacks import Counted, EntryCounter, Replacing, count_stac
 from ..counting.count_tables import BranchTable, branch_table
 from ..counting.executed import executed
 from ..naming import Label, Namer, View
-from ..sample_filtering import filtered_batches, period_of
+from ..samples import filtered_batches, period_of
 from .call_stacks import CallStacks, StackCounter, StackMaker, Tally, source_of, why_no_call_stacks
 
 if TYPE_CHECKING:

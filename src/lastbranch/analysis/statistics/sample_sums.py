@@ -16,8 +16,8 @@ from ... import native
 from ...arrays import Ints, Table, group, group_unordered
 from ...model import Array, SampleBatch
 from ..counting.bound_pairs import cycles_of, outcomes_of
+from ..counting.count_stacks import entry_places
 from ..counting.early_pass import Spaces
-from ..counting.native_counter import entry_places
 from .significance import Totals
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from ...arrays import Sums, distinct_rows, group
 from ...model import Array, Profile, SampleBatch, SampleFilter
 from ..counting.count_tables import Key, rows_of
 from ..naming import Namer, View
-from ..sample_filtering import any_end_in, filtered_batches
+from ..samples import any_end_in, filtered_batches
 from .bursts import TimeSpan, WholeBursts, bursts_of, share_bursts, whole_bursts, without_lists
 from .significance import Clusters, halving
 

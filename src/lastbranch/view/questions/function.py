@@ -6,8 +6,8 @@ import numpy as np
 
 from ...analysis import Annotation, BlockGraph, EdgeKind, Place, block_graph, find_functions, place_of
 from ...analysis.function.annotation import SourceLines, indirect_targets, source_lines
-from ...analysis.function.arcs import arcs_of
-from ...analysis.statistics.distributions import Distribution
+from ...analysis.function.flow import arcs_of
+from ...analysis.function.paths import Distribution
 from ...analysis.statistics.significance import ENOUGH, halving
 from ...errors import SelectionError
 from ...lbr import type_name

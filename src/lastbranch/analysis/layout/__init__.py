@@ -1,1 +1,0 @@
-"""How code is laid out: blocks as linkers and BOLT see them, and the best order of blocks and functions."""
