@@ -190,6 +190,8 @@ class FakeKernel:
         self.tried: list[tuple[Attr, int, int]] = []
         self.rings: dict[int, FakeRing] = {}
         self.losses: dict[int, int] = {}
+        self.counted: dict[int, int] = {}
+        """By descriptor, how often its event happened."""
         self.disabled: set[int] = set()
         self.gone: set[int] = set()
         self.folders: dict[str, Callable[[], list[str]]] = {}
@@ -303,6 +305,14 @@ class FakeKernel:
     def lost(self, fd: int) -> int:
         assert self.opened[fd][0].read_format == FORMAT_LOST
         return self.losses.get(fd, 0)
+
+    def read_count(self, fd: int) -> int:
+        assert self.opened[fd][0].read_format in (0, FORMAT_LOST)
+        return self.counted.get(fd, 0)
+
+    def enable(self, fd: int) -> None:
+        assert fd in self.opened
+        self.disabled.discard(fd)
 
     def disable(self, fd: int) -> None:
         assert fd in self.opened

@@ -369,6 +369,10 @@ class EventSet:
         """Pass the records in all rings to ``write``; the number of bytes."""
         return sum(ring.drain(write) for ring in self._rings.values())
 
+    def enable(self) -> None:
+        for opened in self._opened:
+            self._kernel.enable(opened.fd)
+
     def disable(self) -> None:
         for opened in self._opened:
             self._kernel.disable(opened.fd)
@@ -383,6 +387,10 @@ class EventSet:
         for opened in self._opened:
             if opened.spec.counts_losses and (lost := self._kernel.lost(opened.fd)):
                 yield opened.identifier, lost
+
+    def count(self) -> int:
+        """How often the events happened while they were enabled."""
+        return sum(self._kernel.read_count(opened.fd) for opened in self._opened)
 
     def close(self) -> None:
         for ring in self._rings.values():

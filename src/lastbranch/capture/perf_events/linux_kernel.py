@@ -65,6 +65,10 @@ class Kernel:
         """Records that did not fit the ring, for an event opened with read_format LOST alone."""
         return int.from_bytes(os.read(fd, 16)[8:16], "little")  # u64 value, lost
 
+    def read_count(self, fd: int) -> int:
+        """`syscall.read_count`."""
+        return syscall.read_count(fd)
+
     def counts(self, fd: int) -> bool:
         """Whether a pinned event, opened without read_format, and its group have their counters."""
         return bool(os.read(fd, 8))

@@ -99,8 +99,8 @@ def signal_thread(fd: int, tid: int, signal: int) -> None:
 
 
 def read_count(fd: int) -> int:
-    """The event's count; of a clock event, ns of CPU time."""
-    return int.from_bytes(os.read(fd, 8), "little")
+    """The count of an event, opened without read_format or with LOST alone; of a clock event, ns of CPU time."""
+    return int.from_bytes(os.read(fd, 16)[:8], "little")
 
 
 def enable(fd: int) -> None:

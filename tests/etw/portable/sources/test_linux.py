@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 import struct
 import subprocess
 import sys
@@ -379,33 +378,45 @@ class TestSystemCalls:
 
 
 class Counting(Kernel):
-    """Keeps what each event counted: its own account of how often it happened."""
+    """Keeps what each event counted: the kernel's own account of how often the event happened."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.counts: list[int] = []
+        self._counts: dict[int, int] = {}
 
-    def lost(self, fd: int) -> int:
-        count, lost = struct.unpack("=QQ", os.read(fd, 16))
-        self.counts.append(count)
-        return int(lost)
+    def read_count(self, fd: int) -> int:
+        self._counts[fd] = super().read_count(fd)
+        return self._counts[fd]
+
+    @property
+    def counted(self) -> int:
+        return sum(self._counts.values())
 
 
 @needs_tracepoints
 class TestLosses:
-    @pytest.mark.skipif(int(platform.release().split(".")[0] or 0) < 6, reason="Linux counts losses since 6.0")
-    def test_what_happened_is_delivered_or_counted_as_lost(self) -> None:
-        """Nobody reads the rings until it is over, so that they overflow."""
+    """What happened is delivered or counted as lost, whether or not the kernel wrote a record of the loss."""
+
+    def test_where_nobody_reads_the_rings(self) -> None:
+        """They overflow."""
         kernel, kept = Counting(), Kept()
         recorder = Recorder(configuration(SYSCALLS), kept, kernel)
         recorder.begin()
         subprocess.run([sys.executable, "-S", "-c", "import os\nfor _ in range(150_000): os.getppid()"], check=True)
         recorder.end()
-        delivered = len(kept.of(0x0F33, 0x0F34))
-        assert sum(kernel.counts) >= 300_000
+        assert kernel.counted >= 300_000
         assert kept.lost_events > 0
-        before_the_rings = sum(kernel.counts) - delivered - kept.lost_events  # everybody's calls between open and mmap
-        assert 0 <= before_the_rings <= 0.01 * sum(kernel.counts)
+        assert len(kept.of(0x0F33, 0x0F34)) + kept.lost_events == kernel.counted
+
+    def test_of_threads_that_sleep_and_wake(self) -> None:
+        """Processors are idle in between, where they have nothing else to do. Linux 6.18 drops some samples there."""
+        kernel, kept = Counting(), Kept()
+        recorder = Recorder(configuration(CSWITCH), kept, kernel)
+        recorder.begin()
+        subprocess.run([sys.executable, "-S", "-c", "import time\nfor _ in range(200): time.sleep(1e-3)"], check=True)
+        recorder.end()
+        assert kernel.counted >= 200
+        assert len(kept.of(0x0524)) + kept.lost_events == kernel.counted
 
 
 BUSY = """

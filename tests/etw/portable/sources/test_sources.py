@@ -311,6 +311,33 @@ class TestOrder:
             s.recorder.end()
             assert s.output.lost_events == 20
 
+    def test_samples_dropped_without_a_record_are_lost(self) -> None:
+        """Each call makes a sample: there should be as many samples as the kernel counted calls."""
+        with session(configuration(0x80)) as s:
+            given = [sample(s.now + at, 0, raw=bytes(64)) for at in range(3)]
+            s.kernel.give(*ENTER, 0, *given, lost(4, s.now + 5, 0))
+            enter, leave = (s.kernel.event(*point, 0) for point in (ENTER, EXIT))
+            s.kernel.counted |= {enter: 3 + 4 + 5, leave: 2, s.kernel.event(*ENTER, 1): 0}
+            s.recorder.round(s.now + 9)
+            assert s.output.lost_events == 4
+            s.kernel.give(*EXIT, 0, sample(s.now + 20, 0, raw=bytes(24)))
+            s.kernel.losses[enter] = 6  # that no record named, two of them
+            s.recorder.end()
+            assert s.output.lost_events == 4 + 5 + 1
+
+    def test_no_sample_is_missing_of_a_timer(self) -> None:
+        """Its count is a time."""
+        with session(configuration(0x1000000)) as s:
+            s.kernel.counted[s.kernel.event(*TIMER, 0)] = 10**9
+            s.recorder.end()
+            assert s.output.lost_events == 0
+
+    def test_an_event_whose_samples_are_counted_begins_with_its_ring(self) -> None:
+        with session(configuration(0x80)) as s:
+            opened = [(fd, attr) for fd, (attr, _, _) in s.kernel.opened.items() if attr.type == ENTER[0]]
+            assert len(opened) == 4
+            assert all(attr.flags & 1 and fd not in s.kernel.disabled for fd, attr in opened)
+
     def test_the_end_takes_what_the_rings_have(self) -> None:
         with session(configuration(0x1000000)) as s:
             s.kernel.give(*TIMER, 1, sample(s.now, 1))

@@ -99,14 +99,13 @@ class StreamPlan:
     def spec(self, host: Host, group: Mapping[int, int] | None = None) -> EventSpec:
         """For perf_event_open. ``group``: by processor, the first event of `counters`."""
         flags = self.kind.flags | (self.kind.counting if self.counters else set()) if self.kind else frozenset()
+        flags |= set() if self.kernel_stacks else {"exclude_callchain_kernel"}
         branches = 0 if self.options is None else lbr.convert(self.options, "etw", "perf").value
         made = sampling(
             self.choice,
             host,
             period=self.period,
-            sample=self.kind.sample if self.kind else 0,
-            stacks=self.stacks,
-            kernel_stacks=self.kernel_stacks,
+            sample=(self.kind.sample if self.kind else 0) | (SAMPLE.CALLCHAIN if self.stacks else 0),
             branches=branches,
             more=flags,
             group_leaders=group if self.counters else None,

@@ -24,7 +24,7 @@ from ....capture.perf_events.syscall import CLOCK, Ring
 from ....closing import on_failure
 from ....errors import UnavailableError
 from ....formats.perfdata.attr import Attr, parse_attr
-from ....formats.perfdata.layout import READ, RECORD, SAMPLE
+from ....formats.perfdata.layout import READ, RECORD, SAMPLE, SOFTWARE_EVENTS, TYPE
 from ....formats.perfdata.sample import SampleLayout
 from ....formats.perfdata.walk import Block
 from ....model import SampleBatch
@@ -41,6 +41,8 @@ PAGES = 1024
 """Pages of data in each ring, if the kernel locks so many: some 30,000 events."""
 ALL = Target()
 _LOST, _SAMPLE, _LOST_SAMPLES = (RECORD[name] for name in ("LOST", "SAMPLE", "LOST_SAMPLES"))
+_UNCOUNTED = frozenset(SOFTWARE_EVENTS.index(name) for name in ("cpu-clock", "task-clock", "dummy"))
+"""Software events whose count is a time, or nothing."""
 _TIME_IN_TRAILER = -3
 """Words from the end of a record: its sample_id trailer has ids, time, processor, identifier."""
 
@@ -55,8 +57,6 @@ def sampling(
     *,
     period: int = 1,
     sample: int = 0,
-    stacks: bool = False,
-    kernel_stacks: bool = True,
     branches: int = 0,
     more: frozenset[str] = frozenset(),
     group_leaders: Mapping[int, int] | None = None,
@@ -66,9 +66,8 @@ def sampling(
     too."""
     base = tracking_spec(ALL, host, _wakeup())
     flags = {"sample_id_all", "use_clockid", "watermark", *choice.exclude, *more}
-    flags |= set() if kernel_stacks else {"exclude_callchain_kernel"}
     fields = dict(base.fields, sample_period=period)
-    fields["sample_type"] |= sample | (SAMPLE.CALLCHAIN if stacks else 0) | (SAMPLE.BRANCH_STACK if branches else 0)
+    fields["sample_type"] |= sample | (SAMPLE.BRANCH_STACK if branches else 0)
     fields["branch_sample_type"] = branches
     cpus = choice.pmu.cpus if choice.pmu and choice.pmu.cpus is not None else host.cpus
     own = tuple(cpu for cpu in cpus if cpu in host.cpus)
@@ -84,6 +83,17 @@ def tracking(host: Host, *, images: bool) -> EventSpec:
     mapped = set() if images else {"mmap", "mmap2"}
     extras = base.extras if images else base.extras[:1]
     return replace(base, flags=base.flags - mapped, extras=extras)
+
+
+def samples_each_event(spec: EventSpec) -> bool:
+    """Whether each event that the kernel counts makes a sample: a tracepoint or software event with a period of 1.
+
+    Events in a group are left out: they stand still with their group, and their counts are read in another format.
+    """
+    if spec.fields["sample_period"] != 1 or spec.group_leaders:
+        return False
+    choice = spec.choice
+    return choice.type == TYPE.TRACEPOINT or (choice.software and choice.config not in _UNCOUNTED)
 
 
 class Round(NamedTuple):
@@ -103,11 +113,16 @@ class Stream:
 
     def __init__(self, spec: EventSpec, kernel: Kernel, host: Host, call: str = "StartTrace") -> None:
         self._kernel, self.spec = kernel, spec
+        self._counted = samples_each_event(spec)
+        if self._counted:  # an event that counted before it had its ring and filter would seem to have lost samples
+            spec.flags |= {"disabled"}
         try:
             with on_failure(self.close):
                 negotiate(spec, kernel, ALL.pid)
                 self._set = EventSet(kernel, [spec], PAGES)
                 self._set.open_thread(ALL.pid)
+                if self._counted:
+                    self._set.enable()
         except (OSError, EventRefused) as error:
             raise refusal(error.error if isinstance(error, EventRefused) else error, spec, host, call) from error
         except UnavailableError as error:
@@ -116,7 +131,8 @@ class Stream:
         self.attr.ids = tuple(spec.ids)
         self._layout = SampleLayout(self.attr)
         self._kept = b""
-        self._reported = 0
+        self._reported = self._sampled = 0
+        """Losses that records reported, and samples that rounds took."""
         self._switches = Switches()
 
     def retime(self, period: int) -> None:
@@ -142,6 +158,7 @@ class Stream:
         if "context_switch" in self.attr.flags:
             return Round(block, at, types, self._switches.samples(block, at, types), self._lost(block, at, types))
         samples = at[types == _SAMPLE]
+        self._sampled += len(samples)
         batch = self._layout.decode(block, samples, np.zeros(len(samples), np.int32), None)
         return Round(block, at, types, batch, self._lost(block, at, types) + len(samples) - len(batch))
 
@@ -159,10 +176,16 @@ class Stream:
         return lost
 
     def unreported_losses(self) -> int:
-        """After the last round: dropped records that no record reported."""
-        if not self.spec.counts_losses:
-            return 0
-        return max(0, sum(lost for _, lost in self._set.losses()) - self._reported)
+        """After `disable` and the last round: lost samples that no record reported.
+
+        The kernel counts records that did not fit a ring (Linux 6.0), and may drop samples without counting: Linux 6.18
+        drops the samples of tracepoints that hit the idle task of some processors. Where each event makes a sample, the
+        events that the kernel counted tell how many samples there should be.
+        """
+        lost = sum(lost for _, lost in self._set.losses())
+        if self._counted:
+            lost = max(lost, self._set.count() - self._sampled)
+        return max(0, lost - self._reported)
 
     def close(self) -> None:
         if hasattr(self, "_set"):
