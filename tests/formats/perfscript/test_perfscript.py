@@ -285,3 +285,20 @@ def test_a_number_alone_is_the_process_where_records_say_so() -> None:
     for profile, tids in ((processes, [100, 200]), (threads, [101, 202])):
         (batch,) = profile.batches()
         assert (batch.pid.tolist(), batch.tid.tolist()) == ([100, 200], tids)
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16-le", "utf-16-be"])
+def test_texts_of_other_encodings(tmp_path: Path, encoding: str) -> None:
+    """PowerShell's ``>`` writes UTF-16 with a mark and ends of line of Windows; names may have any letter."""
+    text = "".join(
+        f"{'café ' + str(n):>16} {n:7d}/{n:<7d} {n:5d}.000000: cycles:  {0x7A0:16x} 0x7c0/0x7a0/P/-/-/0\r\n"
+        for n in range(1, 40)
+    )
+    mark = "\ufeff" if encoding.startswith("utf-16") else ""
+    path = tmp_path / "text"
+    path.write_bytes((mark + text).encode(encoding))
+    profile = open_profile(path)
+    assert (profile.samples, profile.entries, profile.damage) == (39, 39, [])
+    assert [int(time) for batch in profile.batches() for time in batch.time] == [n * 10**9 for n in range(1, 40)]
+    names = set(profile.timeline.names)
+    assert names == {f"{'caf?' if mark else 'café'} {n}" for n in range(1, 40)}

@@ -41,6 +41,7 @@ from ...model import (
 )
 from ...threads import Threads
 from ..perfdata.state import classify
+from .encodings import is_text, one_byte_text
 from .headers import NOTHING, Header, Headers
 from .text import (
     RECORD,
@@ -532,14 +533,13 @@ class Tables:
         )
 
 
-_TEXT = bytes(range(0x20, 0x7F)) + b"\t\r\n"
 _FOREVER = np.iinfo(np.int64).max
 _ENTRY_COLUMNS = ("branch_from", "branch_to", "branch_flags")
 
 
 def is_perfscript(start: bytes) -> bool:
     """Whether ``start`` is the beginning of a text; what kind of, only more of it can tell."""
-    return bool(start) and not start.translate(None, _TEXT) and not start.startswith(b"PERFILE")
+    return is_text(start) and not start.startswith(b"PERFILE")
 
 
 def read_perfscript(source: Source, progress: Progress | None = None) -> Profile:
@@ -548,7 +548,7 @@ def read_perfscript(source: Source, progress: Progress | None = None) -> Profile
     Other damage is in ``profile.damage``. Unreadable entries are found when the samples are read; they become empty
     entries.
     """
-    return _Reader(source).index(progress)
+    return _Reader(one_byte_text(source)).index(progress)
 
 
 class _Reader:
