@@ -197,8 +197,8 @@ class Collector:
                     self._draw(self._draws)
                 try:
                     self._handle(*self._next_event())
-                except ptrace.Interrupted:
-                    if self._draws is None:
+                except ptrace.Interrupted:  # by the tick, which may come a little early, or after hundreds of signals
+                    if self._draws is None and self._next_tick - time.monotonic() < TICK / 4:
                         self._next_tick = 0.0
                 except ptrace.Gone:
                     if self._watched is None and self._draws is None:
