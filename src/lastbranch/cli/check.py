@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
 
 from .options import Capture, capture_options, format_options
-from .output import print_rows, wrapped
+from .output import print_table, wrapped
 from .symbols import symbol_options
 
 if TYPE_CHECKING:
+    from ..answers.table import Table
     from ..symbols import SymbolOptions
 
 
@@ -31,30 +31,29 @@ def command(capture: Capture, symbols: SymbolOptions, form: str) -> int:
 
     The exit code is 1 if any finding is an error, else 0.
     """
-    from ..analysis.checks import check
     from ..analysis.checks.findings import Severity
+    from ..answers.capture_facts import find_faults
     from ..model import counted
 
-    found = check(
-        capture.path, symfs=capture.symfs, folders=capture.folders, symbols=symbols, reading=capture.log.given()
+    found = find_faults(
+        [capture.path], symbols, symfs=capture.symfs, folders=capture.folders, reading=capture.log.given()
     )
-    if found or form != "table":
-        rows = [(f.severity.value, f.name, f.means, f.seen, f.remedy) for f in found]
-        if form == "table":
-            _print_paragraphs(rows)
-        else:
-            print_rows(("severity", "finding", "means", "seen", "remedy"), rows, form)
-    counts = {severity: sum(f.severity is severity for f in found) for severity in Severity}
+    if form == "table":
+        _print_paragraphs(found)
+    else:
+        print_table(found, form)
+    severities = [row["severity"] for row in found.objects()]
+    counts = {severity: severities.count(severity.value) for severity in Severity}
     click.echo(
         ", ".join(counted(n, s.value, "info" if s is Severity.INFO else "") for s, n in counts.items()), err=True
     )
     return 1 if counts[Severity.ERROR] else 0
 
 
-def _print_paragraphs(rows: Sequence[Sequence[str]]) -> None:
+def _print_paragraphs(found: Table) -> None:
     """Sentences do not fit into columns: three lines for each finding."""
     from ..model import visible
 
-    for severity, name, means, seen, remedy in rows:
+    for severity, name, means, seen, remedy in found.cells():
         for head, text in ((f"{severity}: {name}: ", means), ("  seen:   ", seen), ("  remedy: ", remedy)):
-            click.echo(wrapped(head + visible(text), indent=10))
+            click.echo(wrapped(head + visible(str(text)), indent=10))

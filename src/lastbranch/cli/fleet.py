@@ -26,7 +26,7 @@ from .options import (
     symfs_option,
     table_options,
 )
-from .output import Cell, print_notes, print_rows, print_table
+from .output import print_notes, print_table
 from .progress import stages
 from .query import print_result
 from .symbols import symbol_options
@@ -249,16 +249,14 @@ def list_(store: str, selection: Selection, by: str, form: str, limit: int) -> i
 
     Captures that were refused are listed with the reason, and damaged ones with what could not be read.
     """
+    from ..answers.store_lists import store_list
     from ..fleet import Store
 
     with Store(store).reading(selection) as reading:
-        columns, rows = reading.listed(by)
-    shown = [[value or None if value is False else value for value in row] for row in rows[: limit or None]]
-    spare = ("digest", "lost", "damaged places", "time", "host")
-    names = ("notes", "digest") if by == "capture" else ("name", "identity") if by == "module" else ()
-    print_rows(columns, shown, form, last=names, spare=spare)
-    if len(shown) < len(rows):
-        print_notes([f"{len(rows) - len(shown)} more rows; --limit 0 prints all"])
+        _, rows = reading.listed(by)
+    table = store_list(by, rows, limit)
+    print_table(table, form)
+    print_notes(table.notes)
     return 0
 
 
@@ -384,23 +382,11 @@ def report(
 
 
 def _print_saturation(reading: Reading, form: str, limit: int) -> None:
-    modules, rows = reading.modules(), list[list[Cell]]()
-    for one in reading.saturation()[: limit or None]:
-        name = modules[one.module][0].short if one.module in modules else None
-        overlaps = [None if part is None else round(100 * part, 2) for part in one.overlap[1:]]
-        rows.append([one.service, name, one.branches, one.distinct, *one.captures, *overlaps, one.module])
-    parts = ("half", "quarter", "eighth")
-    columns = [
-        "service",
-        "module",
-        "branches",
-        "distinct",
-        "captures",
-        *parts,
-        *(f"{part} %" for part in parts),
-        "identity",
-    ]
-    print_rows(columns, rows, form, last=("service", "module", "identity"), spare=("identity", *parts, "distinct"))
+    from ..answers.store_lists import saturation_table
+
+    modules, found = reading.modules(), reading.saturation()[: limit or None]
+    names = [modules[one.module][0].short if one.module in modules else None for one in found]
+    print_table(saturation_table(found, names), form)
 
 
 def _side(ctx: click.Context, param: click.Parameter, value: str) -> dict[str, str]:

@@ -317,10 +317,11 @@ def _shown(cell: Cell) -> str:
 _DAMAGE_SHOWN = 5
 
 
-def print_table(table: Table, form: str) -> None:
-    """Print an answer as ``table``, ``csv`` (header line first) or ``json`` (a list of objects)."""
+def print_table(table: Table, form: str, *, wrap: bool = False) -> None:
+    """Print an answer as ``table``, ``csv`` (header line first) or ``json`` (a list of objects); ``wrap``: text that
+    does not fit goes on in the next line."""
     rows = table.texts() if form == "table" else table.cells()
-    print_rows(table.shown, rows, form, last=table.kind.last, spare=table.kind.spare)
+    print_rows(table.shown, rows, form, last=table.kind.last, spare=table.kind.spare, wrap=wrap)
 
 
 def table_lines(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .options import Capture, Count, EstimateChoice, captures_options, estimate_option, filter_options, format_option
-from .output import Cell, print_rows, terminal_options
+from .output import print_table, terminal_options
 from .symbols import symbol_options
 
 if TYPE_CHECKING:
@@ -50,6 +50,7 @@ def command(
     from itertools import islice
 
     from ..analysis import Namer, call_stacks
+    from ..answers.call_stacks import stack_table
     from ..answers.names import symbol_notes
     from ..export.folded import folded_line, folded_stacks, stack_notes
     from ..symbols import Symbolizer
@@ -68,8 +69,7 @@ def command(
     if form == "folded":
         sys.stdout.writelines(map(folded_line, lines))
     else:
-        rows: list[list[Cell]] = [[weight, len(names) - 1, names[0], ";".join(names[1:])] for names, weight in lines]
-        print_rows([count, "depth", "process", "stack"], rows, form, last=("process", "stack"))
+        print_table(stack_table(lines, count), form)
     seen = {profile.modules[row].short for row in set(stacks.module.tolist()) if row >= 0}
     notes = [
         *capture.why_empty(profile, lines),

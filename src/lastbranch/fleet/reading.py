@@ -16,6 +16,7 @@ from ..analysis import Bound, Counted
 from ..analysis.counting.count_stacks import Sampled
 from ..analysis.statistics.sample_sums import SampleSums, SummedThings
 from ..analysis.statistics.significance import Totals
+from ..answers.store_lists import STORE_LISTS
 from ..bind import bind, with_binary
 from ..closed_database import text
 from ..errors import FormatError, NotRecordedError, SelectionError
@@ -107,33 +108,26 @@ _ROWS = 4096
 _CAPTURES = ("captures", "refused", "samples", "entries", "lost", "damaged")
 
 
-def _by(column: str, name: str) -> tuple[tuple[str, ...], str]:
-    return (name, *_CAPTURES), (
+def _by(column: str) -> str:
+    return (
         f"SELECT {column} AS said, count(DISTINCT digest) FILTER (NOT refused), "
         "count(DISTINCT digest) FILTER (refused), sum(samples)::UBIGINT, sum(entries)::UBIGINT, sum(lost)::UBIGINT, "
         "count(DISTINCT digest) FILTER (damage > 0) FROM {captures} GROUP BY said ORDER BY said"
     )
 
 
-LISTED: dict[str, tuple[tuple[str, ...], str]] = {
-    "capture": (
-        ("file", "service", "version", "host", "time", "event", "samples", "entries", "lost", "damaged places",
-         "refused", "notes", "digest"),
-        "SELECT file, service, version, host, strftime(time, '%Y-%m-%d %H:%M:%S'), event, samples, entries, lost, "
-        "damage, refused, notes, digest FROM {captures} ORDER BY time, file, digest, event",
-    ),
-    "module": (
-        ("name", "identity", "captured samples", "branches", "ranges"),
-        "SELECT (SELECT min(name) FROM {modules} m WHERE m.module = c.module), module, "
-        "coalesce(sum(n) FILTER (kind = 'sample'), 0)::UBIGINT, "
-        "coalesce(sum(n) FILTER (kind = 'branch'), 0)::UBIGINT AS branches, "
-        "coalesce(sum(n) FILTER (kind = 'range'), 0)::UBIGINT FROM {counts} c GROUP BY module "
-        "ORDER BY branches DESC, module",
-    ),
-    **{name: _by(name, name) for name in ("service", "version", "host", "event")},
-    "day": _by("strftime(day, '%Y-%m-%d')", "day"),
-}  # fmt: skip
-"""The lists of `Reading.list`: columns, and SQL."""
+LISTED: dict[str, str] = {
+    "capture": "SELECT file, service, version, host, strftime(time, '%Y-%m-%d %H:%M:%S'), event, samples, entries, "
+    "lost, damage, refused, notes, digest FROM {captures} ORDER BY time, file, digest, event",
+    "module": "SELECT (SELECT min(name) FROM {modules} m WHERE m.module = c.module), module, "
+    "coalesce(sum(n) FILTER (kind = 'sample'), 0)::UBIGINT, "
+    "coalesce(sum(n) FILTER (kind = 'branch'), 0)::UBIGINT AS branches, "
+    "coalesce(sum(n) FILTER (kind = 'range'), 0)::UBIGINT FROM {counts} c GROUP BY module "
+    "ORDER BY branches DESC, module",
+    **{name: _by(name) for name in ("service", "version", "host", "event")},
+    "day": _by("strftime(day, '%Y-%m-%d')"),
+}
+"""The SQL of the lists of `Reading.listed`; `STORE_LISTS` has their columns."""
 
 
 class Reading:
@@ -225,9 +219,9 @@ class Reading:
         event. Raises `ValueError` for another ``by``."""
         if by not in LISTED:
             raise ValueError(f"by = {by!r}: choose from {', '.join(LISTED)}")
-        columns, sql = LISTED[by]
+        sql = LISTED[by]
         tables = {table: self.relation(table) for table in TABLES if f"{{{table}}}" in sql}
-        return list(columns), self.rows(sql.format(**tables))
+        return [column.title for column in STORE_LISTS[by].columns], self.rows(sql.format(**tables))
 
     def saturation(self) -> list[Saturation]:
         """How the shares of branches change as captures are added, for each service and module, most branches first.

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from ...analysis import how_to_record, summarize, why_no_stacks
+from ...analysis import how_to_record, why_no_stacks
+from ...answers.capture_facts import CaptureFacts, find_faults
 from ...errors import UnavailableError
 from ...model import Profile, visible
 from ...version import __version__
@@ -20,26 +21,19 @@ __all__ = ["capture", "doctor", "findings", "overview"]
 
 def capture(loaded: Loaded, _parameters: Parameters) -> Answer:
     """The header is what `analysis.summarize` makes (docs/reference/info.md)."""
-    return Answer(_shown(summarize(loaded.profile)))
+    return Answer(_shown(CaptureFacts.of(loaded.profile).facts))
 
 
 def findings(loaded: Loaded, _parameters: Parameters) -> Answer:
     """Columns ``severity``, ``name``, ``means``, ``seen``, ``remedy``: texts, the worst first. Reads the file again."""
-    from ...analysis.checks import check
-
     if "-" in loaded.paths:
         raise UnavailableError(
             "a capture from standard input is not checked here", hint="save it, and view the file: check reads it twice"
         )
-    found = [
-        one._replace(seen=f"{path}: {one.seen}") if len(loaded.paths) > 1 else one
-        for path in loaded.paths
-        for one in check(
-            path, symfs=loaded.symfs, folders=loaded.folders, symbols=loaded.symbols, reading=loaded.reading
-        )
-    ]
-    columns = ("severity", "name", "means", "seen", "remedy")
-    return Answer({}, {name: [visible(str(getattr(one, name))) for one in found] for name in columns})
+    found = find_faults(
+        loaded.paths, loaded.symbols, symfs=loaded.symfs, folders=loaded.folders, reading=loaded.reading
+    )
+    return Answer({}, {**found.arrays()})
 
 
 def doctor(_loaded: Loaded, _parameters: Parameters) -> Answer:
