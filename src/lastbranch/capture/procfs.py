@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 __all__ = [
     "Mapping",
+    "OwnRights",
     "PAGE",
     "Rights",
     "Stat",
@@ -25,6 +26,7 @@ __all__ = [
     "has_interpreter",
     "mappings",
     "memory_kb",
+    "parse_image",
     "parse_stat",
     "process_of",
     "program_of",
@@ -172,6 +174,42 @@ _SETGID, _SYS_ADMIN = 6, 21
 _RIGHTS = re.compile(rb"^(Uid|Gid|Groups|NoNewPrivs|Seccomp|Seccomp_filters|Cap\w\w\w):[ \t]*(.*)", re.M)
 
 
+class OwnRights:
+    """The rights of this process. A thread with the same rights, as most have, is recognized without parsing: it may be
+    waiting for the answer."""
+
+    def __init__(self) -> None:
+        self._rights = rights_of("self")
+        self._lines = [] if self._rights is None else _SAME.findall(b"\n" + read_once("/proc/self/status"))
+
+    def within_those_of(self, tid: int) -> bool:
+        """Whether the thread may do all that we may. Not if its rights or ours are not known."""
+        own = self._rights
+        if own is None:
+            return False
+        try:
+            text = read_once(f"/proc/{tid}/status")
+            places = _namespace_of(tid), _files_of(tid), _label_of(tid) if own.label else b""
+        except OSError:
+            return False
+        same = all(line in text for line in self._lines) and places == (own.user_namespace, own.files, own.label)
+        return same or own.within(rights_of(tid))
+
+
+_SAME = re.compile(
+    rb"\n(?:Uid:.*\nGid:.*|Groups:.*|CapInh:(?:.*\n)+?NoNewPrivs:.*|Seccomp:.*(?:\nSeccomp_filters:.*)?)(?=\n)"
+)
+"""Lines of a status file, which follow each other, that are the same for threads with the same rights."""
+
+
+def _namespace_of(tid: int | str) -> str:
+    return os.readlink(f"/proc/{tid}/ns/user")
+
+
+def _files_of(tid: int | str) -> tuple[str, str]:
+    return os.readlink(f"/proc/{tid}/ns/mnt"), os.readlink(f"/proc/{tid}/root")
+
+
 def rights_of(tid: int | str) -> Rights | None:
     """The rights of a thread; ``None`` if /proc cannot be read."""
     try:
@@ -182,8 +220,8 @@ def rights_of(tid: int | str) -> Rights | None:
             tuple(int(found[name], 16) for name in _CAPABILITIES),
             found.get(b"NoNewPrivs", b"0") != b"0",
             (int(found.get(b"Seccomp", b"0")), int(found.get(b"Seccomp_filters", b"0"))),
-            os.readlink(f"/proc/{tid}/ns/user"),
-            (os.readlink(f"/proc/{tid}/ns/mnt"), os.readlink(f"/proc/{tid}/root")),
+            _namespace_of(tid),
+            _files_of(tid),
             _label_of(tid),
         )
     except (OSError, KeyError, ValueError):
@@ -254,14 +292,11 @@ def program_number(pid: int) -> int:
     return hash((status.st_dev, status.st_ino)) & 0xFFFFFFFF
 
 
-def image_of(pid: int) -> tuple[int, ...]:
-    """The identity of the program that ``pid`` runs: the start of the process, the address of its code, and the
-    beginning of its stack, which is random. Differs after an exec, and for another process with the same number. Empty
-    if the process has ended."""
-    try:
-        words = read_once(f"/proc/{pid}/stat").rpartition(b")")[2].split()
-    except OSError:
-        return ()
+def parse_image(text: bytes) -> tuple[int, ...]:
+    """The identity of the program that a process executes, from its stat file: the start of the process, the address of
+    its code, and the beginning of its stack, which is random. Differs after an exec, and for another process with the
+    same number."""
+    words = text.rpartition(b")")[2].split()
     return int(words[19]), int(words[23]), int(words[25])
 
 

@@ -14,7 +14,7 @@ from math import inf
 
 from ... import native
 from .. import ptrace
-from ..procfs import Stat, fixed_program, rights_of, running_threads, spare_processor
+from ..procfs import OwnRights, Stat, fixed_program, running_threads, spare_processor
 from .bursts import Burst, BurstLimits
 from .control_flow import Code
 from .engines import Engine, Target
@@ -245,7 +245,7 @@ class BurstRunner:
     ) -> None:
         self.engine, self.limits = engine, limits
         self.ahead, self.compared = ahead, Comparison()
-        self._of_all, self._rights = of_all, rights_of("self")
+        self._of_all, self._rights = of_all, OwnRights()
         self.lacked_rights = False
         """Whether a thread was not run ahead of because it lacks rights of ours."""
         self.processor, self.sideband = processor, sideband or Sideband()
@@ -308,7 +308,11 @@ class BurstRunner:
             files = process.files
         except OSError:  # too many are open, or it has just ended
             return None
-        found = ahead.burst(thread.tid, files, limits, alone=process.alone, space=process.space_number)
+        # Through new code, to follow a thread takes ten times as long for each branch, and bursts are drawn from many
+        # processes that are new.
+        partly = thread.drawn and process.successors is None
+        space = process.space_number
+        found = ahead.burst(thread.tid, files, limits, alone=process.alone, space=space, partly=partly)
         self.compared.foreseen += found is not None
         if ahead.met_fault:
             process.short_bursts = _SHORT_AFTER_FAULT
@@ -319,7 +323,7 @@ class BurstRunner:
         if self._of_all:
             return True
         if (moment := time.monotonic()) >= thread.rights_until:
-            thread.may_as_much = self._rights is not None and self._rights.within(rights_of(thread.tid))
+            thread.may_as_much = self._rights.within_those_of(thread.tid)
             thread.rights_until = moment + _RIGHTS_HOLD
             self.lacked_rights |= not thread.may_as_much
         return thread.may_as_much

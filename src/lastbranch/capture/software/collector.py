@@ -18,13 +18,13 @@ from .. import ptrace
 from ..foreign_binaries import ForeignBinaries
 from ..options import Calls, Options, Summary
 from ..process_groups import is_program
-from ..procfs import has_interpreter, image_of, process_of, program_of, spare_processor, status_of
+from ..procfs import has_interpreter, process_of, program_of, spare_processor, status_of
 from ..ptrace import EVENT_CLONE, EVENT_EXEC, EVENT_STOP, NEW_TASK, TICK, at_call, event_of, signal_of, stopped
 from .burst_runner import BurstRunner, NoBurst
 from .burst_writer import BurstWriter
 from .bursts import Burst
 from .call_chains import CallChains
-from .draws import Draws
+from .draws import DrawIntervals, Draws
 from .kept_file import KeptFile
 from .quiet_signals import INTERNAL
 from .record_writer import RecordWriter, Sideband, now
@@ -42,11 +42,6 @@ _SOON = (10_000, 30_000)
 system call."""
 _NOTHING = EVENT_STOP << 16 | signal.SIGTRAP << 8 | 0x7F
 """The status of a stop without a signal."""
-_SOONER = 4
-"""The smallest part of a period between two draws."""
-_NEW_CODE = 16
-"""Most branches of a drawn burst that has to be followed through code that none was followed through: each takes as
-long as ten of known code, and there are as many bursts as their cost allows."""
 _OF_A_STOP = 20_000
 """Most ns of a followed thread's CPU time that a stop takes. The rest is its own: it may repeat an instruction long."""
 _LONG_DRAWN = 0.5
@@ -54,6 +49,7 @@ _LONG_DRAWN = 0.5
 _KEPT = 64
 """Processes of which is known, between drawn bursts, what they have mapped."""
 _ENDED, _REFUSED, _NO_TRIGGER = "the thread ended first", "the duty limit", "no trigger stopped the thread"
+_WAITED = "the thread waited"
 _FEW_UNSEEN = 0.1
 """For each burst, so many that did not happen are no news."""
 _DRAWN = (
@@ -118,8 +114,13 @@ class Collector:
             bool(trigger.signals) and not options.calls and not options.no_follow and not sideband.needs_stops
         )
         self._may_draw &= watched is None or not watched.searches
-        self._next_draw, self._drawn_cpu, self._owed = 0.0, 0, 0
-        """When the next draw is due, the CPU time at the last one, and ns of CPU time that no burst stands for yet."""
+        self._intervals = DrawIntervals()
+        self._next_draw, self._owed = 0.0, 0
+        """When the next draw is due, and ns of CPU time that no burst stands for yet."""
+        self._spare = True
+        """Whether a processor was spare at the last tick."""
+        self._drawn_at, self._drawn_cpu = 0, 0
+        """The time and the program's CPU time at the last draw, in ns."""
         self._let = set[int]()
         """Processes that were let go, and all that descend from them."""
         self._waiting, self._lapsed = ptrace.PassingSignals(), set[int]()
@@ -276,6 +277,7 @@ class Collector:
             self._find_threads(process)
         if self._draws is not None:
             self._draws.any_left()  # it closes what belongs to none
+            self._spare = spare_processor()
             self._forget_vanished()
             self.tree.keep(_KEPT)
         self.summary.seconds = time.monotonic() - begun
@@ -342,7 +344,12 @@ class Collector:
         elif thread.leaves:
             self._go_on(thread, status)
         elif self.trigger.due(thread, status):
-            self._triggered(thread)
+            try:
+                self._triggered(thread)
+            except Exception as error:  # as for any stop, but the signal is ours, and the thread may have moved on
+                if error is self.out.failure or isinstance(error, ptrace.Gone):
+                    raise
+                self._give_up(thread.tid, _NOTHING, error)
         elif event == EVENT_STOP:
             self._stopped_otherwise(thread, status)
         else:
@@ -660,28 +667,37 @@ class Collector:
 
     def _draw(self, draws: Draws) -> None:
         """Trace those that run at this moment until each has had its burst."""
-        begun = time.thread_time()
-        if self.duty.allows():
-            self.sideband.drain(self.out)  # what is left to do while a thread is stopped is little then
-            with self.bursts.processor.realtime():
-                running = [one for one in draws.running() if one[1] not in self.tree.threads]
-                cpu = draws.cpu()
+        begun, period = time.thread_time(), self.duty.next_period()
+        # If no thread has run since the last draw, none runs now.
+        if draws.cpu() > self._drawn_cpu and self.duty.allows():
+            with self.bursts.processor.realtime(), draws.running() as found:
+                running = [one for one in found if one[1] not in self.tree.threads]
+                cpu, moment = draws.cpu(), now()
+                if self._drawn_at:
+                    self._intervals.add(len(running), cpu - self._drawn_cpu, moment - self._drawn_at)
                 self._owed += cpu - self._drawn_cpu
-                self._drawn_cpu = cpu
+                self._drawn_cpu, self._drawn_at = cpu, moment
                 for left, (pid, tid) in zip(range(len(running), 0, -1), running, strict=True):
                     weight = self._owed // left
                     self._owed -= weight
                     with self._of_one(pid):
                         self._trace(tid, pid, weight)
-            if not spare_processor():
+            self._lapse(period)
+            if not self._spare:
                 took = time.thread_time() - begun
                 self.duty.lost(took)
                 self.summary.beside += took
-        # Where none ran in user mode, the next draw comes sooner: so there are as many bursts for the CPU time.
-        period = self.duty.next_period()
-        until = max(period - self._owed, period // _SOONER) / _SECOND
+        until = self._intervals.next(period) / _SECOND
         self._next_draw = time.monotonic() + until
         signal.setitimer(signal.ITIMER_REAL, min(until, TICK), TICK)
+
+    def _lapse(self, period: int) -> None:
+        """Take the weight of threads that were drawn a ``period`` of the program's CPU time ago and have not run since:
+        their bursts would be far from their draws."""
+        for thread in self.tree.threads.values():
+            if thread.drawn and thread.first_weight and self._drawn_cpu - thread.drawn_at > period:
+                self._miss(_WAITED, thread.first_weight)
+                thread.first_weight, thread.leaves = 0, True
 
     def _trace(self, tid: int, pid: int, weight: int) -> None:
         """Trace a thread for one burst of ``weight``."""
@@ -696,7 +712,7 @@ class Collector:
         thread.drawn, thread.since, thread.process.drawn = True, time.monotonic(), True
         thread.origin = self.root if self.kills else tid
         thread.seen = stat = thread.stat()
-        thread.first_weight = max(weight, 1)
+        thread.first_weight, thread.drawn_at = max(weight, 1), self._drawn_cpu
         thread.blocks_internal = stat is None or bool(stat.blocked >> INTERNAL - 1 & 1)
         try:
             self.trigger.arm(thread, random.randint(*_SOON))
@@ -728,34 +744,44 @@ class Collector:
         self._skipped[why] += 1
         self._owed += weight
 
-    def _look(self, process: Process) -> None:
-        """Look what a drawn process executes: it was not traced since its last burst."""
-        image = image_of(process.pid)
+    def _look(self, thread: Thread) -> None:
+        """Forget what is known of a drawn process if it executes another program than at its last burst: it was not
+        traced since."""
+        process, image = thread.process, thread.image()
         if image != process.image:
             process.forget()
-            process.image, process.name = image, os.path.basename(program_of(process.pid))
-            process.by_loader = False
+            process.image, process.by_loader = image, False
+
+    def _describe(self, process: Process) -> None:
+        """Look at the new program of a drawn process, if it has one: not before its thread runs again, since that takes
+        a moment."""
+        if process.described != process.image:
+            process.described, process.name = process.image, os.path.basename(program_of(process.pid))
             self.foreign.look(process.pid)
             self.chains.mapped(process)
 
-    def _let_go(self, thread: Thread, status: int) -> None:
-        """Trace it no longer; it gets the signal of a stop that is its own."""
+    def _let_go(self, thread: Thread, status: int) -> float:
+        """Trace it no longer; it gets the signal of a stop that is its own. The result is when it ran again
+        (`time.perf_counter`)."""
         if self._draws is not None and not thread.drawn and not self._cover(self._draws, thread):
             thread.leaves = False
             self.arm(thread)
             _resume_with_signal(thread, status)
-            return
+            return time.perf_counter()
         if thread.first_weight:
             self._miss(_NO_TRIGGER, thread.first_weight)
             thread.first_weight = 0
-        self.trigger.disarm(thread)
+        self.trigger.hold(thread)
         last = detach_thread(thread, status, self.trigger, self.bursts)
+        runs_since = time.perf_counter()
+        self.trigger.disarm(thread)
         if last is None:
             thread.leaves = thread.drawn = True  # at its next stop
         elif stopped(last):
             self.tree.remove(thread.tid)
         else:
             self._gone(thread.tid, last)
+        return runs_since
 
     # -- bursts
 
@@ -779,7 +805,7 @@ class Collector:
     def _triggered(self, thread: Thread) -> None:
         drawn = thread.drawn
         if drawn:
-            self._look(thread.process)
+            self._look(thread)
         elif not self.duty.allows():
             self.summary.throttled += 1
             self.trigger.rearm(thread, self.duty.next_period())
@@ -789,13 +815,12 @@ class Collector:
             return
         ran, waited = thread.ran_and_queued()
         cpu = self.trigger.used(thread) - thread.spent
-        weight, thread.first_weight = thread.first_weight or cpu, 0
+        weight, thread.first_weight = (thread.first_weight or cpu) + thread.carried, 0
         cpu = weight if drawn else cpu
         length, followed = self.lengths.next(self.summary.in_bursts)
-        if drawn and thread.process.successors is None:
-            followed = min(followed, _NEW_CODE)
         most = 0 if self.options.calls else length
-        self.sideband.drain(self.out)  # the program may just have mapped code
+        if not drawn:
+            self.sideband.drain(self.out)  # the program may just have mapped code
         self.chains.begin(thread)
         try:
             burst, cpu_number = self.bursts.run(
@@ -806,22 +831,24 @@ class Collector:
             burst, cpu_number = Burst(), -1
         ran_then, waited_then = thread.ran_and_queued()
         when = now()  # before it runs again, and may map other code there
-        if len(burst) and not burst.dropped:
+        written = bool(len(burst)) and not burst.dropped
+        if written:
             self.sideband.reached(self.out, thread, when)
         self.chains.end(thread, burst)
         if thread.timed_out:
             self._lapsed.add(thread.tid)
+        thread.carried, ended = 0 if written or drawn else weight, 0.0
         if drawn:
-            if burst.dropped:
+            if not written:
                 self._owed += weight
             thread.leaves = True
             if not burst.dropped and burst.status is None:
-                self._let_go(thread, _NOTHING)
+                ended = self._let_go(thread, _NOTHING)
         elif not burst.dropped:
             self._rearm(thread)
             if burst.status is None:
                 self._resume(thread, burst, cpu_number)
-        ended = time.perf_counter()
+        ended = ended or time.perf_counter()
         waited = ran_and_queued(self._own_schedstat)[1] - self._queued + waited_then - waited
         took, self._stopped_at = ended - self._stopped_at, ended
         self._worked = time.process_time()
@@ -852,6 +879,9 @@ class Collector:
         processor is ``spare``, others lose the time that this takes, and have lost that of the burst."""
         self._unwritten, begun = None, time.thread_time()
         try:
+            if thread.drawn:
+                self.sideband.drain(self.out)
+                self._describe(thread.process)
             if len(burst) and not burst.dropped:
                 self._writer.write(thread, burst, when, weight, cpu, length)
             successors = thread.process.successors

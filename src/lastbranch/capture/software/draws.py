@@ -12,9 +12,12 @@ from __future__ import annotations
 
 import ctypes
 import os
+import random
 import select
 import struct
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from ...closing import on_failure
 from ...formats.perfdata.layout import RECORD, SAMPLE
@@ -22,14 +25,14 @@ from ..perf_events import syscall
 from ..perf_events.ring_records import HEAD, records_in
 from ..perf_events.syscall import CLOCK, CPU_CLOCK, FLAG, USER_ONLY, Ring
 
-__all__ = ["Draws"]
+__all__ = ["DrawIntervals", "Draws"]
 
 
 _EACH = 20_000
 """ns of CPU time after which a running thread reports itself; at least 10,000 (perf_swevent_start_hrtimer)."""
-_LATEST = 100_000
-"""ns after which a thread that ran when the draw began has reported itself. Later ones have left a system call since,
-or begun to run: these places would be found too often."""
+_LATEST = 35_000
+"""ns from the beginning of a draw in which a thread that runs in user mode has reported itself. A later report is of a
+thread that was in a system call at its first one, or has begun to run: a draw would find these places too often."""
 _SAMPLE = struct.Struct("=iiQ")
 """Process, thread and time."""
 _ppoll = ctypes.CDLL(None).ppoll
@@ -85,20 +88,24 @@ class Draws:
             return
         self._covered[tid] = opened[0], opened[1:]
 
-    def running(self) -> list[tuple[int, int]]:
-        """``(process, thread)`` of those that run in user mode now, at most one on each processor."""
+    @contextmanager
+    def running(self) -> Iterator[list[tuple[int, int]]]:
+        """``(process, thread)`` of those that run in user mode now, at most one on each processor. Events are on until
+        the end, which may come after the threads are traced: until then they run on."""
         events = [fd for _, reporting in self._covered.values() for fd in reporting]
         self._drop_late()
-        for fd in events:
-            syscall.enable(fd)
-        until = time.clock_gettime_ns(CLOCK) + _LATEST
-        self._wait(_LATEST)
-        for fd in events:
-            syscall.disable(fd)
-        found: list[tuple[int, int]] = []
-        for ring in self._rings.values():
-            ring.drain(lambda records: found.extend(_first(records, until)))
-        return list(dict.fromkeys(found))
+        try:
+            for fd in events:
+                syscall.enable(fd)
+            until = time.clock_gettime_ns(CLOCK) + _LATEST
+            self._wait(_LATEST)
+            found: list[tuple[int, int]] = []
+            for ring in self._rings.values():
+                ring.drain(lambda records: found.extend(_first(records, until)))
+            yield list(dict.fromkeys(found))
+        finally:
+            for fd in events:
+                syscall.disable(fd)
 
     def _wait(self, ns: int) -> None:
         """Wait until a thread has reported itself, or for ``ns``."""
@@ -147,3 +154,48 @@ def _first(records: bytes, until: int) -> list[tuple[int, int]]:
             pid, tid, when = _SAMPLE.unpack_from(records, at + HEAD.size)
             return [(pid, tid)] if when < until else []
     return []
+
+
+# -- how often to draw
+
+
+_KEPT = 0.97
+"""The part of the sums of `DrawIntervals` that is left after another draw."""
+_BEGINNING = 4.0
+"""Draws as if which had found a thread at the beginning."""
+_FEWEST = 1 / 16
+"""The smallest share of user code that is reckoned with."""
+_SHORTEST = 500_000
+"""ns between two draws, in the mean."""
+_NOTHING = 20_000
+"""ns of CPU time in which nothing can be found."""
+
+
+class DrawIntervals:
+    """Proposes the times between draws, so that there is one burst for each period of the program's CPU time.
+
+    A draw finds no thread where all are in system calls, or sleep. The next draw must not come sooner for that reason:
+    it would find the code after system calls too often. So the intervals follow from what the last hundred draws have
+    found, and are drawn at random.
+    """
+
+    def __init__(self) -> None:
+        self._found = self._ran = _BEGINNING
+        """Threads that draws have found, and threads that ran at the time, in the mean: the newest draws count most."""
+
+    def add(self, found: int, cpu: int, passed: int) -> None:
+        """A draw has found so many threads. In the ``passed`` ns since the one before, all threads have run for ``cpu``
+        ns."""
+        if cpu >= _NOTHING and passed > 0:
+            self._found = _KEPT * self._found + found
+            self._ran = _KEPT * self._ran + cpu / passed
+
+    def next(self, period: int) -> int:
+        """ns to the next draw, for a burst each ``period`` ns of a thread's CPU time."""
+        share = min(max(self._found / self._ran, _FEWEST), 1.0)
+        mean = max(period * share, _SHORTEST)
+        return int(min(random.expovariate(1 / mean), _MOST_MEANS * mean))
+
+
+_MOST_MEANS = 4
+"""The longest interval, in means."""

@@ -155,12 +155,19 @@ class RunAhead:
         return WHY[self.asked.why] == "fault"
 
     def burst(
-        self, tid: int, memory: MemoryFiles, limits: BurstLimits, *, alone: bool, space: int = 0
+        self,
+        tid: int,
+        memory: MemoryFiles,
+        limits: BurstLimits,
+        *,
+        alone: bool,
+        space: int = 0,
+        partly: bool = False,
     ) -> Foreseen | None:
         """The burst of the stopped thread ``tid`` with `registers`; ``None`` where the run cannot see it.
 
         ``alone``: no other thread writes to its ``memory``. ``space``: a number of its address space, under which its
-        code is kept.
+        code is kept. ``partly``: the burst may end where the run cannot see more.
         """
         asked, start, self._stack = self.asked, self.registers[PC], self.registers[STACK]
         asked.memory, asked.maps, asked.pagemap = memory
@@ -170,9 +177,9 @@ class RunAhead:
         if self._run(self._ahead, self._at):
             return None
         why = WHY[asked.why]
-        if why == "not modelled" and asked.count and _is_cpuid(asked.memory, asked.address):
+        if why == "not modelled" and (asked.count or partly) and _is_cpuid(asked.memory, asked.address):
             why = CPUID
-        if why in _NOT_SEEN or (why in _EARLY and not asked.count):
+        if (why in _NOT_SEEN and not (partly and asked.count)) or (why in _EARLY and not asked.count):
             return None
         end = self.words[_EDGE * asked.count - 3] if why == "memory changed" else asked.address
         return Foreseen(self, start, end, why)

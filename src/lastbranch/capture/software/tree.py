@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 
-from ..procfs import Stat, parse_stat, program_number, stat_of
+from ..procfs import Stat, parse_image, parse_stat, program_number, read_once, stat_of
 from .bursts import Burst
 from .control_flow import memory_of
 from .instructions import Memory
@@ -42,7 +42,9 @@ class Process:
     drawn: bool = False
     """Whether its threads are traced for single bursts only, which are drawn. It is kept between these."""
     image: tuple[int, ...] = ()
-    """Of a drawn one, `procfs.image_of` when that was last looked at."""
+    """Of a drawn one, `Thread.image` at its last burst."""
+    described: tuple[int, ...] = ()
+    """The `image` that its name belongs to."""
     splits_stack: bool | None = None
     """Whether its program was built with -fsplit-stack; ``None``: nothing looks like that so far."""
     successors: Successors | None = None
@@ -187,11 +189,15 @@ class Thread:
     """Its CPU time in ns at the end of its last burst."""
     first_weight: int = 0
     """The weight of its first burst, in ns of CPU time; 0 after it."""
+    carried: int = 0
+    """The weight of bursts that have no branches: the next burst has it, too."""
     follows: bool = True
     """Whether threads that it creates are traced."""
     drawn: bool = False
     """It is traced for one burst, from `since` on (`time.monotonic`)."""
     since: float = 0.0
+    drawn_at: int = 0
+    """ns of the program's CPU time when it was drawn."""
     leaves: bool = False
     """It is let go at its next stop."""
     timed_out: bool = False
@@ -219,6 +225,14 @@ class Thread:
             return parse_stat(self._stat.read())
         except OSError:
             return stat_of(self.tid)
+
+    def image(self) -> tuple[int, ...]:
+        """`parse_image` of its process; empty if that has ended."""
+        leader = self.process.pid
+        try:
+            return parse_image(self._stat.read() if self.tid == leader else read_once(f"/proc/{leader}/stat"))
+        except OSError:
+            return ()
 
     def ran(self) -> int:
         """Its CPU time in ns. Raises `OSError`."""
