@@ -341,7 +341,7 @@ def record_growing(
     ``stop`` returns true, the recording ends, and the program runs on. Messages of other processes go through the same
     functions. On Linux only.
     """
-    from .capture import CollectorError, collect, collect_hardware, loss_of
+    from .capture import Callbacks, CollectorError, SoftwareRequest, collect, collect_hardware, loss_of
     from .formats.perfdata.record_file import RecordFile
 
     def by_hardware() -> HardwareSummary:
@@ -363,13 +363,13 @@ def record_growing(
         _check_software(options)
         with closing(RecordFile(os.open(path, os.O_RDWR | os.O_CLOEXEC))) as file:
             done, failure = collect(
-                _traced(target, say),
-                options,
+                SoftwareRequest(_traced(target, say), options, command_line),
                 file,
-                command_line,
-                lambda sentence: say(f"warning: {sentence}"),
-                lambda summary: began(summary, None),
-                stop=stop,
+                Callbacks(
+                    say=lambda sentence: say(f"warning: {sentence}"),
+                    progress=lambda summary: began(summary, None),
+                    stop=stop,
+                ),
             )
         if failure is not None:
             raise failure

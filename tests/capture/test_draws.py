@@ -8,8 +8,8 @@ import re
 import signal
 import subprocess
 import sys
-from collections import Counter
 from contextlib import suppress
+from io import BytesIO
 from pathlib import Path
 
 import pytest
@@ -17,22 +17,29 @@ import pytest
 from capture_tools import Recorded, build, needs_ptrace, needs_walk, record
 from command_line import run_cli
 from lastbranch.capture import ptrace
-from lastbranch.capture.options import Summary
+from lastbranch.capture.options import Options, Summary
 from lastbranch.capture.perf_events import syscall
-from lastbranch.capture.software.collector import Collector
+from lastbranch.capture.software.burst_runner import BurstRunner, Processors
+from lastbranch.capture.software.bursts import BurstLimits
+from lastbranch.capture.software.drawn_bursts import DrawnBursts
 from lastbranch.capture.software.draws import DrawIntervals, Draws
+from lastbranch.capture.software.losses import Losses
+from lastbranch.capture.software.record_writer import RecordWriter, Sideband
 from lastbranch.capture.software.schedule import PollTrigger
+from lastbranch.capture.software.state import RecordingListener, RecordingSettings, RecordingState
+from lastbranch.capture.software.tasks import TaskEvents
 from lastbranch.capture.software.tree import Tree
 from waiting import until
 
 pytestmark = needs_ptrace
 SOFTWARE = ("--engine", "software")
-AT_ONCE = (
-    "from lastbranch.capture.software.collector import Collector as C; executed = C._executed\n"
-    "def begin(self, thread, status): self._draws or self._begin_draws(); executed(self, thread, status)\n"
-    "C._executed = begin\n"
-    "from lastbranch.cli import main; main()"
-)
+AT_ONCE = """
+from lastbranch.capture.ptrace import EVENT_EXEC, event_of
+from lastbranch.capture.software.collector import Collector as C; handle = C.handle
+def begin(self, tid, status): event_of(status) == EVENT_EXEC and self.drawn.begin(); handle(self, tid, status)
+C.handle = begin
+from lastbranch.cli import main; main()
+"""
 """``python -c`` this: lastbranch that lets a program go as soon as that has been executed."""
 
 
@@ -172,9 +179,9 @@ def child_first(self, passes):
                 pass
     return tid, status
 P.PassingSignals.wait = child_first
-from lastbranch.capture.software.collector import Collector as C; first_seen = C._first_seen
-def begin(self, tid): self._draws or self._begin_draws(); return first_seen(self, tid)
-C._first_seen = begin
+from lastbranch.capture.software.collector import Collector as C; handle = C.handle
+def begin(self, tid, status): tid in self.state.tree.threads or self.drawn.begin(); handle(self, tid, status)
+C.handle = begin
 from lastbranch.cli import main; main()
 """
 """A program is let go, and the first stop of each new task comes before the event of the task that created it."""
@@ -210,20 +217,22 @@ def test_a_task_creates_nothing_while_it_is_covered(folder: Path, tmp_path: Path
     assert set(states) == {"t"}
 
 
-AT_SECOND = (
-    "from lastbranch.capture.software.collector import Collector as C; executed = C._executed\n"
-    "def begin(self, thread, status):\n"
-    "    len(self.tree.processes) > 2 and (self._draws or self._begin_draws()); executed(self, thread, status)\n"
-    "C._executed = begin\n"
-    "from lastbranch.cli import main; main()"
-)
+AT_SECOND = """
+from lastbranch.capture.ptrace import EVENT_EXEC, event_of
+from lastbranch.capture.software.collector import Collector as C; handle = C.handle
+def begin(self, tid, status):
+    event_of(status) == EVENT_EXEC and len(self.state.tree.processes) > 2 and self.drawn.begin()
+    handle(self, tid, status)
+C.handle = begin
+from lastbranch.cli import main; main()
+"""
 FAILING = """
-from lastbranch.capture.software.collector import Collector as C; triggered = C._triggered
+from lastbranch.capture.software.sampler import Sampler as S; take = S.take
 def fails(self, thread):
     if thread.process.name == "takes":
         raise ValueError("something odd")
-    triggered(self, thread)
-C._triggered = fails
+    return take(self, thread)
+S.take = fails
 from lastbranch.cli import main; main()
 """
 
@@ -261,26 +270,35 @@ def is_traced(pid: int) -> bool:
 
 
 def test_bursts_that_were_due_and_did_not_happen_are_said_in_one_line() -> None:
-    collector = Collector.__new__(Collector)
-    collector.summary = Summary(bursts=30, throttled=84)
-    collector._skipped = Counter({"the thread ended first": 5})
-    collector._note_unseen()
+    def notes(summary: Summary) -> tuple[str, ...]:
+        losses = Losses(Tree(), RecordWriter(BytesIO(), 0, 1, 1), summary)
+        losses.skipped["the thread ended first"] += 5
+        losses.note_bursts()
+        return summary.notes
+
     said = "89 bursts that were due did not happen (84: the duty limit, 5: the thread ended first)"
-    assert collector.summary.notes == (said,)
-    collector.summary = Summary(bursts=1000, throttled=84)
-    collector._note_unseen()
-    assert collector.summary.notes == (), "few: others have their weight"
+    assert notes(Summary(bursts=30, throttled=84)) == (said,)
+    assert notes(Summary(bursts=1000, throttled=84)) == (), "few: others have their weight"
+
+
+def recording_state(*, root: int = 0, kills: bool = False) -> RecordingState:
+    runner = BurstRunner(None, BurstLimits(1), Processors())
+    settings = RecordingSettings(Options(), 0, root, kills, report_time=0.0)
+    return RecordingState(
+        settings, Tree(), runner, PollTrigger(), Sideband(), RecordWriter(BytesIO(), 0, 1, 1), Summary()
+    )
 
 
 @pytest.mark.parametrize(("kills", "drawn", "ends"), [(False, True, False), (False, False, True), (True, True, True)])
 def test_the_end_of_an_attached_process_in_a_drawn_burst_is_not_that_of_its_children(
     kills: bool, drawn: bool, ends: bool
 ) -> None:
-    collector, known = Collector.__new__(Collector), {"kills": kills, "root": 5, "root_status": None, "tree": Tree()}
-    collector.__dict__.update(known, _lapsed=set(), _given_up=set(), _draws=drawn or None, trigger=PollTrigger())
-    collector.tree.add(5, 5).drawn = True
-    collector._gone(5, 0)
-    assert (collector.root_status is not None) == ends
+    state = recording_state(root=5, kills=kills)
+    state.draws = drawn
+    state.tree.add(5, 5).drawn = True
+    tasks = TaskEvents(state, RecordingListener(), None)
+    tasks.handle_end(5, 0)
+    assert (tasks.root_status is not None) == ends
 
 
 def test_a_draw_finds_what_runs_and_what_that_creates() -> None:
@@ -387,15 +405,15 @@ def test_a_draw_without_any_cpu_time_says_nothing_of_the_program() -> None:
 
 
 def test_a_thread_that_waits_longer_than_a_period_leaves_its_weight_to_others() -> None:
-    collector = Collector.__new__(Collector)
-    known = {"tree": Tree(), "_skipped": Counter[str](), "_owed": 5, "_drawn_cpu": 30_000_000}
-    collector.__dict__.update(known)
-    waits, runs = collector.tree.add(7, 7), collector.tree.add(8, 8)
+    state = recording_state()
+    bursts = DrawnBursts(state, TaskEvents(state, RecordingListener(), None), searches=False)
+    bursts.cpu, state.owed = 30_000_000, 5
+    waits, runs = state.tree.add(7, 7), state.tree.add(8, 8)
     for thread, at in ((waits, 1_000_000), (runs, 25_000_000)):
         thread.drawn, thread.first_weight, thread.drawn_at = True, 4_000, at
-    collector._lapse(10_000_000)
+    bursts.lapse(10_000_000)
     assert (waits.first_weight, waits.leaves, runs.first_weight, runs.leaves) == (0, True, 4_000, False)
-    assert (collector._owed, collector._skipped) == (4_005, Counter({"the thread waited": 1}))
+    assert (state.owed, state.losses.skipped) == (4_005, {"the thread waited": 1})
 
 
 def test_time_for_which_a_burst_found_no_branch_is_in_the_next_one(folder: Path, tmp_path: Path) -> None:

@@ -154,9 +154,11 @@ def test_without_perf_events_the_process_table_and_the_mappings_are_told_by_ptra
 
 
 LATE = (
-    "import time; from types import SimpleNamespace; from lastbranch.capture.software import collector;"
+    "import time; from types import SimpleNamespace;"
+    "from lastbranch.capture.software import collector, sampler, tracing;"
     "cont = collector.ptrace.cont; late = lambda *words: (cont(*words), time.sleep(0.01));"
-    "collector.ptrace = SimpleNamespace(**{**vars(collector.ptrace), 'cont': late});"
+    "late_ptrace = SimpleNamespace(**{**vars(collector.ptrace), 'cont': late});"
+    "collector.ptrace = sampler.ptrace = tracing.ptrace = late_ptrace;"
     "from lastbranch.cli import main; main()"
 )
 """``python -c`` this: a collector that comes late to whatever it does after it let a thread run. Stops of a burst are

@@ -14,8 +14,10 @@ from .hardware import record_hardware as record_hardware
 from .launch import end_with_parent as end_with_parent
 from .launch import held_signals as held_signals
 from .options import CALL_GRAPHS as CALL_GRAPHS
+from .options import Callbacks as Callbacks
 from .options import Calls as Calls
 from .options import Options as Options
+from .options import SoftwareRequest as SoftwareRequest
 from .options import Summary as Summary
 from .options import SwitchOutput as SwitchOutput
 from .options import Targets as Targets

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from enum import IntEnum
 from typing import Any
@@ -12,7 +13,17 @@ from ..lbr import PERF_SELECT
 from ..model import counted
 from .process_groups import ProcessGroup
 
-__all__ = ["CALL_GRAPHS", "Calls", "DEFAULT_SELECT", "Options", "Summary", "SwitchOutput", "Targets"]
+__all__ = [
+    "CALL_GRAPHS",
+    "Callbacks",
+    "Calls",
+    "DEFAULT_SELECT",
+    "Options",
+    "SoftwareRequest",
+    "Summary",
+    "SwitchOutput",
+    "Targets",
+]
 
 CALL_GRAPHS = ("auto", "dwarf", "fp", "lbr", "none")
 """The sources of call stacks: call frame information, frame pointers, call-stack mode of the branch records."""
@@ -210,3 +221,26 @@ class Summary:
     def __str__(self) -> str:
         branches, bursts = counted(self.branches, "branch", "branches"), counted(self.bursts, "burst")
         return f"{branches} in {bursts} ({self.share:.1%} of {self.seconds:.1f} s)"
+
+
+@dataclass(frozen=True, slots=True)
+class SoftwareRequest:
+    """What a software recording is to record, and how."""
+
+    target: Sequence[str] | int | Targets
+    """A command, a process id, or processes that are recorded together."""
+    options: Options
+    command: Sequence[str]
+    """The command that recorded, as the file states it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Callbacks:
+    """What a recording calls in the collector's process."""
+
+    say: Callable[[str], None]
+    """Gets sentences about what tracing changes."""
+    progress: Callable[[Summary], None] = lambda summary: None
+    """Gets the state, many times a second."""
+    stop: Callable[[], bool] = lambda: False
+    """Is asked as often: if the result is true, the recording ends, and the program runs on."""

@@ -24,7 +24,7 @@ from ..errors import LastbranchError
 from ..formats.perfdata.record_file import Sink
 from ..model import FULL, PartFile, PartFolder, keep_old, unused_name
 from .launch import Repeats, end_with_parent, held_signals, interruptible, received
-from .options import Options, Summary, SwitchOutput, Targets
+from .options import Callbacks, Options, SoftwareRequest, Summary, SwitchOutput, Targets
 from .overflow import Overflow, Say, copy_whole
 from .procfs import spare_processor
 from .switch_output import Parts, Switcher
@@ -60,18 +60,16 @@ def record(
     Raises `UnavailableError` where recording is impossible, `RunError` where the command cannot be executed,
     `CollectorError` where the collector crashed; its records are written nevertheless.
     """
+    request, callbacks = SoftwareRequest(target, options, command), Callbacks(say, progress)
     with held_signals(), PartFile(output) as spill:
         if options.switch is not None:
-            return _record_parts(target, options, options.switch, output, command, say, progress, spill)
+            return _record_parts(request, options.switch, output, callbacks, spill)
         overflow = Overflow(spill)
         with closing(overflow.writer(overflow.tells(say, growing is not None))) as file:
             summary, failure = collect(
-                target,
-                options,
+                request,
                 file,
-                command,
-                say,
-                progress,
+                callbacks,
                 running=lambda pid: growing(spill.file) if growing is not None else None,
                 converts=not output.endswith(".data"),
             )
@@ -95,26 +93,17 @@ def also(failure: LastbranchError | None) -> Iterator[None]:
 
 
 def _record_parts(
-    target: Sequence[str] | int | Targets,
-    options: Options,
-    switch: SwitchOutput,
-    output: str,
-    command: Sequence[str],
-    say: Say,
-    progress: Callable[[Summary], None],
-    first: PartFile,
+    request: SoftwareRequest, switch: SwitchOutput, output: str, callbacks: Callbacks, first: PartFile
 ) -> Summary:
     """`record` into several files, which are stored while the recording goes on; their names are in the summary."""
 
     def store(part: PartFile, name: str, summary: Summary) -> None:
-        save(part, name, lambda profile: describe(profile, options, summary), interrupts=False)
+        save(part, name, lambda profile: describe(profile, request.options, summary), interrupts=False)
 
     begun = Overflow(first)
-    parts = Parts(switch, output, begun, store, say)
-    with closing(begun.writer(begun.tells(say, watched=False))) as file:
-        summary, failure = collect(
-            target, options, file, command, say, progress, running=lambda pid: parts.start(), switcher=parts.switcher
-        )
+    parts = Parts(switch, output, begun, store, callbacks.say)
+    with closing(begun.writer(begun.tells(callbacks.say, watched=False))) as file:
+        summary, failure = collect(request, file, callbacks, running=lambda pid: parts.start(), switcher=parts.switcher)
     parts.finish(summary, least=_EMPTY if failure else 0)
     if failure is not None:
         raise failure
@@ -122,23 +111,18 @@ def _record_parts(
 
 
 def collect(
-    target: Sequence[str] | int | Targets,
-    options: Options,
+    request: SoftwareRequest,
     file: Sink,
-    command: Sequence[str],
-    say: Say,
-    progress: Callable[[Summary], None],
+    callbacks: Callbacks,
     running: Callable[[int], None] = lambda pid: None,
-    stop: Callable[[], bool] = lambda: False,
     *,
     converts: bool = False,
     switcher: Switcher | None = None,
 ) -> tuple[Summary, LastbranchError | None]:
     """Record into ``file`` (perf.data, pipe form) in a process of its own: the result, and the failure if any.
 
-    ``running`` is called in this process with the collector's process id. ``stop`` is asked in the collector's process,
-    many times a second: if true, the recording ends, and the program runs on. ``converts``: `save` will convert the
-    recording. For the others see `record`.
+    ``running`` is called in this process with the collector's process id. ``converts``: `save` will convert the
+    recording. ``switcher``: the recording goes on in a new file when this says so.
     """
     with held_signals() as unblocked:
         reads, writes = os.pipe()
@@ -147,7 +131,7 @@ def collect(
         if pid == 0:
             os.close(reads)
             # SIGTERM lets an attached process go in order; a launched one ends with its collector anyway.
-            end_with_parent(signal.SIGTERM if isinstance(target, int | Targets) else signal.SIGKILL)
+            end_with_parent(signal.SIGTERM if isinstance(request.target, int | Targets) else signal.SIGKILL)
             if os.getppid() != before:
                 os._exit(1)
             gc.disable()  # the loop makes no cycles, and a collection would fall into a burst
@@ -155,18 +139,8 @@ def collect(
             def run(summary: Summary) -> None:
                 from .software import record_software  # while the parent loads what the end needs
 
-                record_software(
-                    target,
-                    options,
-                    file,
-                    command,
-                    unblocked,
-                    summary,
-                    say,
-                    _announcing(writes, progress),
-                    stop,
-                    switcher,
-                )
+                announcing = replace(callbacks, progress=_announcing(writes, callbacks.progress))
+                record_software(request, file, announcing, unblocked, summary, switcher)
 
             _collect(run, file, writes)
         os.close(writes)
@@ -186,7 +160,11 @@ def collect(
                 pass  # one interrupt too many: the records are written nevertheless
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         with os.fdopen(reads, "rb") as pipe:
-            result = (b"".join(first) + pipe.read()).strip()
+            return _result_of((b"".join(first) + pipe.read()).strip())
+
+
+def _result_of(result: bytes) -> tuple[Summary, LastbranchError | None]:
+    """The summary that the collector wrote, and its failure if any."""
     if not result:
         return Summary(), CollectorError("the collector was killed", hint="the data it had written is kept")
     done = Summary(**json.loads(result))

@@ -242,15 +242,16 @@ class BurstRunner:
         sideband: Sideband | None = None,
         ahead: RunAhead | None = None,
         of_all: bool = False,
+        hold: Callable[[Thread], None] = lambda thread: None,
     ) -> None:
+        """``hold`` is called before a thread is followed: what runs in a burst is not to be counted as its own."""
         self.engine, self.limits = engine, limits
         self.ahead, self.compared = ahead, Comparison()
         self._of_all, self._rights = of_all, OwnRights()
         self.lacked_rights = False
         """Whether a thread was not run ahead of because it lacks rights of ours."""
         self.processor, self.sideband = processor, sideband or Sideband()
-        self.on_follow: Callable[[Thread], None] = lambda thread: None
-        """Called before a thread is followed: what runs in a burst is not to be counted as its own."""
+        self._hold = hold
         self._code = Code()
         self._programs: dict[tuple[int, int], Successors] = {}
         """Those of programs that are always at the same addresses, which all of their processes share."""
@@ -347,7 +348,7 @@ class BurstRunner:
         if stat.blocked & needed:
             thread.mask = ptrace.sigmask(thread.tid)
             ptrace.set_sigmask(thread.tid, thread.mask & ~needed)
-        self.on_follow(thread)
+        self._hold(thread)
         process = thread.process
         target = Target(thread.tid, is_trigger)
         try:

@@ -11,7 +11,7 @@ from .bursts import Burst, BurstLimits
 from .call_chains import CallChains
 from .control_flow import CALLS, Edge
 from .instructions import LONGEST
-from .record_writer import RecordWriter
+from .record_writer import RecordWriter, now
 from .run_ahead import Foreseen
 from .successors import Successors
 from .tree import Call, Thread
@@ -44,6 +44,12 @@ class BurstWriter:
                 when, thread.process.pid, thread.tid, call.cpu, burst.start, burst.end, 0, stack, call=True
             )
             self._summary.calls += 1
+
+    def write_left_call(self, thread: Thread) -> None:
+        """The thread is not in a recorded system call any more, or stopped in it for another reason."""
+        call, thread.call = thread.call, None
+        if call is not None and call.entered:
+            self._out.sample(now(), thread.process.pid, thread.tid, call.cpu, 0, 0, 0, (), call=True)
 
     def write(self, thread: Thread, burst: Burst, when: int, weight: int, cpu: int, length: int) -> None:
         """All records of a burst, oldest first: they have its time and its start, and share its weight."""

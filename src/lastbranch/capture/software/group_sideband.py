@@ -48,7 +48,7 @@ class GroupSideband(KernelSideband):
         except (OSError, UnavailableError) as error:
             for tid in opened:
                 self._close(tid)
-            self._tracer.on_mapping = self.on_mapping
+            self._tracer.listener = self.listener
             why = (error.strerror if isinstance(error, OSError) else None) or str(error)
             self._refused[why] = self._refused.get(why, 0) + 1
             without = ", ".join(f"{counted(n, 'process', 'processes')}: {why}" for why, n in self._refused.items())

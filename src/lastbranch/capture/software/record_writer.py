@@ -37,6 +37,7 @@ __all__ = [
     "RECORDS",
     "RecordWriter",
     "Sideband",
+    "SidebandListener",
     "TracerSideband",
     "now",
     "open_sideband",
@@ -223,6 +224,24 @@ def now() -> int:
     return time.clock_gettime_ns(CLOCK)
 
 
+class SidebandListener:
+    """Is told what a sideband sees. This one ignores it."""
+
+    @property
+    def follows_processes(self) -> bool:
+        """Whether `on_fork` and `on_exit` are to be called, where the kernel records forks."""
+        return False
+
+    def on_mapping(self, pid: int, names: Iterable[str]) -> None:
+        """A process has mapped code from the files ``names``."""
+
+    def on_fork(self, pid: int, parent: int) -> None:
+        """The process ``pid`` has begun."""
+
+    def on_exit(self, pid: int) -> None:
+        """The process ``pid`` has ended."""
+
+
 class Sideband:
     """Events other than the bursts. This class records nothing."""
 
@@ -233,12 +252,7 @@ class Sideband:
     def __init__(self) -> None:
         self.ids: list[int] = []
         """Of the kernel's events."""
-        self.on_mapping: Callable[[int, Iterable[str]], None] = lambda pid, names: None
-        """Gets the id of each process that mapped code, and the names of the files."""
-        self.on_fork: Callable[[int, int], None] | None = None
-        """Gets the ids of each new process and of its parent, where the kernel records forks."""
-        self.on_exit: Callable[[int], None] = lambda pid: None
-        """Gets the id of each process that ends, where there is `on_fork`."""
+        self.listener = SidebandListener()
         self.lacks = ""
         """What it does not record, and why."""
 
@@ -309,21 +323,21 @@ class KernelSideband(Sideband):
             for at in places:
                 of_process.setdefault(_PID.unpack_from(records, at)[0], []).append(at)
             for pid, mine in of_process.items():
-                self.on_mapping(pid, (_name_at(records, at) for at in mine))
-            if self.on_fork is not None:
-                self._report_tasks(records, self.on_fork)
+                self.listener.on_mapping(pid, (_name_at(records, at) for at in mine))
+            if self.listener.follows_processes:
+                self._report_processes(records)
 
         for ring in self._rings.values():
             ring.drain(take)
 
-    def _report_tasks(self, records: bytes, on_fork: Callable[[int, int], None]) -> None:
+    def _report_processes(self, records: bytes) -> None:
         for at, kind, _ in records_in(records):
             if kind in _TASKS:
                 pid, parent, tid, _ = _IDS.unpack_from(records, at)
                 if kind == RECORD["FORK"] and pid != parent:
-                    on_fork(pid, parent)
+                    self.listener.on_fork(pid, parent)
                 elif kind == RECORD["EXIT"] and pid == tid:
-                    self.on_exit(pid)
+                    self.listener.on_exit(pid)
 
     def labeled(self, records: bytes) -> bytes:
         """``records`` with the ids that they are to have."""
@@ -438,7 +452,7 @@ class TracerSideband(Sideband):
         for m in new:
             out.write(mapping_record(RECORDS, pid, m, build_id_of(self._kernel, pid, m, self._build_ids), when))
         if new:
-            self.on_mapping(pid, (m.name for m in new))
+            self.listener.on_mapping(pid, (m.name for m in new))
         self._known[pid] = found
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import signal
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -18,7 +19,7 @@ from ..perf_events.cpu_times import CpuTimes
 from ..perf_events.synthesis import process_records
 from ..perf_events.syscall import more_files
 from ..procfs import program_of, stat_of, status_of
-from ..ptrace import NEW_TASK, TICK, at_call, event_of, next_stop, signal_of, stopped
+from ..ptrace import EVENT_STOP, NEW_TASK, TICK, at_call, event_of, next_stop, signal_of, stopped
 from ..traceable import check_program, describe_attach, describe_exec, describe_launch
 from .burst_runner import BurstRunner
 from .group_sideband import open_group_sideband
@@ -29,11 +30,14 @@ from .tree import Process, Thread, Tree
 from .watched import Watched
 
 __all__ = [
+    "STOPPING",
     "Traced",
     "attach",
     "describe_running",
     "detach_all",
     "detach_thread",
+    "is_traced_here",
+    "resume_with_signal",
     "threads_of",
     "warning_of_handlers",
 ]
@@ -127,7 +131,7 @@ def attach(pid: int, tree: Tree) -> None:
             try:
                 ptrace.seize(tid, ptrace.FOLLOW)
             except (OSError, ptrace.Gone) as error:
-                if status_of(tid, "TracerPid") == str(os.getpid()):
+                if is_traced_here(tid):
                     tree.add(tid, pid)  # a thread of ours has just created it: its first stop comes next
                     continue
                 if tid != pid:
@@ -138,6 +142,11 @@ def attach(pid: int, tree: Tree) -> None:
             tree.add(tid, pid)
     if pid not in tree.processes:
         raise UnavailableError(f"process {pid} does not exist")
+
+
+def is_traced_here(tid: int) -> bool:
+    """Whether we trace this thread."""
+    return status_of(tid, "TracerPid") == str(os.getpid())
 
 
 def threads_of(pid: int) -> set[int]:
@@ -168,6 +177,21 @@ def warning_of_handlers(say: Callable[[str], None]) -> Callable[[Process], None]
             say(f"process {process.pid} ({name}) {_HANDLED}")
 
     return warn
+
+
+# -- threads run on
+
+
+STOPPING = frozenset((signal.SIGSTOP, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU))
+"""The signals of group-stops."""
+
+
+def resume_with_signal(thread: Thread, status: int) -> None:
+    """Let it run on, with its signal if that caused the stop; a group-stop lasts until SIGCONT."""
+    if event_of(status) == EVENT_STOP and signal_of(status) in STOPPING:
+        ptrace.listen(thread.tid)
+    else:
+        ptrace.cont(thread.tid, 0 if event_of(status) else signal_of(status))
 
 
 # -- detaching

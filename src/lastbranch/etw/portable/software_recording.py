@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
-from ...capture import Options, Summary, Targets, collect, describe, held_signals
+from ...capture import Callbacks, Options, SoftwareRequest, Summary, Targets, collect, describe, held_signals
 from ...model import Profile, token, unused_name
 from ..flags import Control, LogFileMode
 from ..properties import SessionRequest, SessionState
@@ -46,8 +46,9 @@ def record_session(
             conversion = Conversion(Scope())
             follower = RecordingFollower(conversion, session.output)
 
-            rounds = follower.rounds(progress)
-            summary, failure = collect(target, options, follower.file, command, say, rounds, follower.start)
+            callbacks = Callbacks(say, follower.rounds(progress))
+            recorded = SoftwareRequest(target, options, command)
+            summary, failure = collect(recorded, follower.file, callbacks, follower.start)
             follower.finish(lambda profile: _describe(profile, options, summary))
             if failure is None or conversion.recorded:
                 keep()

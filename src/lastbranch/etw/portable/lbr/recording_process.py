@@ -19,7 +19,7 @@ from contextlib import closing, suppress
 from functools import partial
 from typing import Any
 
-from ....capture import Calls, Options, Targets, collect
+from ....capture import Callbacks, Calls, Options, SoftwareRequest, Targets, collect
 from ....errors import FormatError, LastbranchError
 from ....formats.etl.profile.supplement import supplement_event
 from ....lbr import convert
@@ -131,12 +131,9 @@ class _Recording:
         self._log("Targets", Processes=targets.processes, DescendantsOf=targets.ancestors)
         rounds = self._follower.rounds(lambda summary: None)
         summary, failure = collect(
-            targets,
-            options_of(self._configuration),
+            SoftwareRequest(targets, options_of(self._configuration), ["lastbranch", "session"]),
             self._follower.file,
-            ["lastbranch", "session"],
-            lambda sentence: None,
-            rounds,
+            Callbacks(say=lambda sentence: None, progress=rounds),
             self._running,
         )
         self._over.set()
