@@ -71,16 +71,18 @@ def _profile(handle: int) -> None:
 
 
 def _recorded(world: World, handle: int) -> list[etw.ConsumedEvent]:
-    """Stops the session when it has written some branches, and reads the triggers and the records."""
-    path = world.folder / "x.etl"
+    """Stops the session when its file has the first branches, and reads the triggers and the records."""
 
-    def some() -> bool:
+    def read() -> list[etw.ConsumedEvent]:
+        return [e for e in etw.consume(world.file()) if e.event.hook in (PMC_INTERRUPT, LBR)]
+
+    def has_branches() -> bool:
         world.flush(handle)
-        return path.stat().st_size > 3 * 65536
+        return any(e.event.hook == LBR for e in read())
 
-    until(some, 60)
+    until(has_branches, 300)
     world.stop(handle)
-    return [e for e in etw.consume(str(path)) if e.event.hook in (PMC_INTERRUPT, LBR)]
+    return read()
 
 
 def a_session_is_configured(world: World) -> None:
