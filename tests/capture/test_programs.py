@@ -200,7 +200,7 @@ def test_many_threads_have_triggers_where_few_files_may_be_open(folder: Path, tm
 def test_threads_are_recorded_where_fewer_files_may_be_open_than_threads_run(folder: Path, tmp_path: Path) -> None:
     """They run until more of them have had bursts than the recorder has events open: where files suffice, every thread
     has one. They run in turns, so that the recorder need not wait for all of them where it gets a processor late."""
-    program, output, threads, limit = build(folder, "in_turns"), tmp_path / "it.tb5", 48, 32
+    program, output, threads, limit = build(folder, "in_turns"), tmp_path / "it.tb5", 16, 32
     options = ["--engine", "software", "--duty", "50", "--period", "5000000", "--burst", "8-16"]
     ours = [sys.executable, "-m", "lastbranch", "record", *options, "-o", output, "--"]
     words = ["sh", "-c", f'ulimit -n {limit}; exec "$@"', "sh", *ours, program, str(threads), "10000000"]

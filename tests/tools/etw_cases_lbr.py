@@ -6,6 +6,7 @@ import os
 import struct
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -78,6 +79,7 @@ def _recorded(world: World, handle: int) -> list[etw.ConsumedEvent]:
 
     def has_branches() -> bool:
         world.flush(handle)
+        time.sleep(0.1)  # each look flushes the session: without a pause it would do nothing else
         return any(e.event.hook == LBR for e in read())
 
     until(has_branches, 300)
