@@ -9,6 +9,7 @@ import signal
 import struct
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -20,7 +21,6 @@ from command_line import run_cli
 from lastbranch.capture.perf_events.ring_records import HEAD, records_in
 from lastbranch.capture.software import RECORDS
 from lastbranch.formats.perfdata.layout import PIPE_HEADER_SIZE, RECORD
-from waiting import until
 
 pytestmark = needs_ptrace
 DENSE = ("--engine", "software", "--duty", "30", "--period", "2000000")
@@ -204,15 +204,29 @@ def test_threads_are_recorded_where_fewer_files_may_be_open_than_threads_run(fol
     options = ["--engine", "software", "--duty", "50", "--period", "5000000", "--burst", "8-16"]
     ours = [sys.executable, "-m", "lastbranch", "record", *options, "-o", output, "--"]
     words = ["sh", "-c", f'ulimit -n {limit}; exec "$@"', "sh", *ours, program, str(threads), "10000000"]
-    recorder = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    try:
-        until(lambda: recorder.poll() is not None or len(threads_with_bursts(output)) > open_events(recorder.pid), 300)
-        recorder.send_signal(signal.SIGTERM)  # which goes to the program
-        _, said = recorder.communicate(timeout=60)
-    finally:
-        recorder.kill()
-    assert recorder.returncode == 128 + signal.SIGTERM, said
-    assert "not recorded" not in said
+    for patience in (20, 60, 200):  # on a busy machine, a recorder that begins badly may take no further burst for long
+        recorder = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        try:
+            enough = wait_for_threads(recorder, output, patience)
+            recorder.send_signal(signal.SIGTERM)  # which goes to the program
+            _, said = recorder.communicate(timeout=60)
+        finally:
+            recorder.kill()
+        assert recorder.returncode == 128 + signal.SIGTERM, said
+        assert "not recorded" not in said
+        if enough:
+            return
+    raise AssertionError("too few threads have bursts")
+
+
+def wait_for_threads(recorder: subprocess.Popen[str], output: Path, seconds: float) -> bool:
+    """Whether more threads had bursts than the recorder has events open, within ``seconds``."""
+    end = time.monotonic() + seconds
+    while recorder.poll() is None and time.monotonic() < end:
+        if len(threads_with_bursts(output)) > open_events(recorder.pid):
+            return True
+        time.sleep(0.05)
+    return False
 
 
 def open_events(recorder: int) -> int:
