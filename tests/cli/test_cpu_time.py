@@ -18,7 +18,8 @@ Cli = Callable[..., Ran]
 MS = 1_000_000
 
 
-def capture(path: Path, *, shell: int = 30 * MS, each: int = MS, samples: int = 3) -> Path:
+def capture(path: Path, *, shell: int | None = 30 * MS, each: int = MS, samples: int = 3, counted: int = 300) -> Path:
+    """``counted``: how many processes have a CPU time."""
     b = Builder(sample_type=KINDS, type=1, config=0, sample_period=2 * MS)
     b.comm(pid=7, name="bash", time=1, exec=True)
     b.mmap2(pid=7, addr=0x400000, length=0x1000, pgoff=0, name="/bin/bash", time=2)
@@ -28,8 +29,10 @@ def capture(path: Path, *, shell: int = 30 * MS, each: int = MS, samples: int = 
         b.fork(pid=pid, ppid=7, time=pid)
         b.comm(pid=pid, name="true", time=pid, exec=True)
         b.exit(pid=pid, time=pid)
-        b.record("READ", pid=pid, value=each, time=pid)
-    b.record("READ", pid=7, value=shell, time=2000)
+        if pid < 1000 + counted:
+            b.record("READ", pid=pid, value=each, time=pid)
+    if shell is not None:
+        b.record("READ", pid=7, value=shell, time=2000)
     path.write_bytes(b.build())
     return path
 
@@ -68,6 +71,17 @@ def test_check_finds_it_and_nothing_where_samples_stand_for_it(tmp_path: Path, r
     assert "time without samples" in run("check", str(capture(tmp_path / "x.data"))).out
     whole = capture(tmp_path / "y.data", shell=600 * MS, each=MS // 100, samples=299)
     assert "time without samples" not in run("check", str(whole)).out
+
+
+def test_check_finds_threads_that_ended_without_a_cpu_time(tmp_path: Path, run: Cli) -> None:
+    """Their counts were lost."""
+    assert "CPU times missing" not in run("check", str(capture(tmp_path / "x.data"))).out
+    lossy = capture(tmp_path / "y.data", counted=200)
+    said = run("check", str(lossy)).out
+    assert "CPU times missing" in said
+    assert "100 of 301 threads" in said
+    nothing = capture(tmp_path / "z.data", counted=0, shell=None)
+    assert "CPU times missing" not in run("check", str(nothing)).out, "this recorder counts no CPU times"
 
 
 def test_what_a_short_recording_takes_to_begin_is_no_finding(tmp_path: Path, run: Cli) -> None:

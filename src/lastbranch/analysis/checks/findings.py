@@ -220,6 +220,12 @@ FINDINGS = {
         lastbranch="see how much each one took with `lastbranch report --by process`; record more runs and open them "
         "together: which of many short ones are sampled is drawn by lot",
     ),
+    "CPU times missing": Kind(
+        _W, "the CPU time of threads that ended is not known: sums of CPU time, and what no sample stands for, are too "
+            "small",
+        "record fewer short threads at a time (perf record -s loses counts, too, where its buffer is full)",
+        lastbranch="attach before the process has many threads; record fewer short threads at a time",
+    ),
     "no names": Kind(
         _W, "most samples have no function name",
         "give the binaries with --symfs DIR, debug files with --debug-dir DIR, or --debuginfod; do not strip binaries",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import sqrt
@@ -60,6 +61,7 @@ def check_profile(profile: Profile) -> Iterator[Finding]:
 
 def about_profile(profile: Profile, hits: SampleHits) -> Iterator[Finding]:
     yield from _about_losses(profile)
+    yield from _about_cpu_times(profile)
     yield from _about_stacks(profile)
     yield from about_outside_modules(profile, hits)
     yield from _about_identity(profile, hits)
@@ -75,6 +77,18 @@ def _about_losses(profile: Profile) -> Iterator[Finding]:
         many = name == "lost samples" and sum(n for _, n in counters) * _MANY > profile.samples
         said = f"{seen}; the capture has {profile.samples} samples"
         yield finding(name, said, Severity.ERROR if many else None, origin=origin_of(profile))
+
+
+def _about_cpu_times(profile: Profile) -> Iterator[Finding]:
+    """Threads that ended without a CPU time, in captures that have CPU times."""
+    processes, rows = profile.processes, Counter[tuple[int, bool]]()
+    for thread in profile.threads:
+        if thread.cpu_ns is not None or thread.end is not None:
+            rows[processes[thread.process].capture, thread.cpu_ns is None] += 1
+    known = {capture for capture, lacks in rows if not lacks}
+    missing = sum(rows[capture, True] for capture in known)
+    if missing * _MANY > (total := missing + sum(rows[capture, False] for capture in known)):
+        yield finding("CPU times missing", f"{missing} of {counted(total, 'thread')}", origin=origin_of(profile))
 
 
 def _about_stacks(profile: Profile) -> Iterator[Finding]:
