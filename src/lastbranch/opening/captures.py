@@ -18,7 +18,7 @@ from ..model import Limits, Module, Profile, Progress, Source, StackWatcher, cou
 from .binaries import attach_binaries, recorded_until
 from .code import use_running_code
 from .manifests import reading_of
-from .sources import RestingFile, open_source
+from .sources import RestingFile, open_source, recorded_folder
 
 if TYPE_CHECKING:
     from ..bind import Opened
@@ -69,7 +69,9 @@ def captures_at(paths: Sequence[str]) -> CapturePaths:
     found, known = CapturePaths(), set[object]()
     for path in paths:
         files = [path]
-        if os.path.isdir(path):
+        if (folder := recorded_folder(path)) is not None:
+            files = [folder]
+        elif os.path.isdir(path):
             files = sorted(one.path for one in os.scandir(path) if one.is_file() and not one.name.startswith("."))
             found.in_folders.update(files)
         elif any(c in path for c in "*?[") and not os.path.lexists(path):

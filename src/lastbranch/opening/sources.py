@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 import sys
+from contextlib import closing, suppress
 from threading import Lock
 from typing import TYPE_CHECKING, cast
 
 from ..errors import FormatError
+from ..formats.perfdata.directory import JoinedFiles, is_of_directory, join_files
 from ..formats.registry import SNIFFED, format_of
 from ..long_waits import waiting
 from ..model import BytesSource, OpenFile, naming
@@ -16,21 +19,22 @@ from ..model import BytesSource, OpenFile, naming
 if TYPE_CHECKING:
     from io import BufferedReader
 
-__all__ = ["FileSource", "RestingFile", "open_source"]
+__all__ = ["FileSource", "RestingFile", "open_source", "recorded_folder"]
 
 _SPOOL_CHUNK = 1 << 20
 
 
-def open_source(path: str) -> FileSource:
-    """The bytes of ``path``; a pipe, a device or ``-`` (standard input) is copied to a temporary file first."""
+def open_source(path: str) -> FileSource | JoinedFiles:
+    """The bytes of ``path``; a pipe, a device or ``-`` (standard input) is copied to a temporary file first.
+    A directory of ``perf record --threads``, or any of its files, is one capture."""
     if path == "-":
         return _spool(cast("BufferedReader", sys.stdin.buffer), "<stdin>", "standard input")
     mode = os.stat(path).st_mode
+    folder = recorded_folder(path)
+    if folder is not None:
+        return _open_folder(folder)
     if stat.S_ISDIR(mode):
-        hint = (
-            "for a capture made with `perf record --threads`, give the file `data` in it" if _is_capture(path) else None
-        )
-        raise FormatError("is a directory", file=path, hint=hint)
+        raise FormatError("is a directory", file=path)
     if not stat.S_ISREG(mode):
         with waiting(f"a program that writes to {path}"):
             stream = open(path, "rb")  # noqa: SIM115
@@ -39,8 +43,25 @@ def open_source(path: str) -> FileSource:
     return FileSource(path)
 
 
-def _is_capture(folder: str) -> bool:
-    return os.path.isfile(os.path.join(folder, "data"))
+_THREAD_FILE = re.compile(r"data\.(\d+)")
+
+
+def recorded_folder(path: str) -> str | None:
+    """The directory of ``perf record --threads`` that ``path`` is, or is a file of; ``None`` for anything else."""
+    folder, name = (path, "data") if os.path.isdir(path) else os.path.split(path)
+    if name != "data" and not _THREAD_FILE.fullmatch(name):
+        return None
+    with suppress(OSError, FormatError), closing(FileSource(os.path.join(folder, "data"))) as source:
+        if is_of_directory(source):
+            return folder or "."
+    return None
+
+
+def _open_folder(folder: str) -> JoinedFiles:
+    """All files of a directory that `recorded_folder` found."""
+    numbers = sorted(int(match[1]) for name in os.listdir(folder) if (match := _THREAD_FILE.fullmatch(name)))
+    files = [FileSource(os.path.join(folder, name)) for name in ("data", *(f"data.{number}" for number in numbers))]
+    return join_files(files[0], files[1:], folder)
 
 
 class FileSource(OpenFile):
