@@ -22,6 +22,7 @@ from lastbranch.capture.overflow import Overflow
 from lastbranch.capture.software.record_writer import RECORDS, RecordWriter
 from lastbranch.capture.switch_output import Parts, Switcher
 from lastbranch.errors import SelectionError
+from lastbranch.formats.perfdata.writer import MappedCode
 from lastbranch.lbr import PERF_SELECT
 from lastbranch.model import Profile
 from lastbranch.model.atomic_output import PartFile
@@ -86,7 +87,8 @@ class History:
     def _map(self, pid: int) -> None:
         start, pages = self.random.randrange(16) << 12, self.random.randrange(1, 6)
         name, end = f"/m{self.time}", start + (pages << 12)
-        self._add(lambda out, when: out.write(RECORDS.mmap2(pid, start, end, 0, name, prot=5, flags=2, time=when)))
+        mapped = MappedCode(start, end, 0, name, prot=5, flags=2)
+        self._add(lambda out, when: out.write(RECORDS.mmap2(pid, mapped, time=when)))
 
     def _step(self) -> None:
         pid = self.random.choice(sorted(self.lives))

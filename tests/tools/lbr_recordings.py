@@ -8,6 +8,7 @@ import struct
 from lastbranch.capture.options import DEFAULT_SELECT
 from lastbranch.capture.software import RECORDS, RecordWriter
 from lastbranch.etw.portable.lbr.conversion import FINISHED_ROUND
+from lastbranch.formats.perfdata.writer import MappedCode
 
 TIME_ID = 7
 CALL, RET, COND, IND = 4, 6, 1, 3
@@ -36,7 +37,8 @@ class Recording:
 
 def mapping(pid: int, start: int, end: int, offset: int, name: str, time: int, build_id: bytes = b"") -> bytes:
     """Private, to be read and executed."""
-    return RECORDS.mmap2(pid, start, end, offset, name, prot=5, flags=2, build_id=build_id, inode=(8, 1, 77), time=time)
+    mapped = MappedCode(start, end, offset, name, prot=5, flags=2, inode=(8, 1, 77))
+    return RECORDS.mmap2(pid, mapped, build_id=build_id, time=time)
 
 
 def program(recording: Recording, *, rounds: bool = True) -> None:

@@ -10,14 +10,14 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Iterator
 from enum import IntEnum
-from typing import NamedTuple
+from typing import NamedTuple, TypedDict, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .batch import Array
 
-__all__ = ["Change", "KERNEL", "Load", "Timeline"]
+__all__ = ["Change", "Details", "KERNEL", "Load", "Timeline"]
 
 
 KERNEL = -1
@@ -43,6 +43,19 @@ class Change(IntEnum):
     """Thread ``tid`` of ``pid`` has used ``start`` more ns of CPU time; its end may come before."""
 
 
+class Details(TypedDict, total=False):
+    """The fields of a change that only some kinds have. A process, thread or module that is not given is -1."""
+
+    tid: int
+    parent: int
+    module: int
+    start: int
+    """The first address: 64 bits, unsigned, like the next two."""
+    end: int
+    """The address past the last one."""
+    offset: int
+
+
 _FIELDS = {"kind": "b", "time": "q", "pid": "q", "tid": "q", "parent": "q", "module": "q"}
 _WIDE = {"start": "Q", "end": "Q", "offset": "Q"}
 _AT_ONCE = 1 << 15
@@ -60,30 +73,18 @@ class Timeline:
     def __len__(self) -> int:
         return len(self._columns["kind"])
 
-    def add(
-        self,
-        kind: Change,
-        time: int,
-        pid: int,
-        *,
-        tid: int = -1,
-        parent: int = -1,
-        module: int = -1,
-        start: int = 0,
-        end: int = 0,
-        offset: int = 0,
-    ) -> None:
-        """Append one change. Addresses are ``start`` (first) and ``end`` (one past the last), 64-bit unsigned."""
+    def add(self, kind: Change, time: int, pid: int, **details: Unpack[Details]) -> None:
+        """Append one change."""
         c = self._columns
         c["kind"].append(kind)
         c["time"].append(time)
         c["pid"].append(pid)
-        c["tid"].append(tid)
-        c["parent"].append(parent)
-        c["module"].append(module)
-        c["start"].append(start)
-        c["end"].append(end)
-        c["offset"].append(offset)
+        c["tid"].append(details.get("tid", -1))
+        c["parent"].append(details.get("parent", -1))
+        c["module"].append(details.get("module", -1))
+        c["start"].append(details.get("start", 0))
+        c["end"].append(details.get("end", 0))
+        c["offset"].append(details.get("offset", 0))
 
     def name(self, time: int, pid: int, tid: int, name: str) -> None:
         """Append a NAME change."""

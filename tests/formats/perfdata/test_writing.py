@@ -13,7 +13,7 @@ import pytest
 import perfdata_writer as pw
 from lastbranch.capture.procfs import Mapping, cpu_list, mappings
 from lastbranch.formats.perfdata.layout import SAMPLE
-from lastbranch.formats.perfdata.writer import Described, PerfFile, SideRecords
+from lastbranch.formats.perfdata.writer import Described, MappedCode, PerfFile, SideRecords
 from lastbranch.model import BytesSource, Profile
 from lastbranch.opening import open_profile, read_profile
 
@@ -39,9 +39,9 @@ def test_records_are_those_of_the_kernels_header(more: int, tmp_path: Path) -> N
         records.comm(40, 40, "other", 700, exec=True),
         records.exit(40, 41, 800),
         records.kernel_mmap(0xFFFFFFFF81000000, 0x1000, 0x10, "[kernel.kallsyms]_text"),
-        records.mmap2(40, 0x1000, 0x3000, 0x200, "/bin/a", prot=5, flags=2, inode=(8, 1, 77), time=900),
-        records.mmap2(40, 0x5000, 0x6000, 0, "/bin/b", prot=7, flags=1, build_id=bytes(range(20)), time=901),
-        records.mmap2(40, 0x7000, 0x8000, 0, long, prot=5, flags=2, build_id=bytes(range(64))),
+        records.mmap2(40, MappedCode(0x1000, 0x3000, 0x200, "/bin/a", 5, 2, inode=(8, 1, 77)), time=900),
+        records.mmap2(40, MappedCode(0x5000, 0x6000, 0, "/bin/b", 7, 1), build_id=bytes(range(20)), time=901),
+        records.mmap2(40, MappedCode(0x7000, 0x8000, 0, long, 5, 2), build_id=bytes(range(64))),
     ):
         file.write(made)
     file.finish({})

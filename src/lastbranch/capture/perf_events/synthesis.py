@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from ...formats.perfdata.layout import MISC
 from ...formats.perfdata.writer import (
     Described,
+    MappedCode,
     SideRecords,
     build_id_entry,
     clock_data,
@@ -72,18 +73,8 @@ def process_records(
 
 def mapping_record(records: SideRecords, pid: int, m: Mapping, build_id: bytes, time: int = 0) -> bytes:
     """The MMAP2 record of a mapping."""
-    return records.mmap2(
-        pid,
-        m.start,
-        m.end,
-        m.offset,
-        m.name,
-        prot=m.prot,
-        flags=m.flags,
-        build_id=build_id,
-        inode=(m.major, m.minor, m.inode),
-        time=time,
-    )
+    mapped = MappedCode(m.start, m.end, m.offset, m.name, m.prot, m.flags, (m.major, m.minor, m.inode))
+    return records.mmap2(pid, mapped, build_id=build_id, time=time)
 
 
 def build_id_of(kernel: Kernel, pid: int, m: Mapping, known: dict[object, bytes]) -> bytes:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator
-from copy import copy
 from dataclasses import dataclass, field
 from itertools import islice, pairwise
 
@@ -96,28 +95,126 @@ class Layout:
     """Where each block begins, and the samples before it."""
 
 
-class Reader:
+class SampleReader:
+    """Reads the samples of indexed blocks, by their layouts: what streams need of a `Reader`."""
+
+    def __init__(self, source: Source, data: tuple[int, int], big_endian: bool) -> None:
+        self.source, self.data, self.big_endian = source, data, big_endian
+        self.layouts: list[Layout] = []
+        self.layout_of_attr = np.empty(0, np.int64)
+        self.id_bit = 0
+        self.ids = np.empty(0, np.uint64)
+        self.attr_of_id = np.empty(0, np.int64)
+        self.walked: int | None = None
+        """Blocks that were read, where that is not all."""
+
+    def blocks(self, damage: list[Damage] | None = None) -> Iterator[Block]:
+        """The blocks of the data section, as far as the index pass came."""
+        return islice(walk_blocks(self.source, *self.data, self.big_endian, damage), self.walked)
+
+    def by_layout(
+        self, block: Block, at: NDArray[np.int64]
+    ) -> Iterator[tuple[int, NDArray[np.int64], NDArray[np.int32]]]:
+        """(layout, positions, event of each) for the samples at ``at``; those of unknown events are left out."""
+        if not self.layouts:
+            return
+        if not self.id_bit:
+            if len(at):
+                yield 0, at, np.zeros(len(at), np.int32)
+            return
+        offset = self.layouts[0].layout.fixed[self.id_bit]
+        value = block.words.take(at + offset, mode="clip")
+        if len(self.ids) == 0:
+            attr = np.zeros(len(at), np.int64)
+        else:
+            where = np.minimum(np.searchsorted(self.ids, value), len(self.ids) - 1)
+            attr = np.where(self.ids[where] == value, self.attr_of_id[where], -1)
+            attr[value == 0] = 0  # what perf does with samples of no id
+        layout = np.where(attr >= 0, self.layout_of_attr[attr], -1)
+        for number in distinct(layout).tolist():
+            if number >= 0:
+                mine = layout == number
+                yield number, at[mine], attr[mine].astype(np.int32)
+
+    def of_layout(self, block: Block, index: int) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int32]]]:
+        """(positions, event of each) of the samples of one layout in a block, if there are any."""
+        for number, part, event in self.by_layout(block, block.at[block.types == _SAMPLE]):
+            if number == index:
+                yield part, event
+
+    def batches(
+        self, index: int, wanted: frozenset[str] | None, later: NDArray[np.int64]
+    ) -> Iterator[tuple[SampleBatch, int]]:
+        blocks = 0
+        for block in self.blocks():
+            for part, event in self.of_layout(block, index):
+                yield from self.decoded(block, index, part, event, wanted, int(later[blocks]))
+                blocks += 1
+
+    def decoded(
+        self,
+        block: Block,
+        index: int,
+        part: NDArray[np.int64],
+        event: NDArray[np.int32],
+        wanted: frozenset[str] | None,
+        watermark: int,
+    ) -> Iterator[tuple[SampleBatch, int]]:
+        """The samples at ``part`` of a block as batches, each with the earliest time of what comes after it;
+        ``watermark`` is that of what comes after the block."""
+        layout = self.layouts[index].layout
+        for lo, hi in cuts(np.cumsum(block.sizes(part) >> 3), _BATCH_WORDS):
+            batch = layout.decode(block, part[lo:hi], event[lo:hi], wanted)
+            # Samples of the same block that come later are no later than the watermark promises.
+            yield batch, int(layout.times(block, part[hi:]).min(initial=watermark))
+
+    def drawn(self, index: int, places: int, wanted: frozenset[str] | None) -> Iterator[SampleBatch]:
+        entry = self.layouts[index]
+        if not entry.samples:
+            return
+        before = np.array([samples for _, samples in entry.blocks])
+        middle = (2 * np.arange(places) + 1) * entry.samples // (2 * places)
+        for chosen in distinct(np.searchsorted(before, middle, side="right") - 1).tolist():
+            start, _ = entry.blocks[chosen]
+            past = min(start + _DRAWN_BYTES, entry.blocks[chosen + 1][0] if chosen + 1 < len(before) else self.data[1])
+            for block in walk_blocks(self.source, start, past, self.big_endian):
+                for part, event in self.of_layout(block, index):
+                    for lo, hi in cuts(np.cumsum(block.sizes(part) >> 3), _BATCH_WORDS):
+                        yield entry.layout.decode(block, part[lo:hi], event[lo:hi], wanted)
+
+    def again(self, index: int, numbers: Collection[int]) -> Iterator[tuple[int, SampleBatch]]:
+        """The stacks of some blocks of the index pass; neighbouring blocks are read in one go."""
+        entry, wanted = self.layouts[index], np.sort(np.fromiter(numbers, np.int64, len(numbers)))
+        starts = np.array([*(start for start, _ in entry.blocks), self.data[1]])
+        for run in np.split(wanted, np.flatnonzero(np.diff(wanted) > 1) + 1) if len(wanted) else ():
+            for block in walk_blocks(self.source, int(starts[run[0]]), int(starts[run[-1] + 1]), self.big_endian):
+                for part, event in self.of_layout(block, index):
+                    number = np.searchsorted(starts, block.base + part * 8, side="right") - 1
+                    bounds = [0, *(np.flatnonzero(np.diff(number)) + 1).tolist(), len(part)]
+                    for lo, hi in pairwise(bounds):
+                        yield int(number[lo]), entry.layout.decode(block, part[lo:hi], event[lo:hi], _STACKS)
+
+
+class Reader(SampleReader):
+    """Makes the profile of a perf.data: one pass over its records, block by block."""
+
     def __init__(self, source: Source, watcher: StackWatcher | None = None) -> None:
-        self.source, self.watcher = source, watcher
         order, self.pipe = read_magic(source)
-        self.big_endian = order == ">"
+        super().__init__(source, (PIPE_HEADER_SIZE, source.size), order == ">")
+        self.watcher = watcher
         self.profile = Profile(source.name, "perf.data (pipe)" if self.pipe else "perf.data")
         self.profile.machine.byte_order = "big" if self.big_endian else "little"
         self.profile.machine.os = "Linux"
         self.state = State(self.profile, order)
-        self.layouts: list[Layout] = []
-        self.layout_of_attr = np.empty(0, np.int64)
-        self.id_bit = 0
         self.damaged = 0
-        self.walked: int | None = None
-        """Blocks that were read, where that is not all."""
         self.profile.memory = source.limits.memory_of(source.size)
         self.aux: Counts | None = None
         """What the AUX areas hold, where they are decoded."""
         self.threads: set[int] = set()
         self._counts = Counter[int]()
         """Records of each type."""
-        self.data = (PIPE_HEADER_SIZE, source.size) if self.pipe else read_header(source, self.state)
+        if not self.pipe:
+            self.data = read_header(source, self.state)
 
     # -- index pass
 
@@ -226,10 +323,6 @@ class Reader:
                 if "tid" in trailer:
                     state.aux.started(trailer, trailer)
 
-    def blocks(self, damage: list[Damage] | None = None) -> Iterator[Block]:
-        """The blocks of the data section, as far as the index pass came."""
-        return islice(walk_blocks(self.source, *self.data, self.big_endian, damage), self.walked)
-
     def _handle(self, block: Block, at: NDArray[np.int64], kinds: NDArray[np.int64]) -> None:
         """Handle the records that are not samples. Repeated records are counted."""
         sizes = block.sizes(at)
@@ -298,30 +391,6 @@ class Reader:
         self.ids = np.array([i for i, _ in ids], np.uint64)
         self.attr_of_id = np.array([a for _, a in ids], np.int64)
 
-    def by_layout(
-        self, block: Block, at: NDArray[np.int64]
-    ) -> Iterator[tuple[int, NDArray[np.int64], NDArray[np.int32]]]:
-        """(layout, positions, event of each) for the samples at ``at``; those of unknown events are left out."""
-        if not self.layouts:
-            return
-        if not self.id_bit:
-            if len(at):
-                yield 0, at, np.zeros(len(at), np.int32)
-            return
-        offset = self.layouts[0].layout.fixed[self.id_bit]
-        value = block.words.take(at + offset, mode="clip")
-        if len(self.ids) == 0:
-            attr = np.zeros(len(at), np.int64)
-        else:
-            where = np.minimum(np.searchsorted(self.ids, value), len(self.ids) - 1)
-            attr = np.where(self.ids[where] == value, self.attr_of_id[where], -1)
-            attr[value == 0] = 0  # what perf does with samples of no id
-        layout = np.where(attr >= 0, self.layout_of_attr[attr], -1)
-        for number in distinct(layout).tolist():
-            if number >= 0:
-                mine = layout == number
-                yield number, at[mine], attr[mine].astype(np.int32)
-
     def _finish(self) -> None:
         profile, state = self.profile, self.state
         self._name_events()
@@ -379,12 +448,13 @@ class Reader:
 
     # -- streams
 
-    def _of_samples(self) -> Reader:
-        """What streams read samples by: this reader without the profile, which has the streams. They would keep each
+    def _sample_reader(self) -> SampleReader:
+        """What streams read samples by, without the profile, which has the streams. Streams and profile would keep each
         other in memory, with all that was counted, until Python looks for cycles."""
-        found = copy(self)
-        del found.profile, found.state, found.watcher
-        return found
+        made = SampleReader(self.source, self.data, self.big_endian)
+        made.layouts, made.layout_of_attr, made.walked = self.layouts, self.layout_of_attr, self.walked
+        made.id_bit, made.ids, made.attr_of_id = self.id_bit, self.ids, self.attr_of_id
+        return made
 
     def _aux_stream(self, counts: Counts) -> SampleStream:
         aux, later, source = self.state.aux, watermarks(counts.earliest), self.source
@@ -402,17 +472,7 @@ class Reader:
     def _stream(self, number: int, entry: Layout) -> SampleStream:
         # Watermark of a block: the earliest time of all later blocks.
         later = watermarks(entry.earliest)
-        index, reader = self.layouts.index(entry), self._of_samples()
-
-        def batches(wanted: frozenset[str] | None) -> Iterator[tuple[SampleBatch, int]]:
-            return reader._batches(index, wanted, later)
-
-        def drawn(places: int, wanted: frozenset[str] | None) -> Iterator[SampleBatch]:
-            return reader._drawn(index, places, wanted)
-
-        def again(numbers: Collection[int]) -> Iterator[tuple[int, SampleBatch]]:
-            return reader._again(index, numbers)
-
+        index, reader = self.layouts.index(entry), self._sample_reader()
         layout, random_access = entry.layout, self.walked is None and not self.profile.records.keys() & _PACKED
         return SampleStream(
             number,
@@ -421,65 +481,7 @@ class Reader:
             entry.samples,
             entry.entries,
             entry.deepest,
-            batches,
-            drawer=drawn if random_access else None,
-            blocks=again if random_access else None,
+            lambda wanted: reader.batches(index, wanted, later),
+            drawer=(lambda places, wanted: reader.drawn(index, places, wanted)) if random_access else None,
+            blocks=(lambda numbers: reader.again(index, numbers)) if random_access else None,
         )
-
-    def _batches(
-        self, index: int, wanted: frozenset[str] | None, later: NDArray[np.int64]
-    ) -> Iterator[tuple[SampleBatch, int]]:
-        blocks = 0
-        for block in self.blocks():
-            for part, event in self.of_layout(block, index):
-                yield from self.decoded(block, index, part, event, wanted, int(later[blocks]))
-                blocks += 1
-
-    def decoded(
-        self,
-        block: Block,
-        index: int,
-        part: NDArray[np.int64],
-        event: NDArray[np.int32],
-        wanted: frozenset[str] | None,
-        watermark: int,
-    ) -> Iterator[tuple[SampleBatch, int]]:
-        """The samples at ``part`` of a block as batches, each with the earliest time of what comes after it;
-        ``watermark`` is that of what comes after the block."""
-        layout = self.layouts[index].layout
-        for lo, hi in cuts(np.cumsum(block.sizes(part) >> 3), _BATCH_WORDS):
-            batch = layout.decode(block, part[lo:hi], event[lo:hi], wanted)
-            # Samples of the same block that come later are no later than the watermark promises.
-            yield batch, int(layout.times(block, part[hi:]).min(initial=watermark))
-
-    def _drawn(self, index: int, places: int, wanted: frozenset[str] | None) -> Iterator[SampleBatch]:
-        entry = self.layouts[index]
-        if not entry.samples:
-            return
-        before = np.array([samples for _, samples in entry.blocks])
-        middle = (2 * np.arange(places) + 1) * entry.samples // (2 * places)
-        for chosen in distinct(np.searchsorted(before, middle, side="right") - 1).tolist():
-            start, _ = entry.blocks[chosen]
-            past = min(start + _DRAWN_BYTES, entry.blocks[chosen + 1][0] if chosen + 1 < len(before) else self.data[1])
-            for block in walk_blocks(self.source, start, past, self.big_endian):
-                for part, event in self.of_layout(block, index):
-                    for lo, hi in cuts(np.cumsum(block.sizes(part) >> 3), _BATCH_WORDS):
-                        yield entry.layout.decode(block, part[lo:hi], event[lo:hi], wanted)
-
-    def _again(self, index: int, numbers: Collection[int]) -> Iterator[tuple[int, SampleBatch]]:
-        """The stacks of some blocks of the index pass; neighbouring blocks are read in one go."""
-        entry, wanted = self.layouts[index], np.sort(np.fromiter(numbers, np.int64, len(numbers)))
-        starts = np.array([*(start for start, _ in entry.blocks), self.data[1]])
-        for run in np.split(wanted, np.flatnonzero(np.diff(wanted) > 1) + 1) if len(wanted) else ():
-            for block in walk_blocks(self.source, int(starts[run[0]]), int(starts[run[-1] + 1]), self.big_endian):
-                for part, event in self.of_layout(block, index):
-                    number = np.searchsorted(starts, block.base + part * 8, side="right") - 1
-                    bounds = [0, *(np.flatnonzero(np.diff(number)) + 1).tolist(), len(part)]
-                    for lo, hi in pairwise(bounds):
-                        yield int(number[lo]), entry.layout.decode(block, part[lo:hi], event[lo:hi], _STACKS)
-
-    def of_layout(self, block: Block, index: int) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int32]]]:
-        """(positions, event of each) of the samples of one layout in a block, if there are any."""
-        for number, part, event in self.by_layout(block, block.at[block.types == _SAMPLE]):
-            if number == index:
-                yield part, event

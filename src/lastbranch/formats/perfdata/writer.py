@@ -19,6 +19,7 @@ from .record_file import RecordFile
 __all__ = [
     "Described",
     "PerfFile",
+    "MappedCode",
     "SideRecords",
     "build_id_entry",
     "clock_data",
@@ -67,6 +68,22 @@ def record(kind: str, body: bytes, misc: int = 0) -> bytes:
     return struct.pack("=IHH", RECORD[kind], misc, 8 + len(body)) + body
 
 
+class MappedCode(NamedTuple):
+    """One mapping of user code, as an MMAP2 record has it."""
+
+    start: int
+    end: int
+    """The address past it."""
+    offset: int
+    name: str
+    prot: int
+    """PROT_READ 1, PROT_WRITE 2, PROT_EXEC 4."""
+    flags: int
+    """MAP_SHARED 1, MAP_PRIVATE 2."""
+    inode: tuple[int, int, int] = (0, 0, 0)
+    """Major and minor number of the device, inode."""
+
+
 class SideRecords:
     """Records other than samples as the kernel writes them for an event with sample_id_all.
 
@@ -113,33 +130,20 @@ class SideRecords:
         values = {"pid": -1, "tid": 0, "addr": start, "len": size, "pgoff": offset, "filename": _name(name)}
         return self._record("MMAP", values, 0, MISC.KERNEL)
 
-    def mmap2(
-        self,
-        pid: int,
-        start: int,
-        end: int,
-        offset: int,
-        name: str,
-        *,
-        prot: int,
-        flags: int,
-        build_id: bytes = b"",
-        inode: tuple[int, int, int] = (0, 0, 0),
-        time: int = 0,
-    ) -> bytes:
-        """A mapping of user code; ``inode`` is (major, minor, inode), which a ``build_id`` takes the place of."""
+    def mmap2(self, pid: int, mapped: MappedCode, *, build_id: bytes = b"", time: int = 0) -> bytes:
+        """A mapping of user code. A ``build_id`` takes the place of the inode."""
         values = {
             "pid": pid,
             "tid": pid,
-            "addr": start,
-            "len": end - start,
-            "pgoff": offset,
-            "prot": prot,
-            "flags": flags,
-            "filename": _name(name),
+            "addr": mapped.start,
+            "len": mapped.end - mapped.start,
+            "pgoff": mapped.offset,
+            "prot": mapped.prot,
+            "flags": mapped.flags,
+            "filename": _name(mapped.name),
             "build_id": build_id,
             "build_id_size": min(len(build_id), _BUILD_ID),
-            **dict(zip(("maj", "min", "ino"), inode, strict=True)),
+            **dict(zip(("maj", "min", "ino"), mapped.inode, strict=True)),
         }
         if build_id:
             return self._record("MMAP2", values, time, MISC.USER | MISC.MMAP_BUILD_ID, MMAP2_BUILD_ID)

@@ -169,11 +169,9 @@ def _walk(block: bytes, size: int, out: bytearray, pos: int, half: int) -> None:
 
 
 def _run(block: bytes, size: int, out: bytearray, pos: int, half: int, known: _Known, stop: int) -> tuple[int, int]:
-    """Decode whole groups until ``out`` holds ``stop`` bytes or a group is not plain; returns the state before it.
-
-    A slice is stored in ``known`` only after its distance was checked, and ``out`` only grows: it stays good for the
-    rest of the block, and for every block once the window is full.
-    """
+    """Decode whole groups until ``out`` holds ``stop`` bytes or a group is not plain; returns the state before it."""
+    # A slice is stored in `known` only after its distance was checked, and `out` only grows: the slice stays good for
+    # the rest of the block, and for every block once the window is full.
     runs_of, last = _RUNS, len(block) - 4
     group, produced, half_before = pos, len(out), half
     try:
@@ -202,12 +200,10 @@ def _run(block: bytes, size: int, out: bytearray, pos: int, half: int, known: _K
                             known[word] = slice(-distance, length - distance)
                     else:
                         if half:
-                            length = half
-                            half = 0
+                            length, half = half, 0
                         else:
                             byte = block[pos]
-                            length = 10 + (byte & 15)
-                            half = 10 + (byte >> 4)
+                            length, half = 10 + (byte & 15), 10 + (byte >> 4)
                             pos += 1
                         if length == 25:
                             length = 25 + block[pos]

@@ -175,30 +175,22 @@ def sample_events(
     height = np.diff(frame_at)
     time = _apart(batch, time, height > 0)
 
-    def has(count: Ints, flags: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Whether any of the ``count`` flags of each sample is set."""
-        owner = np.repeat(np.arange(len(count)), count)
-        return np.bincount(owner[flags], minlength=len(count)) > 0
-
     wide = np.ones((4, len(batch)), bool)
     if narrow:
-        wide[0], wide[1], wide[3] = False, (batch.ip > _LOW) & (source >= 0), has(height, frames > _LOW)
+        wide[0], wide[1], wide[3] = False, (batch.ip > _LOW) & (source >= 0), _any_of_each(height, frames > _LOW)
     if narrow or not predicted.all():
-        wide[2] = has(depth, predicted | (entries > _LOW).any(axis=1)) | ~(has(depth, entries[:, 2] != 0) | narrow)
+        long = _any_of_each(depth, predicted | (entries > _LOW).any(axis=1))
+        wide[2] = long | ~(_any_of_each(depth, entries[:, 2] != 0) | narrow)
     pointer = np.where(wide, 8, 4)
-    sizes = np.stack(
-        [
-            np.where(periods.changed, _INTERVAL, 0),
-            np.where(hook < 0, 0, np.where(source < 0, _HEADER, _HEADER + pointer[1] + 8)),
-            np.where((depth > 0) | (hook < 0), _HEADER + _BEFORE_ENTRIES + 3 * depth * pointer[2], 0),
-            np.where(height > 0, _HEADER + _BEFORE_FRAMES + height * pointer[3], 0),
-        ]
+    by_kind = (
+        np.where(periods.changed, _INTERVAL, 0),
+        np.where(hook < 0, 0, np.where(source < 0, _HEADER, _HEADER + pointer[1] + 8)),
+        np.where((depth > 0) | (hook < 0), _HEADER + _BEFORE_ENTRIES + 3 * depth * pointer[2], 0),
+        np.where(height > 0, _HEADER + _BEFORE_FRAMES + height * pointer[3], 0),
     )
-    ends = np.cumsum(sizes.T.ravel() + 7 >> 3)
-    begin = (ends - (sizes.T.ravel() + 7 >> 3)).reshape(-1, 4).T
-    out = np.zeros(int(ends[-1]) if len(ends) else 0, np.uint64)
-    stamp = time.view(np.uint64)
-    thread = _pair(batch.pid, batch.tid)
+    sizes = np.stack(by_kind)
+    ends, begin, out = _places_of(sizes)
+    stamp, thread = time.view(np.uint64), _pair(batch.pid, batch.tid)
 
     def put(which: int, hooks: Ints | int, kind: int) -> tuple[Ints, Ints]:
         """Write the first word of each header; the samples that have such an event, and where its second word is."""
@@ -228,6 +220,20 @@ def sample_events(
     _put_pointers(out, begin[3] + 4, height, frames, wide[3])
     written = np.flatnonzero(sizes.T.ravel())
     return out.tobytes(), ends[written] * 8, np.repeat(time, 4)[written], written // 4
+
+
+def _places_of(sizes: Ints) -> tuple[Ints, Ints, Words]:
+    """(ends of the events in order, begin of each by kind and sample, memory for all), in words of 8 bytes; ``sizes``
+    are bytes by kind and sample."""
+    words = sizes.T.ravel() + 7 >> 3
+    ends = np.cumsum(words)
+    return ends, (ends - words).reshape(-1, 4).T, np.zeros(int(ends[-1]) if len(ends) else 0, np.uint64)
+
+
+def _any_of_each(count: Ints, flags: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Whether any of the ``count`` flags of each sample is set."""
+    owner = np.repeat(np.arange(len(count)), count)
+    return np.bincount(owner[flags], minlength=len(count)) > 0
 
 
 def _apart(batch: SampleBatch, time: Ints, stacked: NDArray[np.bool_]) -> Ints:

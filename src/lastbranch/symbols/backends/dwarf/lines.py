@@ -228,23 +228,38 @@ def _parts(headers: dict[int, LineHeader]) -> Iterator[dict[int, LineHeader]]:
     yield from open_parts.values()
 
 
-def _read(space: Space, headers: dict[int, LineHeader]) -> LineTable:
-    operands = next(iter(headers.values())).operands
+@dataclass(slots=True)
+class _Instructions:
+    """The instructions of several programs that have the same standard opcodes, a row each."""
+
+    program: Ints
+    """Row of the header."""
+    standard: NDArray[np.int64]
+    """Opcode; 256 for a special one, as its number means something else in a program that has fewer of them."""
+    kind: NDArray[np.int64]
+    """Extended opcode, 0 for an instruction without one."""
+    operand: Words
+    """Unsigned operand, 0 for an instruction without one."""
+    address_by: Ints
+    """What is added to the address."""
+    line_by: Ints
+    """What is added to the line."""
+
+
+def _decode(space: Space, headers: list[LineHeader]) -> _Instructions:
+    operands = headers[0].operands
     base = len(operands) + 1
     codes = {opcode: (-1,) * count for opcode, count in enumerate(operands, 1)}
     if base > DW_LNS.fixed_advance_pc:
         codes[DW_LNS.fixed_advance_pc] = (2,)
     codes |= dict.fromkeys(range(base, 256), ())
-    every = list(headers.values())
-    begin, end = (np.array([getattr(h, n) for h in every], np.int64) for n in ("program", "end"))
+    begin, end = (np.array([getattr(h, n) for h in headers], np.int64) for n in ("program", "end"))
     at, program = instruction_starts(space, begin, end, state_table(codes, DW_LNS.extended_op))
-    if not len(at):
-        return _joined([])
     opcode = space.data[at].astype(np.int64)
     special = opcode >= base
-    standard = np.where(special, 256, opcode)  # whose numbers mean something else in a program that has fewer of them
+    standard = np.where(special, 256, opcode)
     line_base, line_range, step = (
-        np.array([getattr(h, n) for h in every], np.int64)[program] for n in ("line_base", "line_range", "minimum")
+        np.array([getattr(h, n) for h in headers], np.int64)[program] for n in ("line_base", "line_range", "minimum")
     )
     extended = standard == DW_LNS.extended_op
     kind = np.where(extended, space.data[space.clip(at + 2)], 0)
@@ -254,12 +269,12 @@ def _read(space: Space, headers: dict[int, LineHeader]) -> LineTable:
     line_by[signed] = space.sleb(at[signed] + 1)[0]
     for rows, offset in (
         (np.flatnonzero(np.isin(standard, (DW_LNS.advance_pc, DW_LNS.set_file, DW_LNS.set_column))), 1),
-        (np.flatnonzero(extended & (kind == DW_LNE.set_discriminator)), 3),
+        (np.flatnonzero(kind == DW_LNE.set_discriminator), 3),
     ):
         operand[rows] = space.uleb(at[rows] + offset)[0]
     fixed = np.flatnonzero(standard == DW_LNS.fixed_advance_pc)
     operand[fixed] = space.read(at[fixed] + 1, 2)
-    places = np.flatnonzero(extended & (kind == DW_LNE.set_address))
+    places = np.flatnonzero(kind == DW_LNE.set_address)
     length = space.data[at[places] + 1].astype(np.int64) - 1
     for width in (4, 8):
         mine = places[length == width]
@@ -270,10 +285,17 @@ def _read(space: Space, headers: dict[int, LineHeader]) -> LineTable:
     by = np.where(standard == DW_LNS.advance_pc, operand.astype(np.int64) * step, by)
     by[fixed] = operand[fixed].astype(np.int64)
     line_by = np.where(special, line_base + adjusted % line_range, line_by)
+    return _Instructions(program, standard, kind, operand, by, line_by)
 
-    ends = extended & (kind == DW_LNE.end_sequence)
-    emits = special | (standard == DW_LNS.copy) | ends
-    row_number = np.arange(len(at))
+
+def _read(space: Space, headers: dict[int, LineHeader]) -> LineTable:
+    code = _decode(space, list(headers.values()))
+    if not len(code.program):
+        return _joined([])
+    program, standard, kind, operand, by = code.program, code.standard, code.kind, code.operand, code.address_by
+    ends = kind == DW_LNE.end_sequence
+    emits = (standard == 256) | (standard == DW_LNS.copy) | ends
+    row_number = np.arange(len(program))
     fresh = np.append(True, ends[:-1] | (program[1:] != program[:-1]))
     sequence = np.maximum.accumulate(np.where(fresh, row_number, 0))
 
@@ -287,15 +309,15 @@ def _read(space: Space, headers: dict[int, LineHeader]) -> LineTable:
         return np.where(last >= 0, operand[np.maximum(last, 0)], np.uint64(begin))
 
     moved = np.cumsum(by).view(np.uint64)
-    placed = latest(extended & (kind == DW_LNE.set_address))
+    placed = latest(kind == DW_LNE.set_address)
     origin = np.where(placed >= 0, placed, sequence)
     moved_before = moved[origin] - np.where(placed >= 0, 0, by[origin]).view(np.uint64)
     address = np.where(placed >= 0, operand[np.maximum(placed, 0)], np.uint64(0)) + moved - moved_before
-    lines = np.cumsum(line_by)
-    line = 1 + lines - (lines - line_by)[sequence]
+    lines = np.cumsum(code.line_by)
+    line = 1 + lines - (lines - code.line_by)[sequence]
     file, column = register(standard == DW_LNS.set_file, 1), register(standard == DW_LNS.set_column, 0)
     emitted = np.append(-1, np.maximum.accumulate(np.where(emits, row_number, -1))[:-1])
-    discriminated = latest(extended & (kind == DW_LNE.set_discriminator))
+    discriminated = latest(kind == DW_LNE.set_discriminator)
     discriminator = np.where(discriminated > emitted, operand[np.maximum(discriminated, 0)], np.uint64(0))
 
     rows = np.flatnonzero(emits)
