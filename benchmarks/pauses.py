@@ -57,7 +57,8 @@ def _seen(folder: Path, library: str, name: str, options: tuple[str, ...] | None
         command = [sys.executable, "-m", "lastbranch", "record", "-o", out, *options, "--", *command]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as working:
         try:
-            watch = [program, "watch", str(shared), str(_SECONDS)]
+            # musl has no sched_setscheduler
+            watch = [str(folder / "glibc"), "watch", str(shared), str(_SECONDS)]
             done = subprocess.run(watch, check=True, capture_output=True, text=True, timeout=_SECONDS + 60)
             _, said = working.communicate(timeout=60)
         except subprocess.TimeoutExpired:

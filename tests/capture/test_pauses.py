@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import struct
+import subprocess
 import sys
 import threading
 import time
@@ -14,9 +16,11 @@ from typing import Any
 
 import pytest
 
-from capture_tools import needs_ptrace, needs_walk, record
+from capture_tools import FREESTANDING, build, needs_ptrace, needs_walk, record
 from lastbranch.capture import recording
 from lastbranch.capture.options import Options
+from lastbranch.capture.perf_events.linux_kernel import Kernel
+from lastbranch.capture.procfs import open_regular
 from lastbranch.capture.ptrace import ticking
 from lastbranch.capture.software import burst_runner, collector
 from lastbranch.capture.software.burst_runner import BurstRunner, SharedProcessor
@@ -201,3 +205,33 @@ def test_the_recorder_gets_ready_for_stacks_in_small_steps() -> None:
         chains.prepare()
         seen.append(files.ready)
     assert seen == ["", "a", "ab", "abc", "abc"]
+
+
+_LATE = (
+    "import sys; from lastbranch.capture.software.collector import Collector as C; run = C.run\n"
+    "def look(self):\n"
+    "  before = set(sys.modules)\n"
+    "  try: run(self)\n"
+    "  finally: print('late:', *sorted(set(sys.modules) - before), file=sys.stderr)\n"
+    "C.run = look\n"
+    "from lastbranch.cli import main; main()"
+)
+"""``python -c`` this: lastbranch that says which modules it loads while a program runs."""
+
+
+@needs_ptrace
+@pytest.mark.parametrize("options", [(), ("--run-ahead", "never")], ids=["foreseen", "followed"])
+def test_no_module_is_loaded_while_the_program_waits(options: tuple[str, ...], tmp_path: Path) -> None:
+    """Also for a program whose build id the kernel does not know: NumPy alone takes a tenth of a second."""
+    program = build(tmp_path, "branches", *FREESTANDING, "-Wl,--build-id=none")
+    words = ["record", "--engine", "software", *options, "-o", str(tmp_path / "it.tb5"), "--", str(program), "300000"]
+    done = subprocess.run([sys.executable, "-c", _LATE, *words], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert re.findall("^late:(.*)$", done.stderr, re.M) == [""]
+
+
+def test_a_pipe_in_place_of_a_binary_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(OSError, match="not a regular file"):
+        open_regular(str(tmp_path / "pipe"))
+    assert Kernel().build_id(str(tmp_path / "pipe")) == b""

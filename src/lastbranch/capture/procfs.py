@@ -9,8 +9,9 @@ from __future__ import annotations
 import errno
 import os
 import re
+import stat
 from array import array
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
 __all__ = [
     "Mapping",
@@ -26,6 +27,7 @@ __all__ = [
     "has_interpreter",
     "mappings",
     "memory_kb",
+    "open_regular",
     "parse_image",
     "parse_stat",
     "process_of",
@@ -116,6 +118,15 @@ def read(path: str, errors: str = "surrogateescape") -> str | None:
             return file.read()
     except OSError:
         return None
+
+
+def open_regular(path: str) -> IO[bytes]:
+    """The regular file at a path of a recorded program, which may have put a pipe there. Raises `OSError`."""
+    file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb", buffering=0)
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise OSError(errno.EINVAL, "not a regular file", path)
+    return file
 
 
 def status_of(pid: int | str, name: str) -> str:

@@ -39,6 +39,10 @@ _OURS, _THEIRS = 2, 1
 _processor = ctypes.CDLL(None).sched_getcpu
 
 
+_BREATH = 0.0003
+"""Seconds for which others may run before we go on with what no thread waits for."""
+
+
 class Processors:
     """Where a burst runs: we get real-time priority, where allowed, and nothing is bound to a processor."""
 
@@ -68,7 +72,11 @@ class Processors:
         ``always``; whether one is spare. On a busy machine others would keep us from the stops of threads, which are
         longer than what they would save."""
         spare = spare_processor()
-        if not self._is_realtime or not (spare or always):
+        if not self._is_realtime:
+            yield spare
+            return
+        if not (spare or always):
+            time.sleep(_BREATH)  # else what we do now would make the stop before it longer
             yield spare
             return
         _priority(0, os.SCHED_OTHER, 0)

@@ -30,7 +30,6 @@ from .tree import Thread
 
 if TYPE_CHECKING:
     from ..perf_events.cpu_times import Ran
-    from ..perf_events.linux_kernel import Kernel
 
 __all__ = [
     "KernelSideband",
@@ -296,7 +295,9 @@ class KernelSideband(Sideband):
         """By thread and processor."""
         self._rings: dict[int, Ring] = {}
         """By processor."""
-        self._kernel: Kernel | None = None
+        from ..perf_events.linux_kernel import Kernel  # loads readers of binaries
+
+        self._kernel = Kernel()
         self._build_ids: dict[object, bytes] = {}
         with on_failure(self.close):
             for cpu in sorted(os.sched_getaffinity(0)):
@@ -355,10 +356,6 @@ class KernelSideband(Sideband):
             if not name.startswith("/") or name.startswith("//"):
                 continue
             (pid,), (major, minor, inode) = _PID.unpack_from(records, at), _FILE.unpack_from(records, at)
-            if self._kernel is None:
-                from ..perf_events.linux_kernel import Kernel  # loads readers of binaries, which few recordings need
-
-                self._kernel = Kernel()
             build_id = build_id_of(
                 self._kernel, pid, Mapping(0, 0, 0, 0, 0, major, minor, inode, name), self._build_ids
             )

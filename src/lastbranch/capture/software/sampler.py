@@ -88,8 +88,9 @@ class Sampler:
         cpu_time = weight if thread.drawn else cpu_time
         length, followed = self._lengths.next(state.summary.in_bursts)
         most, followed = (0, 0) if state.settings.options.calls else (length, followed)
-        if not thread.drawn:
-            state.sideband.drain(state.out)  # the program may just have mapped code
+        if not thread.drawn and not thread.stack_copied:
+            # the stack is unwound at once, and the program may just have mapped code
+            state.sideband.drain(state.out)
         state.chains.begin(thread)
         try:
             burst, cpu = state.runner.run(thread, lambda status: state.trigger.due(thread, status), most, followed)
@@ -137,8 +138,8 @@ class Sampler:
 
     def _write(self, taken: TakenBurst) -> None:
         state, burst = self._state, taken.burst
+        state.sideband.drain(state.out)  # the program may have mapped code just before
         if taken.thread.drawn:
-            state.sideband.drain(state.out)
             self._drawn.describe(taken.thread.process)
         if len(burst) and not burst.dropped:
             state.writer.write(taken.thread, burst, taken.when, taken.weight, taken.cpu, taken.length)

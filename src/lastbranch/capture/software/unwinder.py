@@ -22,7 +22,7 @@ from ...lbr import KIND
 from ...model import BytesSource, OpenFile, Source
 from ...x86 import Opcode
 from .. import ptrace
-from ..procfs import PAGE, Mapping, mappings, read
+from ..procfs import PAGE, Mapping, mappings, open_regular, read
 from .instructions import ADDRESSES, WORD, Memory
 
 __all__ = [
@@ -185,7 +185,7 @@ def _source(space: AddressSpace, mapping: Mapping) -> Source | None:
     names = f"/proc/{space.pid}/root{mapping.name}", f"/proc/{space.pid}/map_files/{mapping.start:x}-{mapping.end:x}"
     for name in names:
         try:
-            file = open(name, "rb", buffering=0)  # noqa: SIM115  it stays open with what is read from it
+            file = open_regular(name)
         except OSError:
             continue
         if os.fstat(file.fileno()).st_ino == mapping.inode:
