@@ -26,7 +26,7 @@ from etw_world import world as world
 from lastbranch.etw.events import consume
 from lastbranch.etw.flags import Control, LogFileMode
 from lastbranch.etw.kernel_choice import kernel
-from lastbranch.etw.providers import provider_guid
+from lastbranch.etw.session import provider_guid
 from lastbranch.formats.dump import TEXT, Wanted
 from lastbranch.formats.etl import TraceLog, dump_live
 from lastbranch.model import BytesSource

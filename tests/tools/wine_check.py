@@ -27,7 +27,7 @@ from lastbranch.etw.properties import SessionRequest
 from lastbranch.etw.status import Status
 from lastbranch.etw.structures import LAYOUTS, UNPROVEN, layout_of
 from lastbranch.etw.windows import kernel as privilege
-from lastbranch.etw.windows.consumer import INVALID_HANDLES
+from lastbranch.etw.windows.kernel import INVALID_HANDLES
 from lastbranch.etw.windows.libraries import FUNCTIONS, MERGE
 from lastbranch.etw.windows.libraries import UNPROVEN as UNPROVEN_FUNCTIONS
 from lastbranch.etw.windows.memory import Properties

@@ -33,9 +33,8 @@ _named, _, __all__ = lazy_face(
         "properties": "Filter SessionRequest SessionState",
         "provider_api": "EventEnabled EventProviderEnabled EventRegister EventSetInformation EventUnregister "
         "EventWrite EventWriteTransfer TraceEvent",
-        "providers": "event_id_filter pid_filter provider_guid",
-        "session": "Provider Session configure_profile_sources profile_interval profile_sources rescue_session "
-        "sessions set_profile_interval",
+        "session": "Provider Session configure_profile_sources event_id_filter pid_filter profile_interval "
+        "profile_sources provider_guid rescue_session sessions set_profile_interval",
         "status": "EtwError Status",
         "streams": "Stream",
         "structures": "guid_of structure uuid_of",

@@ -47,14 +47,14 @@ from .provider_api import EventUnregister as EventUnregister
 from .provider_api import EventWrite as EventWrite
 from .provider_api import EventWriteTransfer as EventWriteTransfer
 from .provider_api import TraceEvent as TraceEvent
-from .providers import event_id_filter as event_id_filter
-from .providers import pid_filter as pid_filter
-from .providers import provider_guid as provider_guid
 from .session import Provider as Provider
 from .session import Session as Session
 from .session import configure_profile_sources as configure_profile_sources
+from .session import event_id_filter as event_id_filter
+from .session import pid_filter as pid_filter
 from .session import profile_interval as profile_interval
 from .session import profile_sources as profile_sources
+from .session import provider_guid as provider_guid
 from .session import rescue_session as rescue_session
 from .session import sessions as sessions
 from .session import set_profile_interval as set_profile_interval

@@ -235,8 +235,8 @@ def _runs(heads: list[Timed]) -> Iterator[tuple[Timed, int, int]]:
 
 # -- The reader's end of a session in real time: buffers off a socket, their events in time order
 #
-# `realtime` sends the buffers. Events wait until a marker says that all before its time have come. If too much waits,
-# all are delivered, and older events that come after that are late.
+# `session.sinks` sends the buffers. Events wait until a marker says that all before its time have come. If too much
+# waits, all are delivered, and older events that come after that are late.
 
 
 _HEAD = picked(BUFFER_HEADER, "BufferSize", "TimeStamp", "Offset", "BufferFlag", "BufferType")

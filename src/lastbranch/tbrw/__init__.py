@@ -32,7 +32,7 @@ _named, _, _names = lazy_face(
 def __getattr__(name: str) -> Any:
     if name in _names:
         return _named(name)
-    from .guide import NAMES  # all at once: they are made from tables
+    from .calls import NAMES  # all at once: they are made from tables
 
     globals().update(NAMES, __all__=sorted([*NAMES, *_names]))
     if name in globals():

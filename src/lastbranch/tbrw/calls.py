@@ -20,9 +20,9 @@ from ..formats.tb5.layout import Section, StreamSection
 from .handle import Handle
 from .rules import Access, FileMode
 from .status import Status, TbrwError, status_text
-from .structures import RECORDS, TBRW_STRING_OR_ID
+from .structures import ENUMERATIONS, NUMBERS, PAIRS, RECORDS, TBRW_STRING_OR_ID, TYPES
 
-__all__ = ["FUNCTIONS", "INPUTS", "OUTPUTS", "TBRW_PTR"]
+__all__ = ["FUNCTIONS", "INPUTS", "NAMES", "OUTPUTS", "TBRW_PTR"]
 
 
 # -- a function from its row
@@ -461,3 +461,18 @@ OUTPUTS: dict[str, dict[str, Any]] = {}
 for _row in _rows():
     _name, _given, _outs = parameters(_row[0])
     FUNCTIONS[_name], INPUTS[_name], OUTPUTS[_name] = (_row[1], make(*_row)), _given, _outs
+
+
+# -- The guide's names: functions, structures and numbers
+
+
+NAMES: dict[str, Any] = {
+    **{name: function for name, (_, function) in FUNCTIONS.items()},
+    **{name: kind for name, kind in RECORDS.items() if name != "PID_BIND_STRUCT"},
+    **PAIRS,
+    **ENUMERATIONS,
+    **NUMBERS,
+    **TYPES,
+    "TBRW_STRING_OR_ID": TBRW_STRING_OR_ID,
+}
+"""What the guide defines, by the guide's names."""

@@ -35,8 +35,7 @@ from ..formats.tb5.layout import (
 from ..model import Array, temporary_file
 from .status import Status, TbrwError
 from .store import Store, translated
-from .structure_sections import PLACES, REQUIRED, parts_of
-from .structures import ID_MARK, Record, buffer_of, memory_at, text_at
+from .structures import ID_MARK, PLACES, REQUIRED, Record, buffer_of, memory_at, parts_of, text_at
 
 __all__ = ["Drafts", "record_size_of"]
 

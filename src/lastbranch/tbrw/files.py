@@ -27,8 +27,7 @@ from ..model import Array
 from .drafts import record_size_of
 from .handle import Handle
 from .rules import Access, FileMode
-from .structure_sections import VIEWABLE
-from .structures import RECORDS, TBRW_STRING_OR_ID, Record
+from .structures import RECORDS, TBRW_STRING_OR_ID, VIEWABLE, Record
 
 __all__ = ["Owner", "SectionReader", "SectionWriter", "Stream", "Tb5", "open_file", "record_dtype"]
 

@@ -13,8 +13,7 @@ from .reader import Reader
 from .rules import Access, Rules
 from .status import Status, TbrwError
 from .store import Store, file_name, translated
-from .structure_sections import PLACES
-from .structures import Record
+from .structures import PLACES, Record
 
 __all__ = ["Handle"]
 

@@ -28,8 +28,7 @@ from ..opening import FileSource
 from .files import Owner, Tb5, open_file
 from .reader import Block, events, rows
 from .store import translated
-from .structure_sections import PLACES, parts_of
-from .structures import ID_MARK, Record
+from .structures import ID_MARK, PLACES, Record, parts_of
 
 __all__ = ["load_exchange", "save_exchange"]
 

@@ -10,8 +10,7 @@ import numpy as np
 from ..formats.tb5.layout import CHILDREN, IA64PC, NEVER, SINGLE, Scope, Section, StreamSection
 from ..model import visible
 from .files import Owner, Stream, Tb5
-from .structure_sections import parts_of
-from .structures import RECORDS, Record
+from .structures import RECORDS, Record, parts_of
 
 __all__ = ["list_lines"]
 

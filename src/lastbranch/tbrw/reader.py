@@ -28,8 +28,7 @@ from ..model import Array
 from .rules import Access, Rules
 from .status import Status, TbrwError
 from .store import Store
-from .structure_sections import PLACES
-from .structures import ID_MARK, RECORDS, Record, register
+from .structures import ID_MARK, PLACES, RECORDS, Record, register
 
 __all__ = ["Block", "Reader", "events", "rows"]
 

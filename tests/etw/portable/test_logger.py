@@ -23,7 +23,7 @@ from lastbranch.etw.portable.pool import FULL as FULL_WORD
 from lastbranch.etw.portable.provider.writer import Writer, refusal
 from lastbranch.etw.portable.request import Host, adjusted
 from lastbranch.etw.portable.session.logger import SLOW_READER, Logger
-from lastbranch.etw.portable.session.realtime import BACKLOG
+from lastbranch.etw.portable.session.sinks import BACKLOG
 from lastbranch.etw.portable.sources.recorder import mask_event
 from lastbranch.etw.properties import Filter, SessionRequest
 from lastbranch.etw.status import EtwError, Status

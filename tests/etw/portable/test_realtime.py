@@ -20,7 +20,7 @@ from lastbranch.errors import FormatError
 from lastbranch.etw import streams as live
 from lastbranch.etw.consumer_api import Logfile, ProcessTrace, close_trace, open_trace, process_trace
 from lastbranch.etw.flags import ProcessTraceMode
-from lastbranch.etw.portable.session.realtime import RealTimeSink
+from lastbranch.etw.portable.session.sinks import RealTimeSink
 from lastbranch.etw.status import EtwError, Status
 from lastbranch.etw.streams import LiveStream
 from lastbranch.formats.etl import events_of

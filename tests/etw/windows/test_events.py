@@ -18,8 +18,7 @@ from lastbranch.etw.interface import EnableParameters, EventDescriptor, Registra
 from lastbranch.etw.properties import Filter, SessionRequest
 from lastbranch.etw.status import EtwError, Status
 from lastbranch.etw.windows import kernel as registrations
-from lastbranch.etw.windows.consumer import WindowsTraces
-from lastbranch.etw.windows.kernel import WindowsKernel
+from lastbranch.etw.windows.kernel import WindowsKernel, WindowsTraces
 from windows_fake import TOOLKIT, FakeWindows, api_on
 from windows_memory import FakeEvent
 

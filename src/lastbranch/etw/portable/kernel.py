@@ -218,7 +218,7 @@ class PortableKernel:
     # -- connections
 
     def consume(self, session: int | str) -> socket.socket:
-        """The stream of a real-time session (`realtime`). `EtwError` 4201 if there is none, 87 for other modes."""
+        """The stream of a real-time session (`sinks`). `EtwError` 4201 if there is none, 87 for other modes."""
         connection = self._connect(session, "OpenTrace")
         with on_failure(connection.close):
             connection.call(Kind.CONSUME, name="OpenTrace")

@@ -12,8 +12,7 @@ from ..flags import Control, LogFileMode
 from ..properties import SessionRequest, SessionState
 from ..status import EtwError
 from .kernel import PortableKernel
-from .lbr.conversion import Conversion, Scope
-from .lbr.follower import PATIENCE, RecordingFollower
+from .lbr.conversion import PATIENCE, Conversion, RecordingFollower, Scope
 from .protocol import address_in
 from .sources.process import Output
 

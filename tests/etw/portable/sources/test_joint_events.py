@@ -19,12 +19,17 @@ from fake_kernel import VM, FakeKernel
 from lastbranch.capture.perf_events.linux_kernel import Kernel
 from lastbranch.etw.portable.enable_map import kinds_of, normalised_masks
 from lastbranch.etw.portable.sources import check
-from lastbranch.etw.portable.sources.block_io import BlockIo, operation
 from lastbranch.etw.portable.sources.configuration import SourceConfiguration
-from lastbranch.etw.portable.sources.interrupts import Interrupts
-from lastbranch.etw.portable.sources.joint_events import Feed, Row, TracepointFollower
+from lastbranch.etw.portable.sources.joint_events import (
+    BlockIo,
+    Feed,
+    Interrupts,
+    Row,
+    Sockets,
+    TracepointFollower,
+    operation,
+)
 from lastbranch.etw.portable.sources.kinds import Place, Raw
-from lastbranch.etw.portable.sources.sockets import Sockets
 from lastbranch.etw.portable.sources.system_calls import CALLS, SystemCalls
 from lastbranch.etw.properties import SessionRequest
 from lastbranch.etw.status import EtwError

@@ -16,10 +16,9 @@ from lastbranch.etw.portable.lbr.conversion import Conversion, Scope
 from lastbranch.etw.portable.sources import event_words
 from lastbranch.etw.portable.sources.configuration import SourceConfiguration
 from lastbranch.etw.portable.sources.event_words import Events, encoded, unwritten_name
-from lastbranch.etw.portable.sources.joint_events import Row, TracepointFollower
+from lastbranch.etw.portable.sources.joint_events import Row, Sockets, TracepointFollower
 from lastbranch.etw.portable.sources.process import Output
 from lastbranch.etw.portable.sources.recorder import Recorder
-from lastbranch.etw.portable.sources.sockets import Sockets
 from lastbranch.etw.portable.sources.system_calls import CALLS, SystemCalls
 from lastbranch.etw.status import EtwError, Status
 from lastbranch.formats.etl import Decoder, TraceLog, read_etl

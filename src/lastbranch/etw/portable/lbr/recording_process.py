@@ -34,8 +34,7 @@ from ..sources.configuration import SourceConfiguration
 from ..sources.event_words import encoded
 from ..sources.perf_records import FOREVER, Ticks
 from ..sources.process import Output, serve
-from .conversion import Conversion, Scope
-from .follower import PATIENCE, RecordingFollower
+from .conversion import PATIENCE, Conversion, RecordingFollower, Scope
 
 __all__ = ["options_of", "targets_of"]
 

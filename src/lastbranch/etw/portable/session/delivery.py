@@ -25,9 +25,8 @@ from ...properties import SessionRequest
 from ..clock import Clock
 from ..pool import Geometry
 from .log_file import open_log
-from .realtime import RealTimeSink
 from .session_file import SessionFile, Totals, session_header
-from .sinks import FileSink, Finished, HeaderEvents
+from .sinks import FileSink, Finished, HeaderEvents, RealTimeSink
 from .writers import Piece
 
 __all__ = ["Delivery"]

@@ -19,14 +19,11 @@ from ....model import SampleBatch
 from ...status import EtwError, Status
 from ..enable_map import kinds_of
 from ..profile_sources import TIMER, choices_of, default_interval, profile_sources
-from .block_io import BlockIo
 from .configuration import SourceConfiguration
 from .event_words import Events, Ints, of_samples, with_values
-from .interrupts import Interrupts
-from .joint_events import TracepointFollower
+from .joint_events import BlockIo, Interrupts, Sockets, TracepointFollower
 from .kinds import KINDS, PMC, RECORDS, Kind, Place, Raw, has_tracefs, read_tracepoint
 from .ring_stream import ALL, refusal, sampling, tracking, values_of
-from .sockets import Sockets
 from .system_calls import SystemCalls
 
 __all__ = ["COUNTERS", "FOLLOWERS", "TASKS", "StreamPlan", "names_of", "try_masks", "plan_streams"]

@@ -32,9 +32,8 @@ from .joint_events import Feed, TracepointFollower
 from .kinds import Raw
 from .perf_records import FOREVER, Ticks
 from .plan import COUNTERS, FOLLOWERS, TASKS, StreamPlan, names_of, plan_streams
-from .process_counters import ProcessCounters
 from .ring_stream import Counters, Round, Stream
-from .tasks import Tasks
+from .tasks import ProcessCounters, Tasks
 
 __all__ = ["Recorder", "mask_event"]
 
