@@ -31,9 +31,9 @@ import numpy as np
 from lastbranch import demo
 from lastbranch.formats.perfdata.layout import RECORD
 from lastbranch.formats.perfdata.reader import Reader
-from lastbranch.live import LiveCapture
 from lastbranch.model import OpenFile
 from lastbranch.opening import FileSource, open_profile
+from lastbranch.recording.live import LiveCapture
 from lastbranch.symbols import SymbolOptions
 
 WARM = 5.0

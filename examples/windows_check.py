@@ -498,7 +498,7 @@ def read_branches(check: Check) -> None:
 def record_verb(check: Check) -> None:
     check.needs_rights()
     from lastbranch.capture import CollectorError, Options
-    from lastbranch.recorders import record_file
+    from lastbranch.recording.recorders import record_file
 
     output = check.file("record.etl")
     try:

@@ -26,7 +26,7 @@ _named, __dir__, __all__ = lazy_face(
         "errors": "Damage FormatError LastbranchError NotRecordedError UnavailableError",
         "model": "Limits Profile SampleBatch SampleFilter",
         "opening": "open=open_profile reading_of",
-        "recorders": "record",
+        "recording.recorders": "record",
         "sql": "query",
         "verbs": "convert dump verify",
         "version": "__version__",

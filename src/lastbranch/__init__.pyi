@@ -14,7 +14,7 @@ from .model import SampleBatch as SampleBatch
 from .model import SampleFilter as SampleFilter
 from .opening import open_profile as open
 from .opening import reading_of as reading_of
-from .recorders import record as record
+from .recording.recorders import record as record
 from .sql import query as query
 from .verbs import convert as convert
 from .verbs import dump as dump

@@ -19,9 +19,9 @@ from lastbranch.analysis.function.annotation import Annotation
 from lastbranch.analysis.naming import Namer, Place, find_functions
 from lastbranch.analysis.running import counts
 from lastbranch.analysis.running.counts import Order, Snapshot
-from lastbranch.live import LiveCapture
 from lastbranch.model import Profile
 from lastbranch.opening import FileSource, open_profile
+from lastbranch.recording.live import LiveCapture
 from lastbranch.symbols import Symbolizer, SymbolOptions
 
 ORDERS: tuple[Order, ...] = ("samples", "now", "change", "branches", "mispredicted", "cycles")

@@ -20,8 +20,8 @@ from lastbranch.answers.catalogue import TABLE_KINDS
 from lastbranch.answers.columns import Column, TableKind, To
 from lastbranch.answers.table import Known, Ratio, make_table
 from lastbranch.cli.top_tables import Session, branch_table
-from lastbranch.live import LiveCapture
 from lastbranch.opening import FileSource
+from lastbranch.recording.live import LiveCapture
 from lastbranch.symbols import SymbolOptions
 from lastbranch.view.questions import ask
 from viewer import loaded

@@ -14,7 +14,7 @@ from lastbranch.capture.containers import container_called, containers
 from lastbranch.capture.foreign_binaries import _copy, _open_below
 from lastbranch.capture.process_groups import EveryProcess, is_program
 from lastbranch.errors import UnavailableError
-from lastbranch.recorders import record_file
+from lastbranch.recording.recorders import record_file
 from lastbranch.symbols.cache import Cache
 
 WEB, DB, POD = "a1" * 32, "b2" * 32, "c3" * 32

@@ -18,7 +18,7 @@ STANDARD = [
     "unittest",
 ]  # fmt: skip
 FORMATS = [f"lastbranch.formats.{name}" for name in ("etl", "perfdata", "perfscript")]
-RECORDERS = ["lastbranch.capture", "lastbranch.etw", "lastbranch.recorders"]
+RECORDERS = ["lastbranch.capture", "lastbranch.etw", "lastbranch.recording"]
 ALWAYS = [*LIBRARIES, *STANDARD, *FORMATS, *RECORDERS]
 """What nobody needs who reads a small .tb5."""
 NAMES = ["lastbranch.analysis.function.annotation", *[name for name in ALWAYS if name != "tempfile"]]

@@ -16,7 +16,7 @@ import pytest
 from capture_tools import FREESTANDING, build, needs_ptrace, record
 from command_line import run_cli
 from lastbranch.capture.launch import Received
-from lastbranch.recorders import CLASSES
+from lastbranch.recording.recorders import CLASSES
 
 pytestmark = needs_ptrace
 SOFTWARE = ("--engine", "software")

@@ -27,8 +27,8 @@ from growing_files import GrowingFile
 from lastbranch import demo
 from lastbranch.cli import top_tables
 from lastbranch.cli.top_tables import ORDERS, Session, View, chosen_functions, function_table, header
-from lastbranch.live import LiveCapture, RecorderState
 from lastbranch.opening import FileSource
+from lastbranch.recording.live import LiveCapture, RecorderState
 from lastbranch.symbols import SymbolOptions
 from waiting import until
 

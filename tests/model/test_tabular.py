@@ -94,7 +94,7 @@ def test_a_profile_shows_its_sizes(profile: Profile) -> None:
 
 def test_open_is_called_open() -> None:
     assert lastbranch.open.__name__ == "open"
-    assert lastbranch.record.__module__ == "lastbranch.recorders"
+    assert lastbranch.record.__module__ == "lastbranch.recording.recorders"
 
 
 def test_record_takes_words() -> None:

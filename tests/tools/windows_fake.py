@@ -23,8 +23,9 @@ from typing import Any
 
 import pytest
 
-from lastbranch import etw, recorders
+from lastbranch import etw
 from lastbranch.etw.windows.kernel import WindowsKernel
+from lastbranch.recording import recorders
 from windows_fake_events import Events
 from windows_fake_information import Information
 from windows_fake_sessions import Sessions

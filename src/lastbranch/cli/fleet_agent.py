@@ -330,7 +330,7 @@ def _recorder(engine: str, options: Options) -> Recorder:
     def record(service: Service, path: str, seconds: float) -> float:
         from ..capture import cgroup_at, unit_called
         from ..fleet import NotRunningError
-        from ..recorders import record_file
+        from ..recording.recorders import record_file
 
         try:
             group = (cgroup_at if "/" in service.unit else unit_called)(service.unit)

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from ..errors import SelectionError
-from ..recorders import CLASSES
+from ..recording.recorders import CLASSES
 from .options import DEFAULT_FILE, Count, complete_file, grouped, no_progress_option, stacked
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
     from ..capture import ProcessGroup, Summary, SwitchOutput
-    from ..live import LiveViewer
+    from ..recording.live import LiveViewer
 
 
 _LONGEST_BURST = 1 << 14
@@ -112,7 +112,7 @@ class TargetChoice(NamedTuple):
 
     def find(self) -> Sequence[str] | int | ProcessGroup | None:
         """The target as `recorders` takes it. Raises `CollectorError` where there is none of that name."""
-        from ..recorders import group_called, named_processes
+        from ..recording.recorders import group_called, named_processes
 
         for kind, name in (("container", self.container), ("cgroup", self.cgroup), ("unit", self.unit)):
             if name is not None:
@@ -273,7 +273,7 @@ def command(
     if no_open and not (live or view):
         raise click.BadParameter("opens nothing: add --live or --view", param_hint="--no-open")
     from ..capture import Options
-    from ..recorders import branch_select, record_file
+    from ..recording.recorders import branch_select, record_file
 
     select = branch_select(filters, options["call_graph"] == "lbr")
     with _viewer(output, not no_open) if live else nullcontext() as viewer:
@@ -304,7 +304,7 @@ def command(
 
 
 def _viewer(output: str, browse: bool) -> LiveViewer:
-    from ..live import LiveViewer
+    from ..recording.live import LiveViewer
 
     return LiveViewer(output, browse, _say)
 

@@ -16,8 +16,8 @@ from .symbols import symbol_options
 if TYPE_CHECKING:
     from io import BufferedReader
 
-    from ..live import RecorderState
     from ..model import OpenFile
+    from ..recording.live import RecorderState
     from ..symbols import SymbolOptions
     from .top_tables import Session, View
 
@@ -111,7 +111,7 @@ def command(
     check_trigger(options)
     if form == "json" and not once:
         raise click.BadParameter("needs --once", param_hint="--format json")
-    from ..live import LiveCapture, LiveRecorder, StreamCopy
+    from ..recording.live import LiveCapture, LiveRecorder, StreamCopy
 
     screen = not (once or plain) and all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr))
     if screen and not _has_textual():
@@ -136,7 +136,7 @@ def command(
         with LiveCapture(FileSource(file), symbols, symfs=symfs, folders=folders) as live:
             return _show(Session(live), screen, interval, duration, once, form, limit, output)
     from ..capture import Options
-    from ..recorders import branch_select
+    from ..recording.recorders import branch_select
 
     chosen = Options(select=branch_select(filters), duty=duty / 100, **options)
     line = ("lastbranch", *sys.argv[1:])

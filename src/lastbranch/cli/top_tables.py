@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from ..analysis import Label
     from ..analysis.running.counts import LiveFunctions, Order, Snapshot
     from ..answers.table import Table
-    from ..live import LiveCapture, LiveRecorder, RecorderState, StreamCopy
     from ..model import Array
+    from ..recording.live import LiveCapture, LiveRecorder, RecorderState, StreamCopy
 
 __all__ = ["ORDERS", "Session", "View", "branch_table", "chosen_functions", "facts", "function_table", "header"]
 

@@ -27,7 +27,6 @@ _named, _, __all__ = lazy_face(
         "events": "ConsumedEvent consume dump_session is_session",
         "flags": "ClientContext Control EnableFlag EnableProvider GROUPS Info LogFileMode MergeFlag ProcessTraceMode "
         "V2Option WnodeFlag",
-        "hardware_recording": "SessionSummary record_session",
         "interface": "EnableParameters EventDescriptor ProfileSource",
         "merging": "CreateMergedTraceFile create_merged_trace_file",
         "properties": "Filter SessionRequest SessionState",

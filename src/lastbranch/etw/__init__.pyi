@@ -29,8 +29,6 @@ from .flags import MergeFlag as MergeFlag
 from .flags import ProcessTraceMode as ProcessTraceMode
 from .flags import V2Option as V2Option
 from .flags import WnodeFlag as WnodeFlag
-from .hardware_recording import SessionSummary as SessionSummary
-from .hardware_recording import record_session as record_session
 from .interface import EnableParameters as EnableParameters
 from .interface import EventDescriptor as EventDescriptor
 from .interface import ProfileSource as ProfileSource

@@ -16,12 +16,12 @@ import pytest
 import etl_builder as eb
 from command_line import Ran
 from etl_kernel_logs import PAIR, WORLD, lbr, pmc
-from lastbranch import recorders
 from lastbranch.capture import traceable
-from lastbranch.etw import hardware_recording as recording
-from lastbranch.etw.hardware_recording import SESSION
 from lastbranch.etw.properties import SessionRequest
 from lastbranch.etw.windows.kernel import WindowsKernel
+from lastbranch.recording import recorders
+from lastbranch.recording import windows_session as recording
+from lastbranch.recording.windows_session import SESSION
 from windows_fake import LBR, FakeWindows, example, fake_windows, lbr_calls, stopped_sessions
 from windows_memory import LOST, FakeSession
 
@@ -401,7 +401,7 @@ class Version(tuple):
     build = 26100
 sys.getwindowsversion = lambda: Version((10, 0, 26100, 2))
 sys.platform = "win32"
-from lastbranch import recorders
+from lastbranch.recording import recorders
 from lastbranch.capture import Options
 from lastbranch.cli import record
 from lastbranch.errors import LastbranchError

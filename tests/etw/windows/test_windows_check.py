@@ -13,8 +13,8 @@ import pytest
 
 import etl_builder as eb
 from etl_kernel_logs import PAIR, WORLD, lbr, pmc
-from lastbranch import recorders
 from lastbranch.etw.windows.libraries import FUNCTIONS
+from lastbranch.recording import recorders
 from windows_fake import LBR, TOOLKIT, FakeWindows, api_on, example
 from windows_memory import FakeSession
 

@@ -21,9 +21,9 @@ from lastbranch.errors import FormatError
 from lastbranch.formats.perfdata.growing import GrowingIndex, IndexedSoFar
 from lastbranch.formats.perfdata.layout import RECORD
 from lastbranch.formats.perfdata.reader import Reader, read_perfdata
-from lastbranch.live import LiveCapture
 from lastbranch.model import OpenFile, Profile, SampleStream
 from lastbranch.opening import FileSource, open_profile
+from lastbranch.recording.live import LiveCapture
 from lastbranch.symbols import SymbolOptions
 
 

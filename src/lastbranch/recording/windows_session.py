@@ -21,14 +21,23 @@ from typing import Any
 
 from ..capture import CollectorError, Options, check_command, describe_exec
 from ..errors import LastbranchError, SelectionError
+from ..etw import (
+    GROUPS,
+    EnableFlag,
+    EtwError,
+    LogFileMode,
+    MergeFlag,
+    ProfileSource,
+    Session,
+    SessionState,
+    Status,
+    configure_profile_sources,
+    create_merged_trace_file,
+    profile_sources,
+    set_profile_interval,
+)
 from ..lbr import convert
 from ..model import OutputError, PartFolder, counted, keep_old, naming, unused_name
-from .flags import GROUPS, EnableFlag, LogFileMode, MergeFlag
-from .interface import ProfileSource
-from .merging import create_merged_trace_file
-from .properties import SessionState
-from .session import Session, configure_profile_sources, profile_sources, set_profile_interval
-from .status import EtwError, Status
 
 __all__ = ["SESSION", "SessionSummary", "record_session"]
 

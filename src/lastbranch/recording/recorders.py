@@ -12,13 +12,13 @@ from contextlib import closing
 from typing import IO, TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from warnings import warn
 
-from .errors import SelectionError, UnavailableError
-from .lbr import PERF_SELECT, perf_select
+from ..errors import SelectionError, UnavailableError
+from ..lbr import PERF_SELECT, perf_select
 
 if TYPE_CHECKING:
-    from .capture import HardwareSummary, Options, ProcessGroup, Request, Summary, Targets
-    from .etw import SessionSummary
-    from .model import Profile
+    from ..capture import HardwareSummary, Options, ProcessGroup, Request, Summary, Targets
+    from ..model import Profile
+    from .windows_session import SessionSummary
 
     Recordable: TypeAlias = Sequence[str] | int | ProcessGroup | None
 
@@ -74,8 +74,8 @@ def record(
 
     Raises what `record_file` and `lastbranch.open` raise.
     """
-    from .capture import CALL_GRAPHS, Options
-    from .opening import open_profile
+    from ..capture import CALL_GRAPHS, Options
+    from ..opening import open_profile
 
     if isinstance(target, str):
         raise SelectionError(f"{target!r} is not a sequence of words", hint=f"record([{target!r}])")
@@ -112,7 +112,7 @@ def record_file(
     Raises `SelectionError` for options that contradict themselves or the engine, `CollectorError` where recording is
     refused or fails, `RunError` where the command cannot be executed.
     """
-    from .capture import CollectorError, check_output
+    from ..capture import CollectorError, check_output
 
     recorder = RECORDERS.get(sys.platform)
     if recorder is None:
@@ -158,8 +158,8 @@ def group_called(kind: str, name: str) -> ProcessGroup:
 
     Raises `CollectorError` if there is none of this name (with similar names in the message), or if it has no
     processes."""
-    from . import capture
-    from .capture import CollectorError, check_linux
+    from .. import capture
+    from ..capture import CollectorError, check_linux
 
     try:
         check_linux()
@@ -171,7 +171,7 @@ def group_called(kind: str, name: str) -> ProcessGroup:
 
 def named_processes(pids: Sequence[int]) -> ProcessGroup:
     """The processes ``pids``. Raises `CollectorError` where one of them does not exist."""
-    from .capture import CollectorError, NamedProcesses, check_target
+    from ..capture import CollectorError, NamedProcesses, check_target
 
     try:
         for pid in pids:
@@ -205,7 +205,7 @@ def _by_engine(
     by_software: Callable[[], Summary],
 ) -> Summary | HardwareSummary:
     """Record by the requested engine, else by the better available engine."""
-    from .capture import check_target
+    from ..capture import check_target
 
     check_target(target)
     if options.call_graph == "dwarf" and engine != "software":
@@ -240,7 +240,7 @@ def _by_hardware(
     say: Callable[[str], None],
     growing: Callable[[IO[bytes]], None] | None,
 ) -> HardwareSummary:
-    from .capture import record_hardware
+    from ..capture import record_hardware
 
     request = _request(options, command_line)
 
@@ -251,7 +251,7 @@ def _by_hardware(
 
 
 def _request(options: Options, command_line: Sequence[str]) -> Request:
-    from .capture import Request, Target
+    from ..capture import Request, Target
 
     return Request(
         Target(),
@@ -275,8 +275,8 @@ def _by_software(
     growing: Callable[[IO[bytes]], None] | None,
     left_out: Collection[int],
 ) -> Summary:
-    from .capture import CollectorError
-    from .capture import record as record_file
+    from ..capture import CollectorError
+    from ..capture import record as record_file
 
     _check_software(options)
     traced = _traced(target, say, left_out)
@@ -286,11 +286,11 @@ def _by_software(
 
     if not output.endswith(".etl"):
         return record_file(traced, options, output, command_line, warn, progress, growing)
-    from .etw import EtwError
-    from .etw.portable.software_recording import record_session
+    from ..etw import EtwError
+    from .trace_log import record_trace_log
 
     try:
-        done, state = record_session(traced, options, output, command_line, warn, progress)
+        done, state = record_trace_log(traced, options, output, command_line, warn, progress)
     except EtwError as error:
         raise CollectorError(f"the session failed: {error}", hint=error.hint) from error
     if state.events_lost:
@@ -302,8 +302,8 @@ def _traced(
     target: Recordable, say: Callable[[str], None], left_out: Collection[int] = ()
 ) -> Sequence[str] | int | Targets:
     """The targets of the software engine. Says which processes a group has, and which processes a group never has."""
-    from .capture import EveryProcess, ProcessGroup, Targets, Without
-    from .model import counted
+    from ..capture import EveryProcess, ProcessGroup, Targets, Without
+    from ..model import counted
 
     if target is not None and not isinstance(target, ProcessGroup):
         return target
@@ -341,11 +341,11 @@ def record_growing(
     ``stop`` returns true, the recording ends, and the program runs on. Messages of other processes go through the same
     functions. On Linux only.
     """
-    from .capture import Callbacks, CollectorError, SoftwareRequest, collect, collect_hardware, loss_of
-    from .formats.perfdata.record_file import RecordFile
+    from ..capture import Callbacks, CollectorError, SoftwareRequest, collect, collect_hardware, loss_of
+    from ..formats.perfdata.record_file import RecordFile
 
     def by_hardware() -> HardwareSummary:
-        from .capture import HardwareSummary
+        from ..capture import HardwareSummary
 
         done = collect_hardware(
             target,
@@ -385,8 +385,8 @@ def record_growing(
 
 
 def _on_windows(wanted: Wanted) -> SessionSummary:
-    from .capture import CollectorError, ProcessGroup
-    from .etw import record_session
+    from ..capture import CollectorError, ProcessGroup
+    from .windows_session import record_session
 
     if isinstance(wanted.target, int):
         raise CollectorError(

@@ -6,24 +6,22 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
-from ...capture import Callbacks, Options, SoftwareRequest, Summary, Targets, collect, describe, held_signals
-from ...model import Profile, token, unused_name
-from ..flags import Control, LogFileMode
-from ..properties import SessionRequest, SessionState
-from ..status import EtwError
-from .kernel import PortableKernel
-from .lbr.conversion import PATIENCE, Conversion, RecordingFollower, Scope
-from .protocol import address_in
-from .sources.process import Output
+from ..capture import Callbacks, Options, SoftwareRequest, Summary, Targets, collect, describe, held_signals
+from ..etw import Control, EtwError, LogFileMode, SessionRequest, SessionState
+from ..etw.portable.kernel import PortableKernel
+from ..etw.portable.lbr.conversion import PATIENCE, Conversion, RecordingFollower, Scope
+from ..etw.portable.protocol import address_in
+from ..etw.portable.sources.process import Output
+from ..model import Profile, token, unused_name
 
-__all__ = ["record_session"]
+__all__ = ["record_trace_log"]
 
 
 Say = Callable[[str], None]
 _BUFFERS = 64
 
 
-def record_session(
+def record_trace_log(
     target: Sequence[str] | int | Targets,
     options: Options,
     output: str,

@@ -17,19 +17,19 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any, NoReturn
 
-from .closing import Closing
-from .errors import FormatError, LastbranchError, UnavailableError
-from .long_waits import waiting
+from ..closing import Closing
+from ..errors import FormatError, LastbranchError, UnavailableError
+from ..long_waits import waiting
 
 if TYPE_CHECKING:
     import subprocess
     from io import BufferedReader
 
-    from .analysis import Annotation, BranchTable, Namer, Place
-    from .analysis.running.counts import Snapshot
-    from .capture import Options, ProcessGroup, Summary
-    from .model import OpenFile, Profile
-    from .symbols import SymbolOptions
+    from ..analysis import Annotation, BranchTable, Namer, Place
+    from ..analysis.running.counts import Snapshot
+    from ..capture import Options, ProcessGroup, Summary
+    from ..model import OpenFile, Profile
+    from ..symbols import SymbolOptions
 
 __all__ = ["KEPT", "LiveCapture", "LiveRecorder", "LiveViewer", "RecorderState", "StreamCopy"]
 
@@ -95,7 +95,7 @@ class LiveRecorder(Closing):
         command_line: Sequence[str] = (),
         output: str = os.devnull,
     ) -> None:
-        from .capture import CollectorError, check_target
+        from ..capture import CollectorError, check_target
 
         try:
             check_target(target)
@@ -168,7 +168,7 @@ class LiveRecorder(Closing):
 
     def describe(self, profile: Profile) -> None:
         """Note in the profile how it was recorded."""
-        from .capture import HardwareSummary, Summary, describe, describe_hardware
+        from ..capture import HardwareSummary, Summary, describe, describe_hardware
 
         if self.state.summary is None:
             describe_hardware(profile, HardwareSummary(notes=self.state.notes))
@@ -223,7 +223,7 @@ def _be_recorder(
     except LastbranchError as error:
         last |= {"error": str(error), "hint": error.hint or "", "status": error.exit_code}
     except BaseException as error:
-        from .crashes import crash_line
+        from ..crashes import crash_line
 
         last |= {"error": f"the recorder failed: {crash_line(error)}", "status": 70}
     finally:
@@ -234,7 +234,7 @@ def _be_recorder(
 
 
 def _software(done: Any) -> Summary | None:
-    from .capture import Summary
+    from ..capture import Summary
 
     return done if isinstance(done, Summary) else None
 
@@ -408,7 +408,7 @@ class LiveCapture(Closing):
         kept: int = KEPT,
         ours: bool = False,
     ) -> None:
-        from .formats.perfdata.growing import GrowingPerfData
+        from ..formats.perfdata.growing import GrowingPerfData
 
         self._source, self._symbols, self._symfs, self._folders = source, symbols, symfs, folders
         self._kept, self._ours, self._attached = kept, ours, 0
@@ -473,11 +473,11 @@ class LiveCapture(Closing):
 
     def _changed(self) -> None:
         """The tables are other ones: bind anew."""
-        from .analysis import Namer
-        from .analysis.running.counts import RunningCounts
-        from .bind import bind
-        from .opening import attach_binaries, recorded_here
-        from .symbols import Symbolizer
+        from ..analysis import Namer
+        from ..analysis.running.counts import RunningCounts
+        from ..bind import bind
+        from ..opening import attach_binaries, recorded_here
+        from ..symbols import Symbolizer
 
         assert self._growing is not None
         profile = self._growing.profile
@@ -514,8 +514,8 @@ class LiveCapture(Closing):
 
         Raises `CollectorError` if writing is impossible.
         """
-        from .capture import save
-        from .model import PartFile
+        from ..capture import save
+        from ..model import PartFile
 
         assert self._growing is not None
         whole = self._first == self._growing.start
@@ -539,7 +539,7 @@ class LiveCapture(Closing):
             profile.header["kept"] = f"the newest {self._kept >> 20} MiB of the records; of those before no samples"
 
     def _bytes(self, start: int, end: int) -> bytes:
-        from .model import read_at
+        from ..model import read_at
 
         return read_at(self._source, start, end - start)
 
