@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from contextlib import suppress
 from io import BytesIO
 from pathlib import Path
@@ -19,6 +20,7 @@ from command_line import run_cli
 from lastbranch.capture import ptrace
 from lastbranch.capture.options import Options, Summary
 from lastbranch.capture.perf_events import syscall
+from lastbranch.capture.procfs import stat_of
 from lastbranch.capture.software.burst_runner import BurstRunner, Processors
 from lastbranch.capture.software.bursts import BurstLimits
 from lastbranch.capture.software.drawn_bursts import DrawnBursts
@@ -262,6 +264,140 @@ def test_a_failure_after_a_burst_that_was_followed_harms_no_program(folder: Path
     done = drawn(tmp_path / "it.tb5", "--run-ahead", "never", "--", *command, how=FAILING_AFTER)
     assert (done.code, done.out) == (0, b"100\n"), done.err
     assert "1 thread not recorded (something odd)" in done.err
+
+
+def test_a_thread_that_has_got_the_number_of_a_drawn_one_is_not_traced() -> None:
+    state = recording_state()
+    bursts = DrawnBursts(state, TaskEvents(state, RecordingListener(), None), searches=False)
+    bursts.began = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+    time.sleep(0.05)  # longer than a clock tick: start times are in ticks
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as child:
+        bursts.trace(child.pid, child.pid, 7)
+        (thread,) = state.tree.threads.values()
+        assert (thread.leaves, thread.period, thread.first_weight, state.owed) == (True, 0, 0, 7)
+        ptrace.wait(child.pid)
+        ptrace.detach(child.pid)
+        child.kill()
+
+
+def test_a_process_that_somebody_else_traces_is_left_alone(folder: Path, tmp_path: Path) -> None:
+    program, go = build(folder, "takes"), tmp_path / "go"
+    script = f"{program} trap 1 3000000 & while ! [ -e {go} ]; do :; done; wait"
+    command = [
+        sys.executable,
+        "-c",
+        AT_ONCE,
+        "record",
+        "--no-progress",
+        *SOFTWARE,
+        "-o",
+        str(tmp_path / "it.tb5"),
+        "--",
+    ]
+    with subprocess.Popen([*command, "sh", "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as recorder:
+        pid = int(until(lambda: running(program)))
+        until(lambda: is_seized(pid))
+        go.touch()
+        status = 0x7F
+        while ptrace.stopped(status):
+            with suppress(ptrace.Interrupted):
+                _, status = ptrace.wait(pid)
+                if ptrace.stopped(status):
+                    ptrace.cont(pid, 0 if ptrace.event_of(status) else ptrace.signal_of(status))
+        out, err = recorder.communicate(timeout=60)
+    assert (recorder.returncode, out, status) == (0, b"1\n", 0), err
+
+
+def running(program: Path) -> str:
+    """The number of a process of ``program``, if there is one."""
+    return subprocess.run(["pgrep", "-f", f"^{program}"], capture_output=True, text=True).stdout.strip()
+
+
+def is_seized(pid: int) -> bool:
+    """Whether we trace it from now on: not while a burst runs."""
+    try:
+        ptrace.seize(pid, 0)
+    except PermissionError:
+        return False
+    return True
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root for a namespace of process ids")
+def test_bursts_are_drawn_from_processes_in_a_namespace_of_their_own(folder: Path, tmp_path: Path) -> None:
+    script = f"{build(folder, 'takes')} trap 1 1000000; true"
+    done = drawn(tmp_path / "it.tb5", "--", "unshare", "-pf", "sh", "-c", script)
+    assert (done.code, done.out) == (0, b"1\n"), done.err
+    rows = run_cli("report", done.path, "--by", "function", "--format", "csv").out.splitlines()
+    assert [row for row in rows if "compute" in row and "software-lbr" in row]
+
+
+def test_a_program_that_was_let_go_outlives_a_killed_recorder(folder: Path, tmp_path: Path) -> None:
+    end, program = tmp_path / "end", build(folder, "takes")
+    words = ("--period", "1000000000", "-o", str(tmp_path / "it.tb5"), "--")
+    script = f"{program} trap 1 2000000; touch {end}"
+    command = [sys.executable, "-c", AT_ONCE, "record", "--no-progress", *SOFTWARE, *words, "sh", "-c", script]
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as recorder:
+        pid = int(until(lambda: running(program)))
+        shell = parent_of(pid)
+        until(lambda: not is_traced(pid) and not is_traced(shell))
+        os.kill(parent_of(shell), signal.SIGKILL)
+        recorder.wait()
+    until(end.exists)
+
+
+def parent_of(pid: int) -> int:
+    found = stat_of(pid)
+    assert found is not None
+    return found.parent
+
+
+def test_a_stopped_program_stays_stopped_while_bursts_are_drawn(folder: Path, tmp_path: Path) -> None:
+    program = build(folder, "takes")
+    command = [
+        sys.executable,
+        "-c",
+        AT_ONCE,
+        "record",
+        "--no-progress",
+        *SOFTWARE,
+        "--frequency",
+        "500",
+        "--duty",
+        "30",
+    ]
+    words = ("-o", str(tmp_path / "it.tb5"), "--", program, "trap", "1", "2000000")
+    with subprocess.Popen([*command, *words], stdout=subprocess.PIPE) as recorder:
+        pid = int(until(lambda: running(program)))
+        for _ in range(5):
+            os.kill(pid, signal.SIGSTOP)
+            until(lambda: (found := stat_of(pid)) is not None and found.state in "Tt")
+            before = Path(f"/proc/{pid}/schedstat").read_text().split()[0]
+            time.sleep(0.05)
+            assert Path(f"/proc/{pid}/schedstat").read_text().split()[0] == before
+            os.kill(pid, signal.SIGCONT)
+        out, _ = recorder.communicate(timeout=60)
+    assert (recorder.returncode, out) == (0, b"1\n")
+
+
+MANY_KINDS = """
+import os, subprocess, threading
+for _ in range(30):
+    assert subprocess.run(["/bin/true"]).returncode == 0  # by vfork
+for uid in (0, 65534):
+    if os.fork() == 0:
+        os.geteuid() == 0 and os.setuid(uid)
+        sum(range(3000000))
+        os._exit(0)
+    print(os.wait()[1])
+threading.Thread(target=os.execv, args=("/bin/echo", ["echo", "executed by another thread"])).start()
+sum(range(10**9))
+"""
+
+
+def test_vfork_other_users_and_an_exec_by_another_thread_are_as_without_a_recorder(tmp_path: Path) -> None:
+    words = ("--frequency", "200", "--duty", "30", "--", sys.executable, "-u", "-c", MANY_KINDS)
+    done = drawn(tmp_path / "it.tb5", *words)
+    assert (done.code, done.out) == (0, b"0\n0\nexecuted by another thread\n"), done.err
 
 
 def is_traced(pid: int) -> bool:

@@ -339,6 +339,9 @@ _LONGEST = 1 << 20
 """More than a status file has, which lists up to 65,536 groups."""
 
 
+_CLOCK_TICK = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+
+
 class Stat(NamedTuple):
     """Some fields of /proc/PID/task/TID/stat (proc(5)). Signals as masks, bit n - 1 for signal n."""
 
@@ -350,6 +353,8 @@ class Stat(NamedTuple):
     blocked: int
     ignored: int
     caught: int
+    start: int = 0
+    """ns since the machine was started, of the clock tick in which the thread began."""
 
 
 def stat_of(tid: int) -> Stat | None:
@@ -365,4 +370,11 @@ def parse_stat(text: bytes) -> Stat:
     """Parse a stat file; the name may contain anything, even parentheses."""
     name, _, rest = text.partition(b"(")[2].rpartition(b")")
     f = rest.split()
-    return Stat(name.decode("utf-8", "replace"), f[0].decode(), int(f[1]), int(f[36]), *map(int, f[28:32]))
+    return Stat(
+        name.decode("utf-8", "replace"),
+        f[0].decode(),
+        int(f[1]),
+        int(f[36]),
+        *map(int, f[28:32]),
+        int(f[19]) * _CLOCK_TICK,
+    )

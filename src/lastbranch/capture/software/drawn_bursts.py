@@ -56,6 +56,8 @@ class DrawnBursts:
         """When the next draw is due."""
         self.cpu, self._at = 0, 0
         """The program's CPU time at the last draw, and the time then, in ns."""
+        self.began = 0
+        """When the last draw began, in ns since the machine was started."""
         self._spare = True
         """Whether a processor was spare at the last tick."""
 
@@ -98,6 +100,7 @@ class DrawnBursts:
         begun, period = time.thread_time(), state.duty.next_period()
         # If no thread has run since the last draw, none runs now.
         if draws.cpu() > self.cpu and state.duty.allows():
+            self.began = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
             with state.runner.processor.realtime(), draws.running() as found:
                 running = [one for one in found if one[1] not in state.tree.threads]
                 cpu, moment = draws.cpu(), now()
@@ -109,7 +112,7 @@ class DrawnBursts:
                     weight = state.owed // left
                     state.owed -= weight
                     with state.losses.contain(pid):
-                        self._trace(tid, pid, weight)
+                        self.trace(tid, pid, weight)
             self.lapse(period)
             if not self._spare:
                 took = time.thread_time() - begun
@@ -127,7 +130,7 @@ class DrawnBursts:
                 self._state.miss(_WAITED, thread.first_weight)
                 thread.first_weight, thread.leaves = 0, True
 
-    def _trace(self, tid: int, pid: int, weight: int) -> None:
+    def trace(self, tid: int, pid: int, weight: int) -> None:
         """Trace a thread for one burst of ``weight``."""
         state, settings = self._state, self._state.settings
         try:
@@ -143,6 +146,11 @@ class DrawnBursts:
         thread.seen = stat = thread.stat()
         thread.first_weight, thread.drawn_at = max(weight, 1), self.cpu
         thread.blocks_internal = stat is None or bool(stat.blocked >> INTERNAL - 1 & 1)
+        if stat is not None and stat.start > self.began:  # another thread has the number of the drawn one
+            thread.first_weight = 0
+            state.miss(ENDED, weight)
+            self._release(thread)
+            return
         try:
             state.trigger.arm(thread, random.randint(*_SOON))
         except ProcessLookupError:  # it has ended, and its end is reported next
