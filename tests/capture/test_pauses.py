@@ -171,13 +171,14 @@ def test_a_burst_that_is_followed_where_others_are_foreseen_ends_soon(running: T
         pytest.skip("nothing can be foreseen here")
     engine, processor = BlockStep(DebugRegisters()), SharedProcessor()
     at_once = BurstLimits(300, stops=1 << 20, seconds=60, in_place=0.0)
-    runner = BurstRunner(engine, at_once, processor, ahead=one)
-    runner.compared.spent(100.0, compared=False)
-    burst, _ = runner.run(running, lambda status: False)
-    assert isinstance(burst, Foreseen)
-    assert len(burst) == 300
-    assert 1 < burst.stops < 100
-    assert runner.compared.same == 1
+    for _ in range(6):
+        runner = BurstRunner(engine, at_once, processor, ahead=one)
+        runner.compared.spent(100.0, compared=False)
+        burst, _ = runner.run(running, lambda status: False)
+        assert isinstance(burst, Foreseen)
+        assert len(burst) == 300
+        assert 1 < burst.stops < 8
+        assert runner.compared.same == 1
     burst, _ = BurstRunner(engine, at_once, processor).run(running, lambda status: False)
     assert (burst.why, len(burst) >= 300) == ("full", True)
 

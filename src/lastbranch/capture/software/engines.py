@@ -519,6 +519,9 @@ class BlockStep(Engine):
                     break
                 pending: PendingStop | None = None
                 if self._walker and not here:
+                    if limit := _limit(burst, limits):
+                        burst.why = limit
+                        break
                     walked = self._walker.walk(thread, successors, expected, chosen, burst, limits)
                     if walked is not None:
                         expected, chosen, here, pending = walked

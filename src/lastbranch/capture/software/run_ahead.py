@@ -40,7 +40,7 @@ _ROOM = 1 << 14
 """Most branches of a run."""
 _INSTRUCTIONS, _FOR_EACH = 1 << 14, 64
 """The work of a run: so many instructions, and so many more for each branch. What an instruction moves is work, too."""
-_LONGEST = 1_500_000
+_LONGEST = 1_200_000
 """ns of our own processor time that a run may take: what the thread loses. Most take a fifth of it."""
 _EDGE, _KIND, _LENGTH_SHIFT, _LENGTH = 4, 0xFF, 8, 0xF
 _MOST_CALLERS = 1 << 12
