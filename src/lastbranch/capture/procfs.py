@@ -376,5 +376,5 @@ def parse_stat(text: bytes) -> Stat:
         int(f[1]),
         int(f[36]),
         *map(int, f[28:32]),
-        int(f[19]) * _CLOCK_TICK,
+        start=int(f[19]) * _CLOCK_TICK,
     )
