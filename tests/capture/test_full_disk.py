@@ -20,7 +20,7 @@ from full_disks import MadeUpDisks, no_file_beyond, small_disk
 from lastbranch.capture import CollectorError, Request, Target, record_hardware
 from lastbranch.capture.overflow import Overflow
 from lastbranch.capture.perf_events.refusals import EventUnavailable
-from lastbranch.capture.software.record_writer import RECORDS, RecordWriter
+from lastbranch.capture.software.record_writer import RECORDS, BurstSample, RecordWriter
 from lastbranch.formats.perfdata.layout import SAMPLE
 from lastbranch.formats.perfdata.writer import Described, PerfFile, SideRecords, record, text
 from lastbranch.lbr import PERF_SELECT
@@ -73,7 +73,7 @@ def write_pipe(overflow: Overflow, went_on: Callable[[], None] = lambda: None) -
         out = RecordWriter(file, PERF_SELECT["ANY"], 1, 1)
         out.begin([7], ["test"])
         for number in range(SAMPLES):
-            out.sample(number + 1, 5, 5, 0, 1, 2, 1, [(1, 2, 1)])
+            out.sample(BurstSample(number + 1, 5, 5, 0, 1, 2, 1), [(1, 2, 1)])
         out.write(RECORDS.exit(5, 5, SAMPLES + 1))
         out.end()
         assert out.full == (out.dropped > 0)

@@ -16,11 +16,10 @@ from pathlib import Path
 import pytest
 
 from capture_tools import FREESTANDING, build, needs_ptrace
-from lastbranch.capture.carried_state import CarriedState
 from lastbranch.capture.options import Summary, SwitchOutput
 from lastbranch.capture.overflow import Overflow
-from lastbranch.capture.software.record_writer import RECORDS, RecordWriter
-from lastbranch.capture.switch_output import Parts, Switcher
+from lastbranch.capture.software.record_writer import RECORDS, BurstSample, RecordWriter
+from lastbranch.capture.switch_output import CarriedState, Parts, Switcher
 from lastbranch.errors import SelectionError
 from lastbranch.formats.perfdata.writer import MappedCode
 from lastbranch.lbr import PERF_SELECT
@@ -115,7 +114,7 @@ class History:
                 self._map(pid)
             case _:
                 ip = self.random.randrange(20 << 12)
-                self._add(lambda out, when: out.sample(when, pid, tid, 0, ip, ip, 1, [(ip, ip, 1)]))
+                self._add(lambda out, when: out.sample(BurstSample(when, pid, tid, 0, ip, ip, 1), [(ip, ip, 1)]))
                 self.samples.append(self.events[-1])
 
 

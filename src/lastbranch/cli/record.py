@@ -284,8 +284,7 @@ def command(
             engine=engine,
             command_line=("lastbranch", *sys.argv[1:]),
             say=_say,
-            growing=viewer.show if viewer else None,
-            left_out=viewer.processes if viewer else (),
+            viewer=viewer,
             progress=_Line() if not no_progress and sys.stderr.isatty() else lambda summary: None,
         )
         _say(f"{done} written to {_written(output, done)}")

@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Callable, Collection, Sequence
 from contextlib import closing
-from typing import IO, TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 from warnings import warn
 
 from ..errors import SelectionError, UnavailableError
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = [
     "CLASSES",
     "ENGINES",
+    "GrowingViewer",
     "INSTEAD",
     "RECORDERS",
     "Recorder",
@@ -95,8 +96,7 @@ def record_file(
     command_line: Sequence[str] = (),
     say: Callable[[str], None] = print,
     progress: Callable[[Summary], None] = lambda summary: None,
-    growing: Callable[[IO[bytes]], None] | None = None,
-    left_out: Collection[int] = (),
+    viewer: GrowingViewer | None = None,
 ) -> Summary | HardwareSummary | SessionSummary:
     """Record ``target`` (a command, a process id, a group of processes, or ``None`` for the whole system) into the
     file ``output``.
@@ -105,9 +105,8 @@ def record_file(
     of ``output`` decides the format: .tb5 or no extension, .data (perf.data, on Linux), .etl (by way of a trace
     session). A file of that name becomes ``output.old``. ``command_line`` is stored as the command that recorded.
     ``say`` gets lines for the user, and ``progress`` the state of a software recording twice a second; both may be
-    called in another process. ``growing`` is called when the recording begins, with the perf.data that it fills, which
-    others may read; not for trace logs. Processes ``left_out``, which look at the recording, are not traced as members
-    of a group. On Windows all processes are recorded, by a trace session of the system.
+    called in another process. ``viewer`` shows the recording while it grows; not for trace logs. On Windows all
+    processes are recorded, by a trace session of the system.
 
     Raises `SelectionError` for options that contradict themselves or the engine, `CollectorError` where recording is
     refused or fails, `RunError` where the command cannot be executed.
@@ -123,17 +122,26 @@ def record_file(
         raise SelectionError(f"{output}: a recording is {', '.join(formats)} or {last}, not {ending}")
     if engine not in recorder.engines:
         raise CollectorError(f"the {engine} engine is not for {sys.platform}", hint=recorder.instead)
-    if growing is not None and (ending == ".etl" or sys.platform != "linux"):
+    if viewer is not None and (ending == ".etl" or sys.platform != "linux"):
         raise SelectionError("a trace log cannot be read while it is recorded", hint="-o NAME.tb5, or NAME.data")
-    if options.switch is not None and (ending == ".etl" or growing is not None or sys.platform != "linux"):
+    if options.switch is not None and (ending == ".etl" or viewer is not None or sys.platform != "linux"):
         raise SelectionError("--switch-output is for .tb5 and .data files on Linux that nobody reads while they grow")
     check_output(output)
     try:
-        return recorder.record(
-            Wanted(target, output, options, engine, tuple(command_line), say, progress, growing, left_out)
-        )
+        return recorder.record(Wanted(target, output, options, engine, tuple(command_line), say, progress, viewer))
     except UnavailableError as error:
         raise CollectorError(str(error), hint=error.hint) from error
+
+
+class GrowingViewer(Protocol):
+    """Shows a recording while it grows."""
+
+    @property
+    def processes(self) -> Collection[int]:
+        """Its process ids, which are not traced as members of a group."""
+
+    def show(self, file: IO[bytes]) -> None:
+        """The recording begins, into the perf.data ``file``, which others may read."""
 
 
 class Wanted(NamedTuple):
@@ -146,8 +154,7 @@ class Wanted(NamedTuple):
     command_line: tuple[str, ...]
     say: Callable[[str], None]
     progress: Callable[[Summary], None]
-    growing: Callable[[IO[bytes]], None] | None
-    left_out: Collection[int]
+    viewer: GrowingViewer | None
 
 
 _GROUPS = {"container": "container_called", "cgroup": "cgroup_at", "unit": "unit_called"}
@@ -185,14 +192,13 @@ def named_processes(pids: Sequence[int]) -> ProcessGroup:
 
 
 def _on_linux(wanted: Wanted) -> Summary | HardwareSummary:
-    target, output, options, engine, command_line, say, progress, growing, left_out = wanted
     return _by_engine(
-        target,
-        options,
-        engine,
-        say,
-        lambda: _by_hardware(target, output, options, command_line, say, growing),
-        lambda: _by_software(target, output, options, command_line, say, progress, growing, left_out),
+        wanted.target,
+        wanted.options,
+        wanted.engine,
+        wanted.say,
+        lambda: _by_hardware(wanted),
+        lambda: _by_software(wanted),
     )
 
 
@@ -232,22 +238,18 @@ def _by_engine(
     return by_software()
 
 
-def _by_hardware(
-    target: Recordable,
-    output: str,
-    options: Options,
-    command_line: Sequence[str],
-    say: Callable[[str], None],
-    growing: Callable[[IO[bytes]], None] | None,
-) -> HardwareSummary:
+def _by_hardware(wanted: Wanted) -> HardwareSummary:
     from ..capture import record_hardware
 
-    request = _request(options, command_line)
-
-    def warning(sentence: str) -> None:
-        say(f"warning: {sentence}")
-
-    return record_hardware(target, request, output, duration=options.duration, growing=growing, say=warning)
+    options, viewer = wanted.options, wanted.viewer
+    return record_hardware(
+        wanted.target,
+        _request(options, wanted.command_line),
+        wanted.output,
+        duration=options.duration,
+        growing=viewer.show if viewer else None,
+        say=lambda sentence: wanted.say(f"warning: {sentence}"),
+    )
 
 
 def _request(options: Options, command_line: Sequence[str]) -> Request:
@@ -265,32 +267,25 @@ def _request(options: Options, command_line: Sequence[str]) -> Request:
     )
 
 
-def _by_software(
-    target: Recordable,
-    output: str,
-    options: Options,
-    command_line: Sequence[str],
-    say: Callable[[str], None],
-    progress: Callable[[Summary], None],
-    growing: Callable[[IO[bytes]], None] | None,
-    left_out: Collection[int],
-) -> Summary:
+def _by_software(wanted: Wanted) -> Summary:
     from ..capture import CollectorError
     from ..capture import record as record_file
 
+    options, output, viewer = wanted.options, wanted.output, wanted.viewer
     _check_software(options)
-    traced = _traced(target, say, left_out)
+    traced = _traced(wanted.target, wanted.say, viewer.processes if viewer else ())
 
     def warn(sentence: str) -> None:
-        say(f"warning: {sentence}")
+        wanted.say(f"warning: {sentence}")
 
     if not output.endswith(".etl"):
-        return record_file(traced, options, output, command_line, warn, progress, growing)
+        growing = viewer.show if viewer else None
+        return record_file(traced, options, output, wanted.command_line, warn, wanted.progress, growing)
     from ..etw import EtwError
     from .trace_log import record_trace_log
 
     try:
-        done, state = record_trace_log(traced, options, output, command_line, warn, progress)
+        done, state = record_trace_log(traced, options, output, wanted.command_line, warn, wanted.progress)
     except EtwError as error:
         raise CollectorError(f"the session failed: {error}", hint=error.hint) from error
     if state.events_lost:

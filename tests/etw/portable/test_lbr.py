@@ -15,7 +15,7 @@ from command_line import run_cli
 from lastbranch.capture.options import Targets
 from lastbranch.capture.perf_events import linux_kernel
 from lastbranch.capture.software import RECORDS
-from lastbranch.capture.software.burst_choice import kinds_recorded
+from lastbranch.capture.software.schedule import kinds_recorded
 from lastbranch.etw.flags import LBR_PROVIDER, PERFINFO_PROVIDER, Info, LogFileMode, hook_ids
 from lastbranch.etw.portable import lbr_configuration as lbr
 from lastbranch.etw.portable.clock import FILETIME_EPOCH

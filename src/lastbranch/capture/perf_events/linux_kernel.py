@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import select
 import subprocess
 from collections.abc import Iterable
+from functools import cache
 
 from ...binaries import read_image
 from ...errors import LastbranchError
@@ -14,9 +16,29 @@ from ...model import OpenFile
 from .. import ptrace
 from ..procfs import open_regular
 from . import syscall
-from .tracefs import private_tracefs
 
 __all__ = ["Kernel"]
+
+_FSOPEN, _FSCONFIG, _FSMOUNT = 430, 431, 432  # the same on all architectures
+_CREATE = 6  # FSCONFIG_CMD_CREATE
+_CLOEXEC = 1  # of fsopen and fsmount
+
+
+@cache
+def _private_tracefs() -> str | None:
+    """The folder of a tracefs that this process has mounted for itself; ``None`` if it may not, which takes
+    CAP_SYS_ADMIN. The mount has no place in the tree of files (Linux 5.2), and ends with its descriptor."""
+    call = ctypes.CDLL(None, use_errno=True).syscall
+    context = call(_FSOPEN, b"tracefs", _CLOEXEC)
+    if context < 0:
+        return None
+    try:
+        if call(_FSCONFIG, context, _CREATE, None, None, 0) < 0:
+            return None
+        mount = call(_FSMOUNT, context, _CLOEXEC, 0)
+        return f"/proc/self/fd/{mount}" if mount >= 0 else None
+    finally:
+        os.close(context)
 
 
 class Kernel:
@@ -105,7 +127,7 @@ class Kernel:
     disable = staticmethod(syscall.disable)
     set_period = staticmethod(syscall.set_period)
     set_filter = staticmethod(syscall.set_filter)
-    private_tracefs = staticmethod(private_tracefs)
+    private_tracefs = staticmethod(_private_tracefs)
     more_files = staticmethod(syscall.more_files)
     ring = syscall.Ring
     close = staticmethod(os.close)

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 from ...lbr import CALL_STACK
 from ..options import Options, Summary
-from .burst_choice import is_ring
 from .bursts import Burst, BurstLimits
 from .call_chains import CallChains
 from .control_flow import CALLS, Edge
 from .instructions import LONGEST
-from .record_writer import RecordWriter, now
+from .record_writer import BurstSample, RecordWriter, now
 from .run_ahead import Foreseen
+from .schedule import is_ring
 from .successors import Successors
 from .tree import Call, Thread
 
@@ -41,7 +41,7 @@ class BurstWriter:
         stack = self._records(burst.edges, self._call_lengths(burst, code))[-1] if burst.edges else []
         if stack:
             self._out.sample(
-                when, thread.process.pid, thread.tid, call.cpu, burst.start, burst.end, 0, stack, call=True
+                BurstSample(when, thread.process.pid, thread.tid, call.cpu, burst.start, burst.end, 0), stack, call=True
             )
             self._summary.calls += 1
 
@@ -49,7 +49,7 @@ class BurstWriter:
         """The thread is not in a recorded system call any more, or stopped in it for another reason."""
         call, thread.call = thread.call, None
         if call is not None and call.entered:
-            self._out.sample(now(), thread.process.pid, thread.tid, call.cpu, 0, 0, 0, (), call=True)
+            self._out.sample(BurstSample(now(), thread.process.pid, thread.tid, call.cpu, 0, 0, 0), (), call=True)
 
     def write(self, thread: Thread, burst: Burst, when: int, weight: int, cpu: int, length: int) -> None:
         """All records of a burst, oldest first: they have its time and its start, and share its weight."""
@@ -72,7 +72,8 @@ class BurstWriter:
         for number, (stack, frames) in enumerate(zip(records, chains, strict=True)):
             end = stack[0][1] if number < last else kept[-1][1] if cut else burst.end
             part = weight * (number + 1) // len(records) - weight * number // len(records)
-            self._out.sample(when, thread.process.pid, thread.tid, cpu, burst.start, end, part, stack, frames)
+            sample = BurstSample(when, thread.process.pid, thread.tid, cpu, burst.start, end, part)
+            self._out.sample(sample, stack, frames)
             self._summary.branches += len(stack)
             self._summary.full += len(stack) == self._options.depth
         self._summary.bursts += 1
@@ -82,7 +83,7 @@ class BurstWriter:
         records = self._chains.records(thread, burst, depth)
         for number, (end, stacks) in enumerate(records):
             part = weight * (number + 1) // len(records) - weight * number // len(records)
-            self._out.packed(when, pid, thread.tid, cpu, burst.start, end, part, stacks)
+            self._out.packed(BurstSample(when, pid, thread.tid, cpu, burst.start, end, part), stacks)
         self._summary.branches += count
         self._summary.full += count // depth
         self._summary.bursts += 1

@@ -12,7 +12,7 @@ import struct
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ...closing import on_failure
 from ...errors import UnavailableError
@@ -20,18 +20,19 @@ from ...formats.perfdata.layout import MISC, RECORD, SAMPLE
 from ...formats.perfdata.record_file import RecordFile, Sink
 from ...formats.perfdata.writer import Described, SideRecords, pipe_begin, pipe_event, pipe_feature, record
 from ...lbr import FLAG_FIELDS
-from ..carried_state import CarriedState
 from ..perf_events import syscall
 from ..perf_events.ring_records import HEAD, records_in
 from ..perf_events.synthesis import build_id_of, machine_features, mapping_record
 from ..perf_events.syscall import CLOCK, CPU_CLOCK, FLAG, Ring
 from ..procfs import Mapping, mappings, read, stat_of
+from ..switch_output import CarriedState
 from .tree import Thread
 
 if TYPE_CHECKING:
     from ..perf_events.cpu_times import Ran
 
 __all__ = [
+    "BurstSample",
     "KernelSideband",
     "RECORDS",
     "RecordWriter",
@@ -75,6 +76,20 @@ def time_attribute(period: int, chains: bool, more_flags: int = 0, **fields: int
         more_flags |= FLAG["exclude_callchain_kernel"]
     sample_type = TIME_SAMPLES | SAMPLE.CALLCHAIN if chains else TIME_SAMPLES
     return _attribute(more_flags, sample_type, sample_period=period, **fields)
+
+
+class BurstSample(NamedTuple):
+    """The fields of a record of a burst before its call chain and its branches."""
+
+    when: int
+    pid: int
+    tid: int
+    cpu: int
+    start: int
+    """The address at which the burst began."""
+    end: int
+    weight: int
+    """ns of CPU time."""
 
 
 class RecordWriter:
@@ -171,40 +186,23 @@ class RecordWriter:
 
     def sample(
         self,
-        when: int,
-        pid: int,
-        tid: int,
-        cpu: int,
-        start: int,
-        end: int,
-        weight: int,
+        burst: BurstSample,
         stack: Sequence[tuple[int, int, int]],
         frames: Sequence[int] = (),
         *,
         call: bool = False,
     ) -> None:
-        """A burst: ``weight`` ns of CPU time, ``stack`` of (from, to, perf's branch type), newest first. ``frames``:
-        the call stack at its end, innermost first. ``call``: it is that of a system call."""
+        """Write a burst: ``stack`` of (from, to, perf's branch type), newest first. ``frames``: the call stack at its
+        end, innermost first. ``call``: it is that of a system call."""
         chain = [_USER_CONTEXT, *frames] if frames else []
         words = [len(chain), *chain] if self._chains else []
         words.append(len(stack))
         words += [word for source, target, kind in stack for word in (source, target, kind << _TYPE_SHIFT | _PRIV_USER)]
-        self.packed(when, pid, tid, cpu, start, end, weight, struct.pack(f"={len(words)}Q", *words), call=call)
+        self.packed(burst, struct.pack(f"={len(words)}Q", *words), call=call)
 
-    def packed(
-        self,
-        when: int,
-        pid: int,
-        tid: int,
-        cpu: int,
-        start: int,
-        end: int,
-        weight: int,
-        stacks: bytes,
-        *,
-        call: bool = False,
-    ) -> None:
+    def packed(self, burst: BurstSample, stacks: bytes, *, call: bool = False) -> None:
         """`sample` with ``stacks`` as they are in the record: the call chain, if there are any, and the branches."""
+        when, pid, tid, cpu, start, end, weight = burst
         body = _SAMPLE.pack(_CALL_ID if call else _BURST_ID, end, pid, tid, when, start, cpu, 0, weight)
         self.write(record("SAMPLE", body + stacks, MISC.USER))
 

@@ -17,11 +17,11 @@ from ..perf_events.syscall import read_count
 from ..ptrace import ticking
 from ..switch_output import Switcher
 from ..traceable import check_machine, warnings_of
-from .burst_choice import limits_of
 from .burst_runner import BurstRunner, SharedProcessor, ThreadsProcessor
 from .collector import Collector
 from .engine_choice import FIRST_PERIOD, choose_ahead, choose_engine, choose_trigger
 from .record_writer import RecordWriter, Sideband, now
+from .schedule import limits_of
 from .self_check import report_time
 from .state import RecordingListener, RecordingSettings, RecordingState
 from .tracing import Traced, threads_of, warning_of_handlers

@@ -14,16 +14,30 @@ import signal
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
+from dataclasses import replace
 
+from ...lbr import CALL_STACK, KIND, convert
 from .. import ptrace
+from ..options import DEFAULT_SELECT, Options
 from ..perf_events import syscall
 from ..perf_events.syscall import CPU_CLOCK, FLAG, USER_ONLY
 from ..procfs import stat_of
 from ..ptrace import event_of, signal_of, stopped
+from .bursts import BurstLimits
 from .quiet_signals import INTERNAL, handled_signal, pending_signals, quiet_signal
 from .tree import Thread
 
-__all__ = ["Budget", "BurstLengths", "ClockTrigger", "Duty", "PollTrigger", "Trigger"]
+__all__ = [
+    "Budget",
+    "BurstLengths",
+    "ClockTrigger",
+    "Duty",
+    "PollTrigger",
+    "Trigger",
+    "is_ring",
+    "kinds_recorded",
+    "limits_of",
+]
 
 
 _POLL_IN, _SI_KERNEL = 1, 0x80
@@ -360,3 +374,45 @@ class BurstLengths:
     @staticmethod
     def _around(mean: int) -> int:
         return random.randint(mean // 2, mean * 3 // 2)
+
+
+def is_ring(options: Options, select: int) -> bool:
+    """Whether a burst makes one record, as a processor's ring delivers it."""
+    return options.ring is not None or select != convert(DEFAULT_SELECT, "perf", "msr").value
+
+
+def kinds_recorded(select: int) -> frozenset[int]:
+    """perf's branch types that MSR_LBR_SELECT ``select`` records; of call-stack mode, before returns delete calls."""
+    import numpy as np
+
+    from ...lbr import ring_contents
+
+    one, far = np.ones(1, np.uint64), np.full(1, 256, np.uint64)
+    return frozenset(
+        kind
+        for kind in KIND.values()
+        if len(ring_contents(one, far, np.array([kind], np.uint8), depth=1, select=select & ~CALL_STACK))
+    )
+
+
+_IN_PLACE = 0.002
+"""Seconds of a burst that is followed where others are foreseen: about as long as these may take."""
+_UP_TO_A_CALL = 1 << 20
+"""Branches of a burst that only a system call, or the number of stops, is to end."""
+
+
+def limits_of(options: Options, select: int, *, cheap: bool = False) -> tuple[BurstLimits, BurstLengths]:
+    """When bursts end, and who draws their lengths. ``cheap``: a branch costs next to nothing. A ring is read when
+    one to two times ``depth`` branches have passed its filter, in call-stack mode, where returns delete calls, two to
+    three times: at a fixed number a loop would show one of its branches as the newest in all records."""
+    if not is_ring(options, select):
+        lengths = BurstLengths(options.burst, cheap=cheap)
+        return BurstLimits(lengths.most, stops=64 + 16 * lengths.most, in_place=_IN_PLACE), lengths
+    least = options.depth * 2 if select & CALL_STACK else options.depth
+    lengths = BurstLengths((least, least + options.depth))
+    limits = BurstLimits(lengths.most, stops=64 + 16 * lengths.most, in_place=_IN_PLACE)
+    if select != convert(DEFAULT_SELECT, "perf", "msr").value:
+        limits = replace(limits, counted=kinds_recorded(select), stops=64 + 32 * lengths.most)
+    if options.calls:
+        limits = replace(limits, depth=_UP_TO_A_CALL, stops=64 + 32 * lengths.most)
+    return limits, lengths
