@@ -1,4 +1,4 @@
-/* What the shipped kernels can do on this machine: read a perf.data, walk its records, count its stacks, and nothing else.
+/* The speed of the shipped kernels on this machine: reads a perf.data, walks its records and counts its stacks only.
  * bench_counts.py compiles it with the sources of the library and runs it beside the commands.
  *
  *     bare_loop FILE [THREADS]

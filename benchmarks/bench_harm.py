@@ -109,7 +109,7 @@ def _stated(folder: Path, command: list[str]) -> list[float]:
     subprocess.run(record, check=True, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
     profile = lastbranch.open(folder / "x.data")
     used = int((folder / "used").read_text()) * 1000
-    mine = profile.processes[1:]  # the first one is that which waits
+    mine = profile.processes[1:]  # the first process waits for the others
     known = [process.cpu_ns for process in mine if process.cpu_ns is not None]
     table = lastbranch.weights(profile, "process")
     clock = next(row for row, event in enumerate(profile.events) if event.name == "cpu-clock")

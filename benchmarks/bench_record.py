@@ -100,8 +100,8 @@ _STACKS = _ROOT / "tests" / "programs" / "stacks.cpp"
 _LARGEST_DIFFERENCE = 0.03
 _LEAST_RATE = 1000
 _TURN, _LONG_TURN = 1.0, 2.0
-"""Seconds. The collector takes the time between two bursts of several threads for time that they ran: where they are
-frozen it records more than it should for a moment."""
+"""Seconds. The collector takes the time between two bursts of several threads for running time. After a frozen turn it
+records too much for a moment."""
 _SAID = re.compile(r"(\d+) branches in (\d+) bursts \(([\d.]+)% of ([\d.]+) s\)")
 
 

@@ -209,7 +209,7 @@ def _checked(executed: Counter[Place], edges: Counter[Edge]) -> Truth:
         if binary.at(source[1])[1] != KIND["ret"]:
             branches[source, target] = count
     following: dict[Place, Place] = {}
-    """The instruction that is executed after another one, where it goes straight on."""
+    """Instruction -> the next instruction in address order."""
     for (module, address), count in executed.items():
         binary = _binary(module)
         if binary is None:

@@ -82,7 +82,7 @@ def in_place(blocks: list[bytes], sizes: list[int]) -> Callable[[], Sequence[obj
 
 
 def measure(name: str, data: Blocks, rounds: int) -> None:
-    """One table: dissect.util, the compiled library, one process, two processes."""
+    """Prints a table with dissect.util, the compiled library, one process and two processes."""
     from dissect.util.compression import lzxpress
 
     blocks, sizes = data

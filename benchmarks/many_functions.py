@@ -24,7 +24,7 @@ _PID, _BASE = 4201, 0x55D0_C0DE_0000
 _SIZE = 16
 """Bytes of a function, and of a block."""
 _RETURN, _JUMP = 5, 3
-"""Where the branch of a function, and that of a block, begins in it."""
+"""The offset of the branch in a function, and in a block."""
 _WALK = 1_000_000
 _AT_ONCE = 4096
 

@@ -85,7 +85,8 @@ def verb(capture: Capture, directory: Path, name: str, label: str = "") -> Tool:
 
 
 def bare_loops(capture: Capture, directory: Path) -> list[Tool]:
-    """The bare loop on one thread, on two threads, and in two processes of one thread: what two processors yield."""
+    """The bare loop on one thread, on two threads, and in two processes of one thread each: the yield of two
+    processors."""
     if not compiler():
         return [Tool(BARE, None, lambda: "no C compiler")]
     one = [str(_bare_loop(directory)), capture.perf_data]

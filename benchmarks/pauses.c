@@ -4,7 +4,7 @@
  *     pauses work PROGRAM FILE            steps until FILE says that it is enough
  *     pauses watch FILE SECONDS           prints ns: longest, all above LONG, watched
  *
- * What takes long between two steps without any recorder is in both rows of a table. */
+ * Pauses that have nothing to do with a recorder are in both rows of a table. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <pthread.h>

@@ -1,5 +1,5 @@
-/* Records through the C API: added one at a time, in one call each half, and read back by enumeration. Prints records a
- * second of processor time: tbrw_records TB5FILE RECORDS */
+/* Writes records by the C API, half of them one at a time and half in a single call, and reads them back by
+ * enumeration. Prints records a second of processor time: tbrw_records TB5FILE RECORDS */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

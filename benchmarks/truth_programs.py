@@ -212,12 +212,12 @@ class Program:
     passes: int
     """How often for the truth: half a second, in which the start does not count."""
     folder: Path
-    """Where it runs."""
+    """The working folder."""
 
 
 def programs(folder: Path, names: list[str] | None = None, *, untuned: bool = False) -> list[Program]:
-    """The programs of ``names`` that are available here, else those that the recorder was tuned with, or, ``untuned``,
-    those that it was not; ``folder`` gets their inputs."""
+    """The available programs of ``names``; without names, the programs that the recorder was tuned with, or with
+    ``untuned`` the other programs; ``folder`` gets their inputs."""
     _inputs(folder)
     python = str(Path(sys.base_prefix) / "bin" / f"python{sysconfig.get_python_version()}")
     tuned_with: dict[str, tuple[int, Callable[[int], list[str]]]] = {

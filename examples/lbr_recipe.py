@@ -57,7 +57,8 @@ def collatz(n):
 
 print("longest of the first 200,000:", max(range(1, 200_000), key=collatz))
 """
-"""What runs under the session: put your own program here. It waits for a line, so that the session is there first."""
+"""The program that runs under the session: put your own here. This program waits for a line, so that the session exists
+first."""
 
 
 def chosen_source() -> ProfileSource:

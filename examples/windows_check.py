@@ -67,7 +67,7 @@ class Check:
     def __init__(self) -> None:
         self.folder = tempfile.mkdtemp(prefix="lastbranch-check-")
         self.found: dict[str, Any] = {}
-        """Of the step that runs: what goes into the report."""
+        """The entries of the running step for the report."""
         self.elevated = True
         self.log = self.lbr_log = ""
         self.interval: tuple[int, int] | None = None

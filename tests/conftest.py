@@ -1,4 +1,4 @@
-"""What tests of captures share: the data folder, the demo's binaries, and the command line to run."""
+"""Fixtures of all tests: the folder of captures, the demo's binaries, and the command line to run."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ hypothesis.settings.register_profile(
     "any", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow], print_blob=True
 )
 hypothesis.settings.load_profile("steady")
-"""What is drawn and how long it takes decides of no run. `make fuzz` draws others, and all of them, with the profile
-``any``."""
+"""The same examples in each run, without a deadline: no run fails by chance. `make fuzz` draws new examples, and all
+that a test names, with the profile ``any``."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -8,8 +8,9 @@ breaks them:
 - No class has more than 300 lines, no function more than 60, none more than 8 parameters: ``self`` and the commands of
   click apart.
 - A package whose ``__init__`` is a list of names (`lazy.lazy_face`) has a face. Others import these names from it, and
-  nothing from the modules in it; those import from each other. No name of a face is that of a module beside it. No
-  other ``__init__`` hands on names of its modules. The stub beside each list is made from it (tools/faces.py).
+  nothing from the modules in it; the modules import from each other. No name of a face is the name of a module beside
+  the face. No other ``__init__`` hands on names of its modules. The stub beside each list is made from it
+  (tools/faces.py).
 - A verb asks `answers` and prints: a module of ``cli`` imports at most `MOST_NAMES` names of the packages `COUNTED_IN`.
 - A function says what it does or returns (``merge_ranges``, ``merged_ranges``), a class what it is: no name is a
   participle alone (``_joined``) or a participle with a particle (``looked_up``). A participle before a noun is an

@@ -1,5 +1,5 @@
-"""What reads a capture leaves no cycles: those keep all that was counted, megabytes for a capture of kilobytes, until
-Python looks for them, which it does after a number of objects, not of bytes."""
+"""Readers of captures leave no reference cycles. A cycle keeps all counts, megabytes for a capture of kilobytes, until
+Python collects garbage, which depends on the number of objects and not on their bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The exact versions in requirements/ are those that pyproject.toml allows, and `make lint` sees where they are not."""
+"""pyproject.toml allows the exact versions in requirements/; `make lint` reports a version that it does not allow."""
 
 from __future__ import annotations
 

@@ -186,7 +186,7 @@ def _modes() -> Iterator[str]:
 def _flags() -> Iterator[str]:
     yield "## EnableFlags and groups"
     yield ""
-    yield "On Windows all are passed on. What the events say: [Kernel events of a portable session](etw-sources.md)."
+    yield "On Windows all flags are passed on. Their events: [Kernel events of a portable session](etw-sources.md)."
     yield ""
     yield from _table("word", "bit", "name", "portable", "test")
     for row in ROWS:

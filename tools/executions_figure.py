@@ -24,7 +24,7 @@ text { font: 13px system-ui, sans-serif; fill: #333 }
 
 
 def place(part: float) -> float:
-    """Where a part (0 to 1) is on the axis."""
+    """The place of a part (0 to 1) on the axis."""
     return LEFT + (100 * part - LOWEST) / (100 - LOWEST) * (RIGHT - LEFT)
 
 

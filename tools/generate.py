@@ -138,7 +138,7 @@ _PUBLIC = {
         "EventDescriptor", "ProfileSource", "SessionRequest", "SessionState", "Filter", "EtwError",
     ],
 }  # fmt: skip
-"""Module -> names in it that people use."""
+"""Module -> its public names."""
 
 
 def _described(name: str, thing: object) -> list[str]:

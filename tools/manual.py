@@ -102,7 +102,7 @@ def _term(term: str, text: str) -> list[str]:
 
 
 def _paragraphs(text: str) -> Iterator[str]:
-    """Paragraphs are filled, except those that click leaves as they are (``\\b``)."""
+    """Fills paragraphs, except the paragraphs that click does not wrap (``\\b``)."""
     for paragraph in text.split("\n\n"):
         lines = paragraph.strip("\n").split("\n")
         if lines[0].strip() == "\b":
@@ -125,8 +125,8 @@ def _text(text: str) -> str:
 
 
 def _safe(text: str) -> str:
-    """``text`` as it is: a backslash, and a dot or quote at the start of a line, mean something to troff; a plain -
-    is a hyphen to it, which cannot be copied into a shell."""
+    """Escape ``text`` for troff: a backslash, and a dot or quote at the start of a line, have a meaning there, and a
+    plain - is printed as a hyphen, which cannot be copied into a shell."""
     safe = text.replace("\\", "\\e").replace("-", "\\-").replace("^", "\\(ha").replace("~", "\\(ti")
     return f"\\&{safe}" if safe[:1] in (".", "'") else safe
 

@@ -123,7 +123,7 @@ def _enumeration(name: str) -> str:
 
 
 def _with_targets(name: str, done: set[str]) -> Iterator[str]:
-    """A structure after those that it points to, each once."""
+    """A structure, after the structures that it points to; each structure once."""
     if name in done or name == "PID_BIND_STRUCT":
         return
     done.add(name)
@@ -162,7 +162,7 @@ def _members(kind: Any, indent: str, aliases: dict[str, str]) -> Iterator[str]:
 
 
 def samprec_shared_h() -> str:
-    """What fields of a record can be."""
+    """The header of the types of a record's fields."""
     body = "".join(_enumeration(name) for name in ENUMERATIONS if "_DESC_" in name)
     return _header("samprec_shared.h", "Types and subtypes of the fields of a sample record.", body)
 

@@ -122,7 +122,7 @@ def _function(name: str, function: Any) -> str:
 
 
 def _wrapped(head: str, arguments: str, tail: str, indent: str) -> Iterator[str]:
-    """A line, or, where it is too long, one for each argument."""
+    """A single line, or a line for each argument if that is too long."""
     if len(head) + len(arguments) + len(tail) <= _WIDTH:
         yield head + arguments + tail
         return

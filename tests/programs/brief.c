@@ -1,5 +1,5 @@
-/* Threads or processes that end soon, four at a time: brief threads|processes HOW_MANY ROUNDS [wait]. It prints the CPU
- * time in us that it and they have used since; with "wait" it does nothing before a byte of standard input comes. */
+/* Threads or processes that end soon, four at a time: brief threads|processes HOW_MANY ROUNDS [wait]. Prints the CPU
+ * time of the program and its children in us; with "wait" the program first waits for a byte of standard input. */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>

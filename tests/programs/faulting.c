@@ -1,4 +1,4 @@
-/* Faults all the time, each of which its handler leaves: what follows a fault never runs. It prints how often it did. */
+/* Faults all the time. The handler jumps away, so the code after a fault never runs. Prints how often that code ran. */
 #define _GNU_SOURCE
 #include <setjmp.h>
 #include <signal.h>

@@ -1,4 +1,4 @@
-/* What reaches a program of signals. Words say what it does about them:
+/* Counts the signals that reach a program. Words say how the program treats signals:
  *   urg, winch, chld  it has a handler       block  it blocks all that it can, and takes what is pending at the end
  *   cont N            it blocks SIGCONT, sends it to itself N times, and takes it each time after a while
  * Without N it computes until SIGTERM. It prints how many handlers ran, and how many signals it took. */

@@ -1,4 +1,4 @@
-/* Many threads that end at once, then one that works; the id of that one. */
+/* Starts many threads that end at once, then a thread that works. Prints the id of the working thread. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <stdio.h>

@@ -264,7 +264,7 @@ class Outcome:
     at: int
     differ: list[str] = field(default_factory=list)
     signal: str = ""
-    """What the thread got at the instruction that ended the run."""
+    """The signal that the instruction at the end of the run raised in the thread; empty: none."""
 
 
 def compare(

@@ -56,7 +56,7 @@ def sample_values(rng: random.Random, attr: Attr) -> dict[str, Any]:
 
 @st.composite
 def captures(draw: st.DrawFn) -> Builder:
-    """One to three events of any layout, with up to 30 samples and mappings between them."""
+    """A capture with one to three events of any layout, and up to 30 samples with mappings between the samples."""
     rng = random.Random(draw(st.integers(0, 1 << 32)))
     number = draw(st.integers(1, 3))
     weight = draw(st.sampled_from([0, pw.WEIGHT_STRUCT]))  # the kernel refuses both weights at once

@@ -38,7 +38,7 @@ _PACKAGES = (
     "libgcc-12-dev",
 )  # fmt: skip
 _WHEELS = ("numpy>=2", "capstone>=5", "click>=8.1", "zstandard>=0.22")
-"""What recording imports."""
+"""Packages that a recording imports."""
 _APT = """\
 Dir "{0}";
 Dir::State "state";
@@ -60,7 +60,7 @@ _PROGRAMS = {
     "signals": ("tests/programs/signals.c", "-pthread"),
 }
 TRACED = {"branches": 3, "forms": 60}
-"""Programs without a C library, which take the same edges wherever they run, and rounds that take all of them."""
+"""Programs without a C library, whose edges are the same on each machine -> rounds after which each edge was taken."""
 _SECONDS = 900
 
 
@@ -272,8 +272,9 @@ VECTORS = ROOT / "tests" / "data" / "aarch64_branches.txt"
 
 
 def vectors(program: Path) -> Iterator[str]:
-    """Each branch of ``program`` and where it went, with the registers before it: instruction, its address, address of
-    the next instruction, x0 to x30, sp, pstate by their indexes in ptrace's; in hex, registers that are 0 left out."""
+    """Each executed branch of ``program``, with the registers before the branch: instruction, its address, address of
+    the next executed instruction, then x0 to x30, sp and pstate by their indexes in ptrace's registers; in hex, without
+    registers that are 0."""
     log = BUILD / "vectors.trace"
     options = ["-singlestep", "-d", "exec,cpu,nochain", "-D", log]
     subprocess.run([*_QEMU, *options, program, "40"], check=True, stdout=subprocess.DEVNULL)

@@ -123,7 +123,8 @@ class Program(NamedTuple):
     path: Path
     code: dict[int, Instruction]
     frames: dict[int, list[Frame]]
-    """Of each instruction, outermost first: what it was inlined in; nothing for those that are of no line."""
+    """Address of an instruction -> the functions that the instruction is inlined in, outermost first; empty if it has
+    no line."""
 
 
 def program(folder: Path, source: str = SOURCE, *flags: str) -> Program:
@@ -171,9 +172,10 @@ def listed(path: Path) -> Program:
 def walk(
     made: Program, steps: int, seed: int, start: int = 0, called: Sequence[int] = ()
 ) -> tuple[list[int], list[Branch]]:
-    """(addresses of the instructions that ran, the branches among them); a third of these is mispredicted.
+    """(addresses of executed instructions, branches among them); a third of the branches is mispredicted.
 
-    It begins at ``start`` (0: the first instruction), again where that returns. Indirect calls go to one of ``called``.
+    The walk begins at ``start`` (0: the first instruction), and again after its return. Indirect calls go to one of
+    ``called``.
     """
     draw, calls, start = random.Random(seed), list[int](), start or min(made.code)
     at, ran_there, branches = start, list[int](), list[Branch]()

@@ -231,7 +231,7 @@ PIDS = st.integers(1, 3)
 PAGES = st.integers(0, 8)
 MODES = st.sampled_from([UNKNOWN, KERNEL, USER, HYPERVISOR, GUEST_KERNEL, GUEST_USER])
 HALVES = (KERNEL_HALF, 12, 4)
-"""Where the kernel's maps are: in the upper half, above the user's as on 32 bits, or among the user's addresses."""
+"""The places of the kernel's maps: in the upper half, above the user's as on 32 bits, or among the user's addresses."""
 
 
 @st.composite

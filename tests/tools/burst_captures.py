@@ -19,7 +19,7 @@ BASE = 0x401000
 CODE = bytes.fromhex("85c0 7404 9090 ffe0 90 ebf5")
 """test; je +8; nop; nop; jmp rax; nop; jmp +0"""
 INSTRUCTIONS = (0, 2, 4, 5, 6, 8, 9)
-"""Where they begin."""
+"""Offsets of the instructions."""
 NAME = "prog+0x401000"
 
 Burst = list[list[tuple[int, int]]]
@@ -27,7 +27,7 @@ Burst = list[list[tuple[int, int]]]
 
 
 def walks(number: int, seed: int, *, most: int = 24) -> list[Burst]:
-    """Bursts that go through the code by chance: each in its own way, so that the samples of one burst are much
+    """Random walks through the code. Each burst has its own probabilities, so the samples of one burst are much
     alike."""
     chance, bursts = np.random.default_rng(seed), []
     for _ in range(number):

@@ -91,7 +91,7 @@ class Whole:
             seen = 0
         self.borders = {16, *self.ends}
         self.used = self.end
-        """Where its last byte stands that means anything."""
+        """The end of the last byte that has a meaning."""
         if struct.unpack_from(order + "Q", data, 8)[0] != 16:
             number = sum(word.bit_count() for word in struct.unpack_from(order + "4Q", data, 0x48))
             sections = [struct.unpack_from(order + "2Q", data, self.end + 16 * i) for i in range(number)]

@@ -16,11 +16,11 @@ from pathlib import Path
 from export_tools import tool
 
 BASE, LIBRARY = 0x555555554000, 0x7F0000001000
-"""Where the program is loaded, and code of another module."""
+"""The load address of the program, and an address in another module."""
 
 
 class Walk:
-    """Walks through ``program`` from ``main``; ``seed`` decides where to."""
+    """Walks through ``program`` from ``main``; ``seed`` decides the way."""
 
     def __init__(self, program: Path, seed: int = 1) -> None:
         listing = subprocess.run(

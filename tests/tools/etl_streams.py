@@ -101,7 +101,8 @@ FLAT = dict.fromkeys(range(512), 9)
 
 
 class HuffmanWriter:
-    """Bits go into words that are reserved as soon as the reader would have read them, plain bytes between them."""
+    """Writes bits into words, and plain bytes between the words. A word is reserved at the moment when the reader reads
+    it."""
 
     def __init__(self, lengths):
         self.lengths, self.codes, code = lengths, {}, 0

@@ -1,4 +1,5 @@
-"""Disks that are full: small ones, where this user may mount some, made up ones, and files that may not grow."""
+"""Full disks for tests: small file systems, if this user may mount them, simulated disks, and files with a size
+limit."""
 
 from __future__ import annotations
 
@@ -57,7 +58,8 @@ def no_file_beyond(size: int) -> Iterator[None]:
 
 
 class MadeUpDisks:
-    """The module `os` for one that writes files: those in each folder of ``rooms`` have that many bytes, all in all."""
+    """Replaces the module `os` of code that writes files: the files of a folder have room for ``rooms[folder]`` bytes
+    together."""
 
     def __init__(self, rooms: dict[Path, int]) -> None:
         self._rooms = {str(folder): size for folder, size in rooms.items()}

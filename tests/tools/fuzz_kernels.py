@@ -275,7 +275,7 @@ SEEDS: dict[str, Callable[[random.Random], Iterator[bytes]]] = {
     "sample_sums": _sample_sums, "stationary": _chains, "sum_stacks": _summed_stacks, "virtual_unwinding": _chained,
     "walk_events": _events,
 }  # fmt: skip
-"""Kernel -> what makes inputs that it takes; one for each row of the driver's table."""
+"""Kernel -> the function that makes its inputs; an entry for each row of the driver's table."""
 
 
 def main() -> int:

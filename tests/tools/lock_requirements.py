@@ -49,7 +49,7 @@ ENVIRONMENTS = {
     "peers": Environment(True, groups=("peers",)),
     **{name: Environment(False, groups=(name,)) for name in ("musl", "peers-values", "go", "wheels", "lock")},
 }
-"""By the name of the file. Those after the first have its versions."""
+"""Name of the file -> environment. The others have the versions of the first."""
 
 
 class Pin(NamedTuple):

@@ -32,7 +32,7 @@ _SCREENS = {
     "loops": ("coin", "function?name=sum_chosen&beside=loops"),
     "targets": ("demo", "function?name=dispatch&beside=targets"),
 }
-"""What each picture shows: of which capture, and the fragment of its address."""
+"""Picture -> (the capture that the picture shows, the fragment of the page's address)."""
 _IN_README = ("hot", "function")
 _WIDTHS = (1000, 1280, 1400)
 """CSS pixels: the least that is enough, that of the README's pictures, and a large window."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 
 GO_NOTE = struct.pack("<III", 4, 12, 4) + b"Go\0\0" + b"aB3_/cD-4/eF"
-"""What Go's linker writes: owner "Go", type 4, the text that `go tool buildid` prints."""
+"""The note of Go's linker: owner "Go", type 4, the text that `go tool buildid` prints."""
 
 
 def tiny_elf(code: bytes, note: bytes = b"") -> bytes:

@@ -144,11 +144,11 @@ class SourceKernel(FakeKernel):
         self.own: dict[int, FakeRing] = {}
         self.periods: dict[int, int] = {}
         self.leaders: dict[int, int] = {}
-        """Descriptor of an event -> of the one that leads its group."""
+        """Descriptor of an event -> descriptor of the leader of its group."""
         self.counters = 1 << 20
-        """That a processor has for the events of its own."""
+        """The number of counters of a processor for events of the processor itself."""
         self.taken = 0
-        """Of them, by others."""
+        """The number of counters that others use."""
         self.stalled: set[int] = set()
         """Pinned events that found their counters taken."""
         self.waiting: set[int] = set()

@@ -123,7 +123,7 @@ class Shelf:
 
 @dataclass
 class Model:
-    """One file under one handle."""
+    """The state of a file that is open under a handle."""
 
     mode: int
     file: Shelf = field(default_factory=lambda: Shelf(GLOBALS, NEEDED))

@@ -12,11 +12,11 @@ from export_tools import leaving_branches, ran, tool
 from perfdata_writer import Builder
 
 TEXT, SHIFT = 0xFFFFFFFF81000000, 0x1A000000
-"""Where the kernel is linked, and how far it was moved at boot (KASLR)."""
+"""The link address of the kernel, and how far the kernel was moved at boot (KASLR)."""
 LOADED = 0xFFFFFFFFC0400000
-"""Where the module is."""
+"""The load address of the module."""
 LINKED = 0x10000
-"""Where its code is linked in the program that is compared with."""
+"""The link address of the module's code in the program of the comparison."""
 MODULE = "/lib/modules/6.1.0-toy/kernel/drivers/toy-device.ko"
 
 KERNEL_SOURCE = """\

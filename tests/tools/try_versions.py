@@ -34,7 +34,7 @@ def suite(kind: str, version: str, python: str, uv: str, words: list[str]) -> in
     own = str(environment / "bin" / "python")
     subprocess.run([uv, "venv", "--quiet", "--clear", "--python", python, environment], check=True)
     install = [uv, "pip", "install", "--quiet", "--python", own, f"--resolution={RESOLUTION[kind]}", "--upgrade"]
-    # What developers install asks for higher versions of what the package uses, too: its own requirements come last.
+    # Developers' tools require higher versions of the package's dependencies, so the package's requirements come last.
     for wanted in (".[dev,arrow]", ".[arrow,fleet,tui]"):
         subprocess.run([*install, "--editable", wanted], cwd=ROOT, check=True)
     return subprocess.run([own, "-m", "pytest", *words], cwd=ROOT).returncode

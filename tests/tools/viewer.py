@@ -119,7 +119,8 @@ def settled(page: Page) -> None:
 
 
 TWO_FRAMES = "() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => done())))"
-"""What observes sizes is called at the end of a frame; what it changes is drawn before the next one ends."""
+"""A page's observers of sizes are called at the end of a frame; their changes are drawn before the end of the next
+frame."""
 
 
 def frames(address: str, path: str) -> list[tuple[bytes, bytes]]:

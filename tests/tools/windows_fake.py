@@ -53,7 +53,7 @@ DECLARED: dict[str, tuple[str, str]] = {
 """Export -> (the library that has it, its declaration). The LBR function is in sechost alone, as on some builds."""
 CDECL = {LBR}
 PRIVILEGE = ["GetCurrentProcess", "OpenProcessToken", "LookupPrivilegeValueW", "AdjustTokenPrivileges", "CloseHandle"]
-"""The calls that enable one."""
+"""The calls that enable a privilege."""
 _TYPES = {"1": ctypes.c_uint8, "4": ctypes.c_uint32, "8": ctypes.c_uint64}
 
 
@@ -99,7 +99,7 @@ class FakeWindows(Sessions, Information, Events, System):
             part.__init__(self)
         self.calls: list[Call] = []
         self.failures: list[BaseException] = []
-        """What went wrong in the fake itself; tests expect none."""
+        """Failures in the fake itself; tests expect none."""
         self.conventions: dict[str, str] = {}
         """Exports that were resolved -> how they are called."""
         self.codes: dict[str, int] = {}

@@ -15,7 +15,7 @@ from windows_memory import FakeSession, put, u32
 
 GROUP_PERFINFO = UUID("ce1dbfb4-137e-4da6-87b0-3f59aa102cbc")
 GUID_MAP = {GROUP_PERFINFO: 0x0F, UUID("3d6fa8d1-fe05-11d0-9dda-00c04fd7ba7c"): 0x05}
-"""Of the 32 groups, those that tests use."""
+"""The groups that tests use, of 32."""
 
 
 class Information:
@@ -38,11 +38,11 @@ class Information:
         self.intervals = {source: 65536 for source, *_ in self.sources} | {0: 10000}
         self.configured: list[int] = []
         self.version = 1
-        """What class 11 says."""
+        """The answer of class 11."""
         self.newer = {19: struct.pack("<I", 64), 22: struct.pack("<I", 8), 99: bytes(range(12))}
         """Classes that newer systems answer, with the answers."""
         self.newer_settings: dict[tuple[int, int], bytes] = {}
-        """(handle, class) -> what it was set to, of classes that newer systems take."""
+        """(handle, class) -> the last setting, of classes that newer systems accept."""
 
     def TraceSetInformation(self, handle: int, info: int, at: int, length: int) -> int:
         if info in (16, 17, 18, 23, 24, 99):

@@ -59,7 +59,7 @@ class Sessions:
         self.folders = {"", "C:\\traces"}
         self.most_sessions, self.processors = 64, 4
         self.log_of: Callable[[FakeSession], bytes] | None = None
-        """What the log file of a session that stops has in it; without it none is written."""
+        """Makes the contents of a stopped session's log file; None: no file is written."""
 
     def StartTraceW(self, handle_at: int, name_at: int, at: int) -> int:
         if self.wine:

@@ -132,8 +132,8 @@ int main(void) {{
 
 
 PRIVATE_LIST = "D:P(A;OICI;FA;;;SY)(A;OICI;FA;;;BA)(A;OICI;FA;;;OW)"
-"""What CPython (3.11.10, 3.12.4, 3.13 and later) makes of ``os.mkdir(path, 0o700)``: for the system, the administrators
-and the owner, and nothing from the folder around it."""
+"""The access list of ``os.mkdir(path, 0o700)`` by CPython 3.11.10, 3.12.4, 3.13 and later: full access for the system,
+the administrators and the owner, and no rights inherited from the parent folder."""
 
 
 def access_program() -> str:
@@ -252,8 +252,8 @@ EXPECTED = {
     "StartTrace": "0", "handle": str(0xCAFE4242), "ControlTrace": "0", "unchanged": "1",
     "OpenTrace": str(INVALID_HANDLES[1]),
 }  # fmt: skip
-"""What the second program prints. StartTrace and ControlTrace of wine succeed and do nothing, as the package finds out.
-Of a privilege that is not held wine does not report anything (Windows: 1300), so that is not asked."""
+"""The expected output of the second program. StartTrace and ControlTrace of wine succeed and do nothing; the package
+detects this. Wine does not report a privilege that is not held (Windows: 1300), so the program does not ask."""
 
 
 def checked_calls(lines: list[str]) -> Iterator[tuple[bool, str]]:
