@@ -746,22 +746,29 @@ class SpaceIndex:
 
 
 _DENSE = 1 << 22
+_PAGE_BITS = 9
+_IN_PAGE = (1 << _PAGE_BITS) - 1
 
 
 class Ids:
-    """Distinct ids (uint32) -> numbers, by a table where ids are small; ``absent`` for others."""
+    """Distinct ids (uint32) -> numbers; ``absent`` for others. Small ids are looked up in the pages of a table that has
+    only the pages with ids: each capture of hundreds that are open together has such tables."""
 
     def __init__(self, ids: Array, numbers: Array, absent: int) -> None:
-        self._absent = absent
         known = ids < _DENSE
-        size = int(ids[known].max()) + 2 if known.any() else 1
-        self._table = np.full(size, absent, np.int64)
-        self._table[ids[known]] = numbers[known]
+        small = ids[known].astype(np.int64)
+        pages = distinct(small >> _PAGE_BITS)
+        self._page = np.zeros(int(pages.max(initial=-1)) + 2, np.int64)  # page 0 has no ids: also of the last entry
+        self._page[pages] = np.arange(1, len(pages) + 1) << _PAGE_BITS
+        self._table = np.full((len(pages) + 1) << _PAGE_BITS, absent, np.int64)
+        self._table[self._page[small >> _PAGE_BITS] + (small & _IN_PAGE)] = numbers[known]
         order = np.argsort(ids[~known])
         self._ids, self._numbers = ids[~known][order], numbers[~known][order]
 
     def __call__(self, ids: Array) -> NDArray[np.int64]:
-        out: NDArray[np.int64] = self._table.take(ids, mode="clip")  # the last entry is ``absent``
+        place = self._page.take(ids >> _PAGE_BITS, mode="clip")
+        place += ids & _IN_PAGE
+        out: NDArray[np.int64] = self._table.take(place)
         if len(self._ids):
             at = np.minimum(np.searchsorted(self._ids, ids), len(self._ids) - 1)
             out = np.where(self._ids[at] == ids, self._numbers[at], out)
