@@ -129,7 +129,7 @@ _PUBLIC = {
         "Thread",
     ],
     fleet: [
-        "Store", "Labels", "Selection", "Reading", "StoredCounts", "Saturation", "Added", "Verified", "CaptureFile",
+        "Store", "Labels", "Selection", "StoreReader", "StoredCounts", "Saturation", "AddResult", "VerifyResult", "CaptureFile",
         "Part", "capture_file", "count_batch", "reduce_parts", "in_turn",
     ],
     etw: [

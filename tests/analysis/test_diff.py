@@ -20,7 +20,14 @@ from captures import Data
 from command_line import Ran
 from lastbranch.analysis.comparison import CodeLocation, Difference, Thing, compare
 from lastbranch.analysis.naming import Namer
-from lastbranch.analysis.statistics.significance import FEWEST, Clusters, _fisher, _student, adjusted, probabilities
+from lastbranch.analysis.statistics.significance import (
+    FEWEST,
+    Clusters,
+    _fisher,
+    _student,
+    adjust_probabilities,
+    probabilities,
+)
 from lastbranch.bind import bind
 from lastbranch.errors import NotRecordedError
 from lastbranch.lbr import PERF_SELECT
@@ -86,7 +93,7 @@ def test_rates_are_those_of_benjamini_and_hochberg() -> None:
     given = np.array([0.01, np.nan, 0.04, 0.03, 0.5, 0.001])
     order = [5, 0, 3, 2, 4]
     expected = {i: min(given[j] * 5 / (k + 1) for k, j in enumerate(order) if k >= at) for at, i in enumerate(order)}
-    found = adjusted(given)
+    found = adjust_probabilities(given)
     assert math.isnan(found[1])
     assert [found[i] for i in order] == pytest.approx([min(1, expected[i]) for i in order])
 
@@ -108,7 +115,7 @@ def test_pairs_of_one_population_raise_few_alarms(of_a: int, of_b: int) -> None:
     for _ in range(200):
         a, b = drawn(rng, of_a, chance), drawn(rng, of_b, chance)
         p = probabilities(a, b)
-        alarms += bool(np.nanmin(adjusted(p)) <= 0.05)
+        alarms += bool(np.nanmin(adjust_probabilities(p)) <= 0.05)
         tested += int((~np.isnan(p)).sum())
         below += int((p <= 0.05).sum())
         common = (a.part + b.part) / (a.weight + b.weight)
@@ -136,7 +143,7 @@ def test_other_rates_of_recording_are_no_difference(scaled: bool) -> None:
                 times = 1000 // samples if scaled else 1
                 out.add(whole, np.repeat(each, DEPTH), np.repeat(thing, DEPTH), times=times)
             sides.append(out)
-        alarms += bool(np.nanmin(adjusted(probabilities(*sides))) <= 0.05)
+        alarms += bool(np.nanmin(adjust_probabilities(probabilities(*sides))) <= 0.05)
     assert alarms <= 5 if scaled else alarms == 100
 
 
@@ -156,7 +163,10 @@ def test_what_all_samples_stand_for_changes_nothing() -> None:
 def test_a_change_of_the_population_is_found() -> None:
     rng = np.random.default_rng(21)
     before, after = np.array([0.5, 0.3, 0.2]), np.array([0.42, 0.38, 0.2])
-    found = [adjusted(probabilities(drawn(rng, 2000, before), drawn(rng, 2000, after))) <= 0.05 for _ in range(40)]
+    found = [
+        adjust_probabilities(probabilities(drawn(rng, 2000, before), drawn(rng, 2000, after))) <= 0.05
+        for _ in range(40)
+    ]
     assert np.mean(found, axis=0)[:2].min() > 0.95
     assert np.mean(found, axis=0)[2] < 0.15
 

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import perfdata_writer as pw
-from lastbranch.analysis.counting.bound_pairs import Bound
-from lastbranch.analysis.counting.count_stacks import Counted, EarlyCounts, count_stacks
+from lastbranch.analysis.counting.bound_pairs import BoundPairs
+from lastbranch.analysis.counting.count_stacks import EarlyCounts, StackCounts, count_stacks
 from lastbranch.analysis.counting.early_pass import EarlyPass
 from lastbranch.fleet.counting import Labels, capture_file, count_captures
 from lastbranch.formats.perfdata import walk
@@ -84,12 +84,12 @@ def opened(raw: bytes, early: EarlyCounts | None = None) -> Profile:
     return read_profile(BytesSource(raw, "x.data"), binaries=False, watcher=early)
 
 
-def columns(counted: Counted) -> dict[str, Any]:
+def columns(counted: StackCounts) -> dict[str, Any]:
     tables = {"branches": counted.branches, "ranges": counted.ranges, "sampled": counted.sampled}
     found: dict[str, Any] = {"broken": counted.broken, "totals": (counted.samples, counted.entries)}
     for name, table in tables.items():
         if table is not None:
-            values = table.values if isinstance(table, Bound) else {}
+            values = table.values if isinstance(table, BoundPairs) else {}
             found |= {f"{name} {column}": rows.tolist() for column, rows in (table.arrays() | values).items()}
     return found
 

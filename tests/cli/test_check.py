@@ -17,7 +17,7 @@ from captures import Data
 from command_line import run_cli
 from etl_event_logs import BEGIN, BIND, PMC, lbr, masks, pmc, process, rundown, sampled, session, trace, write
 from lastbranch.analysis.checks.etl import check_log
-from lastbranch.analysis.checks.findings import FINDINGS, Severity, finding
+from lastbranch.analysis.checks.findings import FINDINGS, Severity, make_finding
 from lastbranch.analysis.counting.availability import Origin, origin_of
 from lastbranch.formats.etl import TraceLog
 from lastbranch.model import BytesSource, Machine, Profile
@@ -367,7 +367,7 @@ def test_hints_are_those_of_the_system(tmp_path, run):
 @pytest.mark.parametrize("name", [name for name, kind in FINDINGS.items() if kind.windows])
 def test_remedies_are_those_of_the_system(name):
     """None of perf where Windows recorded, none of Windows where perf did."""
-    of_perf, of_windows = finding(name, "").remedy, finding(name, "", origin=Origin.WINDOWS).remedy
+    of_perf, of_windows = make_finding(name, "").remedy, make_finding(name, "", origin=Origin.WINDOWS).remedy
     assert re.search(r"perf|record|--symfs", of_perf)
     assert not re.search(r"EVENT_TRACE|TraceConfigure|IMAGE_LOAD", of_perf)
     assert not re.search(r"perf record|perf inject|--no-mmap", of_windows)
@@ -375,12 +375,14 @@ def test_remedies_are_those_of_the_system(name):
 
 def test_where_names_are_missing_the_binaries_can_be_given():
     """A recording of ours is no exception: its program may be gone, or the recording may be read elsewhere."""
-    assert "--symfs" in finding("no names", "", origin=Origin.LASTBRANCH).remedy
+    assert "--symfs" in make_finding("no names", "", origin=Origin.LASTBRANCH).remedy
 
 
 @pytest.mark.parametrize("name", FINDINGS)
 def test_remedies_of_our_recordings_name_our_options(name):
-    assert "perf record" not in finding(name, "", origin=Origin.LASTBRANCH).remedy or FINDINGS[name].means.count("PMC")
+    assert "perf record" not in make_finding(name, "", origin=Origin.LASTBRANCH).remedy or FINDINGS[name].means.count(
+        "PMC"
+    )
 
 
 def test_few_samples(tmp_path):
@@ -491,7 +493,7 @@ def etl(name):
     ],
 )
 def test_real_traces(name, expected):
-    assert {finding: severity for finding, (severity, _) in checked(etl(name)).items()} == expected
+    assert {name: severity for name, (severity, _) in checked(etl(name)).items()} == expected
 
 
 @pytest.mark.parametrize(
@@ -505,7 +507,7 @@ def test_real_traces(name, expected):
     ],
 )
 def test_real_captures(name, expected, data: Data):
-    assert {finding: severity for finding, (severity, _) in checked(data.path(name)).items()} == expected
+    assert {name: severity for name, (severity, _) in checked(data.path(name)).items()} == expected
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ import perfdata_writer as pw
 from captures import Data
 from json_shapes import check
 from lastbranch.export import stack_pass as spool_module
-from lastbranch.export.stack_pass import ROW, Spool
+from lastbranch.export.stack_pass import ROW, RowSpool
 from stack_truth import OTHERS, Stacks, symfs_of, truth, two_threads
 
 UNITS = ("none", "nanoseconds", "microseconds", "milliseconds", "seconds", "bytes")
@@ -98,7 +98,7 @@ def test_a_spool_gives_each_lane_what_was_added(lanes: list[list[int]], waiting:
     import numpy as np
 
     expected: dict[int, list[int]] = {}
-    with pytest.MonkeyPatch.context() as patch, Spool() as spool:
+    with pytest.MonkeyPatch.context() as patch, RowSpool() as spool:
         patch.setattr(spool_module, "_WAITING", waiting)
         number = 0
         for piece in lanes:

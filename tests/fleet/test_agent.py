@@ -22,10 +22,10 @@ from full_disks import small_disk
 from lastbranch.errors import FormatError
 from lastbranch.fleet import Labels, Store, capture_file, count_batch
 from lastbranch.fleet.agent import Agent, Service, Settings
-from lastbranch.fleet.manifest import Manifest, State
+from lastbranch.fleet.manifest import Manifest, StoreState
 from lastbranch.fleet.objects import Folder
-from lastbranch.fleet.schedule import MOST, Rate, Turn, fitting
-from lastbranch.fleet.spool import Entry, Recorded, Spool
+from lastbranch.fleet.schedule import MOST, Rate, Turn, fit_rates
+from lastbranch.fleet.spool import RecordedTurn, Spool, SpoolEntry
 from small_captures import three_branches
 
 Run = Callable[..., Ran]
@@ -114,11 +114,11 @@ def test_turns_that_were_missed() -> None:
 
 
 def test_too_many_services_are_all_recorded_less() -> None:
-    rates = fitting({f"{number}": Rate(36.0 + number % 2 * 36, 6.0) for number in range(100)})
+    rates = fit_rates({f"{number}": Rate(36.0 + number % 2 * 36, 6.0) for number in range(100)})
     assert sum(rate.seconds for rate in rates.values()) == pytest.approx(MOST)
     assert rates["1"].seconds == pytest.approx(2 * rates["0"].seconds)
     assert rates["0"].weight == pytest.approx(HOUR / 12)
-    assert fitting({"a": Rate(36.0, 6.0)}) == {"a": Rate(36.0, 6.0)}
+    assert fit_rates({"a": Rate(36.0, 6.0)}) == {"a": Rate(36.0, 6.0)}
 
 
 # -- kills
@@ -172,11 +172,11 @@ def test_a_kill_at_each_step(apart: int, tmp_path: Path, monkeypatch: pytest.Mon
 # -- the spool, with parts that are made up
 
 
-def made(spool: Spool, folder: Path, slot: int, size: int = 1000, service: str = "a") -> list[Entry]:
+def made(spool: Spool, folder: Path, slot: int, size: int = 1000, service: str = "a") -> list[SpoolEntry]:
     """Have six seconds in the spool that stand for 600. What had to go for it."""
     digest, rows = f"{slot:064x}", [service, 6, 600]
     parts = [part(str(folder), "captures/day=2026-08-03", digest[32:], json.dumps({digest: rows}).encode().ljust(size))]
-    return spool.add(str(folder), parts, Recorded(service, digest, slot, 6, 600))
+    return spool.add(str(folder), parts, RecordedTurn(service, digest, slot, 6, 600))
 
 
 def test_a_full_spool_gets_thinner_evenly(tmp_path: Path) -> None:
@@ -304,13 +304,13 @@ def test_damage_in_the_spool_is_said_and_left_out(tmp_path: Path) -> None:
 DAY = 1_785_456_000
 
 
-def spooled(spool: Spool, folder: Path, service: str, wall: int, weight: float) -> list[Entry]:
+def spooled(spool: Spool, folder: Path, service: str, wall: int, weight: float) -> list[SpoolEntry]:
     """Have a capture in the spool whose seconds stand for ``weight`` seconds each. What had to go for it."""
     path = three_branches(folder / f"{service}{wall}", wall % 3, b"\7" * 20, DAY + wall)
     recorded, stands_for = 6 * 10**9, round(6e9 * weight)
     file = capture_file(str(path), Labels(service, "7", "host", None, recorded, stands_for))
     parts = count_batch(str(folder / "counted"), [file])
-    return spool.add(str(folder / "counted"), parts, Recorded(service, file.digest, wall, recorded, stands_for))
+    return spool.add(str(folder / "counted"), parts, RecordedTurn(service, file.digest, wall, recorded, stands_for))
 
 
 @pytest.fixture(scope="module")
@@ -409,7 +409,7 @@ def test_a_batch_is_added_once(run: Run, shipped: str, tmp_path: Path, monkeypat
     assert not is_added()
     read = Manifest.read
 
-    def forgetful(manifest: Manifest) -> State:
+    def forgetful(manifest: Manifest) -> StoreState:
         state = read(manifest)
         state.gone.clear()
         return state

@@ -73,7 +73,7 @@ def test_captures_are_cut_so_that_many_workers_have_work(
         """They are cut: what comes of the batches is of no interest."""
 
     def watched(function: Callable[..., object], tasks: Sequence[Any]) -> Iterator[object]:
-        if function.__name__ == "_counted":
+        if function.__name__ == "_count_task":
             sizes.append([sum(capture.size for capture in batch) for _url, batch in tasks])
             raise CutError
         return map(function, tasks)
@@ -125,7 +125,7 @@ def test_killed_processes_change_no_byte(files: list[str], peace, tmp_path: Path
     with Processes(2) as run:
         killing = Killing(run, kills, when=when)
         _same(Store(str(tmp_path / "store"), killing), files, peace)
-        assert {"_counted", "_reduced"} <= set(killing.kills)
+        assert {"_count_task", "_reduce_task"} <= set(killing.kills)
     assert list(temporary.iterdir()) == []
     Store(str(tmp_path / "store")).sweep(0)
     assert {str(p.relative_to(tmp_path / "store")) for p in (tmp_path / "store").rglob("*.parquet*")} == set(peace[1])
@@ -247,7 +247,7 @@ def test_a_cluster_that_loses_workers_and_then_its_scheduler(
     with Cluster(dask.address, dask.certificates) as there:
         killing = Killing(there, tmp_path / "workers", when="half")
         _same(Store(store, killing), files, peace)
-        assert {"_counted", "_reduced"} <= set(killing.kills)
+        assert {"_count_task", "_reduce_task"} <= set(killing.kills)
     other = tmp_path / "other"
     done = run("fleet", "add", other, *files[:9], *dask.words)
     assert done.code == 0, done.err
@@ -289,7 +289,7 @@ def test_what_is_not_safe_is_refused(run: Run, tmp_path: Path, monkeypatch: pyte
 
 def test_a_worker_that_sees_another_folder_is_refused(files: list[str], tmp_path: Path) -> None:
     with pytest.raises(UnavailableError, match="there is no store where this worker looks"):
-        lastbranch.fleet.store._counted((str(tmp_path / "elsewhere"), []))
+        lastbranch.fleet.store._count_task((str(tmp_path / "elsewhere"), []))
 
 
 def test_the_manifests_for_kubernetes_are_valid() -> None:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lastbranch import native
-from lastbranch.analysis.statistics.sample_sums import _NativeSums, _summed
+from lastbranch.analysis.statistics.sample_sums import _NativeSums, _sum_batch
 from lastbranch.model import SampleBatch
 
 ADDRESSES = st.one_of(st.integers(0, 3), st.sampled_from([(1 << 64) - 1, 1 << 63, 1 << 47]))
@@ -45,7 +45,7 @@ def test_sums_of_branches(compiled: bool, stacks: list[tuple[int, list[tuple[int
         found = sums.take()
         assert sums.add(scope[:0], batch.slice(0, 0)) == 0
     else:
-        found = _summed(scope, batch)
+        found = _sum_batch(scope, batch)
     want: dict[tuple[int, int, int], list[int]] = {}
     for owner, stack in stacks:
         inside = Counter((a, b) for a, b, _ in stack)

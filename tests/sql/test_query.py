@@ -115,8 +115,8 @@ def test_tables_of_counts_are_made_while_the_capture_is_opened(
     run: Callable[..., Ran], small: Profile, monkeypatch: pytest.MonkeyPatch, statement: str, counted: dict[str, bool]
 ) -> None:
     expected = [list(map(str, row)) for row in rows(small, statement)]
-    assert sql.counted_by(statement) == counted
-    assert sql.counted_by("select ip, (select max(samples) from stacks) from samples") is None
+    assert sql.count_request_of(statement) == counted
+    assert sql.count_request_of("select ip, (select max(samples) from stacks) from samples") is None
     monkeypatch.setattr(SampleStream, "stacks", lambda self: pytest.fail("read again"))
     ran = run("query", demo.capture(), statement, "--symfs", demo.symfs(), "--format", "csv")
     assert list(csv.reader(io.StringIO(ran.out)))[1:] == expected

@@ -22,7 +22,7 @@ from lastbranch.fleet import Part, Store
 from lastbranch.fleet.agent import Agent, NotRunningError, Service, Settings
 from lastbranch.fleet.host import Host
 from lastbranch.fleet.objects import Folder
-from lastbranch.fleet.spool import Entry, Spool
+from lastbranch.fleet.spool import Spool, SpoolEntry
 
 _T = TypeVar("_T")
 MONDAY = 1_785_715_200.0
@@ -208,8 +208,8 @@ def part(folder: str, group: str, key: str, data: bytes) -> Part:
     return made
 
 
-def merge(folder: str, entries: Sequence[Entry]) -> list[Part]:
-    """Like `lastbranch.fleet.spool.merged`, for parts of JSON."""
+def merge(folder: str, entries: Sequence[SpoolEntry]) -> list[Part]:
+    """Like `lastbranch.fleet.spool.merge_recordings`, for parts of JSON."""
     rows, size = {}, 0
     for entry in entries:
         (one,) = entry.parts

@@ -17,7 +17,7 @@ from capture_tools import FREESTANDING, PROGRAMS
 from capture_tools import trace as traced
 from isa_oracle import OBJDUMP, kind_of
 from isa_oracle import sections as objdump_sections
-from lastbranch.analysis.counting.bound_pairs import Bound
+from lastbranch.analysis.counting.bound_pairs import BoundPairs
 from lastbranch.model import Profile
 from lastbranch.opening import open_profile
 from lastbranch.symbols import Function, FunctionTable, Names
@@ -117,11 +117,11 @@ def run_program(folder: Path, name: str, *words: str, flags: Sequence[str] = ())
     return Run(program, edges, addresses)
 
 
-def bound(pairs: list[tuple[int, int, int]], cycles: list[int] | None = None, module: int = 0) -> Bound:
+def bound(pairs: list[tuple[int, int, int]], cycles: list[int] | None = None, module: int = 0) -> BoundPairs:
     """Pairs (a, b, count) of one module, with the cycles of each; all predicted."""
     rows = np.full(len(pairs), module)
     a, b, count = (np.array([p[i] for p in pairs], np.uint64 if i < 2 else np.int64) for i in range(3))
     zero = np.zeros(len(pairs), np.int64)
     told = np.array(cycles if cycles is not None else zero, np.int64)
     values = {"cycles": told * count, "timed": (told > 0) * count}
-    return Bound(np.full(len(pairs), -1), rows, a, rows, b, count, zero, count, values)
+    return BoundPairs(np.full(len(pairs), -1), rows, a, rows, b, count, zero, count, values)

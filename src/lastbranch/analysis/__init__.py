@@ -5,10 +5,10 @@ from ..lazy import lazy_face
 __getattr__, __dir__, __all__ = lazy_face(
     __name__,
     {
-        "comparison": "CodeLocation Difference Matching Thing compare compare_sums",
+        "comparison": "CodeLocation Difference Matcher Thing compare compare_sums",
         "counting.availability": "how_to_record why_no_ranges why_no_stacks",
-        "counting.bound_pairs": "Bound",
-        "counting.count_stacks": "Counted count_stacks",
+        "counting.bound_pairs": "BoundPairs",
+        "counting.count_stacks": "StackCounts count_stacks",
         "counting.count_tables": "BranchTable Key RangeTable SiteTable WeightTable branches merge_processes ranges "
         "sites weights without_binary",
         "executions.estimate": "Estimate basis_of",

@@ -1,15 +1,15 @@
 # Made by tools/faces.py from the list in __init__.py.
 from .comparison import CodeLocation as CodeLocation
 from .comparison import Difference as Difference
-from .comparison import Matching as Matching
+from .comparison import Matcher as Matcher
 from .comparison import Thing as Thing
 from .comparison import compare as compare
 from .comparison import compare_sums as compare_sums
 from .counting.availability import how_to_record as how_to_record
 from .counting.availability import why_no_ranges as why_no_ranges
 from .counting.availability import why_no_stacks as why_no_stacks
-from .counting.bound_pairs import Bound as Bound
-from .counting.count_stacks import Counted as Counted
+from .counting.bound_pairs import BoundPairs as BoundPairs
+from .counting.count_stacks import StackCounts as StackCounts
 from .counting.count_stacks import count_stacks as count_stacks
 from .counting.count_tables import BranchTable as BranchTable
 from .counting.count_tables import Key as Key

@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 from ..arrays import distinct, group, ranges
 from ..errors import NotRecordedError
 from ..model import Array, Module, ModuleKind, Profile, SampleBatch, SampleFilter
-from .counting.bound_pairs import Bound
+from .counting.bound_pairs import BoundPairs
 from .counting.count_stacks import count_stacks
-from .naming import Label, Namer, unnamed
+from .naming import Label, Namer, name_of_unnamed
 from .samples import filtered_batches, period_of, wanted_events
 from .statistics.bursts import bursts_of, whole_bursts
 from .statistics.sample_sums import SampleSums
-from .statistics.significance import Clusters, adjusted, probabilities
+from .statistics.significance import Clusters, adjust_probabilities, probabilities
 
 __all__ = ["Difference", "CodeLocation", "Thing", "compare", "compare_sums"]
 
@@ -51,7 +51,7 @@ class CodeLocation:
     def called(self) -> str:
         """For people: ``function+0x12``, or ``behind function+0x12`` for what follows a place."""
         place = self.where.removeprefix("behind ")
-        text = f"{self.function}{place}" if self.function else place or unnamed(self.module)
+        text = f"{self.function}{place}" if self.function else place or name_of_unnamed(self.module)
         return f"behind {text}" if place != self.where else text
 
 
@@ -90,7 +90,7 @@ class CodeLocations:
         return (rank << np.uint64(48)) | (address & np.uint64((1 << 48) - 1))
 
 
-class Matching:
+class Matcher:
     """Matches the things of two profiles, by keys that are equal on both sides.
 
     A module is the same by its build identity, else by its last name; what is left on either side counts as one module,
@@ -213,16 +213,16 @@ class Counter(ABC):
 
     spots: CodeLocations
 
-    def points(self, matching: Matching, side: int) -> Points:
+    def points(self, matching: Matcher, side: int) -> Points:
         """The points that this side has seen and the other side must look for, too."""
         return set()
 
-    def adopt(self, matching: Matching, side: int, points: Points) -> None:
+    def adopt(self, matching: Matcher, side: int, points: Points) -> None:
         """Look for the ``points`` of the other side, too."""
         return  # only blocks have points
 
     @abstractmethod
-    def distinct_keys(self, matching: Matching, side: int) -> Named:
+    def distinct_keys(self, matching: Matcher, side: int) -> Named:
         """The distinct things."""
 
     @abstractmethod
@@ -251,7 +251,7 @@ class _Functions(Counter):
         scope = self._binder.scopes(batch)
         return self._binder.process_of(scope), *self._binder.locate(scope, batch.ip)
 
-    def distinct_keys(self, matching: Matching, side: int) -> Named:
+    def distinct_keys(self, matching: Matcher, side: int) -> Named:
         keys, labels = matching.functions(side, self.spots)
         modules = self._profile.modules
         return [(key, (_function_at(modules, label),)) for key, label in zip(keys, labels, strict=True)]
@@ -281,7 +281,7 @@ class _Edges(Counter):
         self.spots = CodeLocations(profile, *places)
         self._learn(found)
 
-    def _learn(self, found: Bound) -> None:
+    def _learn(self, found: BoundPairs) -> None:
         self._pairs = distinct(self._pair(found.process, found.a_module, found.a, found.b_module, found.b))
 
     def _pair(self, process: Array, a_module: Array, a: Array, b_module: Array, b: Array) -> NDArray[np.int64]:
@@ -289,7 +289,7 @@ class _Edges(Counter):
         source, target = self.spots.rows(process, a_module, a), self.spots.rows(process, b_module, b)
         return np.where((source >= 0) & (target >= 0), source * len(self.spots) + target, -1)
 
-    def distinct_keys(self, matching: Matching, side: int) -> Named:
+    def distinct_keys(self, matching: Matcher, side: int) -> Named:
         keys, spots = matching.places(side, self.spots)
         ends = zip(*(part.tolist() for part in np.divmod(self._pairs, max(len(self.spots), 1))), strict=True)
         return [((keys[a], keys[b]), (spots[a], spots[b])) for a, b in ends]
@@ -297,12 +297,12 @@ class _Edges(Counter):
     def count(self, rows: NDArray[np.int64], into: Clusters) -> None:
         for batch in self._stacks():
             each = np.repeat(np.arange(len(batch)), batch.depth)
-            pair = self._pair(*self._bound(batch, each, batch["branch_from"], batch["branch_to"]))
-            sample, key = self._known(each, pair, rows)
+            pair = self._pair(*self._bind_entries(batch, each, batch["branch_from"], batch["branch_to"]))
+            sample, key = self._known_pairs(each, pair, rows)
             burst = bursts_of(self._profile, batch)[sample]
             into.add(np.bincount(burst), burst, key, times=self._profile.weight_of(batch))
 
-    def _known(self, sample: Array, pair: Array, rows: Array) -> tuple[Array, Array]:
+    def _known_pairs(self, sample: Array, pair: Array, rows: Array) -> tuple[Array, Array]:
         """(sample, key) of the pairs that were learned: others pass no filter of modules, or are empty."""
         at = np.minimum(np.searchsorted(self._pairs, pair), max(len(self._pairs) - 1, 0))
         good = (self._pairs[at] == pair) & (pair >= 0) if len(self._pairs) else np.zeros(len(pair), bool)
@@ -317,7 +317,9 @@ class _Edges(Counter):
                     if batch.entries:
                         yield batch
 
-    def _bound(self, batch: SampleBatch, each: Array, a: Array, b: Array) -> tuple[Array, Array, Array, Array, Array]:
+    def _bind_entries(
+        self, batch: SampleBatch, each: Array, a: Array, b: Array
+    ) -> tuple[Array, Array, Array, Array, Array]:
         scope = self._binder.scopes(batch)
         process = self._binder.process_of(scope)[each]
         scope = scope[each]
@@ -335,7 +337,7 @@ class _Blocks(_Edges):
 
     ranges = True
 
-    def _learn(self, found: Bound) -> None:
+    def _learn(self, found: BoundPairs) -> None:
         super()._learn(found)
         self._found = found
         first = self.spots.rows(found.process, found.a_module, found.a)
@@ -343,12 +345,12 @@ class _Blocks(_Edges):
         # Even numbers are spots where a block begins; odd numbers are the instructions that follow a spot.
         self._points = distinct(np.concatenate([first * 2, last * 2 + 1]))
 
-    def points(self, matching: Matching, side: int) -> Points:
+    def points(self, matching: Matcher, side: int) -> Points:
         functions, labels = matching.functions(side, self.spots)
         offsets = [a - label.start for a, label in zip(self.spots.address.tolist(), labels, strict=True)]
         return {(functions[spot], offsets[spot], bool(after)) for spot, after in self._split()}
 
-    def adopt(self, matching: Matching, side: int, points: Points) -> None:
+    def adopt(self, matching: Matcher, side: int, points: Points) -> None:
         functions, labels = matching.functions(side, self.spots)
         spots, known = self.spots, {function: i for i, function in enumerate(functions)}
         here = [(known[f], offset, after) for f, offset, after in points if f in known]
@@ -363,7 +365,7 @@ class _Blocks(_Edges):
         more = self.spots.rows(process, module, at) * 2 + after
         self._points = distinct(np.concatenate([self._points, more]))
 
-    def distinct_keys(self, matching: Matching, side: int) -> Named:
+    def distinct_keys(self, matching: Matcher, side: int) -> Named:
         functions, labels = matching.functions(side, self.spots)
         numbers: dict[Hashable, int] = {}
         self._within = np.array([numbers.setdefault(key, len(numbers)) for key in functions], np.int64)
@@ -389,8 +391,8 @@ class _Blocks(_Edges):
             empty = (source == 0) | (target == 0)
             inner = np.flatnonzero((each[1:] == each[:-1]) & ~empty[1:] & ~empty[:-1])
             # Entry i + 1 is older: the range goes from its target to the source of the next branch.
-            pair = self._pair(*self._bound(batch, each[inner], target[1:][inner], source[:-1][inner]))
-            learned, _ = self._known(np.arange(len(pair)), pair, np.arange(len(self._pairs)))
+            pair = self._pair(*self._bind_entries(batch, each[inner], target[1:][inner], source[:-1][inner]))
+            learned, _ = self._known_pairs(np.arange(len(pair)), pair, np.arange(len(self._pairs)))
             first, last = np.divmod(pair[learned], max(len(self.spots), 1))
             straight = self._within[first] == self._within[last]  # in one function
             sample, first, last = each[inner][learned][straight], first[straight], last[straight]
@@ -417,7 +419,7 @@ class _SummedCounter(Counter):
         self.spots = CodeLocations(profile, *_distinct(*places))
         self._ends = [self.spots.rows(np.full(len(module), -1), module, address) for module, address in ends]
 
-    def distinct_keys(self, matching: Matching, side: int) -> Named:
+    def distinct_keys(self, matching: Matcher, side: int) -> Named:
         if self._of_functions:
             keys, labels = matching.functions(side, self.spots)
             modules = self._profile.modules
@@ -520,8 +522,8 @@ def compare(
             replace(f or SampleFilter(), events=frozenset([row])) for f, row in zip(sample_filters, rows, strict=True)
         ]
         counters = [COUNTERS[by](profile, chosen) for profile, chosen in zip(profiles, only, strict=True)]
-        parts.append(_compared(profiles[0].events[rows[0]].name, Matching(namers, lines), counters))
-    return _joined(parts, notes)
+        parts.append(_compare_counts(profiles[0].events[rows[0]].name, Matcher(namers, lines), counters))
+    return _join_differences(parts, notes)
 
 
 def compare_sums(
@@ -535,7 +537,7 @@ def compare_sums(
     if not all(counter.totals.samples for counter in counters):
         what, side = "samples" if by == "function" else "branch stacks", "B" if counters[0].totals.samples else "A"
         raise NotRecordedError(f"there are no {what} to compare on {side}'s side")
-    return _joined([_compared(event, Matching(namers, lines), counters)], [])
+    return _join_differences([_compare_counts(event, Matcher(namers, lines), counters)], [])
 
 
 def _common_events(
@@ -560,7 +562,7 @@ def _common_events(
     return common, [f"event {name} is in only one of the two captures and is left out" for name in alone]
 
 
-def _compared(event: str, matching: Matching, counters: Sequence[Counter]) -> Difference:
+def _compare_counts(event: str, matching: Matcher, counters: Sequence[Counter]) -> Difference:
     for side, counter in enumerate(counters):
         matching.measure(side, counter.spots, matching.functions(side, counter.spots)[0])
     seen = [counter.points(matching, side) for side, counter in enumerate(counters)]
@@ -591,12 +593,12 @@ def _compared(event: str, matching: Matching, counters: Sequence[Counter]) -> Di
         np.stack([a.share, b.share]),
         np.stack([a.present, b.present]),
         chance,
-        adjusted(chance),
+        adjust_probabilities(chance),
         np.sqrt(a.variance(a.share) + b.variance(b.share)),
     )
 
 
-def _joined(parts: Sequence[Difference], notes: list[str]) -> Difference:
+def _join_differences(parts: Sequence[Difference], notes: list[str]) -> Difference:
     event, spots = [e for p in parts for e in p.event], [s for p in parts for s in p.spots]
     share, samples = (np.concatenate([getattr(p, name) for p in parts], axis=1) for name in ("share", "samples"))
     chance, rate, noise = (

@@ -15,7 +15,7 @@ from ..model import Array, ModuleKind, Profile
 if TYPE_CHECKING:
     from ..symbols import Function, FunctionTable, Names, Symbolizer
 
-__all__ = ["Label", "Namer", "Place", "View", "find_functions", "place_of", "unnamed"]
+__all__ = ["Label", "Namer", "Place", "View", "find_functions", "place_of", "name_of_unnamed"]
 
 
 View = Literal["function", "inline", "line"]
@@ -46,10 +46,10 @@ class Label(NamedTuple):
         """The function, or ``[module]`` for code without one."""
         if self.function:
             return self.function
-        return unnamed(profile.modules[self.module].short if self.module >= 0 else "")
+        return name_of_unnamed(profile.modules[self.module].short if self.module >= 0 else "")
 
 
-def unnamed(module: str) -> str:
+def name_of_unnamed(module: str) -> str:
     """The name of code of ``module`` without a function; ``module`` is empty if not even the module is known."""
     return f"[{(module or 'unknown').strip('[]')}]"
 
@@ -153,7 +153,9 @@ class Namer:
         else:
             names = self.symbols.names(module, address)
         if view == "function":
-            rows = np.array([*(self.row(_declared(module, f, view)) for f in names.functions), unknown], np.int64)
+            rows = np.array(
+                [*(self.row(_declaration_label(module, f, view)) for f in names.functions), unknown], np.int64
+            )
             return rows[names.function], np.ones(len(address), np.int64)
         return self._frames(view, module, names, unknown)
 
@@ -169,7 +171,7 @@ class Namer:
         # Making many names at once from the table's bytes takes a tenth of the time.
         functions = table.functions[:] if len(new) * _MANY > len(table) else table.functions
         for i in new:
-            known[i] = self.row(_declared(module, functions[i], "function"))
+            known[i] = self.row(_declaration_label(module, functions[i], "function"))
         return known[found]
 
     def _frames(self, view: View, module: int, names: Names, unknown: int) -> tuple[Array, Array]:
@@ -181,14 +183,14 @@ class Namer:
         for row, path, number in zip(*(c[once].tolist() for c in (function, file, line)), strict=True):
             known = names.functions[row]
             at = Label(module, known.shown, known.name, names.files[path] if path >= 0 else "", number)
-            table.append(self.row(_declared(module, known, view) if view == "inline" else at))
+            table.append(self.row(_declaration_label(module, known, view) if view == "inline" else at))
         frames = np.array(table, np.int64)[which]
         sizes = np.diff(names.offsets)
         bare = np.flatnonzero(sizes == 0)
         return np.insert(frames, names.offsets[bare], unknown), np.maximum(sizes, 1)
 
 
-def _declared(module: int, function: Function, view: View) -> Label:
+def _declaration_label(module: int, function: Function, view: View) -> Label:
     start = function.start if view == "function" else 0
     return Label(module, function.shown, function.name, function.file, function.line, start)
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..analysis import Difference, Thing, compare, compare_sums
 from ..analysis.counting.over_time import time_span
-from ..analysis.statistics.significance import halving
+from ..analysis.statistics.significance import time_to_halve
 from ..model import Array, counted
 from .columns import Column, TableKind, To
 from .names import Names
@@ -222,7 +222,7 @@ def _noise_note(sides: Sequence[Names], filters: Sequence[SampleFilter | None]) 
     profiles = [side.profile for side in sides]
     spans = [time_span(profile, chosen) for profile, chosen in zip(profiles, filters, strict=True)]
     seconds = [p.clock.to_ns(span[1]) / 1e9 if span else 0.0 for p, span in zip(profiles, spans, strict=True)]
-    if not all(map(halving, seconds)):
+    if not all(map(time_to_halve, seconds)):
         return []
     more = " and ".join(f"{3 * s:.3g} s more of {side}" for s, side in zip(seconds, "AB", strict=True))
     return [f"noise is the standard error of change, in points; {more} would halve it"]

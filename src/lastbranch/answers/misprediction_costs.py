@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from ..analysis import Sources
-from ..analysis.counting.mispredictions import NamedMispredictions, cost_note, mispredictions, named
+from ..analysis.counting.mispredictions import NamedMispredictions, cost_note, mispredictions, sum_by_name
 from ..model import Array, Profile, SampleFilter
 from .columns import GUESS, Column, TableKind
 from .names import FILE, FUNCTION, LINE, LINE_NUMBER, LINKAGE_NAME, MODULE_OR_UNKNOWN, SOURCE, Names, module_of
@@ -104,9 +104,9 @@ def misprediction_costs(
     """
     profile, namer = names.profile, names.namer
     found, cycles = mispredictions(profile, sample_filter=sample_filter)
-    table = named(found, None if by == "module" else by or "function", namer)
+    table = sum_by_name(found, None if by == "module" else by or "function", namer)
     if not by and not any(namer.labels[row].function for row in table.name.tolist()):
-        by, table = "module", named(found, None, namer)
+        by, table = "module", sum_by_name(found, None, namer)
     sources, total = Sources(profile, source_roots), int(table.mispredicted.sum())
     table = table.take(slice(limit or None))
     labels = [namer.labels[row] for row in table.name.tolist()]

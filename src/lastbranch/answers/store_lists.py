@@ -87,7 +87,7 @@ STORE_LISTS: dict[str, TableKind] = {
     "event": _sums("event", "what took the samples"),
     "day": _sums("day", "day of the captures (UTC)"),
 }
-"""`fleet list`, by what a row is. The columns are those of the rows of `Reading.listed`, in their order."""
+"""`fleet list`, by what a row is. The columns are those of the rows of `StoreReader.listed`, in their order."""
 
 _PARTS = ("half", "quarter", "eighth")
 SATURATION = TableKind(
@@ -113,7 +113,7 @@ SATURATION = TableKind(
 
 
 def store_list(by: str, rows: Sequence[Sequence[Any]], limit: int) -> Table:
-    """The first ``limit`` of the ``rows`` of `Reading.listed`, 0: all. A note says how many more there are."""
+    """The first ``limit`` of the ``rows`` of `StoreReader.listed`, 0: all. A note says how many more there are."""
     shown = [[value or None if value is False else value for value in row] for row in rows[: limit or None]]
     left = len(rows) - len(shown)
     return make_table(

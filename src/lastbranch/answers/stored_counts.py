@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..analysis import Counted, Namer
+from ..analysis import Namer, StackCounts
 from ..analysis.stacks.functions import NamedCounts, counts_by_function
 from ..model import Array, Profile
 from .columns import GUESS, Column, TableKind
@@ -102,7 +102,7 @@ STORED_FUNCTIONS = TableKind(
 """`fleet report`."""
 
 
-def stored_functions(names: Names, counted: Mapping[str, Counted], by: str | None, limit: int) -> Table:
+def stored_functions(names: Names, counted: Mapping[str, StackCounts], by: str | None, limit: int) -> Table:
     """What was ``counted`` of each event; ``by`` ``None``: function, or module if no function has a name. The first
     ``limit`` rows of each event, 0: all."""
     profile, namer, notes = names.profile, names.namer, list[str]()

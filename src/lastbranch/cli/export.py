@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import click
 
 from ..errors import NotRecordedError, UnavailableError
-from ..export import BY_MODULE, COUNTED, ESTIMATED, EXPORTS, FOLDERS, counting_for, export_to, exporter
-from ..export.interface import Exported, ExportOptions
+from ..export import BY_MODULE, COUNTED, ESTIMATED, EXPORTS, FOLDERS, count_request, export_to, exporter
+from ..export.interface import ExportOptions, ExportResult
 from .options import (
     Capture,
     EstimateChoice,
@@ -153,7 +153,7 @@ def command(
     if contexts and counts.executions:
         raise click.UsageError("--context counts samples; --estimate executions is for counts without context.")
     check_output(name, binary, output, force, symbol_order, extbinary)
-    wanted = counting_for(name)
+    wanted = count_request(name)
     profile = capture.open(make_filter.early(**wanted) if wanted else None)
     chosen = make_filter(profile)
     estimate = counts.of(capture, profile, chosen)
@@ -203,7 +203,7 @@ def check_output(
 
 def write(
     profile: Profile, name: str, output: str | None, options: ExportOptions, symbol_order: str | None = None
-) -> Exported:
+) -> ExportResult:
     """Write ``profile`` as ``output``, or to standard output; and the second file where it has a name."""
     if symbol_order is not None:
         from ..model import writing_file

@@ -33,7 +33,7 @@ from .symbols import symbol_options
 
 if TYPE_CHECKING:
     from ..analysis import Thing
-    from ..fleet import Certificates, Reading, Selection, Store
+    from ..fleet import Certificates, Selection, Store, StoreReader
     from ..symbols import SymbolOptions
 
 _BY = ("capture", "module", "service", "version", "host", "event", "day")
@@ -381,7 +381,7 @@ def report(
     return 0
 
 
-def _print_saturation(reading: Reading, form: str, limit: int) -> None:
+def _print_saturation(reading: StoreReader, form: str, limit: int) -> None:
     from ..answers.store_lists import saturation_table
 
     modules, found = reading.modules(), reading.saturation()[: limit or None]

@@ -41,10 +41,10 @@ def command(
     neither read nor write files, and loads no extensions. --estimate executions is for what edges and ranges count.
     """
     from ..analysis.counting.count_stacks import EarlyCounts
-    from ..sql import counted_by, query
+    from ..sql import count_request_of, query
     from ..symbols import Symbolizer
 
-    counted = counted_by(sql)
+    counted = count_request_of(sql)
     profile = capture.open(EarlyCounts(**counted) if counted else None)
     symbolizer = Symbolizer(profile, symbols)
     estimate = counts.of(capture, profile, None) if counted else None

@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import IO, TYPE_CHECKING
 
 from ..errors import SelectionError
-from .interface import Exported, Exporter, ExportOptions
+from .interface import Exporter, ExportOptions, ExportResult
 
 if TYPE_CHECKING:
     from ..model import Profile
@@ -27,7 +27,7 @@ BY_MODULE = (
     "autofdo", "gcov", "profgen", "bolt", "sampleprof", "mispredictions", "propeller", "boltyaml", "gopgo",
 )  # fmt: skip
 """Formats that speak of one module: a folder of files where no ``binary`` is chosen. Each module of this package with
-such a name has a `ModuleFormat` called ``FORMAT``, those of other formats a function ``export``."""
+such a name has a `ModuleFormat` callee_name ``FORMAT``, those of other formats a function ``export``."""
 
 FOLDERS = ("parquet", "arrow")
 """Formats that are always a folder, with a file for each table: `columnar.export_tables`."""
@@ -47,7 +47,7 @@ ESTIMATED = (*COUNTED, "folded")
 """Formats of counts, which can be of executions (`ExportOptions.estimate`)."""
 
 
-def counting_for(name: str) -> dict[str, bool] | None:
+def count_request(name: str) -> dict[str, bool] | None:
     """The request to `analysis.count_stacks` that the format ``name`` makes; ``None`` for a format that is not in
     `COUNTED`."""
     if name not in COUNTED:
@@ -69,17 +69,19 @@ def exporter(name: str) -> Exporter:
 
         return exporter_of(module.FORMAT)
     export: Exporter = module.export
-    return partial(_unweighted, name, export) if name in SAMPLES else export
+    return partial(_export_unweighted, name, export) if name in SAMPLES else export
 
 
-def _unweighted(name: str, export: Exporter, profile: Profile, out: IO[bytes], options: ExportOptions) -> Exported:
+def _export_unweighted(
+    name: str, export: Exporter, profile: Profile, out: IO[bytes], options: ExportOptions
+) -> ExportResult:
     if any(capture.weight != 1 for capture in profile.captures):
         hint = f"leave out --weight, or write counts: {', '.join(COUNTED)}, folded, pprof"
         raise SelectionError(f"{name} has samples one by one, which have no weights", hint=hint)
     return export(profile, out, options)
 
 
-def export_to(profile: Profile, name: str, path: str, options: ExportOptions) -> Exported:
+def export_to(profile: Profile, name: str, path: str, options: ExportOptions) -> ExportResult:
     """Write ``profile`` in the format ``name`` as ``path``, a file or a folder, which appears when it is complete.
 
     Raises what the format raises, and `OutputError` where ``path`` cannot be written.

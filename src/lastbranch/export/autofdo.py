@@ -12,7 +12,7 @@ from typing import IO
 import numpy as np
 
 from ..model import counted
-from .interface import Exported, ExportOptions, write_lines
+from .interface import ExportOptions, ExportResult, write_lines
 from .modules import ModuleCounts, ModuleFormat
 
 __all__ = ["FORMAT"]
@@ -22,7 +22,7 @@ _LONGEST = 1 << 20
 a record of each byte of them."""
 
 
-def write(counts: ModuleCounts, out: IO[bytes], _options: ExportOptions) -> Exported:
+def write(counts: ModuleCounts, out: IO[bytes], _options: ExportOptions) -> ExportResult:
     """Write the counts of a module."""
     both = counts.from_here & counts.to_here
     short = counts.end - counts.start <= np.uint64(_LONGEST)

@@ -26,13 +26,13 @@ from ..binaries.image import Image
 from ..lbr import KIND
 from ..model import Array
 from ..opening import code_of
-from .interface import Exported, ExportOptions, write_lines
+from .interface import ExportOptions, ExportResult, write_lines
 from .modules import ModuleCounts, ModuleFormat
 
-__all__ = ["FORMAT", "in_stubs", "returned"]
+__all__ = ["FORMAT", "in_stubs", "times_after_return"]
 
 
-def write(counts: ModuleCounts, out: IO[bytes], _options: ExportOptions) -> Exported:
+def write(counts: ModuleCounts, out: IO[bytes], _options: ExportOptions) -> ExportResult:
     """Write the counts of a module."""
     source = np.where(counts.from_here, counts.source, np.uint64(0))
     target = np.where(counts.to_here, counts.target, np.uint64(0))
@@ -43,14 +43,14 @@ def write(counts: ModuleCounts, out: IO[bytes], _options: ExportOptions) -> Expo
     code = code_of(counts.module)
     kept = ~in_stubs(code.image, counts.start) if code else np.ones(len(counts.start), bool)
     start, end, times = counts.start[kept], counts.end[kept], counts.times[kept]
-    back = returned(counts, start, times)
+    back = times_after_return(counts, start, times)
     for kind, n in (b"F", times - back), (b"f", back):
         some = n > 0
         write_lines(out, kind + b" %x %x %d\n", start[some], end[some], n[some])
     return counts.exported([])
 
 
-def returned(counts: ModuleCounts, start: Array, times: Array) -> Array:
+def times_after_return(counts: ModuleCounts, start: Array, times: Array) -> Array:
     """int64: how many ``times`` the ranges from each ``start`` followed a return; those from elsewhere are returns."""
     kind = CodeOf(counts.profile).kinds(np.where(counts.from_here, counts.row, -1), counts.source)
     by_return = counts.to_here & ((kind == KIND["ret"]) | ~counts.from_here)

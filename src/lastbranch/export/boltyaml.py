@@ -29,8 +29,8 @@ from ..lbr import KIND
 from ..model import Array, counted, word
 from ..opening import code_of, open_image
 from ..symbols.backends.symbol_tables import Symbols, elf_symbols
-from .bolt import in_stubs, returned
-from .interface import Exported, ExportOptions
+from .bolt import in_stubs, times_after_return
+from .interface import ExportOptions, ExportResult
 from .modules import ModuleCounts, ModuleFormat
 
 __all__ = [
@@ -39,7 +39,7 @@ __all__ = [
 ]
 
 
-def write(counts: ModuleCounts, out: IO[bytes], _options: ExportOptions) -> Exported:
+def write(counts: ModuleCounts, out: IO[bytes], _options: ExportOptions) -> ExportResult:
     """Write the counts of a module. Raises `UnavailableError` where its binary is no x86-64 ELF file with symbols."""
     module, code = counts.module, code_of(counts.module)
     if code is None or code.arch != "x86_64" or code.image.format != "elf":
@@ -72,7 +72,7 @@ def write(counts: ModuleCounts, out: IO[bytes], _options: ExportOptions) -> Expo
     body.branches(counts, kind)
     head = (
         "---\nheader:\n  profile-version: 1\n"
-        f"  binary-name:     {_quoted(module.name)}\n  binary-build-id: {module.build_id.hex() or '<unknown>'}\n"
+        f"  binary-name:     {_quote(module.name)}\n  binary-build-id: {module.build_id.hex() or '<unknown>'}\n"
         "  profile-flags:   [ lbr ]\n  profile-origin:  branch profile reader\n  profile-events:  ''\n"
         "  dfs-order:       false\n  hash-func:       xxh3\nfunctions:\n"
     )
@@ -154,7 +154,7 @@ class _Body:
 
     def returns(self, counts: ModuleCounts) -> None:
         """The edges from a call to the block after it: ranges from its beginning that followed a return."""
-        times, blocks = returned(counts, counts.start, counts.times), self.blocks
+        times, blocks = times_after_return(counts, counts.start, counts.times), self.blocks
         row = blocks.at(counts.start)
         good = (times > 0) & (row > 0) & (blocks.start[row] == counts.start)
         good[good] = (blocks.function[row[good]] == blocks.function[row[good] - 1]) & (blocks.flags[row[good] - 1] != 0)
@@ -204,7 +204,7 @@ class _Body:
         hashes = block_hashes(blocks, code, functions[~self.stub[functions]])
         for f in functions.tolist():
             out.append(
-                f"  - name:            {_quoted(self.names[f])}\n    fid:             {f + 1}\n"
+                f"  - name:            {_quote(self.names[f])}\n    fid:             {f + 1}\n"
                 "    hash:            0x0\n"
                 f"    exec:            {self.entered[f]}\n"
                 f"    nblocks:         {0 if self.stub[f] else first[f + 1] - first[f]}\n"
@@ -221,19 +221,19 @@ class _Body:
         if number == 0 and entered:
             text += f"        exec:            {entered}\n"
         if calls := sorted(self.calls.get(row, {}).items()):
-            each = (f"{{ off: {at:#x}, fid: {f + 1}, cnt: {n}{_missed(m)} }}" for (at, f), (n, m) in calls)
+            each = (f"{{ off: {at:#x}, fid: {f + 1}, cnt: {n}{_missed_text(m)} }}" for (at, f), (n, m) in calls)
             text += f"        calls:           [ {', '.join(each)} ]\n"
         if after := sorted(self.next.get(row, {}).items()):
-            each = (f"{{ bid: {b - first}, cnt: {n}{_missed(m)} }}" for b, (n, m) in after)
+            each = (f"{{ bid: {b - first}, cnt: {n}{_missed_text(m)} }}" for b, (n, m) in after)
             text += f"        succ:            [ {', '.join(each)} ]\n"
         return text
 
 
-def _missed(n: int) -> str:
+def _missed_text(n: int) -> str:
     return f", mis: {n}" if n else ""
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     return "'" + text.replace("'", "''").replace("\n", " ") + "'"
 
 

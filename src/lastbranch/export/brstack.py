@@ -17,7 +17,7 @@ from ..analysis import filtered_batches, how_to_record
 from ..errors import NotRecordedError
 from ..lbr import BRANCH_TYPES, NEW_TYPES, SPEC, branch_type, call_stack_mode, flag
 from ..model import BRANCH, Profile, SampleBatch, counted
-from .interface import Exported, ExportOptions, limited
+from .interface import ExportOptions, ExportResult, limit_to_binary
 
 __all__ = ["CONTEXT_MAX", "EntryText", "export", "with_frames"]
 
@@ -32,7 +32,7 @@ _PREDICTION = b"-MPP"  # by mispred | predicted << 1
 _REMEMBERED = 1 << 18
 
 
-def export(profile: Profile, out: IO[bytes], options: ExportOptions) -> Exported:
+def export(profile: Profile, out: IO[bytes], options: ExportOptions) -> ExportResult:
     """Write every sample of ``profile`` that has a branch stack.
 
     Raises `NotRecordedError` where no event has branch stacks.
@@ -46,7 +46,7 @@ def export(profile: Profile, out: IO[bytes], options: ExportOptions) -> Exported
     )
     text, samples = EntryText(), 0
     batches = profile.batches(columns, ordered=True, having="branch_from")
-    for batch in filtered_batches(profile, batches, limited(profile, options)):
+    for batch in filtered_batches(profile, batches, limit_to_binary(profile, options)):
         lines = text.lines(batch)
         samples += len(batch)
         if "frame" in batch:
@@ -55,7 +55,7 @@ def export(profile: Profile, out: IO[bytes], options: ExportOptions) -> Exported
             out.writelines(b" %16x%s\n" % row for row in zip(batch.ip.tolist(), lines, strict=True))
     left = profile.samples - sum(s.samples for s in streams)
     notes = [f"{counted(left, 'sample')} of events without branch stacks left out"] if left else []
-    return Exported(notes, samples, samples)
+    return ExportResult(notes, samples, samples)
 
 
 class _Memory(dict[int, bytes]):

@@ -13,17 +13,17 @@ from typing import IO
 import numpy as np
 
 from ..model import Array, Profile, visible
-from .interface import Exported, ExportOptions
+from .interface import ExportOptions, ExportResult
 from .stack_pass import (
     Lane,
     NamedStacks,
-    Spool,
+    RowSpool,
     StackPass,
     StackTree,
-    elapsed,
+    elapsed_time,
+    json_text,
     process_name,
     spooled,
-    text,
     thread_name,
     write_joined,
 )
@@ -35,13 +35,13 @@ _PID_BITS = 22
 _NS_PER_US = 1000
 
 
-def export(profile: Profile, out: IO[bytes], options: ExportOptions) -> Exported:
+def export(profile: Profile, out: IO[bytes], options: ExportOptions) -> ExportResult:
     """Write the samples of ``profile``.
 
     Raises `NotRecordedError` where there are no samples.
     """
     with spooled(profile, options) as (done, spool, symbols):
-        writer = _Writer(profile, done, NamedStacks(done, symbols), spool)
+        writer = _TraceWriter(profile, done, NamedStacks(done, symbols), spool)
         out.write(b'{"displayTimeUnit":"ns","traceEvents":[')
         write_joined(out, writer.events(), b"\n")
         out.write(b'],"stackFrames":{')
@@ -52,8 +52,8 @@ def export(profile: Profile, out: IO[bytes], options: ExportOptions) -> Exported
         return done.exported(symbols.notes)
 
 
-class _Writer:
-    def __init__(self, profile: Profile, done: StackPass, named: NamedStacks, spool: Spool) -> None:
+class _TraceWriter:
+    def __init__(self, profile: Profile, done: StackPass, named: NamedStacks, spool: RowSpool) -> None:
         self._profile, self._named, self._spool = profile, named, spool
         self._lanes = done.lanes
         tree = StackTree()
@@ -78,11 +78,11 @@ class _Writer:
             frame: dict[str, object] = {"category": self._module(label.module), "name": self._named.shown(label)}
             if parent:
                 frame["parent"] = parent
-            yield b'"%d":' % number + text(frame)
+            yield b'"%d":' % number + json_text(frame)
 
     def samples(self) -> Iterator[bytes]:
         """Thread by thread, some thousand at once: a dict for each would take most of the time."""
-        names = [text(visible(event.name)).decode() for event in self._profile.events]
+        names = [json_text(visible(event.name)).decode() for event in self._profile.events]
         frames = [f',"sf":{node}' if node else "" for node in range(len(self._nodes) + 1)]
         for number in self._spool.lanes():
             ids = f'"pid":{self._pid(self._lanes[number])},"tid":{self._lanes[number].tid}'
@@ -105,14 +105,14 @@ class _Writer:
             time = self._us(stacked["time"]).astype(np.int64).tolist()
             if i == 0:
                 last = time[0] if time else 0
-                yield text({**base, "name": "Profile", "ts": last, "args": {"data": {"startTime": last}}})
+                yield json_text({**base, "name": "Profile", "ts": last, "args": {"data": {"startTime": last}}})
             nodes = self._node[stacked["stack"]].tolist()
             chunk = {
                 "cpuProfile": {"nodes": list(self._new(nodes, written)), "samples": nodes},
                 "timeDeltas": np.diff(np.array([last, *time], np.int64)).tolist(),
             }
             last = time[-1] if time else last
-            yield text({**base, "name": "ProfileChunk", "ts": last, "args": {"data": chunk}})
+            yield json_text({**base, "name": "ProfileChunk", "ts": last, "args": {"data": chunk}})
 
     def _new(self, nodes: list[int], written: set[int]) -> Iterator[dict[str, object]]:
         """The frames of ``nodes`` that are not in ``written``, callers first."""
@@ -142,8 +142,8 @@ class _Writer:
         return visible(self._profile.modules[row].short) if row >= 0 else "[unknown]"
 
     def _us(self, ticks: Array) -> Array:
-        return elapsed(self._profile, ticks, _NS_PER_US)
+        return elapsed_time(self._profile, ticks, _NS_PER_US)
 
 
 def _metadata(pid: int, tid: int, name: str, value: str) -> bytes:
-    return text({"ph": "M", "pid": pid, "tid": tid, "ts": 0, "name": name, "args": {"name": value}})
+    return json_text({"ph": "M", "pid": pid, "tid": tid, "ts": 0, "name": name, "args": {"name": value}})

@@ -35,7 +35,7 @@ from ..model import (
     visible,
 )
 from .folder import write_index, writing_folder
-from .interface import Exported, ExportOptions, limited
+from .interface import ExportOptions, ExportResult, limit_to_binary
 
 __all__ = ["arrow_type", "export_tables"]
 
@@ -119,19 +119,19 @@ _ROW_GROUP = 1 << 17
 """Rows that are written at once: they are in memory until then."""
 
 
-def export_tables(profile: Profile, folder: str, form: str, options: ExportOptions) -> Exported:
+def export_tables(profile: Profile, folder: str, form: str, options: ExportOptions) -> ExportResult:
     """Write every table of ``profile`` as ``parquet`` or ``arrow`` (IPC files) into ``folder``.
 
     Raises `UnavailableError` where pyarrow is not installed, `OutputError` where the folder cannot be written.
     """
     pa = pyarrow()
-    chosen = limited(profile, options)
+    chosen = limit_to_binary(profile, options)
     with writing_folder(folder) as place:
         model, long = {name: model_table(profile, name) for name in TABLES}, _Long(pa, profile)
         schemas = {name: table.schema for name, table in model.items()} | long.schemas
         with ExitStack() as open_files:
             writers = {
-                name: open_files.enter_context(_Writer(pa, place, f"{name}.{form}", form, schema))
+                name: open_files.enter_context(_TableWriter(pa, place, f"{name}.{form}", form, schema))
                 for name, schema in schemas.items()
             }
             for name in TABLES:
@@ -141,10 +141,10 @@ def export_tables(profile: Profile, folder: str, form: str, options: ExportOptio
                     writers[name].write(pa.table(columns, schema=schemas[name]))
         rows = {name: writer.rows for name, writer in writers.items()}
         write_index(place, "file\ttable\trows\n", (f"{name}.{form}\t{name}\t{n}\n" for name, n in rows.items()))
-    return Exported([], rows["samples"], rows["samples"])
+    return ExportResult([], rows["samples"], rows["samples"])
 
 
-class _Writer:
+class _TableWriter:
     """A file of one table, written in row groups (Parquet) or record batches (Arrow IPC)."""
 
     def __init__(self, pa: Any, place: PartFolder, name: str, form: str, schema: Any) -> None:
@@ -157,7 +157,7 @@ class _Writer:
             else:
                 self._out = pa.ipc.new_file(place.file(name), schema)
 
-    def __enter__(self) -> _Writer:
+    def __enter__(self) -> _TableWriter:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:

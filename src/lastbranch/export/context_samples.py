@@ -22,7 +22,7 @@ from ..errors import SelectionError
 from ..model import Array, counted
 from ..symbols import FunctionTable, Symbolizer
 from .contexts import ByContext, CodeMap, Context, SampleTotals, count_contexts, without_repeats
-from .interface import Exported, ExportOptions
+from .interface import ExportOptions, ExportResult
 from .line_samples import PART, Discriminators, chains_of, discriminators_of
 from .modules import ModuleCounts
 from .probe_samples import PlacedProbes, callee_names, stamp
@@ -39,7 +39,7 @@ _Path = tuple[tuple[str, Location], ...]
 _HERE = (0, 0)
 
 
-def tree_of(counts: ModuleCounts, options: ExportOptions, binary: Binary) -> tuple[SampleTree, Exported]:
+def tree_of(counts: ModuleCounts, options: ExportOptions, binary: Binary) -> tuple[SampleTree, ExportResult]:
     """The counts of a module by context, and how many of the samples are in it.
 
     Raises `NotRecordedError` where the capture has no call chains, `UnavailableError` where the code cannot be read or
@@ -63,14 +63,16 @@ def tree_of(counts: ModuleCounts, options: ExportOptions, binary: Binary) -> tup
     executed = _Counts(placed, _Paths(placed, found.stacks, tail_calls))
     executed.add_ranges(found.ranges, code)
     executed.add_branches(found.branches, entries)
-    tree = _nested(_without_cold(executed))
+    tree = _nest_contexts(_without_cold(executed))
     tree.flow = flow
     stamp(tree, placed)
     tree.finish(calls_count=False)
-    return tree, Exported([*notes, *placed.notes, *_said(found.samples)], found.samples.samples, found.samples.recorded)
+    return tree, ExportResult(
+        [*notes, *placed.notes, *_notes_of(found.samples)], found.samples.samples, found.samples.recorded
+    )
 
 
-def _said(totals: SampleTotals) -> list[str]:
+def _notes_of(totals: SampleTotals) -> list[str]:
     said = (
         (totals.unset, "left out: taken where a function has not made its frame, or no longer has it"),
         (totals.bare, "without a call chain"),
@@ -168,27 +170,27 @@ class _Counts:
     @property
     def lines(self) -> list[Ints]:
         """Path, place and times of probes."""
-        return _joined(self._lines, 3)
+        return _join_columns(self._lines, 3)
 
     @property
     def heads(self) -> list[Ints]:
         """Path and times of entries."""
-        return _joined(self._heads, 2)
+        return _join_columns(self._heads, 2)
 
     @property
     def calls(self) -> list[Ints]:
         """Path, place, row of `callees` and times of calls."""
-        return _joined(self._calls, 4)
+        return _join_columns(self._calls, 4)
 
     @property
     def inlined(self) -> Ints:
         """Paths that end in an inline copy."""
-        return _joined(self._inlined, 1)[0]
+        return _join_columns(self._inlined, 1)[0]
 
     def add_ranges(self, ranges: ByContext, code: CodeMap) -> None:
         """Count the blocks that ranges lead through."""
         probes = self.placed.probes
-        context, probe, times = _executed(ranges, probes, code)
+        context, probe, times = _executed_blocks(ranges, probes, code)
         path = self.paths.of(context, probe)
         self._lines.append((path, self.places.of_probe[probe], times))
         node = probes.node[probe].astype(np.int64)
@@ -239,11 +241,11 @@ class _Counts:
 _NONE = np.empty(0, np.int64)
 
 
-def _joined(parts: Sequence[tuple[Ints, ...]], columns: int) -> list[Ints]:
+def _join_columns(parts: Sequence[tuple[Ints, ...]], columns: int) -> list[Ints]:
     return [np.concatenate([_NONE, *(part[i] for part in parts)]) for i in range(columns)]
 
 
-def _executed(ranges_: ByContext, probes: Probes, code: CodeMap) -> tuple[Ints, Ints, Ints]:
+def _executed_blocks(ranges_: ByContext, probes: Probes, code: CodeMap) -> tuple[Ints, Ints, Ints]:
     """(context, row of a probe, times) of the blocks that ranges lead through, each once."""
     rows = np.flatnonzero((probes.kind == ProbeKind.BLOCK) & (code.row(probes.address) >= 0))
     rows = rows[np.argsort(probes.address[rows], kind="stable")]
@@ -367,7 +369,7 @@ def _order(node: _Node) -> int:
     return _number(node.name) + (place << 5) + place & (1 << 64) - 1
 
 
-def _nested(samples: dict[_Path, FunctionSamples]) -> SampleTree:
+def _nest_contexts(samples: dict[_Path, FunctionSamples]) -> SampleTree:
     """The contexts as functions, each with its callees in it."""
     root = _Node("", _HERE)
     for path, one in samples.items():

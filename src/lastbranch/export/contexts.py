@@ -217,13 +217,13 @@ class _Samples:
         scope, every = self._profile.binder.scopes(batch), np.arange(len(batch))
         owner = np.repeat(every, batch.depth)
         frame, chains, bare = _chains(batch)
-        recorded, place = self._looked_up(
+        recorded, place = self._look_up(
             (scope[owner], batch["branch_from"], batch["branch_to"]), (np.repeat(scope, np.diff(chains)), frame)
         )
         branch = self._branch[recorded]
         kept = ((self._source != OUTSIDE) | (self._target != OUTSIDE))[branch]
         branch, owner = branch[kept], owner[kept]
-        steps, ends = self._numbered(branch, owner), offsets_of(np.bincount(owner, minlength=len(batch)))
+        steps, ends = self._number_steps(branch, owner), offsets_of(np.bincount(owner, minlength=len(batch)))
         leaf, touched = self._frame[place[chains[:-1]]], np.diff(ends) > 0
         unset = touched & self._code.frame_unset(leaf)
         rows, totals = np.flatnonzero(touched & ~unset), self.totals
@@ -232,11 +232,11 @@ class _Samples:
         totals.samples += len(rows)
         totals.bare += int(bare[rows].sum())
         place, chains = take_rows(place, chains, rows)
-        calls, chains, cut = _shortened(self._call[place], chains, leaf[rows], self._target[branch[ends[rows]]])
+        calls, chains, cut = _shorten_chains(self._call[place], chains, leaf[rows], self._target[branch[ends[rows]]])
         totals.cut += cut
         return (calls, chains, *take_rows(steps, ends, rows))
 
-    def _looked_up(self, branches: tuple[Array, Array, Array], frames: tuple[Array, Array]) -> tuple[Ints, Ints]:
+    def _look_up(self, branches: tuple[Array, Array, Array], frames: tuple[Array, Array]) -> tuple[Ints, Ints]:
         """The numbers of branches (scope, source, target) and of frames (scope, address)."""
         recorded, new = self._recorded.of(*branches)
         place, fresh = self._frames.of(*frames)
@@ -258,7 +258,7 @@ class _Samples:
         row, at = self._profile.binder.locate(scope, address)
         return np.where(row == self._module, at, np.uint64(OUTSIDE))
 
-    def _numbered(self, branch: Ints, owner: Ints) -> Ints:
+    def _number_steps(self, branch: Ints, owner: Ints) -> Ints:
         """The numbers of the steps back over the branches of samples ``owner``."""
         end = np.append(_NEWEST, self._source[branch[:-1]])[: len(branch)]
         end[np.append(True, owner[1:] != owner[:-1])[: len(owner)]] = _NEWEST
@@ -273,7 +273,7 @@ _NEWEST = np.uint64((1 << 64) - 1)
 """In place of the end of a range: there is none after the newest branch."""
 
 
-def _shortened(calls: Array, chains: Array, leaf: Array, target: Array) -> tuple[Array, Array, int]:
+def _shorten_chains(calls: Array, chains: Array, leaf: Array, target: Array) -> tuple[Array, Array, int]:
     """(calls, offsets of each sample's, how many were cut) of chains that end at a frame which no call precedes, with
     one frame for several outside in a row, and none outside at the end. The first frame is where the newest branch
     went; it was ``leaf``."""
@@ -332,13 +332,13 @@ def _by_context(unwound: Unwound, steps: Steps, totals: SampleTotals) -> Context
     stacks, context = _contexts(unwound, distinct(np.concatenate(callers)))
     ends = (target[ranges], steps.end[unwound.step[ranges]]), (source[branches], target[branches])
     straight, taken = (
-        _added_up(context[caller], *pair, unwound.times[rows])
+        _add_up(context[caller], *pair, unwound.times[rows])
         for caller, pair, rows in zip(callers, ends, (ranges, branches), strict=True)
     )
     return Contexts(stacks, straight, taken, totals)
 
 
-def _added_up(context: Ints, first: Array, second: Array, times: Ints) -> ByContext:
+def _add_up(context: Ints, first: Array, second: Array, times: Ints) -> ByContext:
     rows, pair = distinct_unordered(first, second)
     kinds, which = distinct_unordered(context, pair)
     return ByContext(context[kinds], pair[kinds], sums(which, times, len(kinds)), first[rows], second[rows])
@@ -371,12 +371,12 @@ def without_repeats(frames: list[_Frame]) -> list[_Frame]:
         return frames
     size, most = 1, len(frames) // 2
     while size <= most:
-        frames = _merged(frames, size)
+        frames = _merge_repeats(frames, size)
         size, most = size + 1, min(len(frames) // 2, most)
     return frames
 
 
-def _merged(frames: list[_Frame], size: int) -> list[_Frame]:
+def _merge_repeats(frames: list[_Frame], size: int) -> list[_Frame]:
     """`without_repeats` for sequences of one length."""
     kept, last, bound = frames[:size], size - 1, 0
     while last + size < len(frames):

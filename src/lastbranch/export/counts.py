@@ -18,17 +18,17 @@ import numpy as np
 from ..analysis import count_stacks, merge_processes, why_no_ranges, without_binary
 from ..arrays import group
 from ..model import Array, ModuleKind, Profile, word
-from .interface import Exported, ExportOptions, limited, write_lines
+from .interface import ExportOptions, ExportResult, limit_to_binary, write_lines
 
 __all__ = ["export"]
 
 
-def export(profile: Profile, out: IO[bytes], options: ExportOptions) -> Exported:
+def export(profile: Profile, out: IO[bytes], options: ExportOptions) -> ExportResult:
     """Write the counts of ``profile``.
 
     Raises `NotRecordedError` where there are no branch stacks. A capture without ranges gives B lines only.
     """
-    sample_filter = limited(profile, options)
+    sample_filter = limit_to_binary(profile, options)
     if options.counted:
         counted = options.counted(sorted(sample_filter.modules) if sample_filter else [])
         no_ranges = None if counted.ranges is not None else "the captures have no fall-through ranges"
@@ -57,7 +57,7 @@ def export(profile: Profile, out: IO[bytes], options: ExportOptions) -> Exported
     (fm, f, tm, t), (count, mispredicted) = group([word[fm], f, word[tm], t], [count, mispredicted], [np.add] * 2)
     write_lines(out, b"B %s %x %s %x %d %d\n", names[fm], f, names[tm], t, count, mispredicted)
     branches = int(count.sum())
-    return Exported(notes, branches, branches, "branches")
+    return ExportResult(notes, branches, branches, "branches")
 
 
 def _module_words(profile: Profile) -> tuple[Array, Array]:

@@ -91,7 +91,7 @@ def as_extbinary(tree: SampleTree) -> bytes:
     chosen = any(samples.attributes & _SHOULD_BE_INLINED for _, samples in everything)
     sections = {
         _Section.SUMMARY: (_PREINLINED * chosen | _FLOW * tree.flow, _summary(tree, everything)),
-        _Section.NAMES: (_UNIQUE * unique, _uleb(len(names)) + b"".join(map(_encoded, names))),
+        _Section.NAMES: (_UNIQUE * unique, _uleb(len(names)) + b"".join(map(_encode_name, names))),
         _Section.CONTEXTS: (0, _uleb(0)),
         _Section.OFFSETS: (0, bytes(offsets)),
         _Section.FUNCTIONS: (0, bytes(functions)),
@@ -107,7 +107,7 @@ def as_extbinary(tree: SampleTree) -> bytes:
     return b"".join([head, *table, *(sections[s][1] for s in _PLACED)])
 
 
-def _encoded(name: str) -> bytes:
+def _encode_name(name: str) -> bytes:
     return name.encode("utf-8", "surrogateescape") + b"\0"
 
 
@@ -118,7 +118,7 @@ def _names(everything: Iterable[tuple[str, FunctionSamples]]) -> dict[str, int]:
         found.add(name)
         for targets in samples.calls.values():
             found.update(targets)
-    return {name: i for i, name in enumerate(sorted(found, key=_encoded))}
+    return {name: i for i, name in enumerate(sorted(found, key=_encode_name))}
 
 
 def _body(name: str, samples: FunctionSamples, names: dict[str, int]) -> bytes:
@@ -231,7 +231,7 @@ def read_extbinary(data: bytes, file: str) -> SampleTree:
             continue
         section = _Cursor(data[offset : offset + size], file, offset)
         if flags & _COMPRESSED:
-            section = _unpacked(section)
+            section = _unpack(section)
         if kind == _Section.SUMMARY and flags & _FULL_CONTEXTS:
             raise SelectionError(
                 f"{file}: a profile with a section for each calling context cannot be held against a binary",
@@ -252,7 +252,7 @@ def read_extbinary(data: bytes, file: str) -> SampleTree:
     return tree
 
 
-def _unpacked(section: _Cursor) -> _Cursor:
+def _unpack(section: _Cursor) -> _Cursor:
     whole, packed = section.number("bytes"), section.number("packed bytes")
     if packed > len(section.data) - section.at or whole > Limits.current().expanded(packed):
         raise section.wrong("bytes", max(packed, whole))

@@ -14,19 +14,19 @@ import numpy as np
 
 from ..model import Array, Module, ModuleKind, Process, Profile, Thread, visible
 from ..symbols import Function, Names
-from .interface import Exported, ExportOptions
+from .interface import ExportOptions, ExportResult
 from .stack_pass import (
-    Frames,
+    FrameNames,
     Lane,
-    Spool,
+    RowSpool,
     StackPass,
     StackTree,
-    elapsed,
+    elapsed_time,
+    json_text,
     names_of,
     process_name,
     spooled,
     start_of,
-    text,
     thread_name,
     write_array,
 )
@@ -100,7 +100,7 @@ class SharedTables:
     def _string(self, text: str) -> int:
         return self._strings.setdefault(visible(text), len(self._strings))
 
-    def _frames_of(self, frames: Frames, f: int) -> list[int]:
+    def _frames_of(self, frames: FrameNames, f: int) -> list[int]:
         """Rows of the frame table for a frame of the pass: its inlined functions after the one they are in."""
         names, module = self._names, int(frames.module[f])
         in_file = module >= 0 and self._profile.modules[module].kind is not ModuleKind.ANONYMOUS
@@ -176,7 +176,7 @@ _MARKER_COLUMNS = ("data", "name", "startTime", "endTime", "phase", "category")
 _NS_PER_MS = 1_000_000
 
 
-def export(profile: Profile, out: IO[bytes], options: ExportOptions) -> Exported:
+def export(profile: Profile, out: IO[bytes], options: ExportOptions) -> ExportResult:
     """Write the samples of ``profile``, a thread for each of its threads and events.
 
     Raises `NotRecordedError` where there are no samples.
@@ -184,11 +184,11 @@ def export(profile: Profile, out: IO[bytes], options: ExportOptions) -> Exported
     with spooled(profile, options, by_event=True) as (done, spool, symbols):
         shared = SharedTables(done, names_of(profile, done.frames, symbols))
         threads = _Threads(profile, done, spool.lanes())
-        out.write(b'{"meta":' + text(_meta(profile, spool)))
-        out.write(b',"libs":' + text(shared.libs) + b',"shared":' + text(shared.tables()))
+        out.write(b'{"meta":' + json_text(_meta(profile, spool)))
+        out.write(b',"libs":' + json_text(shared.libs) + b',"shared":' + json_text(shared.tables()))
         out.write(b',"threads":[')
         for i, number in enumerate(threads.numbers):
-            out.write(b"," * bool(i) + text(threads.known(number))[:-1] + b',"samples":{"stack":')
+            out.write(b"," * bool(i) + json_text(threads.known(number))[:-1] + b',"samples":{"stack":')
             write_array(out, (shared.stacks[rows["stack"]].tolist() for rows in spool.of(number)))
             out.write(b',"time":')
             write_array(out, (_ms(profile, rows["time"]) for rows in spool.of(number)))
@@ -199,7 +199,7 @@ def export(profile: Profile, out: IO[bytes], options: ExportOptions) -> Exported
 
 
 def _ms(profile: Profile, ticks: Array) -> list[float]:
-    found: list[float] = elapsed(profile, ticks, _NS_PER_MS).tolist()
+    found: list[float] = elapsed_time(profile, ticks, _NS_PER_MS).tolist()
     return found
 
 
@@ -261,7 +261,7 @@ def _unique(ids: list[tuple[int, int]]) -> list[str]:
     return [f"{number}.{life}" if life else str(number) for number, life in places]
 
 
-def _meta(profile: Profile, spool: Spool) -> dict[str, object]:
+def _meta(profile: Profile, spool: RowSpool) -> dict[str, object]:
     machine = profile.machine
     wall = profile.clock.wall_ns(start_of(profile))
     known = {
@@ -290,7 +290,7 @@ def _meta(profile: Profile, spool: Spool) -> dict[str, object]:
     }
 
 
-def _interval(profile: Profile, spool: Spool) -> float:
+def _interval(profile: Profile, spool: RowSpool) -> float:
     """Milliseconds between two samples: as asked for, or the mean of the thread that has most of them."""
     frequency = max((event.frequency for event in profile.events), default=0)
     if frequency:

@@ -16,7 +16,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from ..analysis.counting.executed import row_of, stops
+from ..analysis.counting.executed import ends_range, row_of
 from ..arrays import covered, distinct, interval_of
 from ..binaries.image import Code, Image, SegmentFlags, same_build_id
 from ..binaries.pseudo_probes import read_descriptors
@@ -30,13 +30,13 @@ from ..symbols import FunctionTable, Symbolizer, SymbolOptions
 from .line_samples import source_lines
 from .modules import first_code
 from .sample_tree import SampleTree
-from .written import OUTSIDE, Counts, End, Places, Written, read_written
+from .written import OUTSIDE, Counts, End, Places, WrittenProfile, read_written
 
-__all__ = ["Fit", "Row", "fit"]
+__all__ = ["Fit", "FitRow", "fit"]
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class FitRow:
     """The number of items of a kind in a profile and the sum of their counts; and both for the items that fit."""
 
     what: str
@@ -50,7 +50,7 @@ class Row:
 class Fit:
     """How much of a profile fits; the last row is the whole of it, whose share decides."""
 
-    rows: list[Row] = field(default_factory=list)
+    rows: list[FitRow] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     """For the user: why the rest does not."""
     fitting: SampleTree | None = None
@@ -88,7 +88,9 @@ def fit(path: str, binary: str, symbols: SymbolOptions | None = None) -> Fit:
         out.notes.append(f"the profile is of build id {ids[0]}, the binary has {ids[1]}")
     with Symbolizer(profile, symbols) as symbolizer:
         if written.branches is not None:
-            _fit_places(out, _placed(out, written.branches, symbolizer.functions(0), image), profile, image, symbolizer)
+            _fit_places(
+                out, _place_branches(out, written.branches, symbolizer.functions(0), image), profile, image, symbolizer
+            )
         elif written.places is not None:
             _fit_places(out, written.places, profile, image, symbolizer)
         elif written.probes:
@@ -146,11 +148,11 @@ def _fit_places(out: Fit, places: Places, profile: Profile, image: Image, symbol
     whole = [
         sum(values) for values in zip(*((r.things, r.fitting, r.counts, r.fitting_counts) for r in rows), strict=True)
     ]
-    out.rows += [*rows, Row("profile", *whole)]
+    out.rows += [*rows, FitRow("profile", *whole)]
     out.notes += [f"{number} {reason}" for reason, number in reasons.most_common() if number]
 
 
-def _placed(out: Fit, branches: Counter[tuple[End, End]], functions: FunctionTable, image: Image) -> Places:
+def _place_branches(out: Fit, branches: Counter[tuple[End, End]], functions: FunctionTable, image: Image) -> Places:
     """The ``branches`` at link addresses: those of functions that the binary lacks are where no code is."""
     starts = {f"__BOLT_PSEUDO_{s.name}": [(s.vaddr, s.vaddr + s.size)] for s in image.linkage_stubs}
     for row, (function, start, end) in enumerate(
@@ -181,8 +183,8 @@ def _placed(out: Fit, branches: Counter[tuple[End, End]], functions: FunctionTab
     return Places(Counts(none, none, zero), found, "functions")
 
 
-def _row(what: str, good: Array, n: Array) -> Row:
-    return Row(what, len(n), int(good.sum()), _sum(n), _sum(n[good]))
+def _row(what: str, good: Array, n: Array) -> FitRow:
+    return FitRow(what, len(n), int(good.sum()), _sum(n), _sum(n[good]))
 
 
 def _link_addresses(address: Array, origin: str, module: Module) -> Array:
@@ -235,7 +237,7 @@ def _straight(found: Instructions, pieces: _Pieces, start: Array, end: Array, n:
     address, length, kind, _ = found
     first, last = row_of(address, start), row_of(address, end)
     after = np.append(address[1:], np.uint64(OUTSIDE))
-    stop = stops(*found) | (kind == UNDECODABLE) | (after != address + length)
+    stop = ends_range(*found) | (kind == UNDECODABLE) | (after != address + length)
     before = np.concatenate([[0], np.cumsum(stop)])
     tests = {
         "ranges begin or end outside code": ~(pieces.inside(start) & pieces.inside(end)),
@@ -244,7 +246,7 @@ def _straight(found: Instructions, pieces: _Pieces, start: Array, end: Array, n:
         "ranges run past an unconditional branch": before[last] > before[first],
         "ranges end at an instruction that is no branch": _no_branch(kind, last),
     }
-    return _passing(tests, n, reasons)
+    return _passing_rows(tests, n, reasons)
 
 
 def _possible(
@@ -255,7 +257,7 @@ def _possible(
     at, to = row_of(address, source), row_of(address, target)
     runs_on = (at >= 0) & (places.origin == "functions")
     row = at[runs_on]
-    runs_on[runs_on] = ((address + length)[row] == target[runs_on]) & ~stops(*found)[row]
+    runs_on[runs_on] = ((address + length)[row] == target[runs_on]) & ~ends_range(*found)[row]
     from_here, to_here = (source != np.uint64(OUTSIDE)) & ~runs_on, target != np.uint64(OUTSIDE)
     goes = direct[at] if len(direct) else np.zeros(len(at), np.uint64)
     is_direct = from_here & (at >= 0) & (goes != 0)
@@ -267,14 +269,14 @@ def _possible(
         "branches go outside code": to_here & ~pieces.inside(target),
         "branches go into an instruction": to_here & (to < 0),
     }
-    return _passing(tests, places.branches.n, reasons)
+    return _passing_rows(tests, places.branches.n, reasons)
 
 
 def _no_branch(kind: Array, row: Array) -> Array:
     return np.isin(kind[row], (NOT_A_BRANCH, UNDECODABLE)) if len(kind) else np.ones(len(row), bool)
 
 
-def _passing(tests: dict[str, Array], n: Array, reasons: Counter[str]) -> Array:
+def _passing_rows(tests: dict[str, Array], n: Array, reasons: Counter[str]) -> Array:
     """Rows that no test holds for; the counts of the others by the first that does."""
     left = np.ones(len(n), bool)
     for reason, wrong in tests.items():
@@ -305,7 +307,7 @@ def _most(functions: Counter[str]) -> str:
 _Thing = TypeVar("_Thing")
 
 
-def _fit_lines(out: Fit, written: Written, profile: Profile, symbols: SymbolOptions | None) -> None:
+def _fit_lines(out: Fit, written: WrittenProfile, profile: Profile, symbols: SymbolOptions | None) -> None:
     totals = Counter[str]()
     for (function, _), n in written.lines.items():
         totals[function] += n
@@ -316,7 +318,7 @@ def _fit_lines(out: Fit, written: Written, profile: Profile, symbols: SymbolOpti
         _of("lines", written.lines.items(), known),
     ]
     last = rows[-1]
-    out.rows += [*rows, Row("profile", last.things, last.fitting, last.counts, last.fitting_counts)]
+    out.rows += [*rows, FitRow("profile", last.things, last.fitting, last.counts, last.fitting_counts)]
     _note_missing(out, Counter({function: n for function, n in totals.items() if function not in there}))
     changed = rows[0].fitting_counts - last.fitting_counts
     if changed:
@@ -327,7 +329,7 @@ def _fit_lines(out: Fit, written: Written, profile: Profile, symbols: SymbolOpti
 # -- by pseudo probe
 
 
-def _fit_probes(out: Fit, written: Written, module: Module) -> None:
+def _fit_probes(out: Fit, written: WrittenProfile, module: Module) -> None:
     """A probe fits if the binary has its function with the same control flow: only then do compilers use it."""
     try:
         descriptors, damage = read_descriptors(open_binary(module.binary))
@@ -348,7 +350,7 @@ def _fit_probes(out: Fit, written: Written, module: Module) -> None:
         out.fitting = written.tree.where(lambda name, samples: (name, samples.checksum) in known)
     rows = [_of("functions", functions.items(), known), _of("probes", written.probes.items(), fitting)]
     last = rows[-1]
-    out.rows += [*rows, Row("profile", last.things, last.fitting, last.counts, last.fitting_counts)]
+    out.rows += [*rows, FitRow("profile", last.things, last.fitting, last.counts, last.fitting_counts)]
     for why, there in ("that the binary does not have", False), ("whose control flow changed", True):
         lost = Counter(
             {f: n for (f, checksum), n in functions.items() if (f in names) == there and (f, checksum) not in known}
@@ -359,9 +361,9 @@ def _fit_probes(out: Fit, written: Written, module: Module) -> None:
     out.notes += [f"pseudo probes: {what}" for what in damage]
 
 
-def _of(what: str, counts: Iterable[tuple[_Thing, int]], known: set[_Thing]) -> Row:
+def _of(what: str, counts: Iterable[tuple[_Thing, int]], known: set[_Thing]) -> FitRow:
     things = fitting = total = good = 0
     for thing, n in counts:
         fits = thing in known
         things, fitting, total, good = things + 1, fitting + fits, total + n, good + n * fits
-    return Row(what, things, fitting, total, good)
+    return FitRow(what, things, fitting, total, good)

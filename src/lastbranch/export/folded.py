@@ -12,7 +12,7 @@ from typing import IO
 from ..analysis import CallStacks, Namer, View, call_stacks, fold
 from ..model import Profile, visible
 from ..symbols import Symbolizer
-from .interface import Exported, ExportOptions, limited
+from .interface import ExportOptions, ExportResult, limit_to_binary
 
 __all__ = ["Line", "export", "folded_line", "folded_stacks", "stack_notes"]
 
@@ -20,19 +20,19 @@ Line = tuple[list[str], int]
 """Names from the process to the leaf, and their weight."""
 
 
-def export(profile: Profile, out: IO[bytes], options: ExportOptions) -> Exported:
+def export(profile: Profile, out: IO[bytes], options: ExportOptions) -> ExportResult:
     """Write the call stacks of ``profile``, heaviest first.
 
     Raises `NotRecordedError` where there are no call stacks.
     """
     estimate = options.estimate if options.estimate and options.estimate.replaced else None
-    stacks = call_stacks(profile, sample_filter=limited(profile, options), estimate=estimate)
+    stacks = call_stacks(profile, sample_filter=limit_to_binary(profile, options), estimate=estimate)
     weight = "executions" if estimate else "samples"
     with Symbolizer(profile, options.symbols) as symbols:
         for line in folded_stacks(profile, stacks, Namer(profile, symbols), weight=weight):
             out.write(folded_line(line).encode())
         samples = int(stacks.samples.sum())
-        return Exported([*stack_notes(stacks), *symbols.notes], samples, samples)
+        return ExportResult([*stack_notes(stacks), *symbols.notes], samples, samples)
 
 
 def folded_stacks(

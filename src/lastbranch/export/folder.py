@@ -10,8 +10,8 @@ from dataclasses import replace
 
 from ..errors import NotRecordedError, UnavailableError
 from ..model import Module, PartFolder, Profile, word
-from .interface import Exported, ExportOptions
-from .modules import ModuleCounts, ModuleFormat, count_modules, unverified, why_not
+from .interface import ExportOptions, ExportResult
+from .modules import ModuleCounts, ModuleFormat, count_modules, unverified_notes, why_not
 
 __all__ = ["INDEX", "export_folder", "write_index", "writing_folder"]
 
@@ -21,7 +21,7 @@ INDEX = "index.tsv"
 _LONGEST_NAME = 100
 
 
-def export_folder(profile: Profile, folder: str, form: ModuleFormat, options: ExportOptions) -> Exported:
+def export_folder(profile: Profile, folder: str, form: ModuleFormat, options: ExportOptions) -> ExportResult:
     """Write one file in ``folder`` for each module that has counts, in one pass.
 
     Raises `NotRecordedError` where there is no such module or nothing that the format needs, `OutputError` where the
@@ -44,7 +44,7 @@ def export_folder(profile: Profile, folder: str, form: ModuleFormat, options: Ex
                 for file in files:
                     os.remove(place.file(file))
                 continue
-            notes += [f"{name}: {note}" for note in (*unverified(counts), *done.all_notes)]
+            notes += [f"{name}: {note}" for note in (*unverified_notes(counts), *done.all_notes)]
             written, recorded, unit = written + done.written, recorded + done.recorded, done.unit
             lines += (_index_line(file, counts) for file in files)
         if not lines:
@@ -53,7 +53,7 @@ def export_folder(profile: Profile, folder: str, form: ModuleFormat, options: Ex
         if os.path.splitext(folder)[1]:  # as files have, and a file may have been expected
             notes.insert(0, f"{folder} is a folder, with a file for each module: --binary NAME writes one file")
         write_index(place, "file\tmodule\tbuild_id\tranges\tbranches\n", lines)
-    return Exported(notes + left, written, recorded, unit, "see the notes about the files")
+    return ExportResult(notes + left, written, recorded, unit, "see the notes about the files")
 
 
 def _index_line(name: str, counts: ModuleCounts) -> str:

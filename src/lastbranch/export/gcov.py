@@ -13,7 +13,7 @@ import struct
 from collections.abc import Iterator
 from typing import IO
 
-from .interface import Exported, ExportOptions
+from .interface import ExportOptions, ExportResult
 from .line_samples import tree_of
 from .modules import ModuleCounts, ModuleFormat
 from .sample_tree import FunctionSamples, Location, source_name
@@ -26,7 +26,7 @@ _INDIRECT_CALL = 5
 """Kind of a target; gcc has no other and does not look at it."""
 
 
-def write(counts: ModuleCounts, out: IO[bytes], options: ExportOptions) -> Exported:
+def write(counts: ModuleCounts, out: IO[bytes], options: ExportOptions) -> ExportResult:
     """Write the counts of a module. Raises as `line_samples.tree_of`."""
     tree, exported = tree_of(counts, options, plain=True)
     functions: dict[str, FunctionSamples] = {}

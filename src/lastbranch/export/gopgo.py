@@ -21,7 +21,7 @@ from ..arrays import Sums, distinct, distinct_rows, distinct_stacks
 from ..errors import UnavailableError
 from ..model import Array, counted, visible, word
 from ..symbols import FunctionTable, Names, Symbolizer
-from .interface import Exported, ExportOptions
+from .interface import ExportOptions, ExportResult
 from .line_samples import Instructions
 from .modules import ModuleCounts, ModuleFormat
 from .pprof import FUNCTION, LINE, LOCATION, MAPPING, PROFILE, SAMPLE, VALUE_TYPE
@@ -47,7 +47,7 @@ class Calls:
     declared: dict[str, tuple[str, int]] = field(default_factory=dict)
 
 
-def write(counts: ModuleCounts, out: IO[bytes], options: ExportOptions) -> Exported:
+def write(counts: ModuleCounts, out: IO[bytes], options: ExportOptions) -> ExportResult:
     """Write the counts of a module. Raises as `calls_of`."""
     calls, exported = calls_of(counts, options)
     write_calls(counts.module.name, counts.module.build_id, calls, out)
@@ -63,7 +63,7 @@ def write_calls(name: str, build_id: bytes, calls: Calls, out: IO[bytes]) -> Non
 # -- Counts of calls
 
 
-def calls_of(counts: ModuleCounts, options: ExportOptions) -> tuple[Calls, Exported]:
+def calls_of(counts: ModuleCounts, options: ExportOptions) -> tuple[Calls, ExportResult]:
     """The calls within a module, and how many of those recorded are on lines that are known.
 
     Raises `UnavailableError` where its code cannot be read or its functions have no lines.
@@ -83,7 +83,7 @@ def calls_of(counts: ModuleCounts, options: ExportOptions) -> tuple[Calls, Expor
         hint = "; ".join([*notes, "link without -ldflags=-w or -s, which leave out debugging information"])
         raise UnavailableError(f"{word(counts.module.name)} has no line numbers", hint=hint)
     of_code, of_source, of_target, of_others = np.split(which, np.cumsum([len(code.address), len(source), len(target)]))
-    calls = Calls(declared=_declared(names))
+    calls = Calls(declared=_declarations(names))
     written = 0
     symbols = table.at(target).tolist()
     for caller, callee, symbol, n in zip(of_source.tolist(), of_target.tolist(), symbols, taken.tolist(), strict=True):
@@ -93,12 +93,12 @@ def calls_of(counts: ModuleCounts, options: ExportOptions) -> tuple[Calls, Expor
             written += n
     come_from = np.full(len(counts.source), -1)
     come_from[made], come_from[inner] = of_source, of_others
-    calls.times += _inlined(counts, code, chains, of_code, come_from)
+    calls.times += _count_inlined_calls(counts, code, chains, of_code, come_from)
     recorded = int(taken.sum())
     lost = f"{counted(recorded - written, 'call')} from code without line numbers"
     why = [lost] if written < recorded else [] if calls.times else ["no calls were recorded"]
     entries = calls.times.total() - written
-    return calls, Exported(notes, written + entries, recorded + entries, "calls", "; ".join(why + notes))
+    return calls, ExportResult(notes, written + entries, recorded + entries, "calls", "; ".join(why + notes))
 
 
 def _calls(counts: ModuleCounts, code: Instructions, table: FunctionTable) -> Array:
@@ -116,7 +116,7 @@ def _plain(name: str) -> str:
     return visible(name.removesuffix(_OTHER_ABI))
 
 
-def _declared(names: Names) -> dict[str, tuple[str, int]]:
+def _declarations(names: Names) -> dict[str, tuple[str, int]]:
     """File and line of the functions that are declared in a line."""
     return {_plain(f.name): (visible(f.file), f.line) for f in names.functions if f.line > 0}
 
@@ -148,7 +148,7 @@ def _bodies(chain: _Chain) -> list[_Chain]:
     return [(*chain[:depth], (chain[depth][0], 0)) for depth in range(1, len(chain))]
 
 
-def _inlined(
+def _count_inlined_calls(
     counts: ModuleCounts, code: Instructions, chains: list[_Chain], of_code: Array, come_from: Array
 ) -> Counter[Call]:
     """How often inlined functions were entered.

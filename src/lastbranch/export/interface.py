@@ -14,16 +14,16 @@ from ..model import Module, ModuleKind, Profile, SampleFilter, word
 from ..opening import image_at, same_binary, use_binary
 
 if TYPE_CHECKING:
-    from ..analysis import Counted, Estimate
+    from ..analysis import Estimate, StackCounts
     from ..model import Array, Profile, SampleFilter
     from ..symbols import SymbolOptions
 
 __all__ = [
     "ExportOptions",
-    "Exported",
+    "ExportResult",
     "Exporter",
     "choose",
-    "limited",
+    "limit_to_binary",
     "write_lines",
 ]
 
@@ -37,7 +37,7 @@ class ExportOptions:
     """One module only: its name, the last part of that, or the path of a file that is it."""
     symbols: SymbolOptions | None = None
     """Where names come from; ``None``: the defaults."""
-    counted: Callable[[list[int]], Counted] | None = None
+    counted: Callable[[list[int]], StackCounts] | None = None
     """Where samples are no more: what was counted in the modules of these rows. Formats that need samples refuse it."""
     estimate: Estimate | None = None
     """What replaces counts by executions, in the formats of `ESTIMATED`; the others have samples as recorded."""
@@ -51,7 +51,7 @@ class ExportOptions:
     """In `sampleprof` and `mispredictions`: LLVM's extensible binary form, and not text."""
 
 
-class Exported(NamedTuple):
+class ExportResult(NamedTuple):
     """How much of the capture an export wrote."""
 
     notes: list[str]
@@ -86,7 +86,7 @@ class Exported(NamedTuple):
         return self.notes + self.verdict
 
 
-Exporter = Callable[["Profile", IO[bytes], ExportOptions], Exported]
+Exporter = Callable[["Profile", IO[bytes], ExportOptions], ExportResult]
 """Writes a profile. Raises `NotRecordedError` where the capture lacks what the format needs."""
 
 
@@ -116,7 +116,7 @@ def choose(profile: Profile, wanted: str) -> int:
     return rows[0]
 
 
-def limited(profile: Profile, options: ExportOptions) -> SampleFilter | None:
+def limit_to_binary(profile: Profile, options: ExportOptions) -> SampleFilter | None:
     """The sample filter of ``options``, with their binary as its only module."""
     if options.binary is None:
         return options.sample_filter
@@ -134,7 +134,7 @@ def _rows_of_file(profile: Profile, path: str) -> list[int]:
     named = [i for i, m in enumerate(profile.modules) if _has_name(m, os.path.basename(path))]
     unknown = [i for i in named if same_as_file[i] is None]
     if not same and not unknown and named:
-        recorded = _described(profile.modules[named[0]])
+        recorded = _describe(profile.modules[named[0]])
         raise SelectionError(
             f"--binary {path}: its {_identity(image, image.format != 'elf')} is not that of the recorded {recorded}",
             hint="give the file that was recorded, not one that was built since",
@@ -153,7 +153,7 @@ def _has_name(module: Module, name: str) -> bool:
 
 def _not_one(profile: Profile, wanted: str, rows: list[int]) -> SelectionError:
     if rows:
-        several = ", ".join(_described(profile.modules[i]) for i in rows)
+        several = ", ".join(_describe(profile.modules[i]) for i in rows)
         return SelectionError(f"--binary {wanted} means {len(rows)} modules: {several}", hint="give the full path")
     from difflib import get_close_matches
 
@@ -166,7 +166,7 @@ def _not_one(profile: Profile, wanted: str, rows: list[int]) -> SelectionError:
     )
 
 
-def _described(module: Module) -> str:
+def _describe(module: Module) -> str:
     return f"{word(module.name)} ({_identity(module, module.is_pe)})"
 
 

@@ -22,7 +22,7 @@ from ..model import Array, Module, Profile, counted, visible, word
 from ..opening import code_of
 from ..symbols import Function, FunctionTable, Names, Symbolizer, SymbolOptions
 from ..symbols.backends.symbol_tables import defines_data
-from .interface import Exported, ExportOptions
+from .interface import ExportOptions, ExportResult
 from .modules import ModuleCounts
 from .sample_tree import Location, SampleTree, base_discriminator, canonical, duplication, source_name
 
@@ -69,7 +69,7 @@ _BLOCK: dict[Discriminators, Callable[[int], int]] = {
 """What of a discriminator is in a profile."""
 
 
-def tree_of(counts: ModuleCounts, options: ExportOptions, plain: bool = False) -> tuple[SampleTree, Exported]:
+def tree_of(counts: ModuleCounts, options: ExportOptions, plain: bool = False) -> tuple[SampleTree, ExportResult]:
     """The counts of a module by function and line, and how many of its ranges begin at a line that is known.
 
     ``plain``: discriminators are numbers, as gcc writes them, and not made of several parts, as clang's are.
@@ -119,7 +119,7 @@ def source_lines(
     """(function, line) of all code of the functions called ``wanted``, their own and what is inlined in them, and notes
     for the user; ``module`` is a row of the modules table. Arguments and errors are those of `tree_of`."""
 
-    def called(name: str) -> str:
+    def callee_name(name: str) -> str:
         name = visible(canonical(_COPY.sub("", name)))
         return source_name(name) if plain else name
 
@@ -128,13 +128,13 @@ def source_lines(
         rows = [
             i
             for i, f in enumerate(table.functions)
-            if not wanted.isdisjoint(map(called, (f.name, *table.aliases.get(i, ()))))
+            if not wanted.isdisjoint(map(callee_name, (f.name, *table.aliases.get(i, ()))))
         ]
-        address, _, _ = _decoded(profile.modules[module], table, rows)
+        address, _, _ = _decode_functions(profile.modules[module], table, rows)
         names = symbolizer.names(module, address)
         scheme = discriminators_of(symbolizer, module, plain)
         notes = symbolizer.notes
-    chains, _, _ = chains_of(names, table, scheme, called)
+    chains, _, _ = chains_of(names, table, scheme, callee_name)
     if rows and not any(chains):
         raise _without_lines(profile.modules[module], names, notes)
     return {frame for chain in chains for frame in chain}, notes
@@ -158,7 +158,7 @@ class Instructions:
     """
 
     def __init__(self, counts: ModuleCounts, table: FunctionTable) -> None:
-        self.address, self.size, self.kind = _decoded(counts.module, table, _executed(counts, table))
+        self.address, self.size, self.kind = _decode_functions(counts.module, table, _executed_functions(counts, table))
         begun = np.zeros(len(table) + 1, bool)
         begun[_with_parts(table, distinct(table.at(counts.start)))] = True
         begun[-1] = False
@@ -175,7 +175,7 @@ class Instructions:
         return ended
 
 
-def _decoded(module: Module, table: FunctionTable, rows: list[int]) -> tuple[Array, Array, Array]:
+def _decode_functions(module: Module, table: FunctionTable, rows: list[int]) -> tuple[Array, Array, Array]:
     """(address uint64, bytes int64, kind uint8) of the instructions of these functions."""
     code = code_of(module)
     if code is None:
@@ -185,7 +185,7 @@ def _decoded(module: Module, table: FunctionTable, rows: list[int]) -> tuple[Arr
     return found.address, found.length.astype(np.int64), found.kind
 
 
-def _executed(counts: ModuleCounts, table: FunctionTable) -> list[int]:
+def _executed_functions(counts: ModuleCounts, table: FunctionTable) -> list[int]:
     """Rows of the functions that a range begins in or goes through, and of their parts that are placed apart."""
     if not len(table) or not len(counts.start):
         return []
@@ -220,26 +220,26 @@ def _compiled_names(names: Names, table: FunctionTable) -> list[str]:
     found = []
     for function, row in zip(names.functions, rows, strict=True):
         others = table.aliases.get(row, ()) if function.start else ()
-        called, compiled = function.name, function.compiled
-        if compiled in others or (_renamed(function) and hidden.get(function.start) == compiled):
+        callee, compiled = function.name, function.compiled
+        if compiled in others or (_is_renamed(function) and hidden.get(function.start) == compiled):
             name = compiled
         else:
-            second = {f"{called[: m.end() - 1]}2{called[m.end() :]}" for m in _WHOLE.finditer(called) if others}
-            name = next((other for other in others if other in second), called)
+            second = {f"{callee[: m.end() - 1]}2{callee[m.end() :]}" for m in _WHOLE.finditer(callee) if others}
+            name = next((other for other in others if other in second), callee)
         found.append(visible(canonical(_COPY.sub("", name))))  # a line break in it would begin a line of the profile
     return found
 
 
 def hidden_names(functions: Sequence[Function], table: FunctionTable) -> dict[int, str]:
     """DWARF's names of ``functions``, by address, as far as no symbol of ``table`` has that name."""
-    renamed = [function for function in functions if _renamed(function)]
+    renamed = [function for function in functions if _is_renamed(function)]
     if not renamed:
         return {}
     symbols = {f.name for f in table.functions}.union(*table.aliases.values())
     return {function.start: function.compiled for function in renamed if function.compiled not in symbols}
 
 
-def _renamed(function: Function) -> bool:
+def _is_renamed(function: Function) -> bool:
     """Whether DWARF has another name for a symbol that is neither mangled nor a copy or part (``f.isra.0``)."""
     plain = function.shown == function.name
     return bool(function.compiled) and plain and not function.name.startswith(f"{function.compiled}.")
@@ -262,14 +262,14 @@ def chains_of(
     names: Names,
     table: FunctionTable,
     scheme: Discriminators = Discriminators.PARTS,
-    called: Callable[[str], str] = str,
+    callee_name: Callable[[str], str] = str,
 ) -> tuple[list[_Chain], Array, Array]:
     """(the different inline chains of addresses, outermost first, empty where no lines are known; int64 how often an
     instruction of each was duplicated; int64 row of the chain of each address).
 
-    ``called`` makes the name that is used of the linkage name of a function.
+    ``callee_name`` makes the name that is used of the linkage name of a function.
     """
-    functions = [called(name) for name in _compiled_names(names, table)]
+    functions = [callee_name(name) for name in _compiled_names(names, table)]
     # A name with a dot in front is a section's: code of an assembler that has no functions.
     # A function that is declared in no line counts from line 0, as llvm-profgen has it, unless none is (-g1).
     declares = any(f.line > 0 for f in names.functions)

@@ -14,13 +14,13 @@ from typing import IO
 
 import numpy as np
 
-from ..analysis import Bound, Counted, count_stacks, filtered_batches
+from ..analysis import BoundPairs, StackCounts, count_stacks, filtered_batches
 from ..analysis.counting.count_stacks import EntryCounter
 from ..analysis.counting.mispredictions import misprediction_events, no_outcomes
 from ..arrays import group
 from ..errors import UnavailableError
 from ..model import Array, Event, Profile, SampleFilter, visible
-from .interface import Exported, ExportOptions
+from .interface import ExportOptions, ExportResult
 from .line_samples import tree_of
 from .modules import ModuleCounts, ModuleFormat
 from .sampleprof import write_tree
@@ -28,7 +28,7 @@ from .sampleprof import write_tree
 __all__ = ["FORMAT"]
 
 
-def write(counts: ModuleCounts, out: IO[bytes], options: ExportOptions) -> Exported:
+def write(counts: ModuleCounts, out: IO[bytes], options: ExportOptions) -> ExportResult:
     """Write the mispredictions of a module, which are in the place of its ranges. Raises as `line_samples.tree_of`."""
     tree, done = tree_of(counts, options)
     write_tree(tree, out, options)
@@ -45,7 +45,7 @@ def _events(profile: Profile, options: ExportOptions) -> dict[int, Event]:
     return {} if options.counted else misprediction_events(profile, options.sample_filter)
 
 
-def _count(profile: Profile, options: ExportOptions, rows: list[int]) -> Counted:
+def _count(profile: Profile, options: ExportOptions, rows: list[int]) -> StackCounts:
     """The mispredictions of the wanted samples: the addresses of samples of events that count mispredictions, or else
     the mispredicted branch entries. Raises `NotRecordedError` where nothing says so."""
     events = _events(profile, options)
@@ -78,13 +78,13 @@ def _count(profile: Profile, options: ExportOptions, rows: list[int]) -> Counted
     return _as_ranges(*columns)
 
 
-def _as_ranges(module: Array, address: Array, count: Array) -> Counted:
+def _as_ranges(module: Array, address: Array, count: Array) -> StackCounts:
     """The argument of `modules.count_modules`, with a range for each address that has a count."""
     some = count > 0
     (module, address), (count,) = group([module[some], address[some]], [count[some]], [np.add])
     none, nowhere = np.zeros(len(module), np.int64), np.full(len(module), -1)
-    ranges = Bound(nowhere, module, address, module, address, count, none, none)
-    return Counted(ranges.take(slice(0)), ranges)
+    ranges = BoundPairs(nowhere, module, address, module, address, count, none, none)
+    return StackCounts(ranges.take(slice(0)), ranges)
 
 
 FORMAT = ModuleFormat("misp.prof", write, count=_count)

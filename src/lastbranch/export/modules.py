@@ -8,16 +8,16 @@ from typing import IO
 
 import numpy as np
 
-from ..analysis import Counted, count_stacks, merge_processes
-from ..analysis.counting.executed import decoded
+from ..analysis import StackCounts, count_stacks, merge_processes
+from ..analysis.counting.executed import decode_ranges
 from ..arrays import distinct
 from ..errors import NotRecordedError, UnavailableError
 from ..isa import Decoder
 from ..model import PATCHED, Array, Change, Module, ModuleKind, Profile, counted, visible, word
 from ..opening import code_of
-from .interface import Exported, Exporter, ExportOptions, choose
+from .interface import Exporter, ExportOptions, ExportResult, choose
 
-__all__ = ["ModuleCounts", "ModuleFormat", "count_modules", "exporter_of", "first_code", "unverified"]
+__all__ = ["ModuleCounts", "ModuleFormat", "count_modules", "exporter_of", "first_code", "unverified_notes"]
 
 
 @dataclass(slots=True)
@@ -61,7 +61,7 @@ class ModuleCounts:
         code = code_of(self.module) if self.module.kind not in PATCHED else None
         if code is None or not len(self.start):
             return self, []
-        address, stop = decoded(code, Decoder(code.arch), self.start, self.end)
+        address, stop = decode_ranges(code, Decoder(code.arch), self.start, self.end)
         first, last = np.searchsorted(address[stop], [self.start, self.end], side="left")
         straight = first == last
         if straight.all():
@@ -71,13 +71,13 @@ class ModuleCounts:
         start, end, times = self.start[straight], self.end[straight], self.times[straight]
         return replace(self, start=start, end=end, times=times), [note]
 
-    def exported(self, notes: list[str], ranges: int | None = None, why: str = "") -> Exported:
+    def exported(self, notes: list[str], ranges: int | None = None, why: str = "") -> ExportResult:
         """How much of these counts a format wrote: ``ranges`` (None: all), or the branches if there are no ranges.
 
         ``why`` says why it left some out."""
         times = self.times if len(self.times) else self.taken
         recorded = int(times.sum())
-        return Exported(
+        return ExportResult(
             notes,
             recorded if ranges is None or not len(self.times) else ranges,
             recorded,
@@ -115,12 +115,12 @@ class ModuleFormat:
     """
 
     suffix: str
-    write: Callable[[ModuleCounts, IO[bytes], ExportOptions], Exported]
+    write: Callable[[ModuleCounts, IO[bytes], ExportOptions], ExportResult]
     linked: bool = True
     sampled: bool = False
     second: str = ""
     relocatable: bool = True
-    count: Callable[[Profile, ExportOptions, list[int]], Counted] | None = None
+    count: Callable[[Profile, ExportOptions, list[int]], StackCounts] | None = None
 
 
 def why_not(module: Module, form: ModuleFormat) -> str | None:
@@ -138,7 +138,7 @@ def why_not(module: Module, form: ModuleFormat) -> str | None:
 def exporter_of(form: ModuleFormat) -> Exporter:
     """An exporter of ``form`` for the one module that the options name."""
 
-    def export(profile: Profile, out: IO[bytes], options: ExportOptions) -> Exported:
+    def export(profile: Profile, out: IO[bytes], options: ExportOptions) -> ExportResult:
         assert options.binary is not None, "a folder is written by `folder.export_folder`"
         row = choose(profile, options.binary)
         module = profile.modules[row]
@@ -151,12 +151,12 @@ def exporter_of(form: ModuleFormat) -> Exporter:
                 f"nothing was recorded in {word(module.name)}", hint="see `lastbranch report FILE --by module`"
             )
         written = form.write(counts, out, options)
-        return written._replace(notes=notes + unverified(counts) + written.notes)
+        return written._replace(notes=notes + unverified_notes(counts) + written.notes)
 
     return export
 
 
-def unverified(counts: ModuleCounts) -> list[str]:
+def unverified_notes(counts: ModuleCounts) -> list[str]:
     """A note where nothing recorded identifies the binary; the size of its code may still show that it is another."""
     module = counts.module
     if not module.unverified or module.is_pe:
@@ -233,7 +233,7 @@ def count_modules(
     return modules, [f"not ranges: {broken}"] if broken else []
 
 
-def _count(profile: Profile, options: ExportOptions, form: ModuleFormat) -> Counted:
+def _count(profile: Profile, options: ExportOptions, form: ModuleFormat) -> StackCounts:
     """The counts that the format needs, from one pass over the samples."""
     return count_stacks(
         profile,

@@ -17,7 +17,7 @@ from typing import IO
 
 import numpy as np
 
-from ..analysis import Bound, count_stacks, filtered_batches, how_to_record
+from ..analysis import BoundPairs, count_stacks, filtered_batches, how_to_record
 from ..arrays import distinct_rows, offsets_of
 from ..bind import place
 from ..errors import NotRecordedError
@@ -37,7 +37,7 @@ from ..model import (
     word,
 )
 from .brstack import CONTEXT_MAX, EntryText, with_frames
-from .interface import Exported, ExportOptions, choose
+from .interface import ExportOptions, ExportResult, choose
 
 __all__ = ["export"]
 
@@ -65,9 +65,9 @@ class SingleAddressSpace:
 
     def __init__(self, profile: Profile, used: tuple[Array, Array], only: int | None = None) -> None:
         self._profile, self._binder, self._only = profile, profile.binder, only
-        self._used = _by_module(*used)
+        self._used_addresses = _by_module(*used)
         self._taken: list[tuple[int, int]] = []
-        fixed = self._used.get(-1, np.empty(0, np.uint64))
+        fixed = self._used_addresses.get(-1, np.empty(0, np.uint64))
         self._fixed = np.sort(fixed[fixed < np.uint64(kernel_start(profile.timeline.columns()))])
         self.lines: list[bytes] = []
         """MMAP2 lines, one for each mapping that code was sampled in."""
@@ -90,7 +90,7 @@ class SingleAddressSpace:
         seen: set[tuple[int, int, int]] = set()
         for i in np.flatnonzero(timeline["kind"] == Change.MAP).tolist():
             row, first, last = (int(timeline[n][i]) for n in ("module", "start", "end"))
-            used, offset = self._used.get(row), int(timeline["offset"][i])
+            used, offset = self._used_addresses.get(row), int(timeline["offset"][i])
             if used is None or self._only not in (None, row):
                 continue
             module = self._profile.modules[row]
@@ -180,7 +180,7 @@ def _hex(number: int) -> bytes:
     return b"0x%x" % number if number else b"0"
 
 
-def export(profile: Profile, out: IO[bytes], options: ExportOptions) -> Exported:
+def export(profile: Profile, out: IO[bytes], options: ExportOptions) -> ExportResult:
     """Write the samples of ``profile`` that have branch stacks.
 
     Raises `NotRecordedError` if there are no branch stacks, if no stack touches the chosen module, or if there are no
@@ -189,14 +189,14 @@ def export(profile: Profile, out: IO[bytes], options: ExportOptions) -> Exported
     only = choose(profile, options.binary) if options.binary is not None else None
     found = count_stacks(profile, ranges=True, details=False, sample_filter=options.sample_filter).branches
     chained = any(FRAME in stream.columns for stream in _streams(profile))
-    space = SingleAddressSpace(profile, _used(profile, found, options.sample_filter, chained), only)
+    space = SingleAddressSpace(profile, _used_addresses(profile, found, options.sample_filter, chained), only)
     if not len(found.count) or (only is not None and not space.lines):
         what = "branches" if only is None else f"branches in {word(profile.modules[only].name)}"
         raise NotRecordedError(f"the capture has no {what}", hint=how_to_record(profile))
     out.writelines(space.lines)
     text, samples, bare = EntryText(), 0, 0
-    for batch in _wanted(profile, options.sample_filter, only):
-        moved = _moved(profile, space, batch)
+    for batch in _wanted_batches(profile, options.sample_filter, only):
+        moved = _move_batch(profile, space, batch)
         samples += len(batch)
         lines = text.lines(moved)
         if chained:
@@ -206,17 +206,19 @@ def export(profile: Profile, out: IO[bytes], options: ExportOptions) -> Exported
         else:
             out.writelines(b" %16x %s\n" % row for row in zip(moved.ip.tolist(), lines, strict=True))
     notes = [f"{counted(bare, 'sample')} without callers"] if bare else []
-    return Exported(notes, samples, samples)
+    return ExportResult(notes, samples, samples)
 
 
 def _streams(profile: Profile) -> list[SampleStream]:
     return [s for s in profile.streams if "branch_from" in s.columns]
 
 
-def _used(profile: Profile, branches: Bound, sample_filter: SampleFilter | None, chained: bool) -> tuple[Array, Array]:
+def _used_addresses(
+    profile: Profile, branches: BoundPairs, sample_filter: SampleFilter | None, chained: bool
+) -> tuple[Array, Array]:
     """(module row, module address) of all ``branches``, and where chains were recorded of all their frames."""
     modules, addresses = [branches.a_module, branches.b_module], [branches.a, branches.b]
-    for batch in _wanted(profile, sample_filter, None) if chained else ():
+    for batch in _wanted_batches(profile, sample_filter, None) if chained else ():
         if FRAME in batch:
             frame, owner = _frames(batch)
             module, address = profile.binder.locate(profile.binder.scopes(batch)[owner], frame)
@@ -238,7 +240,7 @@ def _chains(batch: SampleBatch) -> list[list[int]]:
     return [frame[lo:hi] or [ip] for (lo, hi), ip in zip(pairwise(offsets), batch.ip.tolist(), strict=True)]
 
 
-def _wanted(profile: Profile, sample_filter: SampleFilter | None, only: int | None) -> Iterator[SampleBatch]:
+def _wanted_batches(profile: Profile, sample_filter: SampleFilter | None, only: int | None) -> Iterator[SampleBatch]:
     """The samples with branch entries, in file order; if ``only`` is given, the samples with an entry of this
     module."""
     binder = profile.binder
@@ -258,7 +260,7 @@ def _wanted(profile: Profile, sample_filter: SampleFilter | None, only: int | No
             yield batch if keep.all() else batch.select(keep)
 
 
-def _moved(profile: Profile, space: SingleAddressSpace, batch: SampleBatch) -> SampleBatch:
+def _move_batch(profile: Profile, space: SingleAddressSpace, batch: SampleBatch) -> SampleBatch:
     """``batch`` with its addresses in the one space."""
     scope = profile.binder.scopes(batch)
     columns: dict[str, Array] = {**batch.columns, "ip": space.moved(scope, batch.ip)}

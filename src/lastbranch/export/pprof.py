@@ -17,8 +17,8 @@ import numpy as np
 from ..arrays import Sums, distinct
 from ..model import Array, Module, ModuleKind, Profile, visible
 from ..symbols import Names, Symbolizer
-from .interface import Exported, ExportOptions
-from .stack_pass import Frames, Lane, StackPass, names_of, process_name, thread_name
+from .interface import ExportOptions, ExportResult
+from .stack_pass import FrameNames, Lane, StackPass, names_of, process_name, thread_name
 
 __all__ = ["Message", "export"]
 
@@ -122,7 +122,7 @@ PROFILE = Message(
 _ADDRESSES = (1 << 64) - 1
 
 
-def export(profile: Profile, out: IO[bytes], options: ExportOptions) -> Exported:
+def export(profile: Profile, out: IO[bytes], options: ExportOptions) -> ExportResult:
     """Write the samples of ``profile``, equal stacks of a thread as one.
 
     Raises `NotRecordedError` where there are no samples.
@@ -131,7 +131,7 @@ def export(profile: Profile, out: IO[bytes], options: ExportOptions) -> Exported
     counts = _count(done)
     with Symbolizer(profile, options.symbols) as symbols, gzip.GzipFile(fileobj=out, mode="wb", mtime=0) as packed:
         names = names_of(profile, done.frames, symbols)
-        writer = _Writer(profile, done, names)
+        writer = _ProfileWriter(profile, done, names)
         for message in writer.messages(counts):
             packed.write(message)
         return done.exported(symbols.notes)
@@ -147,7 +147,7 @@ def _count(done: StackPass) -> list[Array]:
 
 
 @dataclass
-class _Writer:
+class _ProfileWriter:
     profile: Profile
     done: StackPass
     names: Names
@@ -205,7 +205,7 @@ class _Writer:
             LABEL(key=self._text(key), str=self._text(name)) for key, name in names
         ]
 
-    def _mappings(self, frames: Frames) -> Iterable[bytes]:
+    def _mappings(self, frames: FrameNames) -> Iterable[bytes]:
         lengths = np.diff(self.names.offsets)
         with_line = np.repeat(np.arange(len(frames)), lengths)[self.names.frame_line > 0]
         traits = {
@@ -230,7 +230,7 @@ class _Writer:
                 **{name: int(trait[mine].any()) for name, trait in traits.items()},
             )
 
-    def _locations(self, frames: Frames) -> Iterable[bytes]:
+    def _locations(self, frames: FrameNames) -> Iterable[bytes]:
         names = self.names
         columns = (names.frame_function + 1, names.frame_line, names.frame_column)
         lines = [LINE(function_id=f, line=n, column=c) for f, n, c in zip(*(x.tolist() for x in columns), strict=True)]

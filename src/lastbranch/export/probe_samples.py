@@ -14,7 +14,7 @@ from ..binaries.sections import Binary, open_binary
 from ..errors import LastbranchError, UnavailableError
 from ..model import Array, Module, counted, visible, word
 from ..symbols import FunctionTable, Symbolizer
-from .interface import Exported, ExportOptions
+from .interface import ExportOptions, ExportResult
 from .line_samples import PART, Discriminators, Instructions, chains_of, discriminators_of, entry_names
 from .modules import ModuleCounts
 from .sample_tree import FunctionSamples, Location, SampleTree, canonical
@@ -84,13 +84,13 @@ class PlacedProbes:
         found = self._chain_of.get(row)
         if found is None:
             node = int(self.probes.node[row])
-            whole, calls = self._inlined(node)
+            whole, calls = self._inline_calls(node)
             found = self._chain_of[row] = whole, [*calls, (self.name(node), (int(self.probes.index[row]), 0))]
         if not found[0]:
             frames.clear()
         frames += found[1]
 
-    def _inlined(self, node: int) -> tuple[bool, list[tuple[str, Location]]]:
+    def _inline_calls(self, node: int) -> tuple[bool, list[tuple[str, Location]]]:
         """(whether all calls on a node's inline chain have probes, the calls after the last call without a probe)."""
         found = self._calls_of.get(node)
         if found is None:
@@ -100,7 +100,7 @@ class PlacedProbes:
             elif not site:
                 found = False, []
             else:
-                whole, calls = self._inlined(parent)
+                whole, calls = self._inline_calls(parent)
                 found = whole, [*calls, (self.name(parent), (site, 0))]
             self._calls_of[node] = found
         return found
@@ -130,7 +130,7 @@ def callee_names(
     return found
 
 
-def tree_of(counts: ModuleCounts, options: ExportOptions, binary: Binary) -> tuple[SampleTree, Exported]:
+def tree_of(counts: ModuleCounts, options: ExportOptions, binary: Binary) -> tuple[SampleTree, ExportResult]:
     """The counts of a module by function and probe, and how many of its ranges begin in a function with probes.
 
     Raises `UnavailableError` where its code cannot be read, or no symbol says where its functions are.
@@ -172,7 +172,7 @@ def tree_of(counts: ModuleCounts, options: ExportOptions, binary: Binary) -> tup
     tree.finish()
     stamp(tree, placed)
     notes += placed.notes + _torn(table, code, probes.address)
-    return tree, recorded.exported(notes, *_written(counts, table, placed))
+    return tree, recorded.exported(notes, *_written_ranges(counts, table, placed))
 
 
 def stamp(tree: SampleTree, placed: PlacedProbes) -> None:
@@ -182,7 +182,7 @@ def stamp(tree: SampleTree, placed: PlacedProbes) -> None:
         samples.checksum = checksums.get(name, 0)
 
 
-def _written(counts: ModuleCounts, table: FunctionTable, placed: PlacedProbes) -> tuple[int, str]:
+def _written_ranges(counts: ModuleCounts, table: FunctionTable, placed: PlacedProbes) -> tuple[int, str]:
     """How many ranges begin in functions with probes, and where the others do."""
     row = table.at(counts.start)
     has = np.isin(row, table.at(placed.probes.address)) & (row >= 0)

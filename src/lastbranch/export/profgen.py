@@ -12,7 +12,7 @@ from typing import IO
 import numpy as np
 
 from ..arrays import group
-from .interface import Exported, ExportOptions, write_lines
+from .interface import ExportOptions, ExportResult, write_lines
 from .modules import ModuleCounts, ModuleFormat, first_code
 
 __all__ = ["FORMAT"]
@@ -20,7 +20,7 @@ __all__ = ["FORMAT"]
 _OUTSIDE = 1
 
 
-def write(counts: ModuleCounts, out: IO[bytes], _options: ExportOptions) -> Exported:
+def write(counts: ModuleCounts, out: IO[bytes], _options: ExportOptions) -> ExportResult:
     """Write the counts of a module."""
     recorded = counts
     counts, notes = counts.straight()

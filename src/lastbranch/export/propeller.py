@@ -23,7 +23,7 @@ from ..errors import LastbranchError, UnavailableError
 from ..model import Module, counted, word
 from ..opening import code_of, open_image
 from ..symbols import FunctionTable, Symbolizer
-from .interface import Exported, ExportOptions
+from .interface import ExportOptions, ExportResult
 from .line_samples import hidden_names
 from .modules import ModuleCounts, ModuleFormat
 
@@ -44,7 +44,7 @@ class _Function:
     """Bytes executed."""
 
 
-def write(counts: ModuleCounts, out: IO[bytes], options: ExportOptions) -> Exported:
+def write(counts: ModuleCounts, out: IO[bytes], options: ExportOptions) -> ExportResult:
     """Write the layout of a module. Raises `UnavailableError` where its binary has no block map or no names."""
     blocks = _map_of(counts.module)
     code = code_of(counts.module)
@@ -146,12 +146,12 @@ def _functions(blocks: BlockMap, counts: BlockCounts, names: dict[int, tuple[str
     by_function = np.argsort(edge_of, kind="stable")
     edges = np.searchsorted(edge_of[by_function], np.arange(len(blocks.entry) + 1)).tolist()
     return [
-        _laid_out(blocks, counts, names[f], rows[first[f] : first[f + 1]], by_function[edges[f] : edges[f + 1]])
+        _lay_out(blocks, counts, names[f], rows[first[f] : first[f + 1]], by_function[edges[f] : edges[f + 1]])
         for f in sorted(names)
     ]
 
 
-def _laid_out(blocks: BlockMap, counts: BlockCounts, names: tuple[str, ...], rows: Ints, edges: Ints) -> _Function:
+def _lay_out(blocks: BlockMap, counts: BlockCounts, names: tuple[str, ...], rows: Ints, edges: Ints) -> _Function:
     """A function of these blocks (rows of the map) and edges (of the counts)."""
     entry = blocks.start[rows] == blocks.entry[blocks.function[rows[0]]]
     head = int(rows[np.argmax(entry)])

@@ -13,14 +13,14 @@ from ..errors import UnavailableError
 from ..model import word
 from . import context_samples, line_samples, probe_samples
 from .extbinary import as_extbinary
-from .interface import Exported, ExportOptions
+from .interface import ExportOptions, ExportResult
 from .modules import ModuleCounts, ModuleFormat
 from .sample_tree import SampleTree
 
 __all__ = ["FORMAT", "write_tree"]
 
 
-def write(counts: ModuleCounts, out: IO[bytes], options: ExportOptions) -> Exported:
+def write(counts: ModuleCounts, out: IO[bytes], options: ExportOptions) -> ExportResult:
     """Write the counts of a module. Raises as `line_samples.tree_of` and `probe_samples.tree_of`."""
     probed = probe_samples.probed_binary(counts.module)
     if options.contexts:

@@ -11,15 +11,15 @@ from typing import IO
 
 from ..analysis import Label
 from ..model import Profile, visible
-from .interface import Exported, ExportOptions
-from .stack_pass import NamedStacks, lane_name, spooled, text, write_array, write_joined
+from .interface import ExportOptions, ExportResult
+from .stack_pass import NamedStacks, json_text, lane_name, spooled, write_array, write_joined
 
 __all__ = ["SCHEMA", "export"]
 
 SCHEMA = "https://www.speedscope.app/file-format-schema.json"
 
 
-def export(profile: Profile, out: IO[bytes], options: ExportOptions) -> Exported:
+def export(profile: Profile, out: IO[bytes], options: ExportOptions) -> ExportResult:
     """Write the samples of ``profile`` by thread.
 
     Raises `NotRecordedError` where there are no samples.
@@ -27,14 +27,14 @@ def export(profile: Profile, out: IO[bytes], options: ExportOptions) -> Exported
     events = len(profile.events)
     with spooled(profile, options, by_event=True) as (done, spool, symbols):
         named, lanes = NamedStacks(done, symbols), done.lanes
-        stacks = [text(stack) for stack in named.stacks()]
+        stacks = [json_text(stack) for stack in named.stacks()]
         head = {
             "$schema": SCHEMA,
             "exporter": "lastbranch",
             "name": visible(os.path.basename(profile.name)),
             "activeProfileIndex": 0,
         }
-        out.write(text(head)[:-1] + b',"shared":{"frames":')
+        out.write(json_text(head)[:-1] + b',"shared":{"frames":')
         write_array(out, ([_frame(named, label)] for label in named.labels))
         out.write(b'},"profiles":[')
         used = spool.lanes()
@@ -50,7 +50,7 @@ def export(profile: Profile, out: IO[bytes], options: ExportOptions) -> Exported
                 "startValue": 0,
                 "endValue": count,
             }
-            out.write(b"," * bool(i) + text(known)[:-1] + b',"samples":[')
+            out.write(b"," * bool(i) + json_text(known)[:-1] + b',"samples":[')
             write_joined(out, (b",".join([stacks[n] for n in rows["stack"].tolist()]) for rows in spool.of(number)))
             out.write(b'],"weights":')
             write_array(out, ([1] * len(rows) for rows in spool.of(number)))

@@ -12,28 +12,28 @@ from typing import IO, NamedTuple
 import numpy as np
 
 from ..analysis import Label, Namer, filtered_batches, period_of
-from ..analysis.stacks.call_stacks import Stacked, StackMaker
+from ..analysis.stacks.call_stacks import StackedSamples, StackMaker
 from ..arrays import Table, distinct_rows, numbered
 from ..errors import NotRecordedError
 from ..model import Array, ModuleKind, Profile, temporary_file, visible
 from ..symbols import Names, Symbolizer
-from .interface import Exported, ExportOptions, limited
+from .interface import ExportOptions, ExportResult, limit_to_binary
 
 __all__ = [
-    "Frames",
+    "FrameNames",
     "Lane",
     "NamedStacks",
     "ROW",
-    "Spool",
+    "RowSpool",
     "StackPass",
     "StackTree",
-    "elapsed",
+    "elapsed_time",
     "lane_name",
     "names_of",
     "process_name",
     "spooled",
     "start_of",
-    "text",
+    "json_text",
     "thread_name",
     "write_array",
     "write_joined",
@@ -58,7 +58,7 @@ class Lane(NamedTuple):
 
 
 @dataclass(slots=True)
-class Frames(Table):
+class FrameNames(Table):
     """Distinct frames. Equal-length arrays: ``address`` uint64 module address; ``module`` int64 row, -1 nothing mapped;
     ``owner`` int64 row of the process where names depend on it (memory without a file), else -1; ``kernel`` bool."""
 
@@ -84,7 +84,7 @@ class StackPass:
         self.last: int | None = None
         self.samples = 0
         self._binder = profile.binder
-        self._filter = limited(profile, options)
+        self._filter = limit_to_binary(profile, options)
         self._maker = StackMaker(profile, leaves=True)
         # Row -1 is unmapped memory, which is unknown in every process.
         self._own = np.array([m.kind is ModuleKind.ANONYMOUS for m in profile.modules] + [False], bool)
@@ -116,10 +116,10 @@ class StackPass:
         return (np.frombuffer(key, np.int32).tolist() for key in self._stacks)
 
     @property
-    def frames(self) -> Frames:
+    def frames(self) -> FrameNames:
         """The distinct frames by number."""
         columns = zip(*self._frames, strict=True) if self._frames else [()] * 4
-        return Frames(*map(np.array, columns, (np.uint64, np.int64, np.int64, np.bool_)))
+        return FrameNames(*map(np.array, columns, (np.uint64, np.int64, np.int64, np.bool_)))
 
     @property
     def notes(self) -> list[str]:
@@ -131,11 +131,11 @@ class StackPass:
             )
         return notes
 
-    def exported(self, notes: list[str]) -> Exported:
+    def exported(self, notes: list[str]) -> ExportResult:
         """The result of an export that wrote every row; ``notes`` come after those of the stacks."""
-        return Exported([*self.notes, *notes], self.samples, self.samples)
+        return ExportResult([*self.notes, *notes], self.samples, self.samples)
 
-    def _rows_of(self, stacked: Stacked) -> Array:
+    def _rows_of(self, stacked: StackedSamples) -> Array:
         batch, scope, frame, offsets = stacked
         process, sizes = self._binder.process_of(scope), np.diff(offsets)
         rows = np.empty(len(batch), ROW)
@@ -164,7 +164,7 @@ _WAITING = 1 << 16
 """Rows in memory before they are written: enough that a lane's next ones are read at once."""
 
 
-class Spool:
+class RowSpool:
     """Rows of a structured dtype with a column ``lane``. First all are added, then each lane is read, in any order."""
 
     def __init__(self) -> None:
@@ -174,7 +174,7 @@ class Spool:
         self._where: dict[int, list[tuple[int, int]]] = {}
         self._dtype = np.dtype([])
 
-    def __enter__(self) -> Spool:
+    def __enter__(self) -> RowSpool:
         return self
 
     def __exit__(self, *_error: object) -> None:
@@ -217,14 +217,14 @@ class Spool:
 @contextmanager
 def spooled(
     profile: Profile, options: ExportOptions, *, by_event: bool = False
-) -> Iterator[tuple[StackPass, Spool, Symbolizer]]:
+) -> Iterator[tuple[StackPass, RowSpool, Symbolizer]]:
     """A pass in time order that is finished, its rows by lane, and what names its frames.
 
     ``by_event``: each event of a thread has a lane of its own, ``lane * events + event``. Raises `NotRecordedError`
     where there are no samples.
     """
     done = StackPass(profile, options)
-    with Spool() as spool, Symbolizer(profile, options.symbols) as symbols:
+    with RowSpool() as spool, Symbolizer(profile, options.symbols) as symbols:
         for rows in done.rows(ordered=True):
             if by_event:
                 rows["lane"] = rows["lane"] * len(profile.events) + rows["event"]
@@ -237,13 +237,13 @@ def start_of(profile: Profile) -> int:
     return profile.start if profile.start is not None else profile.first_time or 0
 
 
-def elapsed(profile: Profile, ticks: Array, unit: int) -> Array:
+def elapsed_time(profile: Profile, ticks: Array, unit: int) -> Array:
     """float64 time since `start_of` in units of ``unit`` nanoseconds; without time stamps, the number of the record."""
     since = ticks - start_of(profile)
     return profile.clock.to_ns_array(since) / unit if profile.clock.has_time else since.astype(np.float64)
 
 
-def names_of(profile: Profile, frames: Frames, symbols: Symbolizer) -> Names:
+def names_of(profile: Profile, frames: FrameNames, symbols: Symbolizer) -> Names:
     """The inline chains of ``frames``, with their lines."""
     rows, which = distinct_rows(frames.module, frames.owner)
     parts, order = [Names.unknown(0)], [np.empty(0, np.int64)]
@@ -315,7 +315,7 @@ def lane_name(profile: Profile, lane: Lane) -> str:
 # -- JSON written piece by piece, so that long arrays are never whole in memory
 
 
-def text(value: object) -> bytes:
+def json_text(value: object) -> bytes:
     """``value`` as JSON without blanks, in ASCII."""
     return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
 
@@ -323,7 +323,7 @@ def text(value: object) -> bytes:
 def write_array(out: IO[bytes], pieces: Iterable[Sequence[object]]) -> None:
     """One array of the elements of all ``pieces``."""
     out.write(b"[")
-    write_joined(out, (text(piece)[1:-1] for piece in pieces if piece))
+    write_joined(out, (json_text(piece)[1:-1] for piece in pieces if piece))
     out.write(b"]")
 
 

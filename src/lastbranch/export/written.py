@@ -19,7 +19,7 @@ from .extbinary import read_extbinary
 from .gcov import FUNCTIONS, MAGIC, NAMES
 from .sample_tree import DEEPEST, FunctionSamples, Location, SampleTree
 
-__all__ = ["OUTSIDE", "Counts", "End", "Places", "Written", "read_written"]
+__all__ = ["OUTSIDE", "Counts", "End", "Places", "WrittenProfile", "read_written"]
 
 OUTSIDE = (1 << 64) - 1
 """Address of an end of a branch that is not in the binary, or not known."""
@@ -52,7 +52,7 @@ End = tuple[str, int] | None
 
 
 @dataclass(slots=True)
-class Written:
+class WrittenProfile:
     """A profile for a compiler: ``places``; or by function: counts of ``branches`` between offsets in functions; or by
     source line: counts of ``lines`` of functions, in whichever they were inlined. If these lines are pseudo probes,
     ``probes`` has the probes by function, hash of the function's control flow, and line. ``tree`` is the whole of a
@@ -72,7 +72,7 @@ class Written:
     build_id: bytes = b""
 
 
-def read_written(source: Source, is_binary: Callable[[bytes], bool] | None = None) -> Written:
+def read_written(source: Source, is_binary: Callable[[bytes], bool] | None = None) -> WrittenProfile:
     """The profile in ``source``. ``is_binary`` says which word of the text of counts is the binary's module.
 
     Raises `FormatError` that names file, offset and value where it is none of these formats or damaged, and
@@ -129,7 +129,7 @@ class _Lines:
 # -- by address
 
 
-class _Rows:
+class _FunctionRows:
     """Counts, read in sequence."""
 
     def __init__(self) -> None:
@@ -148,8 +148,8 @@ _COUNTS_RANGE = re.compile(rb"R (\S+) %b %b %b" % (_HEX, _HEX, _N))
 _COUNTS_BRANCH = re.compile(rb"B (\S+) %b (\S+) %b %b \d+" % (_HEX, _HEX, _N))
 
 
-def _read_counts(lines: _Lines) -> Written:
-    ranges, branches, builds = _Rows(), _Rows(), set[bytes]()
+def _read_counts(lines: _Lines) -> WrittenProfile:
+    ranges, branches, builds = _FunctionRows(), _FunctionRows(), set[bytes]()
     is_binary = lines.is_binary or (lambda _: True)
 
     def mine(module: bytes) -> bool:
@@ -172,15 +172,15 @@ def _read_counts(lines: _Lines) -> Written:
             raise lines.wrong("line", line[:60])
     build_id = next(iter(builds)).decode() if len(builds) == 1 else ""
     hexadecimal = bytes.fromhex(build_id) if re.fullmatch(r"([0-9a-f]{2})+", build_id) else b""
-    return Written("counts", Places(ranges.counts(), branches.counts()), build_id=hexadecimal)
+    return WrittenProfile("counts", Places(ranges.counts(), branches.counts()), build_id=hexadecimal)
 
 
 _BOLT_BRANCH = re.compile(rb"B %b %b %b \d+" % (_HEX, _HEX, _N))
 _BOLT_RANGE = re.compile(rb"[Ff] %b %b %b" % (_HEX, _HEX, _N))
 
 
-def _read_bolt(lines: _Lines) -> Written:
-    ranges, branches = _Rows(), _Rows()
+def _read_bolt(lines: _Lines) -> WrittenProfile:
+    ranges, branches = _FunctionRows(), _FunctionRows()
     for line in lines:
         if found := _BOLT_BRANCH.fullmatch(line):
             source, target, n = found.groups()
@@ -190,7 +190,7 @@ def _read_bolt(lines: _Lines) -> Written:
             ranges.add(int(start, 16), int(end, 16), lines.number(n))
         else:
             raise lines.wrong("line", line[:60])
-    return Written("bolt", Places(ranges.counts(), branches.counts()))
+    return WrittenProfile("bolt", Places(ranges.counts(), branches.counts()))
 
 
 _RANGE = re.compile(rb"%b-%b:%b" % (_HEX, _HEX, _N))
@@ -199,9 +199,9 @@ _BRANCH = re.compile(rb"%b->%b:%b" % (_HEX, _HEX, _N))
 _BUILD_ID = re.compile(rb"// build_id: 0x([0-9a-f]{40})")
 
 
-def _read_sections(lines: _Lines) -> Written:
+def _read_sections(lines: _Lines) -> WrittenProfile:
     """AutoFDO's text (ranges, addresses of samples, branches), or llvm-profgen's (ranges, branches)."""
-    ranges, branches, sections, build_id = _Rows(), _Rows(), 0, b""
+    ranges, branches, sections, build_id = _FunctionRows(), _FunctionRows(), 0, b""
     for head in lines:
         if head.startswith(b"//") or not head:
             said = _BUILD_ID.fullmatch(head)
@@ -221,7 +221,7 @@ def _read_sections(lines: _Lines) -> Written:
     if sections not in (2, 3):
         raise lines.wrong("number of sections", sections)
     form, origin = ("profgen", "code") if sections == 2 else ("autofdo", "file")
-    return Written(form, Places(ranges.counts(), branches.counts(), origin), build_id=build_id)
+    return WrittenProfile(form, Places(ranges.counts(), branches.counts(), origin), build_id=build_id)
 
 
 # -- by function
@@ -232,7 +232,7 @@ _FDATA_BRANCH = re.compile(rb"%b %b \d+ %b" % (_END, _END, _N))
 _FDATA_MEMORY = re.compile(rb"[345] .*")
 
 
-def _read_fdata(lines: _Lines) -> Written:
+def _read_fdata(lines: _Lines) -> WrittenProfile:
     """BOLT's profile: a branch a line, ``is-symbol function offset is-symbol function offset mispredicted count``
     (bolt/lib/Profile/DataReader.cpp). Loads and stores are left out."""
     found = Counter[tuple[End, End]]()
@@ -248,7 +248,7 @@ def _read_fdata(lines: _Lines) -> Written:
             )
         elif line != b"boltedcollection" and not _FDATA_MEMORY.fullmatch(line):
             raise lines.wrong("line", line[:60])
-    return Written("fdata", branches=found)
+    return WrittenProfile("fdata", branches=found)
 
 
 def _end(is_symbol: bytes, name: bytes, offset: bytes) -> End:
@@ -267,7 +267,7 @@ _SAID = re.compile(rb"( *)!(CFGChecksum|Attributes): (\d{1,20})")
 _BITS = {b"CFGChecksum": 64, b"Attributes": 32}
 
 
-def _read_sampleprof(lines: _Lines) -> Written:
+def _read_sampleprof(lines: _Lines) -> WrittenProfile:
     tree, outer = SampleTree(), list[FunctionSamples]()  # outer: what is read now, after what it is inlined in
     for line in lines:
         if not line or line.lstrip().startswith(b"#"):
@@ -313,12 +313,12 @@ def _read_sampleprof(lines: _Lines) -> Written:
     return _of_tree(tree)
 
 
-def _read_extbinary(lines: _Lines) -> Written:
+def _read_extbinary(lines: _Lines) -> WrittenProfile:
     return _of_tree(read_extbinary(lines.data, lines.file))
 
 
-def _of_tree(tree: SampleTree) -> Written:
-    found, by_probe = Written("sampleprof", tree=tree), False
+def _of_tree(tree: SampleTree) -> WrittenProfile:
+    found, by_probe = WrittenProfile("sampleprof", tree=tree), False
     for name, samples in tree.each():
         by_probe = by_probe or samples.checksum != 0
         for where, n in samples.lines.items():
@@ -332,7 +332,7 @@ def _of_tree(tree: SampleTree) -> Written:
 _U32, _U64, _TARGET = Struct("<I"), Struct("<Q"), Struct("<I2Q")
 
 
-def _read_gcov(lines: _Lines) -> Written:
+def _read_gcov(lines: _Lines) -> WrittenProfile:
     """The functions of a file for gcc: see `gcov`."""
     data = lines.data
 
@@ -349,7 +349,7 @@ def _read_gcov(lines: _Lines) -> Written:
         take(_U32)
         return take(_U32)
 
-    found, names = Written("gcov", plain=True), list[str]()
+    found, names = WrittenProfile("gcov", plain=True), list[str]()
     for _ in range(3):
         take(_U32)
     for _ in range(section(NAMES)):
@@ -384,7 +384,7 @@ def _text(name: bytes) -> str:
     return name.decode("utf-8", "surrogateescape")
 
 
-_FORMS: tuple[tuple[str, bytes, Callable[[_Lines], Written]], ...] = (
+_FORMS: tuple[tuple[str, bytes, Callable[[_Lines], WrittenProfile]], ...] = (
     ("gcov", re.escape(MAGIC.to_bytes(4, "little")), _read_gcov),
     ("counts", rb"R \S+ [0-9a-f]+ [0-9a-f]+ \d+\s|B \S+ [0-9a-f]+ \S+ [0-9a-f]+ \d+ \d+\s", _read_counts),
     ("bolt", rb"[BFf] [0-9a-f]+ [0-9a-f]+ \d+\s", _read_bolt),

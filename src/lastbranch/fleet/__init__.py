@@ -19,10 +19,10 @@ __getattr__, __dir__, __all__ = lazy_face(
         "counting": "CaptureFile Labels capture_file",
         "host": "Host",
         "parts": "Part count_batch reduce_parts",
-        "reading": "Reading Saturation Selection StoredCounts",
+        "reading": "StoreReader Saturation Selection StoredCounts",
         "schedule": "Rate",
         "schema": "TABLES",
-        "store": "Added Run Store Verified in_turn",
+        "store": "AddResult Run Store VerifyResult in_turn",
         "workers": "Certificates Cluster Processes",
     },
 )

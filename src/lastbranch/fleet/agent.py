@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import LastbranchError, UnavailableError
 from ..model import FULL, counted, temporary_folder, writing_file
 from .host import Host
-from .schedule import Rate, Turn, fitting
+from .schedule import Rate, Turn, fit_rates
 
 if TYPE_CHECKING:
     from .parts import Part
@@ -68,7 +68,7 @@ class Settings:
 
 
 @dataclass(slots=True)
-class _Kept:
+class _AgentState:
     """The state that an agent keeps for a restart."""
 
     turns: dict[str, Turn] = field(default_factory=dict)
@@ -83,7 +83,7 @@ class _Clock:
     """The time by which an agent goes: seconds since 1970 when it first ran after the machine was started, and from
     there on the clock that only runs forward. Setting the machine's time moves no turn."""
 
-    def __init__(self, host: Host, kept: _Kept) -> None:
+    def __init__(self, host: Host, kept: _AgentState) -> None:
         self._host = host
         if not kept.boot or kept.boot != host.boot():
             kept.boot, kept.ahead, kept.wall = host.boot(), host.wall() - host.now(), 0.0
@@ -101,7 +101,7 @@ class _Clock:
 
 
 @dataclass(slots=True)
-class _Done:
+class _TurnResult:
     """The result of a turn: ``recorded`` seconds, or why there are none. ``dropped``: recordings that had to go for it,
     by service."""
 
@@ -113,7 +113,7 @@ class _Done:
 
 
 @dataclass(slots=True)
-class _Shipped:
+class _ShipmentResult:
     """The result of a shipment: recordings and bytes that arrived, and recordings still waiting."""
 
     recordings: int = 0
@@ -158,13 +158,17 @@ class Agent:
         self._settings, self._services, self._record, self._say = settings, services, record, say
         self._host = host or Host()
         self._draw = draw or random.Random()
-        self._count, self._ship, self._open_spool = count or partial(_counted, settings.host), ship or _adopted, spool
+        self._count, self._ship, self._open_spool = (
+            count or partial(_count_recording, settings.host),
+            ship or _adopt_parts,
+            spool,
+        )
         self._spool: Spool | None = None
         self._last: dict[str, str] = {}
         """The last line about each service: a line is not repeated each turn."""
         self._backoff = 0.0
         os.makedirs(settings.spool, exist_ok=True)
-        self._lock = _locked(os.path.join(settings.spool, _LOCK))
+        self._lock = _lock_spool(os.path.join(settings.spool, _LOCK))
         self._kept = _read(settings.spool)
         self._clock = _Clock(self._host, self._kept)
 
@@ -189,7 +193,7 @@ class Agent:
                 self._take_turn(services[name])
             else:
                 host.sleep(min(due, self._kept.ship, now + _LOOK) - now)
-        waiting = self._apart(lambda: len(self._opened().entries))
+        waiting = self._apart(lambda: len(self._open().entries))
         left = f"{counted(waiting, 'recording')} left for the next run to ship" if waiting else "nothing left to ship"
         self._say(f"stopped; {left}")
 
@@ -206,7 +210,7 @@ class Agent:
 
     def _take_on(self, now: float) -> dict[str, Service]:
         """The services there are now, each with a turn."""
-        services = _fitted(self._services())
+        services = _fit_services(self._services())
         turns = _turns_of(services, self._kept.turns, now, self._draw)
         if turns != self._kept.turns:
             self._kept.turns = turns
@@ -219,9 +223,9 @@ class Agent:
         """Record a service, and count the recording; return whether the service was recorded."""
         turn = self._kept.turns[service.name]
         try:
-            done = self._apart(partial(self._recorded, service, turn))
+            done = self._apart(partial(self._record_turn, service, turn))
         except UnavailableError as error:
-            done = _Done(failed=str(error))
+            done = _TurnResult(failed=str(error))
         self._kept.turns[service.name] = turn.following(self._now(), self._draw)
         self._save()
         kilobytes = max(1, done.waiting // 1000)
@@ -238,34 +242,34 @@ class Agent:
         self._tell_all(done.notes)
         return bool(done.recorded)
 
-    def _recorded(self, service: Service, turn: Turn) -> _Done:
+    def _record_turn(self, service: Service, turn: Turn) -> _TurnResult:
         rate = service.rate
         with temporary_folder("lastbranch-agent") as scratch:
             capture = scratch.file(f"{service.name.replace('/', '-')}.data")
             try:
                 seconds = min(self._record(service, capture, rate.length), rate.length)
             except NotRunningError as error:
-                return _Done(failed=str(error))
+                return _TurnResult(failed=str(error))
             recorded, stands_for = round(1e9 * seconds), round(1e9 * seconds * rate.weight)
             digest, parts = self._count(capture, scratch.file("parts"), service, recorded, stands_for)
             os.unlink(capture)
-            from .spool import Recorded
+            from .spool import RecordedTurn
 
-            spool = self._opened()
-            new = Recorded(service.name, digest, turn.key, recorded, stands_for)
+            spool = self._open()
+            new = RecordedTurn(service.name, digest, turn.key, recorded, stands_for)
             gone: dict[str, int] = {}
             for entry in spool.add(scratch.file("parts"), parts, new):
                 gone[entry.service] = gone.get(entry.service, 0) + 1
-        return _Done(seconds, spool.bytes, dropped=gone, notes=spool.notes)
+        return _TurnResult(seconds, spool.bytes, dropped=gone, notes=spool.notes)
 
     # -- shipping
 
     def _ship_now(self) -> bool:
         """Ship the recordings in the spool. Whether the store has all of it."""
         try:
-            done = self._apart(self._shipped)
+            done = self._apart(self._ship_batch)
         except UnavailableError as error:
-            done = _Shipped(failed=str(error))
+            done = _ShipmentResult(failed=str(error))
         settings, now = self._settings, self._now()
         if done.recordings:
             self._say(f"shipped {counted(done.recordings, 'recording')}, {max(1, done.bytes // 1000)} kB")
@@ -284,8 +288,8 @@ class Agent:
         self._save()
         return not done.failed
 
-    def _shipped(self) -> _Shipped:
-        spool, done = self._opened(), _Shipped()
+    def _ship_batch(self) -> _ShipmentResult:
+        spool, done = self._open(), _ShipmentResult()
         try:
             while (batch := spool.seal(self._clock.now())) is not None:
                 if spool.is_whole(batch):
@@ -317,7 +321,7 @@ class Agent:
     def _apart(self, function: Callable[[], Any]) -> Any:
         return self._host.apart(function)
 
-    def _opened(self) -> Spool:
+    def _open(self) -> Spool:
         """The spool; in each process of its own anew."""
         if self._spool is None:
             from .spool import Spool
@@ -328,7 +332,7 @@ class Agent:
     def _resume(self) -> None:
         """Go on after the last agent that had this spool: a turn whose recording is in the spool was taken."""
         now, turns = self._now(), self._kept.turns
-        taken: dict[str, int] = self._apart(lambda: self._opened().slots()) if turns else {}
+        taken: dict[str, int] = self._apart(lambda: self._open().slots()) if turns else {}
         for name, turn in turns.items():
             if taken.get(name) == turn.key:
                 turn = turn.following(now, self._draw)
@@ -364,7 +368,7 @@ class Agent:
 def plan(services: Mapping[str, Service], spool: str, host: Host, draw: random.Random) -> list[tuple[Service, float]]:
     """The plan of an agent with this spool: each service, at the rate that the agent can keep, and the time of its next
     turn, in seconds since 1970. Nothing is written."""
-    fitted, kept = _fitted(services), _read(spool)
+    fitted, kept = _fit_services(services), _read(spool)
     now = _Clock(host, kept).now()
     turns = _turns_of(fitted, kept.turns, now, draw)
     due = {name: turns[name].resumed(service.rate, now, draw).due for name, service in fitted.items()}
@@ -378,8 +382,8 @@ def _span(seconds: float) -> str:
     return f"{seconds:.0f} seconds"
 
 
-def _fitted(services: Mapping[str, Service]) -> dict[str, Service]:
-    rates = fitting({name: service.rate for name, service in services.items()})
+def _fit_services(services: Mapping[str, Service]) -> dict[str, Service]:
+    rates = fit_rates({name: service.rate for name, service in services.items()})
     return {name: replace(service, rate=rates[name]) for name, service in services.items()}
 
 
@@ -393,7 +397,7 @@ def _turns_of(
     }
 
 
-def _read(spool: str) -> _Kept:
+def _read(spool: str) -> _AgentState:
     """The state that the last agent kept; an empty state if the file cannot be used."""
     with suppress(OSError, ValueError, TypeError, KeyError):
         with open(os.path.join(spool, _STATE), "rb") as file:
@@ -403,11 +407,11 @@ def _read(spool: str) -> _Kept:
             for name, one in found["turns"].items()
         }
         clock = str(found.get("boot", "")), float(found.get("ahead", 0)), float(found.get("wall", 0))
-        return _Kept(turns, float(found["ship"]), *clock)
-    return _Kept()
+        return _AgentState(turns, float(found["ship"]), *clock)
+    return _AgentState()
 
 
-def _locked(path: str) -> int:
+def _lock_spool(path: str) -> int:
     """A descriptor that holds the lock of a spool; processes that do the work of the agent hold it, too."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -419,7 +423,7 @@ def _locked(path: str) -> int:
     return descriptor
 
 
-def _counted(
+def _count_recording(
     host: str | None, capture: str, folder: str, service: Service, recorded: int, stands_for: int
 ) -> tuple[str, list[Part]]:
     from .counting import Labels, capture_file
@@ -429,7 +433,7 @@ def _counted(
     return file.digest, count_batch(folder, [file])
 
 
-def _adopted(store: str, folder: str, parts: list[Part], late: bool) -> bool:
+def _adopt_parts(store: str, folder: str, parts: list[Part], late: bool) -> bool:
     from .store import Store
 
     return Store(store).adopt(folder, parts, late=late)

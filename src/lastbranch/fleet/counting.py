@@ -35,9 +35,9 @@ from ..model import (
     visible,
 )
 from ..opening import is_no_capture, open_source, read_profile
-from .schema import LABELS, TABLES, Kind, fold_of
+from .schema import LABELS, TABLES, CountKind, fold_of
 
-__all__ = ["NOWHERE", "CaptureFile", "Labels", "ModuleKey", "Rows", "capture_file", "count_captures"]
+__all__ = ["NOWHERE", "CaptureFile", "Labels", "ModuleKey", "CountRows", "capture_file", "count_captures"]
 
 NOWHERE = ""
 """Identity of what is in no module, or in memory without a file: its addresses mean nothing elsewhere."""
@@ -92,7 +92,7 @@ ModuleKey = tuple[str, str, int, int]
 
 
 @dataclass(slots=True)
-class Rows:
+class CountRows:
     """Rows of the tables of one day of a store, each as columns by name. Text is an index into ``words``."""
 
     counts: dict[str, Array]
@@ -105,7 +105,7 @@ class Rows:
 
 
 @dataclass(slots=True)
-class _Counted:
+class _EventCounts:
     """An event of a capture: columns of the counts table, those of text as numbers of ``words``."""
 
     columns: list[list[Array]] = field(default_factory=list)
@@ -184,7 +184,7 @@ class _Event:
         counted = self._others.result(None)
         sampled, ranges = counted.sampled, counted.ranges
         number, address = place(sampled.module, sampled.address)
-        yield Kind.SAMPLE, {"module": number, "address": address, "n": sampled.count}
+        yield CountKind.SAMPLE, {"module": number, "address": address, "n": sampled.count}
         if self._branches is not None:
             found = self._branches.result()
             a_module, a = place(found.a_module, found.a)
@@ -194,17 +194,20 @@ class _Event:
             sums = found.arrays()
             values = {name: sums["count" if name == "n" else name] for name in _SUMS}
             other = np.where(b_module == nowhere, -1, b_module)
-            yield Kind.BRANCH, {"module": a_module, "address": a, "other_module": other, "other_address": b, **values}
+            yield (
+                CountKind.BRANCH,
+                {"module": a_module, "address": a, "other_module": other, "other_address": b, **values},
+            )
             enters = (b_module != a_module) & (b_module != nowhere)
             other = np.where(a_module == nowhere, -1, a_module)
             entry = {"module": b_module, "address": b, "other_module": other, "other_address": a, **values}
-            yield Kind.ENTRY, {name: column[enters] for name, column in entry.items()}
+            yield CountKind.ENTRY, {name: column[enters] for name, column in entry.items()}
         if ranges is not None:
             (rows, start, _, end), (count, _, _) = count_tables.merge_processes(ranges)
             number = module[rows]
             inside = number != nowhere
             yield (
-                Kind.RANGE,
+                CountKind.RANGE,
                 {
                     name: column[inside]
                     for name, column in {"module": number, "address": start, "other_address": end, "n": count}.items()
@@ -254,20 +257,20 @@ class _Day:
         keys, sums = group_unordered(columns[: len(_KEYS)], columns[len(_KEYS) :], [np.add] * len(_SUMS))
         self._parts, self._rows, self.size = [[*keys, *sums]], len(keys[0]), len(keys[0])
 
-    def rows(self) -> Rows:
+    def rows(self) -> CountRows:
         """The added rows, each key once."""
         if self._parts:
             self._merge()
         columns = self._parts[0] if self._parts else [np.empty(0, np.int64)] * len((*_KEYS, *_SUMS))
         counts = dict(zip((*_KEYS, *_SUMS), columns, strict=True))
-        return Rows(counts, self.captures, self.modules, self.words.words)
+        return CountRows(counts, self.captures, self.modules, self.words.words)
 
 
 _MOST_ROWS = 1 << 18
 """Rows that are in memory, and as many again that wait to be merged."""
 
 
-def count_captures(captures: Sequence[CaptureFile]) -> Iterator[tuple[str, Rows]]:
+def count_captures(captures: Sequence[CaptureFile]) -> Iterator[tuple[str, CountRows]]:
     """(day, rows of the captures of that day); a day (``YYYY-MM-DD``, UTC) comes several times if needed to keep few
     rows in memory. A capture that cannot be read has a row that says why."""
     days: dict[str, _Day] = {}
@@ -280,7 +283,7 @@ def count_captures(captures: Sequence[CaptureFile]) -> Iterator[tuple[str, Rows]
         except (LastbranchError, OSError) as error:
             if not capture.certain and is_no_capture(error):
                 continue
-            when = capture.labels.time or _changed(capture.path)
+            when = capture.labels.time or _modification_time(capture.path)
             reason = str(error) if isinstance(error, LastbranchError) else error.strerror or str(error)
             row = _row(capture, capture.labels.host or "", when) | {"notes": reason, "refused": True}
             days.setdefault(f"{when:%Y-%m-%d}", _Day()).captures.append(row)
@@ -305,7 +308,7 @@ def _count(capture: CaptureFile, days: dict[str, _Day]) -> None:
                 rows = np.flatnonzero(np.bincount(batch.event)).tolist() if several else stream.events[:1]
                 for row in rows:
                     events[row].add(batch.select(batch.event == row) if several else batch)
-        when = capture.labels.time or _recorded(profile) or _changed(capture.path)
+        when = capture.labels.time or _recording_time(profile) or _modification_time(capture.path)
         day = days.setdefault(f"{when:%Y-%m-%d}", _Day())
         host = profile.machine.host if capture.labels.host is None else capture.labels.host
         texts = {"service": capture.labels.service, "host": host, "version": capture.labels.version}
@@ -374,7 +377,7 @@ def _row(capture: CaptureFile, host: str, when: datetime) -> dict[str, Any]:
     return {**numbers, **named, **texts, "time": when, "notes": "", "refused": False}
 
 
-def _recorded(profile: Profile) -> datetime | None:
+def _recording_time(profile: Profile) -> datetime | None:
     """When the capture began, where it says so."""
     ns = profile.clock.wall_ns(profile.start) if profile.start is not None else None
     try:
@@ -383,7 +386,7 @@ def _recorded(profile: Profile) -> datetime | None:
         return None
 
 
-def _changed(path: str) -> datetime:
+def _modification_time(path: str) -> datetime:
     try:
         return datetime.fromtimestamp(int(os.stat(path).st_mtime), UTC)
     except (OSError, OverflowError, ValueError):

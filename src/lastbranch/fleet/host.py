@@ -87,7 +87,7 @@ class Host:
                 end_with_parent()
                 if os.getppid() == parent:
                     with open(writes, "wb") as out:
-                        out.write(_done(function))
+                        out.write(_run_pickled(function))
                     status = 0
             finally:
                 os._exit(status)
@@ -111,7 +111,7 @@ class Host:
         return result  # type: ignore[no-any-return]
 
 
-def _done(function: Callable[[], object]) -> bytes:
+def _run_pickled(function: Callable[[], object]) -> bytes:
     """The result of ``function``, or the reason of its failure, for `Host.apart`."""
     try:
         return pickle.dumps((True, function()))

@@ -21,7 +21,7 @@ from .objects import MOST_JSON, Objects
 from .parts import Part, is_name, is_number
 from .schema import VERSION
 
-__all__ = ["MANIFEST", "REMEMBERED", "Change", "Manifest", "State"]
+__all__ = ["MANIFEST", "REMEMBERED", "Change", "Manifest", "StoreState"]
 
 _FORMAT = "lastbranch fleet store"
 MANIFEST = "manifest"
@@ -36,7 +36,7 @@ REMEMBERED = 7 * 24 * 3600.0
 
 
 @dataclass(slots=True)
-class State:
+class StoreState:
     """The state after the commits up to ``number``: the parts of the store by name, and the names of removed parts,
     each with the time of removal in seconds since 1970."""
 
@@ -61,9 +61,9 @@ class Manifest:
 
     def create(self) -> None:
         """Make an empty store, unless there is one."""
-        self._objects.create(_name(0), _written(0, State(), Change(), time.time()))
+        self._objects.create(_name(0), _serialise(0, StoreState(), Change(), time.time()))
 
-    def read(self) -> State:
+    def read(self) -> StoreState:
         """The state now. Raises `UnavailableError` where there is no store, and `FormatError` for one that is damaged
         or of a newer version."""
         for _ in range(_READS):
@@ -76,7 +76,7 @@ class Manifest:
                 return state
         raise UnavailableError(f"{self._objects.url}: its manifest changes faster than it can be read")
 
-    def _read(self, newest_first: list[str]) -> State | None:
+    def _read(self, newest_first: list[str]) -> StoreState | None:
         """``None`` where a commit went meanwhile, because a later one lists all parts."""
         commits = []
         for name in newest_first:
@@ -86,10 +86,10 @@ class Manifest:
             commits.append(_read_commit(f"{self._objects.url}/{name}", data))
             if commits[-1].whole:
                 break
-        state = State()
+        state = StoreState()
         for commit in reversed(commits):
             if commit.whole:
-                state = State(gone=dict(commit.gone))
+                state = StoreState(gone=dict(commit.gone))
             elif commit.number != state.number + 1:
                 return None
             state.number = commit.number
@@ -101,7 +101,7 @@ class Manifest:
                 state.gone.pop(part.name, None)
         return state
 
-    def commit(self, make: Callable[[State], Change | None]) -> State:
+    def commit(self, make: Callable[[StoreState], Change | None]) -> StoreState:
         """Commit what ``make`` says of the state; it is asked again where another writer was faster. ``None``: there is
         nothing to do."""
         for _ in range(_COMMITS):
@@ -110,7 +110,7 @@ class Manifest:
             if change is None:
                 return state
             number = state.number + 1
-            if self._objects.create(_name(number), _written(number, state, change, time.time())):
+            if self._objects.create(_name(number), _serialise(number, state, change, time.time())):
                 return self.read()
         raise UnavailableError(f"{self._objects.url}: other writers were always faster")
 
@@ -132,7 +132,7 @@ def _name(number: int) -> str:
     return f"{MANIFEST}/{number:010d}.json"
 
 
-def _written(number: int, state: State, change: Change, now: float) -> bytes:
+def _serialise(number: int, state: StoreState, change: Change, now: float) -> bytes:
     whole = number % _WHOLE == 0
     add: Iterable[Part] = change.add
     remove = [name for name in change.remove if name in state.parts]

@@ -156,7 +156,7 @@ class Folder(Objects):
             try:
                 _check_file(path)
             except (FileNotFoundError, NotADirectoryError):
-                raise _gone(path) from None
+                raise _missing_error(path) from None
         return found
 
 
@@ -227,14 +227,14 @@ class Bucket(Objects):
 
     def paths(self, names: Iterable[str], scratch: str) -> list[str]:
         with ThreadPoolExecutor(_AT_ONCE) as pool:
-            return list(pool.map(lambda name: self._fetched(name, scratch), names))
+            return list(pool.map(lambda name: self._fetch(name, scratch), names))
 
-    def _fetched(self, name: str, scratch: str) -> str:
+    def _fetch(self, name: str, scratch: str) -> str:
         path = self.path(name, scratch)
         if not os.path.exists(path):
             data = self.get(name)
             if data is None:
-                raise _gone(f"{self.url.rstrip('/')}/{name}")
+                raise _missing_error(f"{self.url.rstrip('/')}/{name}")
             with naming(path), tempfile.NamedTemporaryFile(dir=scratch, delete=False) as out:
                 out.write(data)
             os.replace(out.name, path)
@@ -278,7 +278,7 @@ def _check_size(name: str, size: int, most: int | None) -> None:
         raise FormatError(f"larger than {most} bytes", file=name, field="size", value=size)
 
 
-def _gone(name: str) -> UnavailableError:
+def _missing_error(name: str) -> UnavailableError:
     hint = "`lastbranch fleet verify` names what is missing; a query that ran while parts were swept can be run again"
     return UnavailableError(f"{name}: a part of the store is gone", hint=hint)
 

@@ -24,7 +24,7 @@ from ..arrays import distinct
 from ..closed_database import closed_database, first_line, text
 from ..errors import FormatError, SelectionError, UnavailableError
 from ..model import Array, Module, temporary_folder
-from .counting import CaptureFile, ModuleKey, Rows, count_captures
+from .counting import CaptureFile, CountRows, ModuleKey, count_captures
 from .objects import MOST_JSON, Objects, open_objects
 from .schema import BUCKETS, TABLES, VERSION, StoreTable, bucket_of
 
@@ -189,7 +189,7 @@ def _write(
     return part
 
 
-def _merged(table: StoreTable, relation: str) -> str:
+def _merge_sql(table: StoreTable, relation: str) -> str:
     """SQL of the rows of ``relation``, those with equal keys added up, in the order of parts."""
     keys = ", ".join(f'"{name}"' for name in table.keys)
     sums = "".join(f', sum("{name}")::UBIGINT AS "{name}"' for name in table.sums)
@@ -197,7 +197,7 @@ def _merged(table: StoreTable, relation: str) -> str:
 
 
 def _merged_counts(database: duckdb.DuckDBPyConnection, relation: str) -> str:
-    """`_merged` of the counts table, whose few texts come in all rows: grouped and sorted as numbers of their words,
+    """`_merge_sql` of the counts table, whose few texts come in all rows: grouped and sorted as numbers of their words,
     they take half the time."""
     table = TABLES["counts"]
     texts = " UNION ALL ".join(f'SELECT DISTINCT "{name}" AS word FROM {relation}' for name in _TEXTS)
@@ -205,7 +205,7 @@ def _merged_counts(database: duckdb.DuckDBPyConnection, relation: str) -> str:
     database.execute(f"CREATE TYPE word AS ENUM ({words})")  # their order is that of the list
     numbered = _columns(table, lambda name: f'"{name}"::word' if name in _TEXTS else f'"{name}"')
     said = _columns(table, lambda name: f'"{name}"::VARCHAR' if name in _TEXTS else f'"{name}"')
-    return f"SELECT {said} FROM ({_merged(table, f'(SELECT {numbered} FROM {relation})')})"
+    return f"SELECT {said} FROM ({_merge_sql(table, f'(SELECT {numbered} FROM {relation})')})"
 
 
 _TEXTS = frozenset(c.name for c in TABLES["counts"].columns if c.type == "VARCHAR")
@@ -277,11 +277,11 @@ def count_batch(store: str, captures: Sequence[CaptureFile]) -> list[Part]:
 
 
 def _write_rows(
-    database: duckdb.DuckDBPyConnection, folder: str, objects: Objects, rows: Rows, day: str, key: str
+    database: duckdb.DuckDBPyConnection, folder: str, objects: Objects, rows: CountRows, day: str, key: str
 ) -> list[Part]:
     """The parts with the counts of one day."""
     parts, words = [], _objects(rows.words)
-    counts, bucket = _sorted(rows.counts, words)
+    counts, bucket = _sort_counts(rows.counts, words)
     word = "getvariable('words')[{} + 1]".format  # NULL of -1. Joins instead took a third of the time of writing
     columns = _columns(TABLES["counts"], lambda name: word(name) if name in _TEXTS else f"{name}::UBIGINT")
     select = f"SELECT {columns} FROM counted"
@@ -309,11 +309,11 @@ def _write_rows(
             database.executemany(
                 f"INSERT INTO {name} VALUES ({marks})", [[one[c.name] for c in table.columns] for one in found]
             )
-            parts.append(_write(database, folder, objects, _merged(table, name), f"{name}/day={day}", key))
+            parts.append(_write(database, folder, objects, _merge_sql(table, name), f"{name}/day={day}", key))
     return parts
 
 
-def _sorted(counts: dict[str, Array], words: Array) -> tuple[dict[str, Array], Array]:
+def _sort_counts(counts: dict[str, Array], words: Array) -> tuple[dict[str, Array], Array]:
     """The rows of the counts table, whose texts are numbers of ``words``, by bucket and then in the order of parts; and
     the bucket of each."""
     table, rank = TABLES["counts"], np.empty(len(words) + 1, np.int32)
@@ -371,15 +371,15 @@ def reduce_parts(store: str, parts: Sequence[Part], amendments: Mapping[str, Ame
             relation = read_of(table, paths)
             with connect(folder.path, paths, store) as database:
                 if amendments:
-                    relation = _amended(database, relation, amendments)
-                merged = _merged_counts(database, relation) if table.sums else _merged(table, relation)
+                    relation = _amend_sql(database, relation, amendments)
+                merged = _merged_counts(database, relation) if table.sums else _merge_sql(table, relation)
                 return [_write(database, folder.path, objects, merged, parts[0].group, key)]
 
     (part,) = _once(objects, key, make)
     return part
 
 
-def _amended(database: duckdb.DuckDBPyConnection, captures: str, amendments: Mapping[str, Amendment]) -> str:
+def _amend_sql(database: duckdb.DuckDBPyConnection, captures: str, amendments: Mapping[str, Amendment]) -> str:
     """SQL of rows of the captures table with their amendments."""
     database.execute("CREATE TABLE amended (digest VARCHAR, stands_for UBIGINT, note VARCHAR)")
     database.executemany("INSERT INTO amended VALUES (?, ?, ?)", [[key, *one] for key, one in amendments.items()])

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ..analysis import Bound, Counted
-from ..analysis.counting.count_stacks import Sampled
+from ..analysis import BoundPairs, StackCounts
+from ..analysis.counting.count_stacks import SampledAddresses
 from ..analysis.statistics.sample_sums import SampleSums, SummedThings
 from ..analysis.statistics.significance import Totals
 from ..answers.store_lists import STORE_LISTS
@@ -25,7 +25,7 @@ from ..opening import attach_binaries, use_binary
 from .counting import NOWHERE
 from .objects import Objects
 from .parts import Part, failures, read_of
-from .schema import FOLDS, LABELS, TABLES, Kind, bucket_of
+from .schema import FOLDS, LABELS, TABLES, CountKind, bucket_of
 
 if TYPE_CHECKING:
     import duckdb
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LISTED",
-    "Reading",
+    "StoreReader",
     "Saturation",
     "Scale",
     "Selection",
@@ -127,10 +127,10 @@ LISTED: dict[str, str] = {
     **{name: _by(name) for name in ("service", "version", "host", "event")},
     "day": _by("strftime(day, '%Y-%m-%d')"),
 }
-"""The SQL of the lists of `Reading.listed`; `STORE_LISTS` has their columns."""
+"""The SQL of the lists of `StoreReader.listed`; `STORE_LISTS` has their columns."""
 
 
-class Reading:
+class StoreReader:
     """A store at one moment, and a selection of its captures. See `Store.reading`."""
 
     def __init__(
@@ -204,9 +204,9 @@ class Reading:
         with failures():
             database.execute(sql)
         columns = [str(column[0]) for column in database.description or ()]
-        return columns, self._fetched()
+        return columns, self._fetch_rows()
 
-    def _fetched(self) -> Iterator[tuple[Any, ...]]:
+    def _fetch_rows(self) -> Iterator[tuple[Any, ...]]:
         while True:
             with failures():
                 rows = self._database.fetchmany(_ROWS)
@@ -346,13 +346,13 @@ class Reading:
         counted = {identity: found for identity, found in modules.items() if identity in there}
         events = [Event(name, branch_select=0) for name in names]
         profile = Profile(self.url, "store of counts", events=events)
-        profile.modules = [self._named(found) for found in counted.values()]
+        profile.modules = [self._choose_named(found) for found in counted.values()]
         for row, identity in enumerate(counted):  # what symbols need of a debug file without its binary
             for offset, size in sorted(self._mappings[identity]):
                 profile.timeline.add(Change.MAP, 0, 0, module=row, start=0, end=size, offset=offset)
         return StoredCounts(self, bind(profile), list(counted), selection)
 
-    def _named(self, modules: Sequence[Module]) -> Module:
+    def _choose_named(self, modules: Sequence[Module]) -> Module:
         """A module under the name that was asked for, or else the first one."""
         asked = (one for one in modules if self.selection.modules and one.name in self.selection.modules)
         return next(asked, modules[0])
@@ -384,7 +384,7 @@ _ENDS = 4
 """Columns of both ends of a branch."""
 
 
-def _scaled(scales: Sequence[Scale]) -> tuple[dict[str, dict[str, Array]], str]:
+def _scale_tables(scales: Sequence[Scale]) -> tuple[dict[str, dict[str, Array]], str]:
     """(tables, SQL that joins them to a relation ``c``): the parts of each row are ``s.parts``."""
     if not scales:
         return {}, ""
@@ -447,7 +447,7 @@ class StoredCounts:
     were found (`find_binaries`) before the counts are asked for.
     """
 
-    reading: Reading
+    reading: StoreReader
     profile: Profile
     identities: list[str]
     selection: Selection
@@ -479,7 +479,7 @@ class StoredCounts:
             for service, times in found.items()
         ]
 
-    def counted(self, rows: Sequence[int] = (), event: str = "") -> Counted:
+    def counted(self, rows: Sequence[int] = (), event: str = "") -> StackCounts:
         """The counts of the modules of these rows (no rows: all modules) and of the modules that they branch to; for
         one ``event``, or for all selected events together."""
         some = sorted(rows) or (range(len(self.identities)) if self.reading.selection.modules else [])
@@ -495,20 +495,20 @@ class StoredCounts:
             kinds = f"({kinds}) AND {self.selection.of_events([event]).where}"
         found = self._columns(weighted, kinds, some, scales)
         kind, (a_module, a, b_module, b) = found["kind"], self._ends(found)
-        entry, process = kind == Kind.ENTRY, np.full(len(kind), -1)
+        entry, process = kind == CountKind.ENTRY, np.full(len(kind), -1)
         source = np.where(entry, b_module, a_module), np.where(entry, b, a)
         target = np.where(entry, a_module, b_module), np.where(entry, a, b)
         n, mispredicted, predicted = (np.asarray(found[name], np.int64) for name in names)
         if scales:  # each was rounded
             mispredicted = np.minimum(mispredicted, n)
             predicted = np.minimum(predicted, n - mispredicted)
-        taken = (kind == Kind.BRANCH) | entry
-        branches = Bound(process, *source, *target, n, mispredicted, predicted).take(taken)
-        ranges = Bound(process, a_module, a, a_module, b, n, mispredicted, predicted).take(kind == Kind.RANGE)
-        sampled = Sampled(a_module, a, n).take(kind == Kind.SAMPLE)
+        taken = (kind == CountKind.BRANCH) | entry
+        branches = BoundPairs(process, *source, *target, n, mispredicted, predicted).take(taken)
+        ranges = BoundPairs(process, a_module, a, a_module, b, n, mispredicted, predicted).take(kind == CountKind.RANGE)
+        sampled = SampledAddresses(a_module, a, n).take(kind == CountKind.SAMPLE)
         sampled = sampled.take(np.lexsort((sampled.address, sampled.module)))
         samples, entries = int(sampled.count.sum()), int(branches.count.sum())
-        return Counted(branches, ranges if len(ranges) else None, samples, entries, sampled=sampled)
+        return StackCounts(branches, ranges if len(ranges) else None, samples, entries, sampled=sampled)
 
     def sums(self) -> SampleSums:
         """The counts of all modules with their sums over samples, for `analysis.comparison.compare_sums`: samples have
@@ -516,26 +516,26 @@ class StoredCounts:
         scales = self.reading.scales()
         times = f"({f'coalesce(s.parts, {_PARTS})' if scales else '1'}::HUGEINT * {self.selection.weight})"
 
-        def summed(number: str, *sums: tuple[int, str]) -> list[str]:
+        def weighted_sums(number: str, *sums: tuple[int, str]) -> list[str]:
             """The sum of a number, then those of others by the first or second power of what a sample stands for."""
             powers = (" * ".join([f"({value})::HUGEINT", *[times] * power]) for power, value in sums)
             return [f"coalesce(sum({number}), 0)::BIGINT", *(f"coalesce(sum({p}), 0)::DOUBLE" for p in powers)]
 
-        of_sample = f"CASE kind WHEN '{Kind.SAMPLE}' THEN n ELSE {{}} END".format
+        of_sample = f"CASE kind WHEN '{CountKind.SAMPLE}' THEN n ELSE {{}} END".format
         present = of_sample("samples")
-        sums = summed(present, (1, present), (1, "n"), (2, of_sample("squares")), (2, of_sample("crossed")))
+        sums = weighted_sums(present, (1, present), (1, "n"), (2, of_sample("squares")), (2, of_sample("crossed")))
         names = [f.name for f in fields(SummedThings)][_ENDS:]
         found = self._columns(
             (f'{value} AS "{name}"' for name, value in zip(names, sums, strict=True)),
-            f"kind IN ('{Kind.BRANCH}', '{Kind.SAMPLE}')",
+            f"kind IN ('{CountKind.BRANCH}', '{CountKind.SAMPLE}')",
             scales=scales,
         )
         things = SummedThings(*self._ends(found), *(np.asarray(found[name]) for name in names))
-        taken = found["kind"] == Kind.BRANCH
+        taken = found["kind"] == CountKind.BRANCH
         addresses = things.take(~taken)
         once, twice = float(addresses.part.sum()), float(addresses.part_squared.sum())
-        tables, scaled = _scaled(scales)
-        sums = summed("stacks", (1, "stacks"), (2, "stacks"), (1, "entries"), (2, "entries_squared"))
+        tables, scaled = _scale_tables(scales)
+        sums = weighted_sums("stacks", (1, "stacks"), (2, "stacks"), (1, "entries"), (2, "entries_squared"))
         columns = ", ".join(f"{value} AS of_{i}" for i, value in enumerate(sums))
         captures = f"{self.reading.relation('captures')} c {scaled} WHERE {self.selection.where}"
         stacks = self.reading.columns(f"SELECT {columns} FROM {captures}", **tables).values()
@@ -551,7 +551,7 @@ class StoredCounts:
         identities = np.array([*self.identities, NOWHERE], object)
         known = {"module": identities, "row": row, "chosen": np.isin(row, list(chosen))}
         relation = self.reading.relation("counts", [self.identities[row] for row in chosen] or None)
-        tables, scaled = _scaled(scales)
+        tables, scaled = _scale_tables(scales)
         found = self.reading.columns(
             f"SELECT kind, a.row AS a_module, address AS a, b.row AS b_module, other_address AS b, {', '.join(sums)} "
             f"FROM {relation} c JOIN known a ON a.module = c.module LEFT JOIN known b ON b.module = c.other_module "
@@ -566,10 +566,10 @@ class StoredCounts:
         nowhere = len(self.identities)
         modules = (np.ma.filled(np.ma.asarray(found[name]), nowhere) for name in ("a_module", "b_module"))
         a_module, b_module = (np.where(rows == nowhere, -1, rows).astype(np.int64) for rows in modules)
-        of_b = np.where(found["kind"] == Kind.RANGE, a_module, b_module)
-        return a_module, self._located(a_module, found["a"]), b_module, self._located(of_b, found["b"])
+        of_b = np.where(found["kind"] == CountKind.RANGE, a_module, b_module)
+        return a_module, self._locate(a_module, found["a"]), b_module, self._locate(of_b, found["b"])
 
-    def _located(self, module: Array, address: Array) -> Array:
+    def _locate(self, module: Array, address: Array) -> Array:
         """Addresses with the binaries that are known now."""
         out = np.array(np.ma.filled(np.ma.asarray(address), 0), np.uint64)
         for row, found in enumerate(self.profile.modules):

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from random import Random
 
-__all__ = ["HOUR", "MOST", "Rate", "Turn", "fitting"]
+__all__ = ["HOUR", "MOST", "Rate", "Turn", "fit_rates"]
 
 HOUR = 3600.0
 MOST = HOUR / 2
@@ -65,14 +65,14 @@ class Turn:
     def following(self, now: float, draw: Random) -> Turn:
         """The turn after this turn, which is done. Slots that are over by a whole slot are left out: unwatched time is
         not made up for."""
-        return self._of(self.slot + 1, draw)._caught_up(now, draw)
+        return self._of(self.slot + 1, draw)._catch_up(now, draw)
 
     def resumed(self, rate: Rate, now: float, draw: Random) -> Turn:
         """This turn, at the start of an agent. A turn that was missed is drawn anew, soon, unless it was due long
         ago."""
         if rate != self.rate or self.due > now + 2 * rate.slot:  # another rate, or the clock was set back
             return Turn.first(rate, now, draw)
-        caught_up = self._caught_up(now, draw)
+        caught_up = self._catch_up(now, draw)
         if caught_up.due >= now:
             return caught_up
         return replace(caught_up, due=now + draw.random() * rate.slot / 4)
@@ -80,7 +80,7 @@ class Turn:
     def _of(self, slot: int, draw: Random) -> Turn:
         return replace(self, slot=slot, due=self.origin + (slot + draw.random()) * self.rate.slot)
 
-    def _caught_up(self, now: float, draw: Random) -> Turn:
+    def _catch_up(self, now: float, draw: Random) -> Turn:
         if now - self.due < self.rate.slot:
             return self
         return self._of(int((now - self.origin) // self.rate.slot), draw)._not_before(now, draw)
@@ -89,7 +89,7 @@ class Turn:
         return self if self.due >= now else self._of(self.slot + 1, draw)
 
 
-def fitting(rates: Mapping[str, Rate]) -> dict[str, Rate]:
+def fit_rates(rates: Mapping[str, Rate]) -> dict[str, Rate]:
     """The same rates, or, if their sum is above `MOST`, smaller rates in the same proportions."""
     whole = sum(rate.seconds for rate in rates.values())
     share = min(1.0, MOST / whole) if whole else 1.0

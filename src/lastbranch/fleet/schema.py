@@ -15,7 +15,7 @@ __all__ = [
     "LABELS",
     "TABLES",
     "VERSION",
-    "Kind",
+    "CountKind",
     "StoreColumn",
     "StoreTable",
     "bucket_of",
@@ -31,7 +31,7 @@ LABELS = ("service", "host", "version")
 """The labels that a user gives to added captures."""
 
 
-class Kind:
+class CountKind:
     """The kind of a row of `counts`."""
 
     BRANCH = "branch"

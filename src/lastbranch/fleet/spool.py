@@ -1,7 +1,7 @@
 """Counts that an agent has not shipped yet: a folder that always stays below a number of bytes.
 
-The folder has parts in the form of a store's, and a file for each recording (`Entry`) that lists its parts. Parts that
-no such file lists are leftovers of a killed agent: they are removed when the spool is opened.
+The folder has parts in the form of a store's, and a file for each recording (`SpoolEntry`) that lists its parts. Parts
+that no such file lists are leftovers of a killed agent: they are removed when the spool is opened.
 
 Recordings are shipped in batches. `seal` merges some recordings to final parts, and a batch is kept unchanged until the
 store has it: only then can a killed agent tell, after its restart, whether the store has the batch already.
@@ -30,7 +30,7 @@ from .objects import Folder
 from .parts import DONE, Amendment, Part, reduce_parts
 from .schema import TABLES
 
-__all__ = ["Batch", "Entry", "Merge", "Recorded", "Spool", "merged"]
+__all__ = ["Batch", "SpoolEntry", "Merge", "RecordedTurn", "Spool", "merge_recordings"]
 
 _ENTRIES, _BATCH, _OWED = "entries", "batch.json", "owed.json"
 _BATCH_SHARE = 4
@@ -40,7 +40,7 @@ _FILE, _LISTED = 512, 256
 """Bytes of the file of a recording, and more for each part that it lists: no fewer than it takes."""
 
 
-class Recorded(NamedTuple):
+class RecordedTurn(NamedTuple):
     """A recording: ``recorded`` ns of a service, which stand for ``stands_for`` ns of its run. ``slot`` is what
     `Turn.key` says of its turn."""
 
@@ -52,8 +52,8 @@ class Recorded(NamedTuple):
 
 
 @dataclass(slots=True)
-class Entry:
-    """A recording in the spool; for its first fields see `Recorded`."""
+class SpoolEntry:
+    """A recording in the spool; for its first fields see `RecordedTurn`."""
 
     number: int
     service: str
@@ -92,7 +92,7 @@ class Batch:
 
 
 @dataclass(slots=True)
-class _Owed:
+class _OwedTime:
     """The time of dropped recordings, while the spool has no other recording of their service to pass the time to."""
 
     stands_for: int = 0
@@ -100,11 +100,11 @@ class _Owed:
     heir_of: int = -1
 
 
-Merge = Callable[[str, Sequence[Entry]], list[Part]]
+Merge = Callable[[str, Sequence[SpoolEntry]], list[Part]]
 """Writes the final parts of some recordings into the folder of the spool."""
 
 
-def merged(folder: str, entries: Sequence[Entry]) -> list[Part]:
+def merge_recordings(folder: str, entries: Sequence[SpoolEntry]) -> list[Part]:
     """The parts of the recordings, merged by `reduce_parts`: the captures say what each stands for now."""
     amendments = {one.digest: Amendment(one.stands_for, _note(one)) for one in entries}
     groups: dict[str, list[Part]] = {}
@@ -116,7 +116,7 @@ def merged(folder: str, entries: Sequence[Entry]) -> list[Part]:
     ]
 
 
-def _note(entry: Entry) -> str:
+def _note(entry: SpoolEntry) -> str:
     if not entry.dropped:
         return ""
     what = "a recording" if entry.dropped == 1 else f"{entry.dropped} recordings"
@@ -129,23 +129,23 @@ class Spool:
 
     folder: str
     limit: int
-    merge: Merge = merged
-    entries: dict[int, Entry] = field(default_factory=dict)
+    merge: Merge = merge_recordings
+    entries: dict[int, SpoolEntry] = field(default_factory=dict)
     """By number: in the order of time."""
     batch: Batch | None = None
     notes: list[str] = field(default_factory=list)
     """Notes about damaged files, for the user."""
-    _owed: dict[str, _Owed] = field(default_factory=dict)
+    _owed: dict[str, _OwedTime] = field(default_factory=dict)
     _next: int = 0
 
     def __post_init__(self) -> None:
         with suppress(FileNotFoundError):
             for name in sorted(os.listdir(self._path(_ENTRIES))):
-                found = self._read(f"{_ENTRIES}/{name}", Entry) if name.endswith(".json") else None
+                found = self._read(f"{_ENTRIES}/{name}", SpoolEntry) if name.endswith(".json") else None
                 if found is not None:
                     self.entries[found.number] = found
         self.batch = self._read(_BATCH, Batch)
-        self._owed = self._read(_OWED, lambda **found: {name: _Owed(**one) for name, one in found.items()}) or {}
+        self._owed = self._read(_OWED, lambda **found: {name: _OwedTime(**one) for name, one in found.items()}) or {}
         self._recover()
         self._make_room(0)  # the limit may be lower than it was
         self._reserve()
@@ -167,14 +167,14 @@ class Spool:
                     os.unlink(self._path(f"{_ENTRIES}/{name}"))
 
     @property
-    def _known(self) -> set[str]:
+    def _known_names(self) -> set[str]:
         """The names of all parts of recordings and of the batch."""
         known = {part.name for one in self.entries.values() for part in one.parts}
         return known | ({part.name for part in self.batch.parts} if self.batch else set())
 
     def _remove_strangers(self) -> None:
         """Remove parts that nothing lists."""
-        known, objects = self._known, self._objects
+        known, objects = self._known_names, self._objects
         for table in (*TABLES, DONE):
             objects.delete([one.name for one in objects.below(table) if one.name not in known])
 
@@ -219,10 +219,10 @@ class Spool:
         with suppress(OSError):
             if os.path.isdir(self.folder) and not os.path.exists(path):
                 with writing_file(path) as out:
-                    out.write(bytes(self._reserved))
+                    out.write(bytes(self._reserved_bytes))
 
     @property
-    def _reserved(self) -> int:
+    def _reserved_bytes(self) -> int:
         return min(_RESERVED, self.limit // _RESERVED_SHARE)
 
     def _spend_reserve(self) -> bool:
@@ -241,7 +241,7 @@ class Spool:
             final = {part.name for part in self.batch.parts} if self.batch else set[str]()
             self._objects.delete(part.name for part in entry.parts if part.name not in final)
 
-    def _save(self, entry: Entry) -> None:
+    def _save(self, entry: SpoolEntry) -> None:
         self._write(f"{_ENTRIES}/{entry.number:010d}.json", asdict(entry))
 
     # -- what comes in
@@ -255,10 +255,10 @@ class Spool:
         """The slot of the newest recording of each service that is here."""
         return (self.batch.slots if self.batch else {}) | {one.service: one.slot for one in self.entries.values()}
 
-    def add(self, source: str, parts: Sequence[Part], new: Recorded) -> list[Entry]:
+    def add(self, source: str, parts: Sequence[Part], new: RecordedTurn) -> list[SpoolEntry]:
         """Take a recording, whose parts are in the folder ``source``. Return the recordings that were dropped to make
         room; a recording that is too large by itself is dropped at once."""
-        entry = Entry(self._next, *new, list(parts))
+        entry = SpoolEntry(self._next, *new, list(parts))
         self._next += 1
         if entry.bytes > self._most:
             self._owe(entry)
@@ -273,9 +273,9 @@ class Spool:
         self._reserve()
         return gone
 
-    def _take(self, new: Entry, source: str) -> bool:
+    def _take(self, new: SpoolEntry, source: str) -> bool:
         """Take a recording into the folder, with what is owed to it; whether the disk had room."""
-        owed = self._owed.get(new.service, _Owed())
+        owed = self._owed.get(new.service, _OwedTime())
         entry = replace(new, stands_for=new.stands_for + owed.stands_for, dropped=owed.dropped, heir_of=owed.heir_of)
         there, here = Folder(source), self._objects
         try:
@@ -285,7 +285,7 @@ class Spool:
         except OSError as error:
             if error.errno not in FULL:
                 raise
-            known = self._known
+            known = self._known_names
             here.delete([part.name for part in entry.parts if part.name not in known])
             return False
         self.entries[entry.number] = entry
@@ -298,16 +298,16 @@ class Spool:
         """Bytes of a batch, and so of a recording."""
         return self.limit // _BATCH_SHARE
 
-    def _make_room(self, size: int) -> list[Entry]:
+    def _make_room(self, size: int) -> list[SpoolEntry]:
         """Drop recordings until there is room for ``size`` bytes more, beside a batch; return the dropped
         recordings."""
-        here, gone = sum(one.bytes for one in self.entries.values()), list[Entry]()
-        while self.entries and here + size > self.limit - self._most - self._reserved:
+        here, gone = sum(one.bytes for one in self.entries.values()), list[SpoolEntry]()
+        while self.entries and here + size > self.limit - self._most - self._reserved_bytes:
             gone.append(self._drop_least())
             here -= gone[-1].bytes
         return gone
 
-    def _drop_least(self) -> Entry:
+    def _drop_least(self) -> SpoolEntry:
         """Drop the recording that stands for the least time."""
         least = min(self.entries.values(), key=lambda one: (one.stands_for, one.number))
         later = (n for n, one in self.entries.items() if n > least.number and one.service == least.service)
@@ -320,9 +320,9 @@ class Spool:
         self._forget(least.number)
         return least
 
-    def _owe(self, entry: Entry) -> None:
+    def _owe(self, entry: SpoolEntry) -> None:
         """Pass on what a recording stands for to the next one of its service, which is to come."""
-        _inherit(self._owed.setdefault(entry.service, _Owed()), entry)
+        _inherit(self._owed.setdefault(entry.service, _OwedTime()), entry)
         self._save_owed()
 
     def _save_owed(self) -> None:
@@ -335,7 +335,7 @@ class Spool:
         ``None``: there is nothing to ship."""
         if self.batch is not None:
             return self.batch
-        chosen, size = list[Entry](), 0
+        chosen, size = list[SpoolEntry](), 0
         for entry in list(self.entries.values()):
             if not self.is_whole(entry):
                 self.notes.append(f"a recording of {entry.service}: its parts are damaged, and it is left out")
@@ -347,7 +347,7 @@ class Spool:
                 size += entry.bytes
         if not chosen:
             return None
-        parts = self._merged(chosen)
+        parts = self._merge_entries(chosen)
         slots = {one.service: one.slot for one in chosen}
         recorded, stands_for = sum(one.recorded for one in chosen), sum(one.stands_for for one in chosen)
         batch = Batch(parts, now, [one.number for one in chosen], slots, recorded, stands_for)
@@ -359,7 +359,7 @@ class Spool:
         self._reserve()
         return batch
 
-    def _merged(self, chosen: list[Entry]) -> list[Part]:
+    def _merge_entries(self, chosen: list[SpoolEntry]) -> list[Part]:
         """The final parts of ``chosen``, or of the first of these: as many as the disk has room for. Raises `OSError`
         if the disk has no room for the parts of a single recording."""
         while True:
@@ -371,7 +371,7 @@ class Spool:
                 self._remove_strangers()
                 del chosen[max(1, len(chosen) // 2) :]
 
-    def is_whole(self, one: Entry | Batch) -> bool:
+    def is_whole(self, one: SpoolEntry | Batch) -> bool:
         """Whether all parts are there, as they were written."""
         there = ((part, self._objects.get(part.name)) for part in one.parts)
         return all(data is not None and sha256(data).hexdigest() == part.sha256 for part, data in there)
@@ -385,7 +385,7 @@ class Spool:
             self._objects.delete(part.name for part in batch.parts)
 
 
-def _inherit(heir: Entry | _Owed, gone: Entry) -> None:
+def _inherit(heir: SpoolEntry | _OwedTime, gone: SpoolEntry) -> None:
     """Have ``heir`` stand for what ``gone`` stood for."""
     heir.stands_for += gone.stands_for
     heir.dropped += 1 + gone.dropped

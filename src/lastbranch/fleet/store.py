@@ -17,13 +17,13 @@ from ..errors import FormatError, LastbranchError, UnavailableError
 from ..model import Stages, check_utf8, no_progress, temporary_folder
 from ..opening import captures_at
 from .counting import CaptureFile, Labels, capture_file
-from .manifest import MANIFEST, Change, Manifest, State
+from .manifest import MANIFEST, Change, Manifest, StoreState
 from .objects import Object, open_objects
 from .parts import DONE, Part, batch_key, connect, count_batch, merged_key, read_of, reduce_parts
-from .reading import Reading, Selection
+from .reading import Selection, StoreReader
 from .schema import TABLES
 
-__all__ = ["Added", "Run", "Store", "Verified", "in_turn"]
+__all__ = ["AddResult", "Run", "Store", "VerifyResult", "in_turn"]
 
 BATCH_CAPTURES = 256
 BATCH_BYTES = 1 << 30
@@ -46,7 +46,7 @@ def in_turn(function: Callable[[Any], Any], arguments: Sequence[Any]) -> Iterato
 
 
 @dataclass(slots=True)
-class Added:
+class AddResult:
     """The result of adding captures: how many were counted, how many were in the store before (or given twice), and
     which were refused or are damaged, with the reason of each by path. ``notes`` are for the user."""
 
@@ -58,7 +58,7 @@ class Added:
 
 
 @dataclass(slots=True)
-class Verified:
+class VerifyResult:
     """The result of verifying a store: the number of ``parts``, the reasons for ``damaged`` parts by name, and
     ``foreign`` objects, which the manifest does not list."""
 
@@ -76,19 +76,19 @@ class Store:
         self._run, self._stages, self._objects = run, stages, open_objects(url)
         self._manifest = Manifest(self._objects)
 
-    def state(self) -> State:
+    def state(self) -> StoreState:
         """The current state by the manifest. Raises `UnavailableError` if there is no store, and `FormatError` for a
         store that is damaged or of a newer version."""
         return self._manifest.read()
 
     @contextmanager
-    def reading(self, selection: Selection = _ALL) -> Iterator[Reading]:
+    def reading(self, selection: Selection = _ALL) -> Iterator[StoreReader]:
         """Read ``selection`` of the store as it is now; remote parts are fetched when they are needed."""
         parts = [part for _, part in sorted(self.state().parts.items()) if selection.has_day(part.day)]
         with temporary_folder("lastbranch-store") as folder:
             files = (self._objects.path(part.name, folder.path) for part in parts)
             with connect(folder.path, files) as database:
-                yield Reading(self._objects, parts, selection, database, folder.path)
+                yield StoreReader(self._objects, parts, selection, database, folder.path)
 
     def _results(
         self, stage: str, function: Callable[[Any], Any], tasks: Sequence[Any], sizes: Sequence[int]
@@ -104,7 +104,7 @@ class Store:
 
     # -- adding
 
-    def add(self, paths: Sequence[str], labels: Labels = _UNSAID) -> Added:
+    def add(self, paths: Sequence[str], labels: Labels = _UNSAID) -> AddResult:
         """Count the captures at ``paths`` and add them, all at once: a store has all of them or none.
 
         Paths can be folders, of which files of other kinds are left out, and patterns. A capture is known by its
@@ -115,10 +115,10 @@ class Store:
             check_utf8(name, "a name")
         there = captures_at(paths)
         self._manifest.create()
-        added, captures = Added(known=len(there.again)), dict[str, CaptureFile]()
+        added, captures = AddResult(known=len(there.again)), dict[str, CaptureFile]()
         files = [(path, labels, path not in there.in_folders) for path in there.paths]
         tasks = [files[at : at + BATCH_CAPTURES] for at in range(0, len(files), BATCH_CAPTURES)]
-        digested = self._results("reading", _digested, tasks, [*map(len, tasks)])
+        digested = self._results("reading", _digest_files, tasks, [*map(len, tasks)])
         for path, found in zip(there.paths, chain.from_iterable(digested), strict=True):
             if isinstance(found, str):
                 added.refused[path] = found
@@ -128,14 +128,14 @@ class Store:
                 captures[found.digest] = found
         while True:
             seen = self.state()
-            known = self._known(seen.parts.values(), captures)
+            known = self._known_digests(seen.parts.values(), captures)
             batches = list(_batches([one for digest, one in captures.items() if digest not in known]))
             counting = [(self.url, batch) for batch in batches]
             sizes = [sum(capture.size for capture in batch) for batch in batches]
-            done = list(self._results("counting", _counted, counting, sizes))
+            done = list(self._results("counting", _count_task, counting, sizes))
             parts = {part.name: part for made in done for part in made}
             try:
-                self._manifest.commit(partial(self._adding, parts, seen, captures.keys() - known))
+                self._manifest.commit(partial(self._make_addition, parts, seen, captures.keys() - known))
             except _OvertakenError:
                 continue
             self._objects.delete(f"{DONE}/{batch_key(batch)}.json" for batch in batches)
@@ -145,18 +145,20 @@ class Store:
             added.notes = there.notes
             return added
 
-    def _adding(self, parts: dict[str, Part], seen: State, new: Iterable[str], state: State) -> Change | None:
+    def _make_addition(
+        self, parts: dict[str, Part], seen: StoreState, new: Iterable[str], state: StoreState
+    ) -> Change | None:
         """Raises `_OvertakenError` where another writer has added some of the same captures since they were
         ``seen``."""
         missing = [part for name, part in parts.items() if name not in state.parts]
         if not missing:
             return None
         others = [part for name, part in state.parts.items() if name not in seen.parts and name not in parts]
-        if self._known(others, new):
+        if self._known_digests(others, new):
             raise _OvertakenError
         return Change(add=tuple(missing))
 
-    def _known(self, parts: Iterable[Part], digests: Iterable[str]) -> set[str]:
+    def _known_digests(self, parts: Iterable[Part], digests: Iterable[str]) -> set[str]:
         """Which of ``digests`` are of captures that these parts count."""
         rows = self._of_captures(parts, "SELECT DISTINCT digest FROM {} WHERE NOT refused")
         return {digest for (digest,) in rows} & set(digests)
@@ -177,11 +179,11 @@ class Store:
             digests = {digest for (digest,) in rows}
         adopted = False
 
-        def change(state: State) -> Change | None:
+        def change(state: StoreState) -> Change | None:
             nonlocal adopted
             there = any(part.name in state.parts or part.name in state.gone for part in parts)
             same = (part for part in state.parts.values() if part.day in days)
-            adopted = not (there or (digests and self._known(same, digests)))
+            adopted = not (there or (digests and self._known_digests(same, digests)))
             return Change(add=tuple(parts)) if adopted else None
 
         if change(self.state()) is None:
@@ -195,7 +197,7 @@ class Store:
         self._manifest.commit(change)
         return adopted
 
-    def _tell(self, parts: Sequence[Part], paths: dict[str, str], added: Added) -> list[str]:
+    def _tell(self, parts: Sequence[Part], paths: dict[str, str], added: AddResult) -> list[str]:
         """Say what became of the captures with these digests; the paths of those that are of no capture format."""
         others = dict(paths)
         said = self._of_captures(parts, "SELECT DISTINCT digest, refused, damage, notes FROM {} ORDER BY ALL")
@@ -225,10 +227,12 @@ class Store:
             groups.setdefault(part.group, []).append(part)
         several = [parts for _, parts in sorted(groups.items()) if len(parts) > 1]
         merging = [(self.url, parts) for parts in several]
-        merged = list(self._results("merging", _reduced, merging, [sum(p.bytes for p in parts) for parts in several]))
+        merged = list(
+            self._results("merging", _reduce_task, merging, [sum(p.bytes for p in parts) for parts in several])
+        )
         taken = 0
 
-        def change(state: State) -> Change | None:
+        def change(state: StoreState) -> Change | None:
             nonlocal taken
             made = [  # what another writer has merged meanwhile stays merged
                 (part, [one.name for one in parts])
@@ -250,7 +254,7 @@ class Store:
         parts."""
         taken = 0
 
-        def change(state: State) -> Change | None:
+        def change(state: StoreState) -> Change | None:
             nonlocal taken
             names = tuple(name for name, part in state.parts.items() if part.day < before)
             taken = len(names)
@@ -269,24 +273,24 @@ class Store:
         state = self.state()
         old = [
             one.name
-            for one in self._unlisted(state)
+            for one in self._unlisted_objects(state)
             if one.changed <= before and state.gone.get(one.name, 0) <= before and _OURS.fullmatch(one.name)
         ]
         self._objects.delete(old)
         return len(done) + len(old) + self._manifest.sweep(before)
 
-    def _unlisted(self, state: State) -> list[Object]:
+    def _unlisted_objects(self, state: StoreState) -> list[Object]:
         return [one for table in TABLES for one in self._objects.below(table) if one.name not in state.parts]
 
-    def verify(self) -> Verified:
+    def verify(self) -> VerifyResult:
         """Read the whole store: is each part there, and as it was written?"""
-        state, found = self.state(), Verified()
+        state, found = self.state(), VerifyResult()
         parts = [part for _, part in sorted(state.parts.items())]
         checking = [(self.url, part) for part in parts]
-        reasons = self._results("checking", _checked, checking, [part.bytes for part in parts])
+        reasons = self._results("checking", _check_task, checking, [part.bytes for part in parts])
         found.damaged = {part.name: reason for part, reason in zip(parts, reasons, strict=True) if reason}
         found.parts = len(parts)
-        found.foreign = [one.name for one in self._unlisted(state) if one.name not in state.gone]
+        found.foreign = [one.name for one in self._unlisted_objects(state) if one.name not in state.gone]
         return found
 
 
@@ -319,7 +323,7 @@ def _batches(captures: Sequence[CaptureFile]) -> Iterator[list[CaptureFile]]:
 # -- tasks: pure functions of their arguments
 
 
-def _digested(files: Sequence[tuple[str, Labels, bool]]) -> list[CaptureFile | str]:
+def _digest_files(files: Sequence[tuple[str, Labels, bool]]) -> list[CaptureFile | str]:
     """The file of each capture, or why it cannot be read."""
     found: list[CaptureFile | str] = []
     for file in files:
@@ -332,7 +336,7 @@ def _digested(files: Sequence[tuple[str, Labels, bool]]) -> list[CaptureFile | s
     return found
 
 
-def _counted(task: tuple[str, Sequence[CaptureFile]]) -> list[Part]:
+def _count_task(task: tuple[str, Sequence[CaptureFile]]) -> list[Part]:
     url, captures = task
     if not open_objects(url).below(MANIFEST):  # parts that are written elsewhere would be missed too late
         hint = "all workers write to one store: a bucket, or a folder that all hosts mount under this path"
@@ -340,11 +344,11 @@ def _counted(task: tuple[str, Sequence[CaptureFile]]) -> list[Part]:
     return count_batch(url, captures)
 
 
-def _reduced(task: tuple[str, Sequence[Part]]) -> Part:
+def _reduce_task(task: tuple[str, Sequence[Part]]) -> Part:
     return reduce_parts(*task)
 
 
-def _checked(task: tuple[str, Part]) -> str:
+def _check_task(task: tuple[str, Part]) -> str:
     """The fault of a part; empty if the part is as it was written."""
     url, part = task
     data = open_objects(url).get(part.name)

@@ -98,12 +98,12 @@ class Processes(Closing):
             return
         self._scratch = self._scratch or temporary_folder("lastbranch-workers")
         with ThreadPoolExecutor(number, "fleet") as pool, on_failure(self._kill):
-            futures = [pool.submit(self._done, function, argument) for argument in arguments]
+            futures = [pool.submit(self._do_apart, function, argument) for argument in arguments]
             with on_failure(lambda: [future.cancel() for future in futures]):
                 for future in futures:
                     yield future.result()
 
-    def _done(self, function: Callable[[Any], Any], argument: Any) -> Any:
+    def _do_apart(self, function: Callable[[Any], Any], argument: Any) -> Any:
         for _ in range(ATTEMPTS):
             worker = self._take()
             try:
@@ -161,14 +161,14 @@ def serve(scratch: str) -> None:
             try:
                 answer = pickle.dumps((True, function(argument)))
             except Exception as error:
-                answer = _failed(error)
+                answer = _pack_failure(error)
             answers.write(answer)
             answers.flush()
     with suppress(OSError):  # who asked was killed, and this is the last worker
         os.rmdir(scratch)
 
 
-def _failed(error: Exception) -> bytes:
+def _pack_failure(error: Exception) -> bytes:
     """A failure as one that can be sent."""
     try:
         pickle.loads(answer := pickle.dumps((False, error)))

@@ -5,7 +5,7 @@ from ..lazy import lazy_face
 __getattr__, __dir__, __all__ = lazy_face(
     __name__,
     {
-        "result": "Result counted_by query",
+        "result": "Result count_request_of query",
         "schema": "SqlColumn SqlTable TABLES",
     },
 )

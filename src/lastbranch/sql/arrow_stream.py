@@ -93,7 +93,7 @@ class _Chunks:
 # -- What the reader calls, from any of its threads but one at a time for each stream
 
 
-def _letting_go(release: Any) -> Any:
+def _release_function(release: Any) -> Any:
     """The `release` function of a structure, which the reader calls."""
 
     def let_go(structure: Any) -> None:
@@ -123,12 +123,12 @@ def _next_of(stream: Any, out: Any) -> int:
 
 
 _FAILED = c.create_string_buffer(b"the table cannot be read")
-_release_schema, _release_array = _letting_go(_ReleaseSchema), _letting_go(_ReleaseArray)
+_release_schema, _release_array = _release_function(_ReleaseSchema), _release_function(_ReleaseArray)
 _CALLS = (
     _GetSchema(_schema_of),
     _GetNext(_next_of),
     _GetLastError(lambda _: c.addressof(_FAILED)),
-    _letting_go(_ReleaseStream),
+    _release_function(_ReleaseStream),
 )
 
 

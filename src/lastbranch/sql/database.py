@@ -25,7 +25,7 @@ from .schema import GROUPS, TABLES, SqlColumn, SqlTable
 if TYPE_CHECKING:
     import duckdb
 
-__all__ = ["Chunk", "Database", "Plan", "failures", "plan_of", "scanned_again", "statement_of", "unplanned"]
+__all__ = ["Chunk", "Database", "Plan", "failures", "plan_of", "is_scanned_again", "statement_of", "unplanned_table"]
 
 Chunk = dict[str, Array]
 """Columns of equal length by name; those that are missing are NULL."""
@@ -87,7 +87,7 @@ class Database:
         columns = _columns(table, wanted)
         stored = ", ".join(f'"{c.name}" {c.stored}' for c in columns)
         self.connection.execute(f'CREATE TABLE loaded."{table.name}" ({stored})')
-        for chunk in _joined(chunks, [c.name for c in columns]):
+        for chunk in _join_chunks(chunks, [c.name for c in columns]):
             values = ", ".join(_value(f'"{c.name}"', c.none) if c.name in chunk else "NULL" for c in columns)
             self._insert(f'INSERT INTO loaded."{table.name}" SELECT {values} FROM chunk', chunk)
         self._loaded[table.name] = {c.name for c in columns}
@@ -98,7 +98,7 @@ class Database:
         self._insert("INSERT INTO loaded.labels SELECT id, text FROM chunk", labels)
         self._register(self.connection)
         for table in TABLES.values():
-            shown = self._view(table) if table.name in self._loaded else _closed(table)
+            shown = self._view(table) if table.name in self._loaded else _closed_view(table)
             self.connection.execute(f'CREATE VIEW "{table.name}" AS {shown}')
 
     def _insert(self, statement: str, chunk: Chunk) -> None:
@@ -113,7 +113,7 @@ class Database:
         loaded, columns, joins = self._loaded[table.name], [], ""
         streamed = table.name in self._streams
         source = f'"{_STREAM.format(table.name)}"' if streamed else f'loaded."{table.name}"'
-        guard = _unplanned(table, f'data."{min(loaded)}"')
+        guard = _unplanned_error(table, f'data."{min(loaded)}"')
         for i, c in enumerate(table.columns):
             if c.name not in loaded:
                 columns.append(f'CAST({guard} AS {c.type}) AS "{c.name}"')
@@ -134,21 +134,21 @@ def _columns(table: SqlTable, wanted: Collection[str]) -> list[SqlColumn]:
     return [c for c in table.columns if c.name in wanted] or [table.columns[0]]
 
 
-def _closed(table: SqlTable) -> str:
+def _closed_view(table: SqlTable) -> str:
     """A table that can be described, but to read any of it is an error."""
-    guard = _unplanned(table, "data.row")
+    guard = _unplanned_error(table, "data.row")
     columns = ", ".join(f'CAST({guard} AS {c.type}) AS "{c.name}"' for c in table.columns)
     return f"SELECT {columns} FROM range(1) data(row) WHERE CAST({guard} AS BOOLEAN)"
 
 
-def _unplanned(table: SqlTable, row: str) -> str:
+def _unplanned_error(table: SqlTable, row: str) -> str:
     return f"error(concat('{_UNPLANNED}{table.name}', CAST({row} AS VARCHAR)[:0]))"  # no constant: raised if it is read
 
 
 _UNPLANNED = "not loaded: "
 
 
-def _joined(chunks: Iterable[Chunk], names: Collection[str]) -> Iterator[Chunk]:
+def _join_chunks(chunks: Iterable[Chunk], names: Collection[str]) -> Iterator[Chunk]:
     """The columns ``names`` of chunks that follow each other, together: many rows at once take half the time to insert.
 
     A chunk without any of them keeps another column, for its number of rows. Columns are copied: readers reuse memory.
@@ -267,13 +267,13 @@ def plan_of(sql: str) -> Plan:
     return Plan(wanted, frozenset(numbers - again))
 
 
-def unplanned(error: LastbranchError) -> str | None:
+def unplanned_table(error: LastbranchError) -> str | None:
     """The table that a query read more of than `plan_of` foresaw, if that is what ``error`` says."""
     _, found, table = str(error).partition(_UNPLANNED)
     return table.split()[0] if found else None
 
 
-def scanned_again(error: LastbranchError) -> bool:
+def is_scanned_again(error: LastbranchError) -> bool:
     """Whether ``error`` says that a query scanned a stream more often than `plan_of` foresaw, which DuckDB before 2.0
     cannot do."""
     return "ArrowArrayStream was" in str(error)  # released by another thread, or already

@@ -12,9 +12,9 @@ from ..analysis import (
     TYPE_NAMES,
     BoundRows,
     CallStacks,
-    Counted,
     Estimate,
     Namer,
+    StackCounts,
     call_stacks,
     count_stacks,
     how_to_record,
@@ -31,7 +31,7 @@ from .schema import GROUPS, TABLES, UNKNOWN
 if TYPE_CHECKING:
     from ..symbols import Symbolizer
 
-__all__ = ["Loading", "counting_for"]
+__all__ = ["TableLoader", "count_request"]
 
 
 # -- Samples and what they hold, batch after batch
@@ -47,7 +47,7 @@ _CONTENTS = {
 _FLAGS = ("mispredicted", "predicted", "in_tx", "abort", "cycles", "type")
 
 
-def _samples(loading: Loading, table: str, wanted: Wanted) -> Iterator[Chunk]:
+def _samples(loading: TableLoader, table: str, wanted: Wanted) -> Iterator[Chunk]:
     """Samples, or what they hold several of. Raises `NotRecordedError` where no sample can have any."""
     profile, group = loading.profile, GROUPS[table]
     if group == BRANCH and (reason := why_no_stacks(profile)):
@@ -55,7 +55,7 @@ def _samples(loading: Loading, table: str, wanted: Wanted) -> Iterator[Chunk]:
     own = {c for stream in profile.streams for c in stream.columns if column(c).group == group}
     if not own and group in _CONTENTS:
         raise NotRecordedError(f"the table {table} is empty: the samples have no {_CONTENTS[group]}")
-    needed = {_recorded(group, name) for name in wanted} & own
+    needed = {_recorded_column(group, name) for name in wanted} & own
     if group in _CONTENTS and not needed:
         needed = {min(own)}  # to count rows
     first = 0
@@ -76,7 +76,7 @@ def _samples(loading: Loading, table: str, wanted: Wanted) -> Iterator[Chunk]:
             yield found or {"sample": np.arange(len(rows))}  # to count rows
 
 
-def _recorded(group: str, name: str) -> str:
+def _recorded_column(group: str, name: str) -> str:
     """The recorded column that a column is made from: itself, if nothing else is."""
     end, _, part = name.rpartition("_")
     if part in ("module", "address", "function"):
@@ -84,7 +84,7 @@ def _recorded(group: str, name: str) -> str:
     return "branch_flags" if group == BRANCH and name in _FLAGS else name
 
 
-def _value(loading: Loading, rows: BoundRows, name: str, stream: int) -> Array | None:
+def _value(loading: TableLoader, rows: BoundRows, name: str, stream: int) -> Array | None:
     """A column; ``None`` where the batch does not have it."""
     end, _, part = name.rpartition("_")
     if part == "function":
@@ -113,7 +113,7 @@ def _flag_column(name: str, flags: Array) -> Array:
 Wanted = frozenset[str]
 
 
-class Loading:
+class TableLoader:
     """Loads the ``wanted`` columns of tables of ``profile``, with executions where an ``estimate`` replaces counts.
     ``notes`` is what the user should know of names."""
 
@@ -158,9 +158,9 @@ class Loading:
         return call_stacks(self.profile)
 
     @cached_property
-    def counted(self) -> Counted:
+    def counted(self) -> StackCounts:
         """The source of all tables of counts: one pass of counting."""
-        wanted = counting_for(self._wanted)
+        wanted = count_request(self._wanted)
         assert wanted is not None
         return count_stacks(self.profile, ranges=wanted["ranges"], details=wanted["details"], estimate=self._estimate)
 
@@ -185,7 +185,7 @@ def _row_values(table: str, row: Any) -> dict[str, Any]:
     return values
 
 
-def _model(loading: Loading, table: str, wanted: Wanted) -> Iterator[Chunk]:
+def _model(loading: TableLoader, table: str, wanted: Wanted) -> Iterator[Chunk]:
     rows = getattr(loading.profile, table)
     columns: dict[str, list[Any]] = {name: [] for name in wanted | {"id"}}
     for i, row in enumerate(rows):
@@ -210,14 +210,14 @@ def _column(table: str, name: str, values: list[Any]) -> Array:
 # -- what is counted
 
 
-def counting_for(wanted: Mapping[str, Collection[str]]) -> dict[str, bool] | None:
+def count_request(wanted: Mapping[str, Collection[str]]) -> dict[str, bool] | None:
     """The single request to `analysis.count_stacks` for the ``wanted`` columns of tables; ``None`` for nothing."""
     if not wanted.keys() & {"edges", "ranges"}:
         return None
     return {"ranges": "ranges" in wanted, "details": not _DETAILS.isdisjoint(wanted.get("edges", ()))}
 
 
-def _edges(loading: Loading, _table: str, wanted: Wanted) -> Iterator[Chunk]:
+def _edges(loading: TableLoader, _table: str, wanted: Wanted) -> Iterator[Chunk]:
     found = loading.counted.branches
     recorded = found.take((found.a != 0) | (found.b != 0) | (found.a_module >= 0))
     known = recorded.mispredicted + recorded.predicted > 0
@@ -245,7 +245,7 @@ _GATHERED = {"cycles": "cycles", "timed": "timed", "in_tx": "in_tx", "aborts": "
 _DETAILS = frozenset([*_GATHERED, "type"])
 
 
-def _ranges(loading: Loading, _table: str, wanted: Wanted) -> Iterator[Chunk]:
+def _ranges(loading: TableLoader, _table: str, wanted: Wanted) -> Iterator[Chunk]:
     found = loading.counted.ranges
     assert found is not None
     chunk = {
@@ -260,7 +260,7 @@ def _ranges(loading: Loading, _table: str, wanted: Wanted) -> Iterator[Chunk]:
     yield chunk
 
 
-def _stacks(loading: Loading, _table: str, wanted: Wanted) -> Iterator[Chunk]:
+def _stacks(loading: TableLoader, _table: str, wanted: Wanted) -> Iterator[Chunk]:
     found = loading.stacks
     yield {
         "id": np.arange(len(found)),
@@ -272,7 +272,7 @@ def _stacks(loading: Loading, _table: str, wanted: Wanted) -> Iterator[Chunk]:
     }
 
 
-def _stack_frames(loading: Loading, _table: str, wanted: Wanted) -> Iterator[Chunk]:
+def _stack_frames(loading: TableLoader, _table: str, wanted: Wanted) -> Iterator[Chunk]:
     found = loading.stacks
     sizes = np.diff(found.offsets)
     stack = np.repeat(np.arange(len(found)), sizes)
@@ -288,7 +288,7 @@ def _stack_frames(loading: Loading, _table: str, wanted: Wanted) -> Iterator[Chu
     yield chunk
 
 
-_LOADERS: dict[str, Callable[[Loading, str, Wanted], Iterator[Chunk]]] = {
+_LOADERS: dict[str, Callable[[TableLoader, str, Wanted], Iterator[Chunk]]] = {
     **dict.fromkeys(("captures", "modules", "processes", "threads", "events"), _model),
     **dict.fromkeys(GROUPS, _samples),
     "edges": _edges,

@@ -10,25 +10,25 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import LastbranchError
 from ..model import SHOWN, Array, Profile, frame_library, html_table, text_table, visible
-from .database import Database, Plan, plan_of, scanned_again, statement_of, unplanned
-from .loading import Loading, counting_for
+from .database import Database, Plan, is_scanned_again, plan_of, statement_of, unplanned_table
+from .loading import TableLoader, count_request
 from .schema import TABLES
 
 if TYPE_CHECKING:
     from ..analysis import Estimate
     from ..symbols import Symbolizer
 
-__all__ = ["MEMORY", "Result", "counted_by", "query"]
+__all__ = ["MEMORY", "Result", "count_request_of", "query"]
 
 MEMORY = 128 << 20
 """Bytes that DuckDB keeps in memory before it spills to its folder."""
 _ROWS = 4096
 
 
-def counted_by(sql: str) -> dict[str, bool] | None:
+def count_request_of(sql: str) -> dict[str, bool] | None:
     """The request to `analysis.count_stacks` that the SELECT statement ``sql`` makes, so that counting runs while the
     capture is opened; ``None`` where it needs no counts. Raises `SelectionError` for wrong SQL."""
-    return counting_for(plan_of(statement_of(sql)).wanted)
+    return count_request(plan_of(statement_of(sql)).wanted)
 
 
 def query(
@@ -55,10 +55,10 @@ def query(
         try:
             return _run(profile, statement, plan, symbols, memory, estimate)
         except LastbranchError as error:
-            if table := unplanned(error):
+            if table := unplanned_table(error):
                 every = {c.name for c in TABLES[table].columns}
                 plan = Plan({**plan.wanted, table: every}, plan.streamed - {table})
-            elif plan.streamed and scanned_again(error):
+            elif plan.streamed and is_scanned_again(error):
                 plan = Plan(plan.wanted)
             else:
                 raise
@@ -69,7 +69,7 @@ def _run(
 ) -> Result:
     database = Database(memory)
     try:
-        loading = Loading(profile, symbols, plan.wanted, estimate)
+        loading = TableLoader(profile, symbols, plan.wanted, estimate)
         with database.failures():
             for name, wanted in plan.wanted.items():
                 if name in plan.streamed:

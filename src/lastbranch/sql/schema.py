@@ -80,7 +80,7 @@ def _function(name: str, of: str) -> SqlColumn:
     return SqlColumn(name, "label", "", f"demangled name of the function of {of}; NULL if unknown")
 
 
-def _recorded(group: str) -> tuple[SqlColumn, ...]:
+def _recorded_columns(group: str) -> tuple[SqlColumn, ...]:
     """Columns of a sample batch. Rows of the events table, which -1 never is, stay as they are."""
     return tuple(SqlColumn(c.name, c.dtype, c.unit, c.meaning) for c in COLUMNS if c.group == group)
 
@@ -172,7 +172,7 @@ _ALL = (
     SqlTable("samples", "one sample, in file order", (
         SqlColumn("sample", "int64", "row", "number of the sample, from 0"),
         SqlColumn("stream", "int64", "index", "its stream of the profile"),
-        *_recorded("sample"),
+        *_recorded_columns("sample"),
         SqlColumn("time_ns", "int64", "ns", "when, since the first event of the capture"),
         *_OWNER[3:],
         *_PLACE,
@@ -180,7 +180,7 @@ _ALL = (
         SqlColumn("depth", "int32", "entries", "depth of its branch stack"),
     )),
     SqlTable("branches", "one entry of the branch stack of a sample, newest first", (
-        *_OWNER, *_recorded(BRANCH), *_ENDS,
+        *_OWNER, *_recorded_columns(BRANCH), *_ENDS,
         SqlColumn("mispredicted", "bool", "", "the prediction was wrong; NULL where not recorded", none=UNKNOWN),
         SqlColumn("predicted", "bool", "", "the prediction was right; NULL where not recorded", none=UNKNOWN),
         SqlColumn("in_tx", "bool", "", "in a transaction"),
@@ -189,12 +189,12 @@ _ALL = (
         _TYPE,
     )),
     SqlTable("frames", "one frame of the call chain of a sample, leaf first", (
-        *_OWNER, *_recorded(FRAME), *_PLACE, _function("function", "the frame"),
+        *_OWNER, *_recorded_columns(FRAME), *_PLACE, _function("function", "the frame"),
     )),
-    SqlTable("counters", "one counter value that was read with a sample", (*_OWNER, *_recorded("read"))),
-    SqlTable("user_registers", "one user register of a sample", (*_OWNER, *_recorded("user_regs"))),
+    SqlTable("counters", "one counter value that was read with a sample", (*_OWNER, *_recorded_columns("read"))),
+    SqlTable("user_registers", "one user register of a sample", (*_OWNER, *_recorded_columns("user_regs"))),
     SqlTable("interrupt_registers", "one register of a sample at the interrupt", (
-        *_OWNER, *_recorded("intr_regs"),
+        *_OWNER, *_recorded_columns("intr_regs"),
     )),
     SqlTable("edges", "one distinct branch of a process, counted", (
         _PROCESS, *_ENDS,

@@ -16,7 +16,7 @@ from ...opening import open_source, read_profile
 from ...symbols import SymbolOptions
 from ..counting.availability import Origin
 from .etl import check_events
-from .findings import FINDINGS, Finding, Severity, damaged, finding
+from .findings import FINDINGS, Finding, Severity, damage_findings, make_finding
 from .profile import (
     about_call_stacks,
     about_few_samples,
@@ -55,10 +55,10 @@ def check(
     source = open_source(os.fspath(path))
     profile = read_profile(source, reading=reading, symfs=symfs, folders=folders)
     hits, rules = sample_hits(profile), RULES[format_of(source).name]
-    kept = _kept(profile) if rules is None else rules(source, reading)
+    kept = _kept_findings(profile) if rules is None else rules(source, reading)
     found = [*about_profile(profile, hits)] if kept is None else [*kept, *about_outside_modules(profile, hits)]
     # Rules of a format have reported the damage in the file, but not of what the tables have no room for.
-    found += damaged(profile.damage if rules is None else [d for d in profile.damage if profile.is_budget(d)])
+    found += damage_findings(profile.damage if rules is None else [d for d in profile.damage if profile.is_budget(d)])
     found += [*about_few_samples(profile, hits), *about_call_stacks(profile), *about_names(profile, hits, symbols)]
     return sorted(found, key=lambda f: (list(Severity).index(f.severity), f.name == "damage"))
 
@@ -71,13 +71,13 @@ def keep_findings(profile: Profile, source: Source, reading: Reading | None = No
         profile.findings = [(f.name, f.severity.value, f.seen, f.remedy == FINDINGS[f.name].windows) for f in found]
 
 
-def _kept(profile: Profile) -> list[Finding] | None:
+def _kept_findings(profile: Profile) -> list[Finding] | None:
     """The findings that `keep_findings` left in ``profile``; ``None`` if the profile holds none."""
     if profile.findings is None:
         return None
     severities = {severity.value: severity for severity in Severity}
     return [
-        finding(name, seen, severities[severity], origin=Origin.WINDOWS if windows else Origin.PERF)
+        make_finding(name, seen, severities[severity], origin=Origin.WINDOWS if windows else Origin.PERF)
         for name, severity, seen, windows in profile.findings
         if name in FINDINGS and severity in severities
     ]

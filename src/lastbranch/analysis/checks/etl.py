@@ -37,7 +37,7 @@ from ...formats.interface import Reading as FormatReading
 from ...lbr import no_ranges_because
 from ...model import Source
 from ..counting.availability import Origin
-from .findings import Finding, Severity, damaged, finding
+from .findings import Finding, Severity, damage_findings, make_finding
 
 __all__ = ["check_events", "check_log"]
 
@@ -113,12 +113,12 @@ class Payloads:
         for size, texts in fitting.items():
             if texts:
                 number = f"{len(texts)} of {looked[12 - size]} events examined"
-                yield finding(
+                yield make_finding(
                     "pointer size", f"{number} fit {8 * size}-bit pointers, not {96 - 8 * size}-bit: {texts[0]}"
                 )
         if odd:
             severity = None if impossible else Severity.INFO
-            yield finding("odd payloads", f"{len(odd)} of the events examined: {odd[0]}", severity)
+            yield make_finding("odd payloads", f"{len(odd)} of the events examined: {odd[0]}", severity)
 
 
 def _wrong(known: Known, fields: Mapping[str, Any], pointer: int) -> tuple[list[str], list[str]]:
@@ -201,7 +201,7 @@ def check_events(source: Source, reading: FormatReading | None = None) -> list[F
     how = reading if isinstance(reading, Reading) else AS_IT_SAYS
     log = how.log(source)
     found = list(check_log(log, how.decoder()))
-    return found + damaged(log.damage)
+    return found + damage_findings(log.damage)
 
 
 def check_log(log: TraceLog, decoder: Decoder | None = None) -> Iterator[Finding]:
@@ -257,29 +257,29 @@ def _about_masks(facts: _Facts) -> Iterator[Finding]:
     for begin, end in pauses:
         # Lists that are asked for while a session runs are written with its groups off.
         if np.searchsorted(lists, begin) == np.searchsorted(lists, end, "right"):
-            yield finding("groups paused", f"from tick {begin} to {end}, and no rundown was written then")
+            yield make_finding("groups paused", f"from tick {begin} to {end}, and no rundown was written then")
     sampled = facts.hooks[PMC]
     on = [bool(m.words[1] & _PMC_PROFILE) for m in states]
     if states and not any(on) and not sampled:
         hints = [f"an interval of profile source {s}" for s in sorted(facts.sources - {0})]
         hints += ["PMC counters are configured"] * bool(facts.hooks[PMC_CONFIG] and not facts.counted)
         hints += ["branch records without a trigger"] * bool(facts.orphans)
-        yield finding("pmc off", "; ".join([str(states[-1]), *hints]), None if hints else Severity.INFO)
+        yield make_finding("pmc off", "; ".join([str(states[-1]), *hints]), None if hints else Severity.INFO)
     if states and not any(on) and sampled:
-        yield finding("pmc lost", f"{sampled} PMC interrupts; later {states[-1]}")
+        yield make_finding("pmc lost", f"{sampled} PMC interrupts; later {states[-1]}")
     lost = _after(states, on)
     if lost is not None:
-        yield finding("pmc lost", f"first {states[on.index(True)]}; later {lost}")
+        yield make_finding("pmc lost", f"first {states[on.index(True)]}; later {lost}")
     bound = [m.words[0] & _BIND == _BIND for m in states]
     lost = _after(states, bound)
     if lost is not None:
-        yield finding("masks overwritten", f"first {states[bound.index(True)]}; later {lost}")
+        yield make_finding("masks overwritten", f"first {states[bound.index(True)]}; later {lost}")
     elif any(on) and not any(bound):
         if not any(facts.hooks[h] for h in _life_hooks()):
-            yield finding("masks overwritten", f"{states[-1]}, and no image or process event")
+            yield make_finding("masks overwritten", f"{states[-1]}, and no image or process event")
         elif not any(m.words[0] & _BIND for m in states):
             # The lists are written with the groups of EnableFlags on, so these were overwritten before the first state.
-            yield finding("masks overwritten", f"{states[-1]}, and lists of what existed before")
+            yield make_finding("masks overwritten", f"{states[-1]}, and lists of what existed before")
 
 
 def _after(states: list[_State], flags: list[bool]) -> _State | None:
@@ -294,7 +294,7 @@ def _states(masks: list[_Masks]) -> tuple[list[_State], list[tuple[int, int]]]:
     Zeros before the first groups, and zeros that the end of a session sets, are left out.
     """
     known = sorted(masks, key=lambda m: (m.time, m.hook == EXTENSION))
-    on, ends, cut = _held(known)
+    on, ends, cut = _groups_held(known)
     states: list[_State] = []
     pauses: list[tuple[int, int]] = []
     off: list[tuple[_State, bool]] = []
@@ -315,7 +315,7 @@ def _states(masks: list[_Masks]) -> tuple[list[_State], list[tuple[int, int]]]:
     return states, pauses
 
 
-def _held(known: list[_Masks]) -> tuple[list[tuple[int, ...]], set[int], set[int]]:
+def _groups_held(known: list[_Masks]) -> tuple[list[tuple[int, ...]], set[int], set[int]]:
     """For each event of ``known``, the groups that are on until the next event; which events end masks that were begun;
     and which events cut off masks that have no such end.
 
@@ -355,20 +355,20 @@ def _life_hooks() -> list[int]:
 def _about_lbr(facts: _Facts) -> Iterator[Finding]:
     records = facts.hooks[LBR]
     if facts.hooks[PMC] and not records:
-        yield finding("pmc without lbr", f"{facts.hooks[PMC]} PMC interrupts, no branch record")
+        yield make_finding("pmc without lbr", f"{facts.hooks[PMC]} PMC interrupts, no branch record")
     elif not records:
-        yield finding("no branch stacks", "no event of the LBR provider", Severity.INFO, origin=Origin.WINDOWS)
+        yield make_finding("no branch stacks", "no event of the LBR provider", Severity.INFO, origin=Origin.WINDOWS)
     if facts.orphans:
         severity = Severity.ERROR if facts.orphans == records else None
-        yield finding("lbr without trigger", f"{facts.orphans} of {records} branch records", severity)
+        yield make_finding("lbr without trigger", f"{facts.orphans} of {records} branch records", severity)
     unknown = [(n, h) for h, n in facts.triggers.items() if "(" in "".join(kernel_names((h >> 8, h & 0xFF)))]
     for number, hook in sorted(unknown, reverse=True):
         name = "/".join(kernel_names((hook >> 8, hook & 0xFF)))
-        yield finding("unknown trigger", f"{number} records after hook {hook:#06x} ({name})")
+        yield make_finding("unknown trigger", f"{number} records after hook {hook:#06x} ({name})")
     for options, number in sorted(facts.options.items()):
         reason = no_ranges_because("etw", options)
         if reason:
-            yield finding("no ranges", f"{number} of {records} branch records: {reason}", origin=Origin.WINDOWS)
+            yield make_finding("no ranges", f"{number} of {records} branch records: {reason}", origin=Origin.WINDOWS)
 
 
 def _about_triggers(facts: _Facts) -> Iterator[Finding]:
@@ -376,9 +376,9 @@ def _about_triggers(facts: _Facts) -> Iterator[Finding]:
     for bursts in facts.supplement.bursts:
         if bursts["Full"] < bursts["Records"]:
             seen = f"{bursts['Full']} of {bursts['Records']} records have {bursts['Depth']} branches"
-            yield finding("short records", f"{seen}; bursts by end: {bursts['EndedBy']}")
+            yield make_finding("short records", f"{seen}; bursts by end: {bursts['EndedBy']}")
     if facts.supplement.triggers and facts.supplement.has_targets is False:
-        yield finding("no targets", "no process was ever named")
+        yield make_finding("no targets", "no process was ever named")
     for hook in facts.supplement.triggers:
         if facts.hooks[hook]:
             continue
@@ -386,21 +386,21 @@ def _about_triggers(facts: _Facts) -> Iterator[Finding]:
         on = [m for m in facts.masks if m.words[word] & bit]
         event = f"{'/'.join(kernel_names((hook >> 8, hook & 0xFF)))} (hook {hook:#06x})"
         group = f"; the group {name} was {'on' if on else 'off'}" if name else ""
-        yield finding("trigger off", f"no event {event}{group}", Severity.INFO if on else None)
+        yield make_finding("trigger off", f"no event {event}{group}", Severity.INFO if on else None)
 
 
 def _about_losses(log: TraceLog, facts: _Facts) -> Iterator[Finding]:
     open_ = sum(not header.end_time for header in log.headers)
     if open_:
-        yield finding("no end", f"EndTime is 0 in {open_} of {len(log.headers)} headers")
+        yield make_finding("no end", f"EndTime is 0 in {open_} of {len(log.headers)} headers")
     if log.buffers_lost:
-        yield finding("lost buffers", f"the header counts {log.buffers_lost}")
+        yield make_finding("lost buffers", f"the header counts {log.buffers_lost}")
     if log.events_lost:
         many = log.events_lost * _MANY > facts.events
         seen = f"the header counts {log.events_lost}; the log has {facts.events}"
-        yield finding("lost events", seen, Severity.ERROR if many else None)
+        yield make_finding("lost events", seen, Severity.ERROR if many else None)
     elif log.lossy and not log.buffers_lost:
-        yield finding("lost events", f"{log.lossy} buffers are marked: data before them was lost")
+        yield make_finding("lost events", f"{log.lossy} buffers are marked: data before them was lost")
 
 
 def _about_rundown(facts: _Facts) -> Iterator[Finding]:
@@ -410,4 +410,4 @@ def _about_rundown(facts: _Facts) -> Iterator[Finding]:
     missing = [name for name, hooks in LISTS.items() if not any(facts.hooks[h] for h in hooks)]
     if missing:
         severity = Severity.ERROR if len(missing) == len(LISTS) else None
-        yield finding("no rundown", f"no {' and no '.join(missing)} events DCStart or DCEnd", severity)
+        yield make_finding("no rundown", f"no {' and no '.join(missing)} events DCStart or DCEnd", severity)

@@ -19,8 +19,8 @@ from ..counting.cpu_time import cpu_time
 from ..executions.estimate import basis_of_event
 from ..naming import Namer
 from ..statistics.bursts import bursts_of, whole_bursts
-from ..statistics.significance import ENOUGH, halving
-from .findings import Finding, Severity, finding, some
+from ..statistics.significance import ENOUGH, time_to_halve
+from .findings import Finding, Severity, make_finding, some
 
 __all__ = [
     "about_call_stacks",
@@ -76,7 +76,7 @@ def _about_losses(profile: Profile) -> Iterator[Finding]:
         seen = ", ".join(f"{number} {counter}" for counter, number in counters)
         many = name == "lost samples" and sum(n for _, n in counters) * _MANY > profile.samples
         said = f"{seen}; the capture has {profile.samples} samples"
-        yield finding(name, said, Severity.ERROR if many else None, origin=origin_of(profile))
+        yield make_finding(name, said, Severity.ERROR if many else None, origin=origin_of(profile))
 
 
 def _about_cpu_times(profile: Profile) -> Iterator[Finding]:
@@ -93,25 +93,25 @@ def _about_cpu_times(profile: Profile) -> Iterator[Finding]:
 
 def _about_stacks(profile: Profile) -> Iterator[Finding]:
     if profile.decoded_by is not None and not profile.entries:
-        yield finding("trace not decoded", profile.header["hardware trace"])
+        yield make_finding("trace not decoded", profile.header["hardware trace"])
         return
     origin = origin_of(profile)
     asked = [event for event in profile.events if event.branch_select is not None]
     if not profile.samples:
-        yield finding("no samples", "0 samples", origin=origin)
+        yield make_finding("no samples", "0 samples", origin=origin)
     elif not asked:
-        yield finding("no branch stacks", f"none of {len(profile.events)} events requested them", origin=origin)
+        yield make_finding("no branch stacks", f"none of {len(profile.events)} events requested them", origin=origin)
     elif not profile.entries:
         seen = f"requested, but {profile.samples} samples have none"
-        yield finding("no branch stacks", seen, Severity.ERROR, origin=origin)
+        yield make_finding("no branch stacks", seen, Severity.ERROR, origin=origin)
     for event in asked:
         reason = no_ranges_because(event.branch_select_kind, event.branch_select or 0)
         if reason:
-            yield finding("no ranges", f"event {event.name}: {reason}", origin=origin)
+            yield make_finding("no ranges", f"event {event.name}: {reason}", origin=origin)
     whole = [event for event in asked if not no_ranges_because(event.branch_select_kind, event.branch_select or 0)]
     cycles = [e.name for e in whole if "cycles" in e.name.lower() and basis_of_event(e) == "time"]
     if cycles and profile.entries:
-        yield finding("counts follow time", f"event {some(cycles, ', ')}", origin=origin)
+        yield make_finding("counts follow time", f"event {some(cycles, ', ')}", origin=origin)
 
 
 @dataclass(slots=True)
@@ -190,7 +190,7 @@ def about_outside_modules(profile: Profile, hits: SampleHits) -> Iterator[Findin
 def _share_finding(name: str, number: int, hits: SampleHits, more: str, profile: Profile) -> Finding:
     seen = _of_samples(number, hits.samples, hits) + more
     severity = Severity.ERROR if number * _OUTSIDE_MANY > hits.samples else None
-    return finding(name, seen, severity, origin=origin_of(profile))
+    return make_finding(name, seen, severity, origin=origin_of(profile))
 
 
 def _has_kernel(profile: Profile) -> bool:
@@ -206,7 +206,7 @@ def _about_identity(profile: Profile, hits: SampleHits) -> Iterator[Finding]:
     without = [m.name for m in binaries if not m.build_id]
     if without:
         seen = f"{len(without)} of {len(binaries)} binaries with samples: {some(without, ', ')}"
-        yield finding("no build ids", seen)
+        yield make_finding("no build ids", seen)
 
 
 def about_few_samples(profile: Profile, hits: SampleHits) -> Iterator[Finding]:
@@ -217,11 +217,11 @@ def about_few_samples(profile: Profile, hits: SampleHits) -> Iterator[Finding]:
         what = "sample" if not recorded else "burst" if number < recorded else "branch stack"
         seen = f"{counted(number, what)}; the standard error of a share of 10 % is {_error(0.1, number)}"
         first, last = map(profile.clock.to_ns, hits.times or (0, 0))  # 0 where the clock has no time
-        if more := halving((last - first) / 1e9):
+        if more := time_to_halve((last - first) / 1e9):
             seen += f", and {more}"
-        yield finding("few samples" if number < ENOUGH else "sampling noise", seen, origin=origin_of(profile))
+        yield make_finding("few samples" if number < ENOUGH else "sampling noise", seen, origin=origin_of(profile))
     if hits.unsampled:
-        yield finding("time without samples", hits.unsampled, origin=origin_of(profile))
+        yield make_finding("time without samples", hits.unsampled, origin=origin_of(profile))
 
 
 def _error(share: float, observations: int) -> str:
@@ -240,7 +240,7 @@ def _of_samples(number: int, samples: int, hits: SampleHits) -> str:
 def about_call_stacks(profile: Profile) -> Iterator[Finding]:
     """Findings about the call stacks of a recording by software, as its header says."""
     if _SPLIT in (said := profile.header.get("call stacks", "")):
-        yield finding("split stacks", said)
+        yield make_finding("split stacks", said)
 
 
 def about_names(profile: Profile, hits: SampleHits, symbols: SymbolOptions | None) -> Iterator[Finding]:
@@ -253,7 +253,7 @@ def _about_deleted(profile: Profile, hits: SampleHits) -> Iterator[Finding]:
     names = [profile.modules[row].name for row in hits.modules]
     gone = [name for name in names if name.endswith(_DELETED) and name.startswith("/") and "memfd:" not in name]
     if gone:
-        yield finding("deleted binary", some(gone, ", "), origin=origin_of(profile))
+        yield make_finding("deleted binary", some(gone, ", "), origin=origin_of(profile))
 
 
 def _about_nameless(profile: Profile, hits: SampleHits, symbols: SymbolOptions | None) -> Iterator[Finding]:
@@ -271,4 +271,4 @@ def _about_nameless(profile: Profile, hits: SampleHits, symbols: SymbolOptions |
         nameless = [profile.modules[row] for row in np.argsort(-of_module).tolist() if of_module[row]]
         heaviest = [f"{m.short} ({m.missing})" if m.missing else m.short for m in nameless]
         seen = f"{_of_samples(without, total, hits)}: {some(heaviest, ', ')}"
-        yield finding("no names", seen, origin=origin_of(profile))
+        yield make_finding("no names", seen, origin=origin_of(profile))

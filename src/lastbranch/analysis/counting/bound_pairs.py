@@ -14,7 +14,7 @@ from ...model import Array
 from .early_pass import Spaces
 from .pair_counter import RawPairs
 
-__all__ = ["BRANCH_VALUES", "NO_PAIRS", "Bound", "BoundColumns", "PairTable", "cycles_of", "outcomes_of"]
+__all__ = ["BRANCH_VALUES", "NO_PAIRS", "BoundPairs", "BoundColumns", "PairTable", "cycles_of", "outcomes_of"]
 
 BRANCH_VALUES: dict[str, np.ufunc] = {
     "cycles": np.add,
@@ -30,7 +30,7 @@ _SHRINK_ROWS = 1 << 17
 
 
 @dataclass(slots=True)
-class Bound(Table):
+class BoundPairs(Table):
     """Distinct pairs of bound addresses; equal-length arrays.
 
     ``process`` int64 row or -1; ``a_module``/``b_module`` int64 row or -1; ``a``/``b`` uint64 module addresses;
@@ -47,18 +47,18 @@ class Bound(Table):
     predicted: Array
     values: dict[str, Array] = field(default_factory=dict)
 
-    def take(self, rows: Array | slice) -> Bound:
+    def take(self, rows: Array | slice) -> BoundPairs:
         """The rows of a bool mask, or of indices in the wanted order."""
         if isinstance(rows, np.ndarray) and rows.dtype == bool and rows.all():
             return self
-        return replace(super(Bound, self).take(rows), values={name: v[rows] for name, v in self.values.items()})
+        return replace(super(BoundPairs, self).take(rows), values={name: v[rows] for name, v in self.values.items()})
 
 
 BoundColumns = tuple[list[Array], list[Array]]
-"""The columns of `Bound`: keys, and values."""
+"""The columns of `BoundPairs`: keys, and values."""
 
 _NONE, _NOWHERE = np.empty(0, np.int64), np.empty(0, np.uint64)
-NO_PAIRS = Bound(_NONE, _NONE, _NOWHERE, _NONE, _NOWHERE, _NONE, _NONE, _NONE)
+NO_PAIRS = BoundPairs(_NONE, _NONE, _NOWHERE, _NONE, _NOWHERE, _NONE, _NONE, _NONE)
 
 
 class PairTable:
@@ -105,8 +105,8 @@ class PairTable:
     def _bind_waiting(self) -> BoundColumns:
         """(keys, values) of the waiting pairs, bound; equal pairs are several rows."""
         *columns, waiting = zip(*self._waiting, strict=True)
-        scope, a, b = map(_joined, columns)
-        sums = [*map(_joined, zip(*waiting, strict=True))]
+        scope, a, b = map(_join_parts, columns)
+        sums = [*map(_join_parts, zip(*waiting, strict=True))]
         self._waiting, self._waiting_rows = [], 0
         weight = self._binder.weights_of(scope)
         sums = [c * weight if op is np.add else c for c, op in zip(sums, self._ops, strict=True)]
@@ -163,13 +163,13 @@ class PairTable:
         """Rows of the bound pairs."""
         return sum(len(keys[0]) for keys in self._keys)
 
-    def result(self) -> Bound:
+    def result(self) -> BoundPairs:
         self._sum_each()
         self._bind()
         if not self._keys:
             none = np.empty(0, np.int64)
             address = np.empty(0, np.uint64)
-            return Bound(none, none, address, none, address, none, none, none, dict.fromkeys(self._names, none))
+            return BoundPairs(none, none, address, none, address, none, none, none, dict.fromkeys(self._names, none))
         if len(self._keys) > 1:
             self._merge()
         keys, (count, mispredicted, predicted, *values) = group(self._keys[0], self._values[0], self._bound_ops)
@@ -178,10 +178,10 @@ class PairTable:
             keys = [np.where(low == high, low, -1), *keys]
         process, a_module, a, b_module, b = keys
         named = dict(zip(self._names, values, strict=True))
-        return Bound(process, a_module, a, b_module, b, count, mispredicted, predicted, named)
+        return BoundPairs(process, a_module, a, b_module, b, count, mispredicted, predicted, named)
 
 
-def _joined(parts: Sequence[Array]) -> Array:
+def _join_parts(parts: Sequence[Array]) -> Array:
     return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 

@@ -55,14 +55,14 @@ class CodeOf:
 
     def __init__(self, profile: Profile) -> None:
         self._profile = profile
-        self._found: dict[int, tuple[Code, Decoder] | None] = {}
+        self._find_kinds: dict[int, tuple[Code, Decoder] | None] = {}
         self._decoders: dict[str, Decoder] = {}
 
     def __call__(self, module: int) -> tuple[Code, Decoder] | None:
         """The code of a row of the modules table; ``None`` also for -1 and for machines without a decoder."""
-        if module not in self._found:
-            self._found[module] = self._open(module) if module >= 0 else None
-        return self._found[module]
+        if module not in self._find_kinds:
+            self._find_kinds[module] = self._open(module) if module >= 0 else None
+        return self._find_kinds[module]
 
     def _open(self, module: int) -> tuple[Code, Decoder] | None:
         code = code_of(self._profile.modules[module])
@@ -186,12 +186,12 @@ class BranchKinds:
             kind = branch_type(flags)
             recorded = bool(kind.any())
             if len(kind) and not kind.all():
-                unrecorded = self._looked_up(scope, offsets, source, target)
+                unrecorded = self._look_up(scope, offsets, source, target)
                 kind = np.where(kind == _UNKNOWN, unrecorded, kind) if recorded else unrecorded
         self.any_known = self.any_known or bool(kind.any())
         return kind
 
-    def _looked_up(self, scope: Array, offsets: Array, source: Array, target: Array) -> NDArray[np.uint8]:
+    def _look_up(self, scope: Array, offsets: Array, source: Array, target: Array) -> NDArray[np.uint8]:
         compacted = self._compactor.compact(scope, np.diff(offsets), (source,))
         if compacted is None:
             return self._slowly(np.flatnonzero(source != 0), scope, offsets, source, target)
@@ -236,10 +236,10 @@ class BranchKinds:
         """The types of these rows of the entries, if need be by their targets; 0 for the others."""
         out = np.full(len(source), _UNKNOWN, np.uint8)
         each = np.repeat(scope, np.diff(offsets))
-        out[rows] = self._found(each[rows], source[rows], target[rows])
+        out[rows] = self._find_kinds(each[rows], source[rows], target[rows])
         return out
 
-    def _found(self, scope: Array, source: Array, target: Array) -> NDArray[np.uint8]:
+    def _find_kinds(self, scope: Array, source: Array, target: Array) -> NDArray[np.uint8]:
         mixed = (source ^ (target << np.uint64(1)) ^ (scope.astype(np.uint64) * _MIX[1])) * _MIX[0]
         slot = (mixed >> np.uint64(64 - _SLOT_BITS)).astype(np.int64)
         keys = (scope, source, target)

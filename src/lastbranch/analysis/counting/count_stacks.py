@@ -20,7 +20,7 @@ from ...model import BRANCH, ENTRY, Array, Profile, SampleBatch, SampleFilter, c
 from ...threads import Threads
 from ..samples import any_end_in, check_events, filtered_batches
 from .availability import how_to_record, why_no_ranges, why_no_stacks
-from .bound_pairs import BRANCH_VALUES, Bound, BoundColumns, PairTable, cycles_of
+from .bound_pairs import BRANCH_VALUES, BoundColumns, BoundPairs, PairTable, cycles_of
 from .compact import Compactor
 from .early_pass import EarlyPass, Spaces
 from .pair_counter import PairCounter
@@ -29,32 +29,32 @@ if TYPE_CHECKING:
     from ctypes import CDLL
 
 __all__ = [
-    "Counted",
+    "StackCounts",
     "EarlyCounts",
     "EntryCounter",
     "NativeStackCounter",
-    "Replacing",
-    "Sampled",
+    "Replacement",
+    "SampledAddresses",
     "count_stacks",
     "entry_places",
 ]
 
 
-class Replacing(Protocol):
+class Replacement(Protocol):
     """An estimate that replaces counts: `executions.estimate.Estimate`."""
 
     @property
     def replaced(self) -> bool: ...
 
-    def branches(self, bound: Bound) -> Bound: ...
+    def branches(self, bound: BoundPairs) -> BoundPairs: ...
 
-    def ranges(self, bound: Bound) -> Bound: ...
+    def ranges(self, bound: BoundPairs) -> BoundPairs: ...
 
     def stacks(self, binder: Spaces, scope: NDArray[np.int64], batch: SampleBatch) -> NDArray[np.int64]: ...
 
 
 @dataclass(slots=True)
-class Sampled(Table):
+class SampledAddresses(Table):
     """Distinct addresses of samples: int64 ``module`` row or -1, uint64 module ``address``, int64 ``count`` of samples.
     Equal-length arrays, by module and address."""
 
@@ -63,22 +63,22 @@ class Sampled(Table):
     count: Array
 
     @classmethod
-    def none(cls) -> Sampled:
+    def none(cls) -> SampledAddresses:
         return cls(np.empty(0, np.int64), np.empty(0, np.uint64), np.empty(0, np.int64))
 
 
 @dataclass(slots=True)
-class Counted:
+class StackCounts:
     """The counts that `count_stacks` returns. ``broken`` ranges by reason; ``ranges`` is ``None`` if none were
     requested. ``sampled`` is empty if it was not requested."""
 
-    branches: Bound
-    ranges: Bound | None
+    branches: BoundPairs
+    ranges: BoundPairs | None
     samples: int = 0
     entries: int = 0
     broken: dict[str, int] = field(default_factory=dict)
-    sampled: Sampled = field(default_factory=lambda: Sampled.none())
-    not_taken: Bound | None = None
+    sampled: SampledAddresses = field(default_factory=lambda: SampledAddresses.none())
+    not_taken: BoundPairs | None = None
     """Entries of branches that were not taken, from them to the next instruction; ``None`` where none was recorded."""
 
 
@@ -90,8 +90,8 @@ def count_stacks(
     sample_filter: SampleFilter | None = None,
     sampled: bool = False,
     by_process: bool = True,
-    estimate: Replacing | None = None,
-) -> Counted:
+    estimate: Replacement | None = None,
+) -> StackCounts:
     """Count the branches, and the ranges between them, of every sample that ``sample_filter`` keeps.
 
     ``estimate`` (`estimate_executions` of the same samples) gives executions instead of entries. ``details`` adds
@@ -124,7 +124,7 @@ def count_stacks(
     return out
 
 
-def add_runs_of_code(profile: Profile, found: Counted) -> None:
+def add_runs_of_code(profile: Profile, found: StackCounts) -> None:
     """Records of single branches (Arm SPE before v1.2) do not say where the branch before went: add the ranges that are
     certain by the code.
 
@@ -143,7 +143,7 @@ def add_runs_of_code(profile: Profile, found: Counted) -> None:
     found.broken["into code that is not available"] = int(count[~known].sum())
     process, module, start, end, count = (column[known] for column in (process, module, start, end, count))
     none = np.zeros(len(count), np.int64)
-    found.ranges = Bound(process, module, start, module, end, count, none, none)
+    found.ranges = BoundPairs(process, module, start, module, end, count, none, none)
 
 
 def runs_of(batch: SampleBatch) -> tuple[Array, Array, Array]:
@@ -199,16 +199,16 @@ class EntryCounter:
     def add(self, batch: SampleBatch, *, again: bool = False) -> None:
         """Count a batch whose stream has branch entries in its columns; ``again``: the totals that `pour` adds hold the
         batch already."""
-        before = self._broken_now if again else 0
+        before = self._broken_count if again else 0
         self._add(batch)
         if again:
-            self._broken -= self._broken_now - before
+            self._broken -= self._broken_count - before
         else:
             self._samples += len(batch)
             self._entries += batch.entries
 
     @property
-    def _broken_now(self) -> int:
+    def _broken_count(self) -> int:
         return self._broken + (self._kernel.broken if self._kernel is not None else 0)
 
     def _add(self, batch: SampleBatch) -> None:
@@ -221,14 +221,14 @@ class EntryCounter:
         if self._range_table is not None and "previous_target" in batch:
             self._add_runs(scope, batch)
         if self._kernel is None or batch.in_place is None:
-            batch = self._taken(scope, batch)
+            batch = self._without_not_taken(scope, batch)
         if not batch.entries or not (self._wants_branches or self._ranges):
             return
         if self._kernel is not None:
             done = self._kernel.add(scope, batch)
             if done == len(batch):
                 return
-            scope, batch = scope[done:], self._taken(scope[done:], batch.slice(done, len(batch)))
+            scope, batch = scope[done:], self._without_not_taken(scope[done:], batch.slice(done, len(batch)))
             if not batch.entries:
                 return
         offsets = batch.offsets[BRANCH]
@@ -261,7 +261,7 @@ class EntryCounter:
             each = np.repeat(scope, depth)[1:]
             self._ranges.add_as_is(each[within], target[1:][within], source[:-1][within], zeros)
 
-    def _taken(self, scope: Array, batch: SampleBatch) -> SampleBatch:
+    def _without_not_taken(self, scope: Array, batch: SampleBatch) -> SampleBatch:
         """``batch`` without entries of branches that were not taken, which are counted apart."""
         if not batch.entries:
             return batch
@@ -295,7 +295,7 @@ class EntryCounter:
 
     def _finish(self) -> None:
         """Bring all that was counted to the tables."""
-        self._broken = self._broken_now
+        self._broken = self._broken_count
         self._flush()
         self._kernel = None
 
@@ -333,8 +333,8 @@ class EntryCounter:
         other._broken += self._broken
 
     def result(
-        self, sample_filter: SampleFilter | None, estimate: Replacing | None = None, *, goes_on: bool = False
-    ) -> Counted:
+        self, sample_filter: SampleFilter | None, estimate: Replacement | None = None, *, goes_on: bool = False
+    ) -> StackCounts:
         """The counts; with a filter of modules, only branches and ranges with an end in such a module. ``estimate`` as
         in `count_stacks`. ``goes_on``: the counter counts more afterwards."""
         if goes_on:
@@ -343,11 +343,11 @@ class EntryCounter:
             self._finish()
         found = self._branch_table.result()
         found = found.take(any_end_in(sample_filter, found.a_module, found.b_module))
-        out = Counted(estimate.branches(found) if estimate else found, None, self._samples, self._entries)
+        out = StackCounts(estimate.branches(found) if estimate else found, None, self._samples, self._entries)
         if self._sample_table is not None:
             at = self._sample_table.result()
             (module, address), (count,) = group([at.a_module, at.a], [at.count], [np.add])
-            out.sampled = Sampled(module, address, count)
+            out.sampled = SampledAddresses(module, address, count)
         passed = self._passed_table.result()
         passed = passed.take(any_end_in(sample_filter, passed.a_module, passed.b_module))
         out.not_taken = passed if len(passed.count) else None
@@ -357,7 +357,7 @@ class EntryCounter:
             crossing = found.a_module != found.b_module
             backward = ~crossing & (found.a > found.b)
             out.broken = {
-                "next to an empty entry": self._broken_now,
+                "next to an empty entry": self._broken_count,
                 "ends in different modules": int(found.count[crossing].sum()),
                 "ends before it starts": int(found.count[backward].sum()),
             }

@@ -13,8 +13,8 @@ from ...arrays import Ints, Table, distinct, distinct_rows, group
 from ...lbr import KIND
 from ...model import AddressSpaces, Array, Profile, RowNames, SampleBatch, SampleFilter, Tabular, visible
 from ..samples import filtered_batches, period_of
-from .bound_pairs import BRANCH_VALUES, NO_PAIRS, Bound
-from .count_stacks import Replacing, count_stacks
+from .bound_pairs import BRANCH_VALUES, NO_PAIRS, BoundPairs
+from .count_stacks import Replacement, count_stacks
 
 __all__ = [
     "BranchTable",
@@ -61,7 +61,7 @@ class BranchTable(Tabular):
     abort: Array
     type: Array
     process: Array
-    not_taken: Bound | None = field(default=None, kw_only=True)
+    not_taken: BoundPairs | None = field(default=None, kw_only=True)
     """Branches that were not taken, which are no rows; ``None`` where none is recorded."""
     row_names: RowNames = field(default_factory=dict, kw_only=True)
 
@@ -106,7 +106,7 @@ class WeightTable(Tabular):
     row_names: RowNames = field(default_factory=dict, kw_only=True)
 
 
-def merge_processes(bound: Bound, ops: list[np.ufunc] | None = None) -> tuple[list[Array], list[Array]]:
+def merge_processes(bound: BoundPairs, ops: list[np.ufunc] | None = None) -> tuple[list[Array], list[Array]]:
     """([a_module, a, b_module, b], [count, mispredicted, predicted, values...]) summed over processes."""
     values = [bound.count, bound.mispredicted, bound.predicted, *bound.values.values()]
     every = ops if ops is not None else [np.add] * len(values)
@@ -121,7 +121,7 @@ def without_binary(profile: Profile, *modules: Array) -> list[str]:
 
 
 def branches(
-    profile: Profile, *, sample_filter: SampleFilter | None = None, estimate: Replacing | None = None
+    profile: Profile, *, sample_filter: SampleFilter | None = None, estimate: Replacement | None = None
 ) -> BranchTable:
     """The distinct branches of ``profile``, hottest first, summed over processes and events; by their executions with
     an ``estimate`` (`estimate_executions`).
@@ -134,7 +134,7 @@ def branches(
     return branch_table(profile, found.branches, found.not_taken)
 
 
-def branch_table(profile: Profile, found: Bound, not_taken: Bound | None = None) -> BranchTable:
+def branch_table(profile: Profile, found: BoundPairs, not_taken: BoundPairs | None = None) -> BranchTable:
     """`branches` from what was ``found`` with the details of `count_stacks`."""
     found.values |= {"process_low": found.process, "process_high": found.process}
     ops = [np.add] * 3 + [*BRANCH_VALUES.values(), np.minimum, np.maximum]
@@ -152,7 +152,7 @@ def branch_table(profile: Profile, found: Bound, not_taken: Bound | None = None)
 
 
 def ranges(
-    profile: Profile, *, sample_filter: SampleFilter | None = None, estimate: Replacing | None = None
+    profile: Profile, *, sample_filter: SampleFilter | None = None, estimate: Replacement | None = None
 ) -> RangeTable:
     """The distinct fall-through ranges of ``profile``, by module and address, summed over processes and events; by
     their executions with an ``estimate``.
@@ -220,7 +220,7 @@ class WeightCounter:
         values = [column * column.dtype.type(self._profile.weight_of(batch)) for column in columns]
         for by, parts in self._parts.items():
             key = rows_of(self._profile.binder, batch, by) + 1
-            parts.append(_summed(key * self._events + batch.event, *values))
+            parts.append(_sum_rows(key * self._events + batch.event, *values))
 
     def result(self) -> list[WeightTable]:
         """The tables, one for each key, of what was counted until now."""
@@ -228,7 +228,7 @@ class WeightCounter:
         known = np.array([e.has_period or e.period > 0 for e in profile.events], bool)
         tables = []
         for by, parts in self._parts.items():
-            parts[:] = [_summed(*(np.concatenate(c) for c in zip(*parts, strict=True)))]
+            parts[:] = [_sum_rows(*(np.concatenate(c) for c in zip(*parts, strict=True)))]
             ((number, samples, total, entries),) = parts
             key, event = np.divmod(number, self._events)
             names: RowNames = {"event": lambda: [e.name for e in profile.events], "key": partial(_NAMES[by], profile)}
@@ -252,7 +252,7 @@ def _threads(profile: Profile) -> list[str]:
 _NAMES = {"process": _processes, "thread": _threads, "module": _modules}
 
 
-def _summed(number: Array, *values: Array) -> list[Array]:
+def _sum_rows(number: Array, *values: Array) -> list[Array]:
     """One row for each number (int64, none below 0), and the sums of its values."""
     narrow = number.astype(np.uint16) if number.max(initial=0) < 1 << 16 else number
     (number,), sums = group([narrow], values, [np.add] * len(values))

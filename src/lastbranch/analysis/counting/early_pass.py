@@ -89,7 +89,7 @@ class EarlyPass(Generic[C]):
         if self._one_half is None:
             self._one_half = kernel_start(known.columns()) == KERNEL_HALF
         if len(known) != self._changes:
-            batch = self._without_changed(batch, block, _touched(known.since(self._changes)))
+            batch = self._without_changed(batch, block, _processes_touched(known.since(self._changes)))
             self._changes = len(known)
         if not len(batch):
             return
@@ -105,7 +105,7 @@ class EarlyPass(Generic[C]):
             if event not in self._counters:
                 self._counters[event] = self._make(self._spaces)
             self._spaces.now = self._numbers[at[rows]]
-            self._counters[event].add(_selected(batch, rows))
+            self._counters[event].add(_select_rows(batch, rows))
         if sum(counter.bound for counter in self._counters.values()) > _MOST_EARLY:
             self._counters = None
 
@@ -185,7 +185,7 @@ class EarlyPass(Generic[C]):
 
     def _add(self, counters: Sequence[C], batch: SampleBatch, *, again: bool = False) -> None:
         for event, rows in self._events(batch):
-            counters[event].add(_selected(batch, rows), again=again)
+            counters[event].add(_select_rows(batch, rows), again=again)
 
     def _scopes(
         self, binder: AddressSpaces, owner: NDArray[np.int64], earliest: NDArray[np.int64], latest: NDArray[np.int64]
@@ -205,14 +205,14 @@ class EarlyPass(Generic[C]):
         return np.where(same & (binder.process_of(found[0]) >= 0), found[0], -1)
 
 
-def _selected(batch: SampleBatch, rows: NDArray[np.int64] | slice) -> SampleBatch:
+def _select_rows(batch: SampleBatch, rows: NDArray[np.int64] | slice) -> SampleBatch:
     return batch if isinstance(rows, slice) else batch.select(rows)
 
 
 _LATEST = (1 << 63) - 1
 
 
-def _touched(changes: Iterable[tuple[int, ...]]) -> set[int] | None:
+def _processes_touched(changes: Iterable[tuple[int, ...]]) -> set[int] | None:
     """The processes whose mappings differ after ``changes``; ``None``: every process, because the kernel's mappings
     differ."""
     touched = set[int]()

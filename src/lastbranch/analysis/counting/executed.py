@@ -12,10 +12,10 @@ from ...binaries.image import Code
 from ...isa import NOT_A_BRANCH, UNDECODABLE, Decoder
 from ...lbr import KIND
 from ...model import PATCHED, Array, Profile
-from .bound_pairs import Bound
+from .bound_pairs import BoundPairs
 from .branch_kinds import CodeOf, kinds_table
 
-__all__ = ["decoded", "executed", "leaves", "next_branches", "row_of", "stops", "straight"]
+__all__ = ["decode_ranges", "executed_instructions", "leaves", "next_branches", "row_of", "ends_range", "straight"]
 
 
 _FIRST_LOOK, _FARTHEST = 64, 1 << 16
@@ -36,7 +36,7 @@ def row_of(instructions: Array, address: Array) -> NDArray[np.int64]:
     return np.where(instructions[row] == address, row, -1)
 
 
-def stops(address: Array, length: Array, kind: Array, target: Array) -> NDArray[np.bool_]:
+def ends_range(address: Array, length: Array, kind: Array, target: Array) -> NDArray[np.bool_]:
     """Instructions that no straight line runs through: unconditional branches, unless they go to the next instruction.
 
     An indirect jump may go to the next instruction (the first case of a jump table), and a record made by comparing
@@ -51,7 +51,7 @@ def straight(
 ) -> tuple[NDArray[np.bool_], dict[str, int]]:
     """(which ranges are straight-line code, the ``count`` of the others by reason).
 
-    ``first`` and ``last`` int64: rows of ``stop`` (see `stops`), -1 for an address within an instruction.
+    ``first`` and ``last`` int64: rows of ``stop`` (see `ends_range`), -1 for an address within an instruction.
     """
     torn = (first < 0) | (last < 0)
     before = np.concatenate([[0], np.cumsum(stop)])
@@ -69,7 +69,7 @@ def leaves(kind: int) -> bool:
 
 
 @dataclass(slots=True)
-class Executed:
+class ExecutedInstructions:
     """Equal-length arrays, one element for each instruction that ran, in any order.
 
     ``process``, ``module`` int64 rows; ``address`` uint64; ``count`` int64 executions. ``hidden`` is how many ranges
@@ -86,10 +86,10 @@ class Executed:
     left_out: dict[str, int] = field(default_factory=dict)
 
 
-def executed(profile: Profile, ranges: Bound, code_of: CodeOf) -> Executed:
+def executed_instructions(profile: Profile, ranges: BoundPairs, code_of: CodeOf) -> ExecutedInstructions:
     """The instructions that ``ranges`` cover, summed over processes (``process`` is -1: files have the same code)."""
     parts, none = list[tuple[int, Array, Array]](), np.empty(0, np.int64)
-    out = Executed(none, none, none.astype(np.uint64), none)
+    out = ExecutedInstructions(none, none, none.astype(np.uint64), none)
     for row in distinct(ranges.a_module).tolist():
         mine = ranges.take(ranges.a_module == row)
         found = code_of(row)
@@ -97,7 +97,7 @@ def executed(profile: Profile, ranges: Bound, code_of: CodeOf) -> Executed:
             out.hidden += int(mine.count.sum())
             out.hidden_modules.add(row)
             continue
-        address, stop = decoded(*found, mine.a, mine.b)
+        address, stop = decode_ranges(*found, mine.a, mine.b)
         first, last = row_of(address, mine.a), row_of(address, mine.b)
         patched = profile.modules[row].kind in PATCHED
         good, reasons = straight(stop & (not patched), first, last, mine.count)
@@ -113,8 +113,8 @@ def executed(profile: Profile, ranges: Bound, code_of: CodeOf) -> Executed:
     return out
 
 
-def decoded(code: Code, decoder: Decoder, start: Array, end: Array) -> tuple[Array, Array]:
-    """(address uint64, bool: see `stops`) of the instructions from the starts to the ends, each once, ascending.
+def decode_ranges(code: Code, decoder: Decoder, start: Array, end: Array) -> tuple[Array, Array]:
+    """(address uint64, bool: see `ends_range`) of the instructions from the starts to the ends, each once, ascending.
 
     Adjacent ranges make one stretch, decoded from its first instruction on.
     """
@@ -124,7 +124,7 @@ def decoded(code: Code, decoder: Decoder, start: Array, end: Array) -> tuple[Arr
     ends = reach[np.append(np.flatnonzero(new)[1:] - 1, len(reach) - 1)]
     begin, span = starts[new], (ends - starts[new]).astype(np.int64)
     found, _ = decoder.classify(*code.read_many(begin, span + decoder.arch.longest), begin, span + 1)
-    return found.address, stops(*found)
+    return found.address, ends_range(*found)
 
 
 # -- The straight line that runs after a branch, taken or not: up to the next branch of the code

@@ -28,7 +28,7 @@ __all__ = [
     "cost_order",
     "misprediction_events",
     "mispredictions",
-    "named",
+    "sum_by_name",
     "no_outcomes",
 ]
 
@@ -150,7 +150,7 @@ class _Stacks:
         process = self._binder.process_of(scope)
         module, address = self._binder.locate(scope, source)
         count, timed, spent = (column * weight for column in found.values)
-        lost, compared = _lost(wrong, self._ranges(scope, target, following), timed, spent)
+        lost, compared = _lost_cycles(wrong, self._ranges(scope, target, following), timed, spent)
         (module, address), (low, high, count, mispredicted, predicted, compared, lost) = group(
             [module, address],
             [process, process, count, count * wrong, count * (1 - wrong), compared, lost],
@@ -165,7 +165,7 @@ class _Stacks:
         return distinct_rows(*bound)[1]
 
 
-def _lost(wrong: Array, code: Ints, timed: Array, spent: Array) -> tuple[Array, Array]:
+def _lost_cycles(wrong: Array, code: Ints, timed: Array, spent: Array) -> tuple[Array, Array]:
     """(float64 cycles more than after predicted branches, int64 entries for which that is known) of each row."""
     rows = int(code.max(initial=-1)) + 1
     right = wrong == 0
@@ -206,7 +206,7 @@ class NamedMispredictions(Table):
     lost: Array
 
 
-def named(table: Mispredictions, view: View | None, namer: Namer) -> NamedMispredictions:
+def sum_by_name(table: Mispredictions, view: View | None, namer: Namer) -> NamedMispredictions:
     """Sums by ``view``, and by module where that is ``None``: of ``inline`` and ``line`` by the innermost function that
     a branch belongs to. Rows without mispredictions are left out."""
     if view is None:

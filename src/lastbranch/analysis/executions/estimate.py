@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 
 from ...arrays import distinct_rows, insertion_points
 from ...model import BRANCH, Array, Event, Profile, SampleBatch, SampleFilter
-from ..counting.bound_pairs import BRANCH_VALUES, Bound
+from ..counting.bound_pairs import BRANCH_VALUES, BoundPairs
 from ..counting.early_pass import Spaces
 from ..samples import wanted_events
-from ..statistics.significance import halving
+from ..statistics.significance import time_to_halve
 
 __all__ = ["Basis", "Estimate", "Factors", "Places", "basis_of", "basis_of_event"]
 
@@ -145,14 +145,14 @@ class Estimate:
         """Whether counts are replaced by executions."""
         return self.of_branches is not None
 
-    def branches(self, bound: Bound) -> Bound:
+    def branches(self, bound: BoundPairs) -> BoundPairs:
         """Branches with the executions of each, at least 1, instead of its entries. All that is summed over entries is
         less or more by the same factor."""
-        return _scaled(bound, self.of_branches)
+        return _scale_counts(bound, self.of_branches)
 
-    def ranges(self, bound: Bound) -> Bound:
+    def ranges(self, bound: BoundPairs) -> BoundPairs:
         """The same of ranges."""
-        return _scaled(bound, self.of_ranges)
+        return _scale_counts(bound, self.of_ranges)
 
     def stacks(self, binder: Spaces, scope: NDArray[np.int64], batch: SampleBatch) -> NDArray[np.int64]:
         """int64, a sample of ``batch``: executions of the branches of its stack, which belong to its ``scope``; their
@@ -170,7 +170,7 @@ class Estimate:
     @property
     def note(self) -> str:
         """A sentence about the counts (estimated, or as observed), without its end."""
-        more = halving(self.seconds) if self.noise is not None else ""
+        more = time_to_halve(self.seconds) if self.noise is not None else ""
         more = f"; {more}" if more else ""
         if self.refused is not None:
             return f"counts are as observed: {self.refused}{more}"
@@ -183,7 +183,7 @@ class Estimate:
         )
 
 
-def _scaled(bound: Bound, factors: Factors | None) -> Bound:
+def _scale_counts(bound: BoundPairs, factors: Factors | None) -> BoundPairs:
     if factors is None or not len(bound):
         return bound
     factor = factors.of(bound.process, (bound.a_module, bound.a), (bound.b_module, bound.b))

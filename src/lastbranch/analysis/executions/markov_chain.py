@@ -411,7 +411,7 @@ class Elimination:
             self._native = library, plan
             weakref.finalize(self, library.lb_elimination_free, plan)
         else:
-            self._plan, self._cells = _planned(states, source.tolist(), target.tolist(), last)
+            self._plan, self._cells = _plan_elimination(states, source.tolist(), target.tolist(), last)
 
     def stationary(self, weight: NDArray[np.float64]) -> NDArray[np.float64]:
         """float64, a state: its probability. ``weight`` float64: the probability of each transition; if the transitions
@@ -445,7 +445,7 @@ _Plan = list[tuple[int, Array, Array, Array, Array]]
 """State, which states led to it, and the cells of: these transitions, those out of it, the products of both."""
 
 
-def _planned(states: int, source: list[int], target: list[int], last: int) -> tuple[_Plan, int]:
+def _plan_elimination(states: int, source: list[int], target: list[int], last: int) -> tuple[_Plan, int]:
     """The states in the order in which they are eliminated, those with fewest neighbours first; the cells that are
     needed, of which the first is for what nobody wants."""
     out: list[dict[int, int]] = [{} for _ in range(states)]

@@ -17,9 +17,9 @@ from ...isa import Decoder
 from ...lbr import KIND, flag
 from ...model import BRANCH, PATCHED, AddressSpaces, Array, ModuleKind, Profile, SampleBatch, SampleFilter, counted
 from ..counting.availability import how_to_record, why_no_ranges, why_no_stacks
-from ..counting.bound_pairs import Bound, PairTable, cycles_of
+from ..counting.bound_pairs import BoundPairs, PairTable, cycles_of
 from ..counting.branch_kinds import CodeOf, kinds_table
-from ..counting.count_stacks import Counted, Replacing, add_runs_of_code, runs_of, without_entries
+from ..counting.count_stacks import Replacement, StackCounts, add_runs_of_code, runs_of, without_entries
 from ..counting.executed import leaves
 from ..naming import Namer, Place
 from ..samples import check_events, filtered_batches
@@ -72,7 +72,7 @@ class Nearby:
     def add(self, batch: SampleBatch) -> None:
         """Count a batch; without branch stacks its samples. If samples share bursts, pass batches of `whole_bursts`."""
         scope = self._binder.scopes(batch)
-        rows = np.flatnonzero(self._passed(batch.ip) & 1)
+        rows = np.flatnonzero(self._bounds_passed(batch.ip) & 1)
         once = np.full(len(rows), self._profile.weight_of(batch))
         self._samples.add([scope[rows]], batch.ip[rows], np.arange(len(rows) + 1), [once])
         if BRANCH not in batch.offsets or not batch.entries:
@@ -96,12 +96,12 @@ class Nearby:
         """Count the code runs and the branches not taken in records of single branches; return the batch with only
         taken branches."""
         row, start, end = runs_of(batch)
-        near = (self._passed(start) & 1 > 0) | (self._passed(start) < self._passed(end))
+        near = (self._bounds_passed(start) & 1 > 0) | (self._bounds_passed(start) < self._bounds_passed(end))
         zeros = np.zeros(int(near.sum()), np.uint64)
         self._ranges.add_each(scope[row[near]], start[near], end[near], zeros, cycles_of(zeros))
         source, target, flags = (batch[name] for name in _COLUMNS)
         passed = flag(flags, "not_taken") != 0
-        near = passed & (self._passed(source) & 1 > 0)
+        near = passed & (self._bounds_passed(source) & 1 > 0)
         tag = flags[near] & np.uint64(3)
         self._not_taken.add_each(np.repeat(scope, batch.depth)[near], source[near], target[near], tag, [])
         return without_entries(batch, passed)
@@ -111,7 +111,7 @@ class Nearby:
         stacks)."""
         library = native.library()
         if library is None:
-            left, arrived = self._passed(source), self._passed(target)
+            left, arrived = self._bounds_passed(source), self._bounds_passed(target)
             rows, ends = np.flatnonzero((left | arrived) & 1), _range_rows(offsets, source, target, left, arrived)
             stacks = (np.searchsorted(offsets, entries, side="right") - 1 for entries in (rows, ends))
             return rows, next(stacks), ends, next(stacks)
@@ -126,7 +126,7 @@ class Nearby:
         rows, stack, ends, end_stack = out
         return rows[:branches], stack[:branches], ends[:ranges], end_stack[:ranges]
 
-    def _passed(self, address: Array) -> NDArray[np.int64]:
+    def _bounds_passed(self, address: Array) -> NDArray[np.int64]:
         """How many bounds are not above each address: an odd number within the code."""
         if len(self._bounds) > _FEW:
             return np.searchsorted(self._bounds, address, side="right")
@@ -135,7 +135,7 @@ class Nearby:
             out += bound <= address
         return out
 
-    def result(self, estimate: Replacing | None) -> NearbyCounts:
+    def result(self, estimate: Replacement | None) -> NearbyCounts:
         """The counts; with an ``estimate``, branches and ranges count by executions."""
         ranges = self._ranges.result()
         within = (ranges.a_module == ranges.b_module) & (ranges.a <= ranges.b)
@@ -147,7 +147,7 @@ class Nearby:
         if estimate:
             ranges, branches = estimate.ranges(ranges), estimate.branches(branches)
         stacks = NearbyStacks(self._stacks.result(), self._binder)
-        counted = Counted(branches, ranges, not_taken=self._not_taken.result())
+        counted = StackCounts(branches, ranges, not_taken=self._not_taken.result())
         if any("previous_target" in stream.columns for stream in self._profile.streams):
             add_runs_of_code(self._profile, counted)
         ranges, not_taken = counted.ranges or ranges, counted.not_taken
@@ -155,13 +155,13 @@ class Nearby:
 
 
 class NearbyCounts(NamedTuple):
-    """Counts that `Nearby` has made; ``not_taken`` as in `Counted`. ``samples`` int64 by ``module`` (int64 row) and
+    """Counts that `Nearby` has made; ``not_taken`` as in `StackCounts`. ``samples`` int64 by ``module`` (int64 row) and
     ``address`` (uint64 module address). At addresses of the code that other modules had at other times, there is some
     of these modules, too."""
 
-    branches: Bound
-    ranges: Bound
-    not_taken: Bound | None
+    branches: BoundPairs
+    ranges: BoundPairs
+    not_taken: BoundPairs | None
     module: Array
     address: Array
     samples: Array
@@ -236,7 +236,7 @@ class Annotation:
 
 
 def annotate(
-    profile: Profile, place: Place, *, sample_filter: SampleFilter | None = None, estimate: Replacing | None = None
+    profile: Profile, place: Place, *, sample_filter: SampleFilter | None = None, estimate: Replacement | None = None
 ) -> Annotation:
     """Count what ran of ``place``; the filter's modules do not matter. With an ``estimate`` (`estimate_executions`)
     branches and blocks are counted by executions.
@@ -253,7 +253,7 @@ def annotate_each(
     places: Sequence[Place],
     *,
     sample_filter: SampleFilter | None = None,
-    estimate: Replacing | None = None,
+    estimate: Replacement | None = None,
 ) -> Callable[[Place], Annotation]:
     """Count for all ``places`` in one pass; return a function that gives the annotation of a place, and raises what
     `annotate` raises."""
@@ -291,8 +291,8 @@ def annotate_each(
 def annotate_counts(
     profile: Profile,
     place: Place,
-    branches: Bound,
-    ranges: Bound,
+    branches: BoundPairs,
+    ranges: BoundPairs,
     samples: tuple[Array, Array, Array],
     missing: str | None,
 ) -> Annotation:

@@ -198,7 +198,7 @@ def block_counts(
         [np.add],
     )
     called = (CALLS[kind] | (JUMPS[kind] & ~same)) & (at >= 0) & entry
-    executed = _executed(n, a, b, edge, (to[called], taken[called]))
+    executed = _block_executions(n, a, b, edge, (to[called], taken[called]))
     np.maximum(executed, touched, out=executed)
     for row in (at[at >= 0], to[to >= 0]):
         executed[row] = np.maximum(executed[row], 1)
@@ -230,7 +230,7 @@ def _kinds(code: Code, address: Array, wanted: Array) -> Array:
     return kind
 
 
-def _executed(n: int, source: Ints, target: Ints, edge: Array, called: tuple[Ints, Array]) -> Array:
+def _block_executions(n: int, source: Ints, target: Ints, edge: Array, called: tuple[Ints, Array]) -> Array:
     """Executions of each block: what came, or what went, whichever is more."""
     came, went = np.zeros(n, np.int64), np.zeros(n, np.int64)
     np.add.at(came, target, edge)

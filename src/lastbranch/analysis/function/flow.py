@@ -13,9 +13,9 @@ from ...arrays import Table, covered, distinct, group
 from ...isa import UNDECODABLE, Decoder
 from ...lbr import KIND
 from ...model import Array
-from ..counting.bound_pairs import Bound
+from ..counting.bound_pairs import BoundPairs
 from ..counting.branch_kinds import CALLS, JUMPS
-from ..counting.executed import row_of, stops, straight
+from ..counting.executed import ends_range, row_of, straight
 
 __all__ = [
     "Arcs",
@@ -123,15 +123,15 @@ class Flow:
 
 
 def flow_of(
-    branches: Bound,
-    ranges: Bound,
+    branches: BoundPairs,
+    ranges: BoundPairs,
     decoder: Decoder,
     code: bytes,
     module: int,
     start: int,
     *,
     patched: bool = False,
-    not_taken: Bound | None = None,
+    not_taken: BoundPairs | None = None,
 ) -> Flow:
     """The control flow of ``code`` (at link address ``start`` of row ``module``) by its ``branches`` and ``ranges``.
 
@@ -171,7 +171,7 @@ def _no_blocks() -> Blocks:
     return Blocks(none, none, none, none, none, none, none, np.empty(0), none)
 
 
-def _edges(branches: Bound, module: int, start: int, size: int) -> Edges:
+def _edges(branches: BoundPairs, module: int, start: int, size: int) -> Edges:
     """All branches with an end in the code, summed over processes, hottest first."""
 
     def inside(row: Array, at: Array) -> Array:
@@ -185,7 +185,7 @@ def _edges(branches: Bound, module: int, start: int, size: int) -> Edges:
     return Edges(*columns).take(np.argsort(-sums[0], kind="stable"))
 
 
-def _fill(flow: Flow, ranges: Bound, patched: bool, not_taken: Bound | None) -> None:
+def _fill(flow: Flow, ranges: BoundPairs, patched: bool, not_taken: BoundPairs | None) -> None:
     """Count blocks by differences: each range adds at its first instruction and subtracts after its last."""
     n = len(flow)
     found = stretches(flow, ranges.a_module, ranges.a, ranges.b, ranges.count, patched=patched)
@@ -222,7 +222,7 @@ def stretches(flow: Flow, module: Array, start: Array, end: Array, count: Array,
     before, after = start[rows] < lo, end[rows] >= hi
     first = np.where(before, 0, row_of(flow.address, start[rows]))
     last = np.where(after, n - 1, row_of(flow.address, end[rows]))
-    stop = np.zeros(n, bool) if patched else stops(flow.address, flow.length, flow.kind, flow.target)
+    stop = np.zeros(n, bool) if patched else ends_range(flow.address, flow.length, flow.kind, flow.target)
     good, left_out = straight(stop, first, np.where(after, n, last), count[rows])
     return Stretches(rows[good], first[good], last[good], before[good], after[good], left_out)
 
@@ -239,7 +239,7 @@ def _sum(rows: Array, values: Array, n: int) -> NDArray[np.int64]:
     return out
 
 
-def _cycles(mine: Bound, first: Array, last: Array, cut: Array, n: int) -> tuple[Array, Array]:
+def _cycles(mine: BoundPairs, first: Array, last: Array, cut: Array, n: int) -> tuple[Array, Array]:
     """(cycles float64, ranges that have theirs int64) of each instruction; a range shares its cycles out evenly."""
     if not mine.values:
         return np.zeros(n), np.zeros(n, np.int64)
@@ -277,7 +277,7 @@ def _blocks(flow: Flow, leaders: Array, ended: Array, past: Array, cycles: Array
     )
 
 
-def _count_not_taken(flow: Flow, not_taken: Bound) -> None:
+def _count_not_taken(flow: Flow, not_taken: BoundPairs) -> None:
     """Replace counts of conditional branches from ranges by the recorded ones: ranges may end at each branch."""
     blocks, row = flow.blocks, np.where(not_taken.a_module == flow.module, flow.row_of(not_taken.a), -1)
     mine = not_taken.take(row >= 0)

@@ -41,7 +41,7 @@ def loops(flow: Flow) -> list[Loop]:
     (padding before a loop, targets of a jump table) enters no loop.
     """
     follows = _successors(flow)
-    live = _reached(follows, [0, *np.flatnonzero(flow.blocks.count).tolist()])
+    live = _reachable_blocks(follows, [0, *np.flatnonzero(flow.blocks.count).tolist()])
     follows = [[to for to in targets if block in live or to not in live] for block, targets in enumerate(follows)]
     parents, order = _dominators(follows)
     bodies: dict[int, set[int]] = {}
@@ -74,7 +74,7 @@ def _successors(flow: Flow) -> list[list[int]]:
     return [sorted(f) for f in follows]
 
 
-def _reached(follows: list[list[int]], todo: list[int]) -> set[int]:
+def _reachable_blocks(follows: list[list[int]], todo: list[int]) -> set[int]:
     found = set[int]()
     while todo:
         block = todo.pop()

@@ -13,7 +13,7 @@ from ...lbr import KIND
 from ...model import Array, Profile, SampleBatch
 from ..statistics.bursts import TimeSpan, bursts_of
 from ..statistics.share_noise import rows_asked
-from ..statistics.significance import Clusters, halving, ratio_variance
+from ..statistics.significance import Clusters, ratio_variance, time_to_halve
 from .flow import Flow, stretches
 
 __all__ = ["BurstSums", "FunctionNoise"]
@@ -50,7 +50,7 @@ class FunctionNoise:
             f"standard errors from {self.bursts} bursts: noise % is that of count, in percent of it; taken noise and "
             "noise are those of the share before them, in points"
         )
-        more = halving(self.seconds, "them")
+        more = time_to_halve(self.seconds, "them")
         return [f"{noise}; {more}" if more else noise]
 
     def without_errors(self) -> FunctionNoise:

@@ -17,7 +17,7 @@ from ...arrays import Table, distinct, distinct_rows, insertion_points, offsets_
 from ...model import AddressSpaces, Array
 from ..counting.bound_pairs import cycles_of
 from ..counting.branch_kinds import CALLS, JUMPS, kinds_table
-from ..counting.executed import stops, straight
+from ..counting.executed import ends_range, straight
 from .flow import Flow
 from .loops import Loop
 
@@ -60,17 +60,17 @@ class StackSample:
         self._stacks += stacks
         entries: tuple[Array, ...] = (stack, row, scope, source, target, flags)
         if self._halvings:
-            kept = self._chosen(stack)
+            kept = self._chosen_entries(stack)
             entries = tuple(column.take(kept) for column in entries)
         self._parts.append(entries)
         self._entries += len(entries[0])
         while self._entries > self._most:
             self._halvings += 1
-            chosen = ((part, self._chosen(part[0])) for part in self._parts)
+            chosen = ((part, self._chosen_entries(part[0])) for part in self._parts)
             self._parts = [tuple(column.take(kept) for column in part) for part, kept in chosen]
             self._entries = sum(len(part[0]) for part in self._parts)
 
-    def _chosen(self, stack: Array) -> NDArray[np.int64]:
+    def _chosen_entries(self, stack: Array) -> NDArray[np.int64]:
         """The entries of the stacks that are kept."""
         spread = stack.astype(np.uint64) * _GOLDEN
         return np.flatnonzero(spread < np.uint64(1 << (64 - self._halvings)))
@@ -245,7 +245,7 @@ def path_of(
     block_of = np.append(np.repeat(np.arange(left), blocks.last - blocks.first + 1), [cut, cut])  # torn: not known
     behind = np.append(False, stack[1:] == stack[:-1])  # there is an older entry of the stack
     older_source, older_target = np.append(_OUTSIDE, source[:-1]), np.append(_OUTSIDE, target[:-1])
-    stop = np.zeros(len(flow), bool) if patched else stops(flow.address, flow.length, kinds, flow.target)
+    stop = np.zeros(len(flow), bool) if patched else ends_range(flow.address, flow.length, kinds, flow.target)
     linked = behind & (np.append(0, np.diff(row)) == 1) & (older_target >= 0) & (source >= older_target)
     at = np.flatnonzero(linked)
     good, _ = straight(stop, older_target[at], source[at], np.ones(len(at), np.int64))

@@ -23,7 +23,7 @@ from ..counting.early_pass import Spaces
 if TYPE_CHECKING:
     from ctypes import CDLL
 
-__all__ = ["SEVERAL", "SUMS", "BoundCounter", "PagedSpaces", "Tables"]
+__all__ = ["SEVERAL", "SUMS", "BoundCounter", "PagedSpaces", "CounterTables"]
 
 SUMS = ("count", "mispredicted", "predicted", "cycles", "timed")
 """The sums of each branch."""
@@ -67,7 +67,7 @@ class PagedSpaces(Spaces, Protocol):
 
 
 @dataclass(slots=True)
-class Tables:
+class CounterTables:
     """Counts up to a moment: views, or copies. Rows of ``froms``, ``pairs`` and ``lines`` are those of count_bound.c;
     ``module`` int64 and ``base`` uint64 are of pages by their numbers. ``name`` int64 are the rows of labels of the
     first rows of ``froms``, ``gone`` int64[`SUMS`, labels] the sums of branches that were let go."""
@@ -80,8 +80,8 @@ class Tables:
     name: Ints
     gone: Ints
 
-    def copy(self) -> Tables:
-        return Tables(*(getattr(self, field.name).copy() for field in fields(self)))
+    def copy(self) -> CounterTables:
+        return CounterTables(*(getattr(self, field.name).copy() for field in fields(self)))
 
     def bound(self, compact: Array) -> tuple[Ints, NDArray[np.uint64]]:
         """(module, module address) of addresses as they are in rows."""
@@ -171,7 +171,7 @@ class Tables:
 class BoundCounter:
     """Counts the stacks of batches, with at most ``most`` rows a table: a full table drops the rarer half of its rows.
 
-    ``name_of(module, address)`` (int64, uint64) are rows of labels, by which `Tables.by_name` adds up.
+    ``name_of(module, address)`` (int64, uint64) are rows of labels, by which `CounterTables.by_name` adds up.
     """
 
     def __init__(self, library: CDLL, spaces: PagedSpaces, most: int, name_of: Callable[[Array, Array], Ints]) -> None:
@@ -188,7 +188,7 @@ class BoundCounter:
         """Rows of labels of the first rows of ``froms``."""
         self._gone = np.zeros((len(SUMS), 0), np.int64)
         """By row of the labels: sums of branches that were let go."""
-        self._held: Tables | None = None
+        self._held: CounterTables | None = None
         self.left_out = 0
         """How often the branches were taken that there was no room for."""
 
@@ -275,16 +275,16 @@ class BoundCounter:
 
     # -- rows
 
-    def _used(self, which: int) -> Array:
+    def _used_rows(self, which: int) -> Array:
         rows: Array = self._rows[which][: int(self._state["tables"][which]["used"])]
         return rows
 
-    def _live(self) -> Tables:
-        froms, pairs, lines = map(self._used, range(len(_ROWS)))
-        return Tables(froms, pairs, lines, self._module, self._base, self._name, self._gone)
+    def _live(self) -> CounterTables:
+        froms, pairs, lines = map(self._used_rows, range(len(_ROWS)))
+        return CounterTables(froms, pairs, lines, self._module, self._base, self._name, self._gone)
 
     def _resize(self, which: int, room: int) -> None:
-        self._set(which, self._used(which), room)
+        self._set(which, self._used_rows(which), room)
 
     def _set(self, which: int, rows: Array, room: int) -> None:
         """Let a table have these rows, and room for so many."""
@@ -306,7 +306,7 @@ class BoundCounter:
         """Let tables that are full grow, up to the limit, or let rows go."""
         for which in range(len(_ROWS)):
             room = len(self._rows[which])
-            if len(self._used(which)) + _BLOCK > room:
+            if len(self._used_rows(which)) + _BLOCK > room:
                 if room < self._most:
                     self._resize(which, min(2 * room, self._most + 2 * _BLOCK))
                 else:
@@ -319,11 +319,11 @@ class BoundCounter:
         elif which == _PAIRS:
             self._drop_pairs()
         else:
-            self._set(which, self._used(which)[self._hotter(which)], len(self._rows[which]))
+            self._set(which, self._used_rows(which)[self._hotter(which)], len(self._rows[which]))
 
     def _hotter(self, which: int) -> NDArray[np.bool_]:
         """bool: the hotter half of the limit."""
-        count = self._used(which)["count"]
+        count = self._used_rows(which)["count"]
         kept = np.zeros(len(count), bool)
         kept[np.argpartition(-count, self._most // 2 - 1)[: self._most // 2]] = True
         return kept
@@ -331,7 +331,7 @@ class BoundCounter:
     def _drop_froms(self) -> None:
         """Let the rarer branch instructions go, with all of their targets."""
         self._name_new()
-        froms, pairs, kept = self._used(_FROMS), self._used(_PAIRS), self._hotter(_FROMS)
+        froms, pairs, kept = self._used_rows(_FROMS), self._used_rows(_PAIRS), self._hotter(_FROMS)
         self._let_go(self._name[~kept], froms[~kept])
         row = np.cumsum(kept) - 1
         staying = pairs[kept[pairs["row"]]]
@@ -343,7 +343,7 @@ class BoundCounter:
     def _drop_pairs(self) -> None:
         """Let the rarer other targets go, and take them out of the sums of their branch instructions."""
         self._name_new()
-        froms, pairs, kept = self._used(_FROMS), self._used(_PAIRS), self._hotter(_PAIRS)
+        froms, pairs, kept = self._used_rows(_FROMS), self._used_rows(_PAIRS), self._hotter(_PAIRS)
         gone = pairs[~kept]
         self._let_go(self._name[gone["row"]], gone)
         for name in SUMS:
@@ -362,7 +362,7 @@ class BoundCounter:
     # -- what was counted
 
     def _name_new(self) -> None:
-        froms = self._used(_FROMS)[len(self._name) :]
+        froms = self._used_rows(_FROMS)[len(self._name) :]
         if len(froms):
             self._name = np.append(self._name, self._name_of(*self._live().bound(froms["from"])))
 
@@ -375,11 +375,11 @@ class BoundCounter:
         """Keep the limit, name new rows, and let `tables` give the counts until now."""
         self._held = None
         for which in range(len(_ROWS)):  # while blocks are counted there can be more rows
-            if len(self._used(which)) > self._most:
+            if len(self._used_rows(which)) > self._most:
                 self._drop(which)
         self._name_new()
 
-    def tables(self) -> Tables:
+    def tables(self) -> CounterTables:
         return self._live() if self._held is None else self._held
 
 

@@ -16,12 +16,12 @@ from ...arrays import Ints, SortKey, StackSums, Table, distinct, group_unordered
 from ...bind import Binder
 from ...model import Array, Profile, SampleBatch
 from ..counting.availability import why_no_ranges, why_no_stacks
-from ..counting.bound_pairs import BRANCH_VALUES, Bound, BoundColumns
+from ..counting.bound_pairs import BRANCH_VALUES, BoundColumns, BoundPairs
 from ..counting.count_stacks import EntryCounter
 from ..counting.count_tables import BranchTable, branch_table
 from ..function.annotation import Annotation, annotate_counts
 from ..naming import Label, Namer, Place
-from .bound_counter import SEVERAL, SUMS, BoundCounter, PagedSpaces, Tables
+from .bound_counter import SEVERAL, SUMS, BoundCounter, CounterTables, PagedSpaces
 
 __all__ = [
     "LiveFunctions",
@@ -205,17 +205,17 @@ class RunningCounts:
         self._by_name = np.zeros((len(SUMS), 0), np.int64)
         self._entries = self._recent_entries = 0
         self._made = _MadeCode(namer)
-        self._bound = BoundCounter.available(self._spaces, MOST_ROWS, self._names_of_branches)
+        self._bound_rows = BoundCounter.available(self._spaces, MOST_ROWS, self._names_of_branches)
         self._branched = np.zeros(0, bool)
-        """By row of the labels: whether a branch begins there that `_bound` counted."""
+        """By row of the labels: whether a branch begins there that `_bound_rows` counted."""
 
     def bind(self) -> None:
         """The profile has a new binder."""
         self._settle()
         self._counter = None  # there may be other events
         self._spaces.replace(self.profile)
-        if self._bound is not None:
-            self._bound.bind(self.namer.is_own(np.arange(len(self.profile.modules) + 1)), self._has_ranges())
+        if self._bound_rows is not None:
+            self._bound_rows.bind(self.namer.is_own(np.arange(len(self.profile.modules) + 1)), self._has_ranges())
 
     def _has_ranges(self) -> bool:
         return why_no_stacks(self.profile) is None and why_no_ranges(self.profile) is None
@@ -229,8 +229,8 @@ class RunningCounts:
     def hold(self) -> None:
         """Hide samples added from here on until the next `turn` from snapshots, `hottest_branches` and `annotate`; the
         samples count."""
-        if self._bound is not None:
-            self._bound.hold()
+        if self._bound_rows is not None:
+            self._bound_rows.hold()
 
     def add(self, batch: SampleBatch) -> None:
         """Count a batch, which may change after that."""
@@ -239,8 +239,8 @@ class RunningCounts:
         if not batch.entries:
             return
         self._recent_entries += batch.entries
-        if self._bound is not None:
-            left = self._bound.add(scope, self._spaces.process_of(scope), batch)
+        if self._bound_rows is not None:
+            left = self._bound_rows.add(scope, self._spaces.process_of(scope), batch)
             if left is None:
                 return
             batch = batch if left.all() else batch.select(left)
@@ -266,11 +266,11 @@ class RunningCounts:
     def turn(self) -> Snapshot:
         """A snapshot of the counts until now; samples from here on are recent."""
         self._settle()
-        if self._bound is not None:
-            self._bound.turn()
+        if self._bound_rows is not None:
+            self._bound_rows.turn()
         if self._made.look(self._spaces.rows_of):
             self._rename()
-        recent = {name: _joined(parts) for name, parts in self._new.items()}
+        recent = {name: _join_columns(parts) for name, parts in self._new.items()}
         for parts in self._new.values():
             parts.clear()
         self._name_samples(recent["samples"])
@@ -292,12 +292,14 @@ class RunningCounts:
         """Move counts without a name to the name that their code has now."""
         if (found := self._made.renamed("samples", self._rows)) is not None:
             (event, *_), (count,), was, name = found
-            total = self._by_event[0] = _grown(self._by_event[0], (len(self.profile.events), len(self.namer.labels)))
+            total = self._by_event[0] = _grow_table(
+                self._by_event[0], (len(self.profile.events), len(self.namer.labels))
+            )
             np.subtract.at(total, (event, was), count)
             np.add.at(total, (event, name), count)
         if (found := self._made.renamed("branches", self._rows)) is not None:
             _, values, was, name = found
-            self._by_name = _grown(self._by_name, (len(SUMS), len(self.namer.labels)))
+            self._by_name = _grow_table(self._by_name, (len(SUMS), len(self.namer.labels)))
             for total, column in zip(self._by_name, values, strict=True):
                 np.subtract.at(total, was, column)
                 np.add.at(total, name, column)
@@ -321,7 +323,7 @@ class RunningCounts:
             added = np.zeros((len(self.profile.events), len(self.namer.labels)), np.int64)
             np.add.at(added.reshape(-1), event * len(self.namer.labels) + name, count)
         shape = len(self.profile.events), len(self.namer.labels)
-        total, now, added = (_grown(one, shape) for one in (total, now, added))
+        total, now, added = (_grow_table(one, shape) for one in (total, now, added))
         self._by_event = [total + added, added, now]
 
     def _name_branches(self, recent: BoundColumns | None) -> None:
@@ -337,18 +339,18 @@ class RunningCounts:
             keys, values = [key[recorded] for key in keys], [value[recorded] for value in values]
         name = self._rows(*keys)
         self._keep_nameless("branches", name, keys, values)
-        self._by_name = _grown(self._by_name, (len(SUMS), len(self.namer.labels)))
+        self._by_name = _grow_table(self._by_name, (len(SUMS), len(self.namer.labels)))
         for total, column in zip(self._by_name, values, strict=True):
             np.add.at(total, name, column)
 
     def _snapshot(self) -> Snapshot:
         shape = len(self.profile.events), len(self.namer.labels)
-        total, now, before = self._by_event = [_grown(one, shape) for one in self._by_event]
-        self._by_name = _grown(self._by_name, (len(SUMS), shape[1]))
+        total, now, before = self._by_event = [_grow_table(one, shape) for one in self._by_event]
+        self._by_name = _grow_table(self._by_name, (len(SUMS), shape[1]))
         branched = self._by_name[0] > 0
         branched[: len(self._branched)] |= self._branched
         stacked = (row for row, event in enumerate(self.profile.events) if event.branch_select is not None)
-        left_out = self._branches.left_out + (self._bound.left_out if self._bound is not None else 0)
+        left_out = self._branches.left_out + (self._bound_rows.left_out if self._bound_rows is not None else 0)
         return Snapshot(
             self.namer.labels,
             (total, now, before),
@@ -363,22 +365,22 @@ class RunningCounts:
 
     def _sums(self, labels: Ints) -> Ints:
         found = np.asarray(self._by_name[:, labels])
-        return found if self._bound is None else found + self._bound.tables().by_name(labels)
+        return found if self._bound_rows is None else found + self._bound_rows.tables().by_name(labels)
 
     def hottest_branches(self, limit: int = 0) -> tuple[BranchTable, int]:
         """(the ``limit`` hottest branches (0: all) that were recorded until the last `turn`, hottest first; how often
         all of them were taken)."""
         rest = self._branches.rows()
         count, total = rest[1][0], 0
-        if self._bound is not None:
-            tables = self._bound.tables()
+        if self._bound_rows is not None:
+            tables = self._bound_rows.tables()
             total += tables.total()
             # If both tables have a branch, only the sum of both counts says how hot the branch is.
             found = self._bound_branches(tables, tables.hottest(limit) if limit and not len(count) else None, rest)
         else:
             found = self._bound_branches(None, None, rest)
         recorded = np.flatnonzero((found.a != 0) | (found.b != 0) | (found.a_module >= 0))
-        if self._bound is None or len(count):
+        if self._bound_rows is None or len(count):
             total = int(found.count[recorded].sum())
         if 0 < limit < len(recorded):
             keys = [found.a_module, found.a, found.b_module, found.b]
@@ -386,10 +388,10 @@ class RunningCounts:
         return branch_table(self.profile, found.take(recorded)), total
 
     def _bound_branches(
-        self, tables: Tables | None, chosen: tuple[Array, Array] | None, rest: tuple[list[Array], list[Array]]
-    ) -> Bound:
-        """The ``chosen`` branches of ``tables`` (`Tables.hottest`; all) and those of the ``rest``, which are counted
-        apart."""
+        self, tables: CounterTables | None, chosen: tuple[Array, Array] | None, rest: tuple[list[Array], list[Array]]
+    ) -> BoundPairs:
+        """The ``chosen`` branches of ``tables`` (`CounterTables.hottest`; all) and the branches of the ``rest``, which
+        are counted apart."""
         keys, values = rest
         if tables is not None:
             if chosen is None:
@@ -398,12 +400,12 @@ class RunningCounts:
             several = process == SEVERAL
             none = np.zeros(len(low), np.int64)
             mine = [*sums, none, none, low, np.where(several, -2, process - 1), high, process - 1]
-            keys, values = _summed(
+            keys, values = _sum_tables(
                 (keys, values), ([end.view(np.int64) for end in ends], mine), [_ADDED] * _BRANCH_SUMS, 2
             )
         *sums, type_low, low, type_high, high = values
         process = self._spaces.rows_of(np.where(low == high, low, -1))
-        return _bound(keys, process, [*sums, type_low, type_high], tuple(BRANCH_VALUES))
+        return _bound_rows(keys, process, [*sums, type_low, type_high], tuple(BRANCH_VALUES))
 
     def annotate(self, place: Place) -> Annotation:
         """The code of ``place`` with all that was counted until now, as `annotate` makes it; without cycles of blocks
@@ -412,20 +414,20 @@ class RunningCounts:
         (module, address), (samples,) = self._samples.rows()
         keys, (count,) = self._ranges.rows()
         tables = chosen = None
-        if self._bound is not None:
-            tables, end = self._bound.tables(), place.end or (1 << 64) - 1
+        if self._bound_rows is not None:
+            tables, end = self._bound_rows.tables(), place.end or (1 << 64) - 1
             chosen = tables.near(place.module, place.start, end)
             bounds, more = tables.ranges(place.module, place.start, end)
             mine = [bound.view(np.int64) for bound in bounds], [more]
-            keys, (count,) = _summed((keys, [count]), mine, [_ADDED])
+            keys, (count,) = _sum_tables((keys, [count]), mine, [_ADDED])
         none = np.zeros(len(count), np.int64)
-        ranges = _bound(keys, none - 1, [count, *[none] * (2 + len(_TIMES))], _TIMES)
+        ranges = _bound_rows(keys, none - 1, [count, *[none] * (2 + len(_TIMES))], _TIMES)
         at = module, address.view(np.uint64), samples
         branches = self._bound_branches(tables, chosen, self._branches.rows())
         return annotate_counts(self.profile, place, branches, ranges, at, missing)
 
 
-def _summed(
+def _sum_tables(
     one: tuple[list[Array], list[Array]], other: tuple[list[Array], list[Array]], ops: list[np.ufunc], bounds: int = 0
 ) -> tuple[list[Array], list[Array]]:
     """(keys, values) of two tables with distinct keys as one. After the ``ops`` of values come ``bounds`` columns whose
@@ -440,15 +442,15 @@ def _summed(
 _TIMES = ("cycles", "timed")
 
 
-def _bound(pair: list[Array], process: Array, values: list[Array], names: tuple[str, ...]) -> Bound:
+def _bound_rows(pair: list[Array], process: Array, values: list[Array], names: tuple[str, ...]) -> BoundPairs:
     """Rows of a table of pairs; ``values`` are the count, mispredicted, predicted, and those with ``names``."""
     a_module, a, b_module, b = pair
     count, mispredicted, predicted, *rest = values
     ends = a_module, a.view(np.uint64), b_module, b.view(np.uint64)
-    return Bound(process, *ends, count, mispredicted, predicted, dict(zip(names, rest, strict=True)))
+    return BoundPairs(process, *ends, count, mispredicted, predicted, dict(zip(names, rest, strict=True)))
 
 
-def _joined(parts: list[BoundColumns]) -> BoundColumns | None:
+def _join_columns(parts: list[BoundColumns]) -> BoundColumns | None:
     """One part of all parts; ``None`` of none."""
     if len(parts) < 2:
         return parts[0] if parts else None
@@ -456,7 +458,7 @@ def _joined(parts: list[BoundColumns]) -> BoundColumns | None:
     return keys, values
 
 
-def _grown(table: NDArray[np.int64], shape: tuple[int, int]) -> NDArray[np.int64]:
+def _grow_table(table: NDArray[np.int64], shape: tuple[int, int]) -> NDArray[np.int64]:
     """``table`` with rows and columns of zeros added to it."""
     if table.shape == shape:
         return table
@@ -532,7 +534,7 @@ class Snapshot:
         that are not among the first, except what ``order`` takes.
         """
         events = range(len(self.samples)) if event is None else [event]
-        found = [self._seen(one, names) for one in events]
+        found = [self._seen_rows(one, names) for one in events]
         row, name = np.repeat(events, [len(one) for one in found]), np.concatenate([_NO_NAMES, *found])
         total = np.concatenate([_NO_NAMES, *(self.by_event[0][one][of] for one, of in zip(events, found, strict=True))])
         keys: list[SortKey] = [row] if len(events) > 1 else []
@@ -543,7 +545,7 @@ class Snapshot:
         row, name = row[chosen], name[chosen]
         return LiveFunctions(row, name, *(table[row, name] for table in self.by_event), *self.sums(name))
 
-    def _seen(self, event: int, names: Array | None) -> Ints:
+    def _seen_rows(self, event: int, names: Array | None) -> Ints:
         """Rows of the labels of the functions of an event."""
         total = self.by_event[0]
         seen = total[event] > 0

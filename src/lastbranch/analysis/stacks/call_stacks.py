@@ -17,7 +17,7 @@ from ...lbr import ACTIONS, KIND, call_frames, call_stack_mode, no_call_stacks_b
 from ...model import BRANCH, FRAME, Array, Event, Profile, SampleBatch, SampleFilter
 from ..counting.availability import Origin, how_to_record, origin_of
 from ..counting.branch_kinds import BranchKinds
-from ..counting.count_stacks import Replacing
+from ..counting.count_stacks import Replacement
 from ..samples import check_events, filtered_batches, period_of, wanted_events
 from ..statistics.bursts import BurstCount, without_lists
 from ..statistics.significance import ENOUGH
@@ -26,7 +26,7 @@ __all__ = [
     "CallStacks",
     "StackCounter",
     "StackMaker",
-    "Stacked",
+    "StackedSamples",
     "Tally",
     "call_stacks",
     "why_no_call_stacks",
@@ -149,7 +149,7 @@ def why_no_call_stacks(profile: Profile, sample_filter: SampleFilter | None = No
 
 
 def call_stacks(
-    profile: Profile, *, sample_filter: SampleFilter | None = None, estimate: Replacing | None = None
+    profile: Profile, *, sample_filter: SampleFilter | None = None, estimate: Replacement | None = None
 ) -> CallStacks:
     """The distinct call stacks of the samples that ``sample_filter`` keeps, heaviest first; with their executions where
     there is an ``estimate`` (`estimate_executions`).
@@ -182,7 +182,7 @@ Frames = tuple[Array, Array]
 """Ragged addresses, leaf first: uint64 values, int64 offsets (samples + 1)."""
 
 
-class Stacked(NamedTuple):
+class StackedSamples(NamedTuple):
     """Samples with their call stacks: ``frame`` uint64 addresses as they were at that time, leaf first, ragged by
     ``offsets`` (int64, samples + 1); for a caller, an address inside its call. ``scope`` as `bind.Binder` gives it."""
 
@@ -214,7 +214,7 @@ class StackMaker:
         """Whether all stacks were to be rebuilt from branches whose types are unknown: none has callers."""
         return self.sources == {REBUILT} and not self._kinds.any_known
 
-    def of(self, batch: SampleBatch) -> Iterator[Stacked]:
+    def of(self, batch: SampleBatch) -> Iterator[StackedSamples]:
         """The stacks of a batch, in its order for each source."""
         scope = self._binder.scopes(batch)
         number = self._by_event[batch.event]
@@ -223,9 +223,9 @@ class StackMaker:
             if mine.any():
                 self.sources.add(source)
                 part, owner = (batch, scope) if mine.all() else (batch.select(np.flatnonzero(mine)), scope[mine])
-                yield Stacked(part, owner, *self._made(source, part, owner))
+                yield StackedSamples(part, owner, *self._make_frames(source, part, owner))
 
-    def _made(self, source: str, batch: SampleBatch, scope: Array) -> Frames:
+    def _make_frames(self, source: str, batch: SampleBatch, scope: Array) -> Frames:
         none = batch.ip[:0], np.zeros(len(batch) + 1, np.int64)
         chains, branches = FRAME in batch.offsets, BRANCH in batch.offsets
         if source == CHAINS:
@@ -233,14 +233,14 @@ class StackMaker:
         elif source == CALL_STACK_MODE:
             kernel = _kernel_part(batch) if chains else none
             user = call_frames(batch["branch_from"], batch["branch_to"], batch.offsets[BRANCH]) if branches else none
-            found = _concatenated(kernel, user)
+            found = _concatenate_rows(kernel, user)
         elif source == REBUILT and branches:
-            return self._replayed(batch, scope)
+            return self._replay_stacks(batch, scope)
         else:
             found = none
-        return _concatenated(_leaf(batch.ip, (np.diff(found[1]) == 0) & (batch.ip != 0)), found)
+        return _concatenate_rows(_leaf(batch.ip, (np.diff(found[1]) == 0) & (batch.ip != 0)), found)
 
-    def _replayed(self, batch: SampleBatch, scope: Array) -> Frames:
+    def _replay_stacks(self, batch: SampleBatch, scope: Array) -> Frames:
         source, target, offsets = batch["branch_from"], batch["branch_to"], batch.offsets[BRANCH]
         kind = self._kinds.of(scope, offsets, source, target, batch["branch_flags"])
         if (found := rebuilt_stacks(batch.ip, source, target, kind, offsets)) is not None:
@@ -251,13 +251,13 @@ class StackMaker:
         newest = np.zeros(len(batch), np.uint64)
         newest[sizes > 0] = target[offsets[:-1][sizes > 0]]
         leaf = np.where(batch.ip != 0, batch.ip, newest)
-        return _concatenated(_leaf(leaf, leaf != 0), (source[keep], callers))
+        return _concatenate_rows(_leaf(leaf, leaf != 0), (source[keep], callers))
 
 
 class StackCounter:
     """Counts the call stacks of batches, which need the columns of `StackMaker`."""
 
-    def __init__(self, profile: Profile, estimate: Replacing | None = None) -> None:
+    def __init__(self, profile: Profile, estimate: Replacement | None = None) -> None:
         self._profile, self._maker, self._tally = profile, StackMaker(profile), Tally(profile, bool(estimate))
         self._estimate, self._bursts = estimate, BurstCount(profile)
 
@@ -308,7 +308,7 @@ def _only(values: Array, offsets: Array, keep: Array) -> Frames:
     return values[keep], offsets_of(keep)[offsets]
 
 
-def _concatenated(one: Frames, other: Frames) -> Frames:
+def _concatenate_rows(one: Frames, other: Frames) -> Frames:
     """Ragged columns of equally many rows joined row by row: ``one``'s values first."""
     sizes = [np.diff(one[1]), np.diff(other[1])]
     offsets = offsets_of(sizes[0] + sizes[1])

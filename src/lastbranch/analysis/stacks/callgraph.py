@@ -17,7 +17,7 @@ from ...errors import NotRecordedError
 from ...lbr import KIND
 from ...model import Array, Profile, SampleFilter
 from ..counting.availability import how_to_record, why_no_stacks
-from ..counting.bound_pairs import Bound
+from ..counting.bound_pairs import BoundPairs
 from ..counting.branch_kinds import CALLS, JUMPS, CodeOf
 from ..counting.count_stacks import count_stacks
 from ..naming import Label, Namer
@@ -77,7 +77,7 @@ def _calls(
     jumped: dict[int, int] = {}
     if not no_branches:
         details = count_stacks(profile, ranges=False, details=True, sample_filter=sample_filter).branches
-        counted, unknown, jumped = _counted(profile, namer, details, function, direction)
+        counted, unknown, jumped = _count_partners(profile, namer, details, function, direction)
         if unknown:
             no_branches = f"{unknown} branches have no type, and their code is not available (see --symfs)"
     sampled: dict[int, int] = {}
@@ -87,7 +87,7 @@ def _calls(
             stacks = call_stacks(profile, sample_filter=sample_filter)
             stack, name = named_stacks(stacks, "function", namer)
             name = _through(namer, function, jumped, name[:-1][name[1:] == function])[name]
-            sampled, whole = _sampled(stack, name, stacks.samples, function, direction)
+            sampled, whole = _count_samples(stack, name, stacks.samples, function, direction)
             sources = stacks.sources
         except NotRecordedError as error:
             no_stacks = str(error)
@@ -115,8 +115,8 @@ def _calls(
     )
 
 
-def _counted(
-    profile: Profile, namer: Namer, branches: Bound, function: int, direction: Direction
+def _count_partners(
+    profile: Profile, namer: Namer, branches: BoundPairs, function: int, direction: Direction
 ) -> tuple[dict[int, Array], int, dict[int, int]]:
     """(calls, indirect, jumps, mispredicted and predicted by row of the other function; entries without a type;
     what stubs were seen to jump to).
@@ -125,7 +125,7 @@ def _counted(
     """
     source = namer.rows(branches.process, branches.a_module, branches.a)
     target = namer.rows(branches.process, branches.b_module, branches.b)
-    jumped = _jumped(namer, source, target, branches.count)
+    jumped = _stub_targets(namer, source, target, branches.count)
     through = _through(namer, function, jumped, target[source == function])
     source, target = through[source], through[target]
     here, other = (target, source) if direction == "callers" else (source, target)
@@ -152,7 +152,7 @@ def _stub_of(label: Label) -> str:
     return label.name.removesuffix("@plt") if label.name.endswith("@plt") else ""
 
 
-def _jumped(namer: Namer, source: Array, target: Array, count: Array) -> dict[int, int]:
+def _stub_targets(namer: Namer, source: Array, target: Array, count: Array) -> dict[int, int]:
     """Stub -> the function that it was most often seen to jump to (rows of labels). At the first call it goes to the
     dynamic linker instead, by the linker's own code."""
     stub, own = (np.zeros(len(namer.labels), bool) for _ in range(2))
@@ -198,7 +198,7 @@ def _names_of(namer: Namer, label: Label) -> set[str]:
     return {label.name, *(table.aliases.get(row, ()) if row >= 0 else ())}
 
 
-def _kinds(code_of: CodeOf, branches: Bound) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
+def _kinds(code_of: CodeOf, branches: BoundPairs) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
     """(branch type of each branch: as its entries say, else as its instruction does; bool: neither does)."""
     low, high = branches.values["type_low"], branches.values["type_high"]
     known = (low == high) & (low > 0)
@@ -219,7 +219,7 @@ def _begins(namer: Namer, module: Array, address: Array) -> NDArray[np.bool_]:
     return out
 
 
-def _sampled(
+def _count_samples(
     stack: Array, name: Array, samples: Array, function: int, direction: Direction
 ) -> tuple[dict[int, int], int]:
     """(samples by row of the other function, samples with the function in their stack), each stack counted once."""

@@ -15,11 +15,11 @@ from ...arrays import Sums, Table, distinct, distinct_rows, distinct_stacks, tak
 from ...errors import NotRecordedError
 from ...model import BRANCH, Array, ModuleKind, Profile, SampleBatch, SampleFilter
 from ..counting.availability import why_no_ranges, why_no_stacks
-from ..counting.bound_pairs import Bound
+from ..counting.bound_pairs import BoundPairs
 from ..counting.branch_kinds import CodeOf
-from ..counting.count_stacks import Counted, EntryCounter, Replacing, count_stacks
+from ..counting.count_stacks import EntryCounter, Replacement, StackCounts, count_stacks
 from ..counting.count_tables import BranchTable, branch_table
-from ..counting.executed import executed
+from ..counting.executed import executed_instructions
 from ..naming import Label, Namer, View
 from ..samples import filtered_batches, period_of
 from .call_stacks import CallStacks, StackCounter, StackMaker, Tally, source_of, why_no_call_stacks
@@ -143,7 +143,7 @@ def names(
     totals: bool = True,
     branches: bool = False,
     watch: Callable[[SampleBatch], None] | None = None,
-    estimate: Replacing | None = None,
+    estimate: Replacement | None = None,
 ) -> NameTable:
     """Samples, periods and executed instructions by ``view``: ``function``, ``inline`` or ``line``.
 
@@ -215,7 +215,7 @@ class NameCounter:
                     stacks.add(part)
 
     def result(
-        self, view: View, namer: Namer, estimate: Replacing | None = None, *, goes_on: bool = False
+        self, view: View, namer: Namer, estimate: Replacement | None = None, *, goes_on: bool = False
     ) -> NameTable:
         """`names` of what was counted. ``goes_on``: counting does, which takes more memory; not with ``totals``."""
         assert self._stacks is None or not goes_on
@@ -309,13 +309,15 @@ def _spread(
     return np.repeat(stack, np.diff(bounds)), names
 
 
-def _instructions(profile: Profile, ranges: dict[int, Bound], sums: _Sums, notes: list[str]) -> tuple[bool, set[int]]:
+def _instructions(
+    profile: Profile, ranges: dict[int, BoundPairs], sums: _Sums, notes: list[str]
+) -> tuple[bool, set[int]]:
     """By the instructions that were executed, for each event with branch stacks. (whether any code was found, rows of
     modules with ranges whose code was not)."""
     code_of, hidden, seen, modules = CodeOf(profile), 0, 0, set[int]()
     made, generated = np.array([m.kind is ModuleKind.ANONYMOUS for m in profile.modules] + [False]), 0
     for row, bound in ranges.items():
-        ran = executed(profile, bound, code_of)
+        ran = executed_instructions(profile, bound, code_of)
         hidden, seen = hidden + ran.hidden, seen + int(bound.count.sum())
         generated += int(bound.count[made[bound.a_module]].sum())
         modules |= ran.hidden_modules
@@ -388,7 +390,7 @@ class NamedCounts(Table):
     ranges: Array
 
 
-def counts_by_function(counted: Counted, namer: Namer) -> NamedCounts:
+def counts_by_function(counted: StackCounts, namer: Namer) -> NamedCounts:
     """Sum up ``counted`` by function. A `Namer` without symbols knows modules alone."""
     sums, taken, sampled = Sums([np.int64], [np.int64] * 5), counted.branches, counted.sampled
 

@@ -102,7 +102,7 @@ class BranchSums:
             return
         scope = self._binder.scopes(batch)
         if self._kernel is None:
-            self._keep(_summed(scope, batch))
+            self._keep(_sum_batch(scope, batch))
         elif self._kernel.add(scope, batch) > _SHRINK_ROWS:
             self._keep(self._kernel.take())
 
@@ -149,7 +149,7 @@ class BranchSums:
         return SummedBranches(*keys, *sums)
 
 
-def _summed(scope: Array, batch: SampleBatch) -> list[Array]:
+def _sum_batch(scope: Array, batch: SampleBatch) -> list[Array]:
     """Scope, source and target of the distinct branches of a batch, and their sums."""
     depth = batch.depth
     sample, flags = np.repeat(np.arange(len(depth)), depth), batch["branch_flags"]
@@ -163,7 +163,7 @@ def _summed(scope: Array, batch: SampleBatch) -> list[Array]:
 
 
 class _NativeSums:
-    """`_summed` of batch after batch, by the compiled library (``native/sample_sums.c``)."""
+    """`_sum_batch` of batch after batch, by the compiled library (``native/sample_sums.c``)."""
 
     def __init__(self, library: CDLL) -> None:
         self._library, self.rows = library, 0

@@ -14,7 +14,7 @@ from ..counting.count_tables import Key, rows_of
 from ..naming import Namer, View
 from ..samples import any_end_in, filtered_batches
 from .bursts import TimeSpan, WholeBursts, bursts_of, share_bursts, whole_bursts, without_lists
-from .significance import Clusters, halving
+from .significance import Clusters, time_to_halve
 
 __all__ = [
     "Noise",
@@ -46,7 +46,7 @@ class Noise:
     @property
     def notes(self) -> list[str]:
         """How long to record for half of the errors. Empty if not known."""
-        more = halving(self.seconds)
+        more = time_to_halve(self.seconds)
         noise = f"noise is the standard error of {self.of}, in points, from {self.bursts} {self.unit}"
         return [f"{noise}; {more}"] if more else []
 

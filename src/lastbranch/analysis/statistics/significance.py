@@ -21,8 +21,8 @@ __all__ = [
     "FEWEST",
     "Clusters",
     "Totals",
-    "adjusted",
-    "halving",
+    "adjust_probabilities",
+    "time_to_halve",
     "probabilities",
     "ratio_variance",
 ]
@@ -39,7 +39,7 @@ _SHORTEST = 0.01
 """Seconds. Nobody records for less."""
 
 
-def halving(seconds: float, what: str = "it") -> str:
+def time_to_halve(seconds: float, what: str = "it") -> str:
     """How much more recording would halve ``what`` is the standard error of what ``seconds`` gave: it takes four times
     as long. Empty where no time is known."""
     return f"{3 * seconds:.3g} s more of recording would halve {what}" if seconds >= _SHORTEST else ""
@@ -200,7 +200,7 @@ def probabilities(a: Clusters, b: Clusters) -> NDArray[np.float64]:
     return out
 
 
-def adjusted(probability: Array) -> NDArray[np.float64]:
+def adjust_probabilities(probability: Array) -> NDArray[np.float64]:
     """float64: the false discovery rate at which each would be significant (Benjamini and Hochberg 1995)."""
     out = np.full(len(probability), np.nan)
     tested = np.flatnonzero(~np.isnan(probability))

@@ -9,7 +9,7 @@ from typing import cast, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from ...analysis import CodeLocation, Difference, Matching, Thing, call_stacks, fold
+from ...analysis import CodeLocation, Difference, Matcher, Thing, call_stacks, fold
 from ...analysis.statistics.significance import ENOUGH
 from ...answers.differences import RATE, difference_table
 from ...errors import SelectionError
@@ -83,7 +83,7 @@ def diff_flame(loaded: Loaded, parameters: Parameters) -> Answer:
     ``before``, how many there are in all, ``left_out`` nodes, and ``enough``.
     """
     before, chosen = loaded.other, loaded.other.filter(loaded.translated(parameters))
-    tree = _BothStacks(Matching([before.namer, loaded.namer]))
+    tree = _BothStacks(Matcher([before.namer, loaded.namer]))
     totals = tree.add(0, before, chosen), tree.add(1, loaded, loaded.filter(parameters))
     counts = np.array(tree.counts, np.int64).reshape(-1, 4).T  # of the one before, then of this one
     shares = np.maximum(counts[0] / max(1, totals[0]), counts[2] / max(1, totals[1]))
@@ -118,7 +118,7 @@ class _BothStacks:
     """The call stacks of two captures in one tree: ``parent`` (-1: a root) and ``name`` of each node, parents first,
     and its ``counts``: samples with it anywhere, and at the end, of the one side and of the other."""
 
-    def __init__(self, matching: Matching) -> None:
+    def __init__(self, matching: Matcher) -> None:
         self._matching = matching
         self._nodes: dict[tuple[int, int], int] = {}
         self._keys: dict[Hashable, int] = {}

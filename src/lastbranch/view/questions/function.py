@@ -8,7 +8,7 @@ from ...analysis import Annotation, BlockGraph, EdgeKind, Place, block_graph, fi
 from ...analysis.function.annotation import SourceLines, indirect_targets, source_lines
 from ...analysis.function.flow import arcs_of
 from ...analysis.function.paths import Distribution
-from ...analysis.statistics.significance import ENOUGH, halving
+from ...analysis.statistics.significance import ENOUGH, time_to_halve
 from ...errors import SelectionError
 from ...lbr import type_name
 from ..answer import Answer, Column, counts_of, ratio, texts
@@ -67,7 +67,7 @@ def function(loaded: Loaded, parameters: Parameters) -> Answer:
             "enough": ENOUGH,
             "arch": profile.machine.arch,
             "rests_on": "executions" if found.noise is None else "bursts",
-            "halving": halving(found.noise.seconds) if found.noise else "",
+            "halving": time_to_halve(found.noise.seconds) if found.noise else "",
             "counts": counts_of(estimate),
         }
     )
