@@ -129,8 +129,8 @@ _PUBLIC = {
         "Thread",
     ],
     fleet: [
-        "Store", "Labels", "Selection", "StoreReader", "StoredCounts", "Saturation", "AddResult", "VerifyResult", "CaptureFile",
-        "Part", "capture_file", "count_batch", "reduce_parts", "in_turn",
+        "Store", "Labels", "Selection", "StoreReader", "StoredCounts", "Saturation", "AddResult", "VerifyResult",
+        "CaptureFile", "Part", "capture_file", "count_batch", "reduce_parts", "in_turn",
     ],
     etw: [
         "Session", "Provider", "sessions", "consume", "ConsumedEvent", "profile_sources", "profile_interval",

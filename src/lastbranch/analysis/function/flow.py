@@ -137,7 +137,7 @@ def flow_of(
 
     Ranges may reach beyond it: the part inside counts, though not its cycles. Ranges that are not `straight` are left
     out. ``patched``: other branches may have run than are in the file (kernels patch themselves), so none is held
-    against it. ``not_taken`` are branches that were not taken, where these are recorded (`Counted`).
+    against it. ``not_taken`` are branches that were not taken, where these are recorded (`StackCounts`).
     """
     lines = list(decoder.lines(code, start))
     flow = Flow(
