@@ -88,7 +88,7 @@ def _about_cpu_times(profile: Profile) -> Iterator[Finding]:
     known = {capture for capture, lacks in rows if not lacks}
     missing = sum(rows[capture, True] for capture in known)
     if missing * _MANY > (total := missing + sum(rows[capture, False] for capture in known)):
-        yield finding("CPU times missing", f"{missing} of {counted(total, 'thread')}", origin=origin_of(profile))
+        yield make_finding("CPU times missing", f"{missing} of {counted(total, 'thread')}", origin=origin_of(profile))
 
 
 def _about_stacks(profile: Profile) -> Iterator[Finding]:
