@@ -186,7 +186,7 @@ def open_trace(logfile: Any) -> int:
         _take(logfile, theirs)
         return handle
     stream = open_stream(name, session=session)
-    describe(logfile, _packed(stream.header), stream.header.session_name)
+    describe(logfile, _pack_header(stream.header), stream.header.session_name)
     with _lock:
         handle = next(_numbers)
         _traces[handle] = _Trace(handle, logfile, stream, mode)
@@ -240,7 +240,7 @@ def close_trace(handle: int) -> Status:
     return Status.CTX_CLOSE_PENDING
 
 
-def _packed(header: LogHeader) -> Any:
+def _pack_header(header: LogHeader) -> Any:
     return structure("TRACE_LOGFILE_HEADER").from_buffer_copy(pack_log_header(header, 8))
 
 

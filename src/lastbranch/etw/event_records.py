@@ -232,8 +232,8 @@ def event_of(record: Any) -> Event:
         header=kind,
         pointer_size=8 if wide else 4,
         time=header.TimeStamp,
-        pid=_signed(header.ProcessId),
-        tid=_signed(header.ThreadId),
+        pid=_as_signed(header.ProcessId),
+        tid=_as_signed(header.ThreadId),
         cpu=context.ProcessorNumber | (context.Alignment << 8 if many else 0),
         hook=hook,
         provider=provider,
@@ -252,5 +252,5 @@ def event_of(record: Any) -> Event:
     )
 
 
-def _signed(value: int) -> int:
+def _as_signed(value: int) -> int:
     return value - (value >> 31 << 32)

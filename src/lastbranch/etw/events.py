@@ -76,43 +76,43 @@ class ConsumedEvent:
         return UUID(bytes_le=self.event.provider)
 
     @cached_property
-    def _decoded(self) -> Decoded:
+    def _fields_and_names(self) -> Decoded:
         return self._decoder.decode(self.event)
 
     @property
     def provider_name(self) -> str:
         """Name of the provider, its GUID where the name is not known."""
-        return self._decoded.provider_name
+        return self._fields_and_names.provider_name
 
     @property
     def name(self) -> str:
         """Name without the provider: "Process/Start"."""
-        return self._decoded.event_name
+        return self._fields_and_names.event_name
 
     @property
     def fields(self) -> dict[str, Any]:
         """Fields by name. An event of unknown layout has one, ``payload``."""
-        return self._decoded.fields
+        return self._fields_and_names.fields
 
     @cached_property
-    def _described(self) -> Described | None:
+    def _description(self) -> Described | None:
         return self._decoder.find(self.event).described
 
     @property
     def message(self) -> str:
         """The manifest's message for the event, with the values of its fields in it; "" for none."""
-        known = self._described
+        known = self._description
         return message_of(known.message, list(self.fields.values())) if known is not None else ""
 
     @property
     def level_name(self) -> str:
         """The manifest's name of the level, without "win:"; "" where it is not known."""
-        return self._described.level if self._described is not None else ""
+        return self._description.level if self._description is not None else ""
 
     @property
     def keyword_names(self) -> tuple[str, ...]:
         """The manifest's names of the event's keywords."""
-        return self._described.keywords if self._described is not None else ()
+        return self._description.keywords if self._description is not None else ()
 
     def __repr__(self) -> str:
         return f"<{self.provider_name}/{self.name} pid={self.pid} tid={self.tid} cpu={self.cpu} {self.fields}>"
@@ -252,10 +252,10 @@ class CallbackChannel:
                 provider_version=header.ProviderVersion,
             )
         )
-        while not self._stopped.is_set() and (events := self._received()):
+        while not self._stopped.is_set() and (events := self._next_events()):
             yield b"".join(_buffers(events))
 
-    def _received(self) -> list[Event]:
+    def _next_events(self) -> list[Event]:
         """All waiting events, at least one; none at the end. Raises the exception that ended the processing."""
         events: list[Event] = []
         item = self._waiting.get()

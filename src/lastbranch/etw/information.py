@@ -211,7 +211,7 @@ def query_information(kernel: Kernel, handle: int, info: int, buffer: Any, lengt
         if buffer is None:
             return Status.INVALID_PARAMETER, row.fixed
     try:
-        data = row.codec.encode(_asked(kernel, handle, Info(info), buffer))
+        data = row.codec.encode(_query_value(kernel, handle, Info(info), buffer))
     except EtwError as error:
         return error.status, row.fixed or 0
     if buffer is None and not row.buffer_optional:
@@ -222,7 +222,7 @@ def query_information(kernel: Kernel, handle: int, info: int, buffer: Any, lengt
     return Status.SUCCESS, row.fixed or len(data)
 
 
-def _asked(kernel: Kernel, handle: int, info: Info, buffer: Any) -> Any:
+def _query_value(kernel: Kernel, handle: int, info: Info, buffer: Any) -> Any:
     """The value of a class, in the form that its codec takes."""
     if info == Info.SAMPLED_PROFILE_INTERVAL_INFO:
         source, _ = INTERVAL.decode(bytes(_bytes(buffer)[: INTERVAL.size]))
@@ -234,7 +234,7 @@ def set_information(kernel: Kernel, handle: int, info: int, buffer: Any, length:
     """Set a class: class, handle, length, buffer are checked in this order. Raises `EtwError`."""
     row = SETS.get(info)  # type: ignore[call-overload]
     if row is None:
-        kernel.set_other(handle, info, _given(SET, buffer, length), length)
+        kernel.set_other(handle, info, _check_length(SET, buffer, length), length)
         return
     if row.of_machine == bool(handle):
         raise EtwError(SET, Status.INVALID_PARAMETER, "the handle must be 0" if handle else "a session's handle is 0")
@@ -253,7 +253,7 @@ def set_information(kernel: Kernel, handle: int, info: int, buffer: Any, length:
 
 def _query_other(kernel: Kernel, handle: int, info: int, buffer: Any, length: int) -> tuple[int, int]:
     try:
-        status, data, used = kernel.query_other(handle, info, _given(QUERY, buffer, length), length)
+        status, data, used = kernel.query_other(handle, info, _check_length(QUERY, buffer, length), length)
     except EtwError as error:
         return error.status, 0
     if data:
@@ -261,7 +261,7 @@ def _query_other(kernel: Kernel, handle: int, info: int, buffer: Any, length: in
     return status, used
 
 
-def _given(call: str, buffer: Any, length: int) -> bytes | None:
+def _check_length(call: str, buffer: Any, length: int) -> bytes | None:
     """The caller's buffer. Raises `EtwError` (24) where it has fewer bytes than ``length``."""
     if buffer is None:
         return None

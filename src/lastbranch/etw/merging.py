@@ -93,7 +93,7 @@ def create_merged_trace_file(
         raise EtwError(_CALL, Status.NOT_SUPPORTED, "to add to a log without merging")
     try:
         with ExitStack() as stack:
-            return _merged(stack, output, inputs, MergeFlag(flags), symfs, folders)
+            return _write_merged(stack, output, inputs, MergeFlag(flags), symfs, folders)
     except OSError as error:
         raise EtwError(
             _CALL,
@@ -112,7 +112,7 @@ def CreateMergedTraceFile(output: str, inputs: Sequence[str], flags: int) -> Non
     create_merged_trace_file(output, inputs, flags)
 
 
-def _merged(
+def _write_merged(
     stack: ExitStack, output: str, inputs: Sequence[str], flags: MergeFlag, symfs: str | None, folders: Sequence[str]
 ) -> Merged:
     """Write the merged log, with the rights that all of ``inputs`` share."""
@@ -134,7 +134,7 @@ def _merged(
             events = identifier.events_of(log)
             if events:
                 # Ahead of its source: of events of equal time those of the first source come first.
-                added = _written(folder / f"{number}.etl", log.header, events)
+                added = _write_log(folder / f"{number}.etl", log.header, events)
                 stack.callback(added.close)
                 sources.append(added)
         sources.append(source)
@@ -146,7 +146,7 @@ def _merged(
     return done
 
 
-def _written(path: Path, log: LogHeader, events: list[Event]) -> FileSource:
+def _write_log(path: Path, log: LogHeader, events: list[Event]) -> FileSource:
     """``events`` as a log with the clock of ``log``."""
     mode = LogFileMode.FILE_MODE_SEQUENTIAL | log.mode & LogFileMode.COMPRESSED_MODE
     header = replace(log, mode=mode, maximum_file_size=0, events_lost=0, buffers_lost=0)

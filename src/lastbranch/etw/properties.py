@@ -207,11 +207,11 @@ def read_properties(call: str, name: str | None, properties: Any) -> SessionRequ
     file = _text(call, data, head.LogFileNameOffset, "LogFileNameOffset") if head.LogFileNameOffset else ""
     if name is None:
         name = _text(call, data, head.LoggerNameOffset, "LoggerNameOffset") if head.LoggerNameOffset else ""
-    options, filters = _versioned(call, data, head)
+    options, filters = _read_version(call, data, head)
     return SessionRequest(name=name, file=file, options=options, filters=filters, **read_members(head))
 
 
-def _versioned(call: str, data: memoryview, head: Any) -> tuple[V2Option, tuple[Filter, ...]]:
+def _read_version(call: str, data: memoryview, head: Any) -> tuple[V2Option, tuple[Filter, ...]]:
     """Options and filters of a version 2 structure; none of any other."""
     if not _is_versioned(data, head):
         return V2Option.NONE, ()

@@ -123,7 +123,7 @@ def returns_status(body: Callable[_P, Status | None]) -> Callable[_P, int]:
         except EtwError as error:
             return error.status
 
-    return _shown(call, body, "int")
+    return _show_code(call, body, "int")
 
 
 def returns_status_and(failed: _T) -> Callable[[Callable[_P, _T]], Callable[_P, tuple[int, _T]]]:
@@ -137,7 +137,7 @@ def returns_status_and(failed: _T) -> Callable[[Callable[_P, _T]], Callable[_P, 
             except EtwError as error:
                 return error.status, failed
 
-        return _shown(call, body, f"tuple[int, {type(failed).__name__}]")
+        return _show_code(call, body, f"tuple[int, {type(failed).__name__}]")
 
     return decorate
 
@@ -145,7 +145,7 @@ def returns_status_and(failed: _T) -> Callable[[Callable[_P, _T]], Callable[_P, 
 _C = TypeVar("_C", bound=Callable[..., Any])
 
 
-def _shown(call: _C, body: Callable[..., Any], returned: str) -> _C:
+def _show_code(call: _C, body: Callable[..., Any], returned: str) -> _C:
     call.__signature__ = inspect.signature(body).replace(return_annotation=returned)  # type: ignore[attr-defined]
     return call
 

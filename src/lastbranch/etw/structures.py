@@ -150,11 +150,11 @@ def structure(name: str, bits: int = 64) -> Any:
     8-byte values are aligned to 8 bytes in both, as on Windows. The test of ``layouts.json`` refuses hosts whose C
     compiler does otherwise (32-bit Linux).
     """
-    return _made(name, bits)
+    return _make(name, bits)
 
 
 @cache
-def _made(name: str, bits: int) -> Any:
+def _make(name: str, bits: int) -> Any:
     fields: list[tuple[str, Any]] = []
     unions: list[str] = []
     for names, text in LAYOUTS[name]:

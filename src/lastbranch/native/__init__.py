@@ -59,7 +59,7 @@ def _load(switch: str, file: str) -> tuple[ctypes.CDLL | None, str]:
     import ctypes
 
     if not os.path.exists(file):
-        return _refused(switch, f"not compiled ({file})")
+        return _refuse(switch, f"not compiled ({file})")
     kinds = {
         "int": ctypes.c_int,
         "u32": ctypes.c_uint32,
@@ -90,10 +90,10 @@ def _unusable(switch: str, reason: str) -> tuple[None, str]:
     if switch != "1":
         again = f"{sys.executable} -m lastbranch.native.build compiles it again"
         warnings.warn(f"NumPy replaces the compiled library: {reason}; {again}", RuntimeWarning, stacklevel=2)
-    return _refused(switch, reason)
+    return _refuse(switch, reason)
 
 
-def _refused(switch: str, reason: str) -> tuple[None, str]:
+def _refuse(switch: str, reason: str) -> tuple[None, str]:
     if switch == "1":
         hint = "install a C compiler and reinstall lastbranch, or unset LASTBRANCH_NATIVE"
         raise UnavailableError(f"no compiled library: {reason}", hint=hint)

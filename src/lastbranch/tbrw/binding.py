@@ -445,7 +445,7 @@ class StreamBinding:
                 counts[:] += [len(rows), *found]
 
             for chunk in self._chunks():
-                waiting.append(pool.submit(self._bound, chunk))
+                waiting.append(pool.submit(self._bind_chunk, chunk))
                 if len(waiting) > 2:
                     store()
             while waiting:
@@ -455,7 +455,7 @@ class StreamBinding:
         samples, module, process, thread = counts.tolist()
         return BindSummary(samples, module, process, thread, self.made)
 
-    def _bound(self, c: _Chunk) -> Array:
+    def _bind_chunk(self, c: _Chunk) -> Array:
         rows = np.empty(len(c.ip), STRUCTS["DATA_BIND_STRUCT"].dtype)
         process = self.tasks.process(c.pid, c.time)
         # -1 becomes NEVER: no index
@@ -471,10 +471,10 @@ class StreamBinding:
             parts.append(self._columns(first, records))
             size += len(records)
             if size >= _CHUNK:
-                yield _joined(parts)
+                yield _join(parts)
                 parts, size = [], 0
         if parts:
-            yield _joined(parts)
+            yield _join(parts)
 
     def _columns(self, first: int, records: Array) -> _Chunk:
         ip, pid = _word(records, "iip", np.uint64), _word(records, "pidRecIndex", np.uint32)
@@ -563,5 +563,5 @@ def _word(records: Array, name: str, kind: type[np.generic], absent: int | np.ge
     return np.full(len(records), absent, kind)
 
 
-def _joined(parts: list[_Chunk]) -> _Chunk:
+def _join(parts: list[_Chunk]) -> _Chunk:
     return parts[0] if len(parts) == 1 else _Chunk(*map(np.concatenate, zip(*parts, strict=True)))

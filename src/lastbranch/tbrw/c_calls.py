@@ -72,7 +72,7 @@ _CALLBACKS = {
 }
 
 
-def _declared(function: str, name: str, kind: Any) -> str:
+def _c_type(function: str, name: str, kind: Any) -> str:
     if name == "section":
         return f"TBRW_{'STREAM_' if 'stream' in function else ''}SECTION_IDENTIFIER"
     if name == "callback_func":
@@ -89,9 +89,9 @@ def _declared(function: str, name: str, kind: Any) -> str:
 def _arguments(function: str) -> list[Argument]:
     """The parameters in the guide's order: OUT comes last, except in TBRW_open."""
     given, outs = INPUTS[f"TBRW_{function}"], OUTPUTS[f"TBRW_{function}"]
-    inward = [Argument(n, _declared(function, n, k)) for n, k in given.items() if n not in outs]
+    inward = [Argument(n, _c_type(function, n, k)) for n, k in given.items() if n not in outs]
     outward = [
-        Argument(n, f"{_declared(function, n, k)} *".replace("* *", "**"), True, n.startswith("size_buffer"))
+        Argument(n, f"{_c_type(function, n, k)} *".replace("* *", "**"), True, n.startswith("size_buffer"))
         for n, k in outs.items()
     ]
     return outward + inward if function == "open" else inward + outward

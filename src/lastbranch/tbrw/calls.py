@@ -75,7 +75,7 @@ def make(prototype: str, chapter: str, text: str, body: Callable[..., Any]) -> C
     def call(*args: Any, **named: Any) -> Any:
         given = signature.bind(*args, **named).args if named or len(args) != len(names) else args
         try:
-            values = [_checked(n, k, v) for n, k, v in zip(names, kinds, given, strict=True)]
+            values = [_check_argument(n, k, v) for n, k, v in zip(names, kinds, given, strict=True)]
             result = body(*values)
         except TooSmall as error:
             return error.status, error.needed
@@ -94,7 +94,7 @@ def make(prototype: str, chapter: str, text: str, body: Callable[..., Any]) -> C
     return call
 
 
-def _checked(name: str, kind: Any, value: Any) -> Any:
+def _check_argument(name: str, kind: Any, value: Any) -> Any:
     """An argument as bodies take it. Raises `TbrwError` if the call cannot use it."""
     if kind is int:
         try:

@@ -166,7 +166,7 @@ class Rules:
 
     def begin_stream(self, number: int, access: Access) -> None:
         """reading_stream and writing_stream."""
-        self._allowed(access)
+        self._check_access(access)
         if number in self._open:
             use = self._open[number].use.value
             raise TbrwError(Status.STREAM_ALREADY_IN_USE, f"stream {number} is open for {use}")
@@ -228,7 +228,7 @@ class Rules:
             self.stream_sections(stream, access).begin(section, access)
             return
         self.sections.known(section)
-        self._allowed(access)
+        self._check_access(access)
         self.sections.begin(section, access)
 
     def open_sections(self, stream: int | None) -> Sections:
@@ -243,7 +243,7 @@ class Rules:
 
     def binding(self, number: int) -> None:
         """The rules of dobind and unbind (5): permission to write, samples and modules, and none of them in use."""
-        self._allowed(Access.WRITING)
+        self._check_access(Access.WRITING)
         self.exists(number)
         if number in self._open:
             raise TbrwError(Status.STREAM_ALREADY_IN_USE, f"stream {number} is in use and cannot be bound or unbound")
@@ -266,7 +266,7 @@ class Rules:
         if number not in self.bound:
             raise TbrwError(Status.STREAM_NOT_BOUND, f"stream {number} is not bound")
 
-    def _allowed(self, access: Access) -> None:
+    def _check_access(self, access: Access) -> None:
         if access is Access.READING and not self.mode & FileMode.READ:
             raise TbrwError(Status.INVALID_ACCESS_PERMS, "the file was not opened with READ")
         if access is Access.WRITING and not self.mode & FileMode.WRITE:

@@ -40,7 +40,7 @@ class NewFile:
     def __init__(self, path: str) -> None:
         check_replaceable(path)
         self.path = path
-        self._held, self.replaces = _held(path)
+        self._held, self.replaces = _open_locked(path)
         self._identity = _identity(os.fstat(self._held.fileno()))
         self._part: PartFolder | None = None
         self._appeared = False
@@ -79,7 +79,7 @@ def _identity(found: os.stat_result) -> tuple[int, int]:
     return found.st_dev, found.st_ino
 
 
-def _held(path: str) -> tuple[IO[bytes], bool]:
+def _open_locked(path: str) -> tuple[IO[bytes], bool]:
     """The file at ``path``, locked, and whether it existed. If not, an empty one is created for the lock."""
     for _ in range(_ATTEMPTS):
         try:

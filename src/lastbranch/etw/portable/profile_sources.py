@@ -102,11 +102,11 @@ def profile_sources(kernel: Kernel | None = None) -> list[ProfileSource]:
     found = [ProfileSource(TIMER, "Timer", *_TIMER_LIMITS)]
     if any(pmu.core for pmu in read_pmus(kernel).values()):
         names = {n: name for n, (name, _) in _GENERIC.items()} | _own_events(kernel)
-        found += [ProfileSource(n, name, *_COUNTER_LIMITS) for n, name in names.items() if _offered(kernel, n)]
+        found += [ProfileSource(n, name, *_COUNTER_LIMITS) for n, name in names.items() if _can_interrupt(kernel, n)]
     return found + ([] if given else software_source())
 
 
-def _offered(kernel: Kernel, source: int) -> bool:
+def _can_interrupt(kernel: Kernel, source: int) -> bool:
     """Whether the processor can interrupt for the event: opens the event for the calling thread, in user mode."""
     choices = choices_of(source, kernel)
     return bool(choices) and all(_opens(kernel, choice) for choice in choices)
@@ -124,7 +124,7 @@ def _opens(kernel: Kernel, choice: EventChoice) -> bool:
     return True
 
 
-def _known(source: int, call: str) -> ProfileSource:
+def _find_source(source: int, call: str) -> ProfileSource:
     for known in profile_sources():
         if known.source == source:
             return known
@@ -158,14 +158,14 @@ def _store(registry: Registry, changed: SourceSettings) -> None:
 
 def interval(registry: Registry, source: int) -> int:
     """The interval of ``source``. `EtwError` 87 for one that the machine does not have."""
-    known = _known(source, "TraceQueryInformation")
+    known = _find_source(source, "TraceQueryInformation")
     return source_settings(registry).intervals.get(source, known.default)
 
 
 def set_interval(registry: Registry, source: int, value: int) -> int:
     """Set the interval of ``source`` to the nearest possible interval, and return the result. `EtwError` 87 as
     `interval`."""
-    known, now = _known(source, "TraceSetInformation"), source_settings(registry)
+    known, now = _find_source(source, "TraceSetInformation"), source_settings(registry)
     value = min(max(value, known.minimum), known.maximum)
     _store(registry, replace(now, intervals={**now.intervals, source: value}))
     return value
@@ -180,5 +180,5 @@ def configure(registry: Registry, sources: list[int]) -> None:
         if source == TIMER:
             why = "the timer is not a counter: EVENT_TRACE_FLAG_PROFILE enables it"
             raise EtwError("TraceSetInformation", Status.INVALID_PARAMETER, why)
-        _known(source, "TraceSetInformation")
+        _find_source(source, "TraceSetInformation")
     _store(registry, replace(source_settings(registry), sources=sources))

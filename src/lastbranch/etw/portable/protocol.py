@@ -354,13 +354,13 @@ def _plain(value: Any) -> Any:
 def unpack(kind: Any, data: bytes) -> Any:
     """The value of type ``kind`` that `pack` made ``data`` of. Raises `FormatError` for anything else."""
     try:
-        return _typed(kind, json.loads(data))
+        return _to_type(kind, json.loads(data))
     except (ValueError, TypeError, RecursionError) as error:
         name = getattr(kind, "__name__", str(kind))
         raise FormatError(f"not the JSON of {name}", offset=0, field="body", value=str(error)) from error
 
 
-def _typed(kind: Any, plain: Any) -> Any:
+def _to_type(kind: Any, plain: Any) -> Any:
     """``plain``, as `json` returns it, as a value of type ``kind``. Raises `ValueError` or `TypeError`."""
     made_of, parts = get_origin(kind), get_args(kind)
     if made_of is UnionType:
@@ -370,17 +370,17 @@ def _typed(kind: Any, plain: Any) -> Any:
     if type(plain) is not form:
         raise ValueError(f"{plain!r:.99} is not of type {kind}")
     if made_of is dict:
-        return {_typed(parts[0], json.loads(key)): _typed(parts[1], one) for key, one in plain.items()}
+        return {_to_type(parts[0], json.loads(key)): _to_type(parts[1], one) for key, one in plain.items()}
     if made_of is list or (made_of is tuple and parts[1] is ...):
-        return made_of(_typed(parts[0], one) for one in plain)
+        return made_of(_to_type(parts[0], one) for one in plain)
     if made_of is tuple:
-        return tuple(_typed(part, one) for part, one in zip(parts, plain, strict=True))
+        return tuple(_to_type(part, one) for part, one in zip(parts, plain, strict=True))
     if form in (dict, list):
         types = _types(kind)
         named = plain if form is dict else dict(zip(types, plain, strict=True))
         if named.keys() != types.keys():
             raise ValueError(f"{kind.__name__} has the fields {', '.join(types)}")
-        return kind(**{name: _typed(types[name], one) for name, one in named.items()})
+        return kind(**{name: _to_type(types[name], one) for name, one in named.items()})
     if form is int and not _SMALLEST <= plain <= _LARGEST:
         raise ValueError(f"{plain:#x} is larger than 64 bits")
     return bytes.fromhex(plain) if kind is bytes else kind(plain)
@@ -391,7 +391,7 @@ def _any_of(kinds: tuple[Any, ...], plain: Any) -> Any:
         return None
     for kind in kinds:
         with suppress(ValueError, TypeError):
-            return _typed(kind, plain)
+            return _to_type(kind, plain)
     raise ValueError(f"{plain!r:.99} is not of the types {kinds}")
 
 

@@ -158,7 +158,7 @@ def check_start(request: SessionRequest) -> SessionRequest:
     """``request`` with an absolute file path and the GUID of a fixed session. Raises `EtwError` if it breaks a rule."""
     call = "StartTrace"
     check_name(call, request.name)
-    request = _fixed(call, request)
+    request = _check_fixed_names(call, request)
     if request.clock not in (ClientContext.DEFAULT, ClientContext.QPC, ClientContext.SYSTEM_TIME):
         raise EtwError(call, Status.INVALID_PARAMETER, f"ClientContext {request.clock} is not a clock of this system")
     if request.enable_flags and not request.system:
@@ -171,7 +171,7 @@ def check_start(request: SessionRequest) -> SessionRequest:
     return replace(request, file=checked_file(call, request.file, request.mode)) if request.file else request
 
 
-def _fixed(call: str, request: SessionRequest) -> SessionRequest:
+def _check_fixed_names(call: str, request: SessionRequest) -> SessionRequest:
     for name, guid in FIXED_SESSIONS.items():
         same = request.name.casefold() == name.casefold()
         if (request.guid == guid and not same) or (same and request.guid.int and request.guid != guid):

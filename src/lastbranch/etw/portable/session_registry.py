@@ -412,10 +412,10 @@ def notify(registry: Registry, provider: UUID, notice: Notice, timeout: float = 
                     continue
                 except BlockingIOError:
                     notified += 1  # its queue of notices is full; it will look at the registry anyway
-        return not timeout or _answered(sender, data, notified, timeout)
+        return not timeout or _wait_for_answer(sender, data, notified, timeout)
 
 
-def _answered(sender: socket.socket, data: bytes, expected: int, timeout: float) -> bool:
+def _wait_for_answer(sender: socket.socket, data: bytes, expected: int, timeout: float) -> bool:
     end = time.monotonic() + timeout
     while expected:
         left = end - time.monotonic()

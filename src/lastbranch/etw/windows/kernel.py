@@ -360,11 +360,11 @@ class WindowsKernel:
         state = asked.state()
         state.handle = handle.value
         if not request.mode & LogFileMode.PRIVATE_LOGGER_MODE:
-            return self._verified(state)
+            return self._query_state(state)
         self._private[state.handle] = self._private[request.name.casefold()] = state.request
         return state
 
-    def _verified(self, state: SessionState) -> SessionState:
+    def _query_state(self, state: SessionState) -> SessionState:
         """The state that a query returns; ``state`` itself if the session may not be queried."""
         try:
             found = self.control(Control.QUERY, state.handle, None)

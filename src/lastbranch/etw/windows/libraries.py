@@ -242,9 +242,9 @@ class Libraries:
                 continue
             function.restype, function.argtypes = c_type(declared.result), [c_type(a) for a in declared.arguments]
             return function
-        raise self._missing(name, found)
+        raise self._missing_error(name, found)
 
-    def _missing(self, name: str, found: bool) -> EtwError:
+    def _missing_error(self, name: str, found: bool) -> EtwError:
         call, libraries, since = name.removesuffix("W"), FUNCTIONS[name].libraries, FUNCTIONS[name].since
         hint = f"it needs {since}; this is build {self.loader.build()}" if since else None
         if found:

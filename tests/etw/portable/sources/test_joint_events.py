@@ -250,7 +250,7 @@ def test_each_flag_turns_its_own_events_on(
     flag: int, kind: type[TracepointFollower], hooks: set[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All of them and no others."""
-    monkeypatch.setattr(kind, "_taken", lambda self: None)  # so that it keeps them
+    monkeypatch.setattr(kind, "_take_events", lambda self: None)  # so that it keeps them
     one = kind(Named(VM))
     one.kinds = kinds_of(normalised_masks([flag]))
     tracepoints = {name for each in one.kinds for name in one.needs[each]}
@@ -288,7 +288,7 @@ def test_a_thread_that_has_ended_has_no_ids() -> None:
     (row,) = one._rows(Feed("block/block_rq_issue", batch, batch.time, raw))
     assert (row.pid, row.tid) == (0xFFFFFFFF, 0xFFFFFFFF)
     one.row(row._replace(values={**row.values, "rwbs": b"R"}))
-    words = one._taken().words.tobytes()
+    words = one._take_events().words.tobytes()
     assert struct.unpack_from("<2i", words, 8) == (-1, -1)
     assert struct.unpack_from("<I", words, 32 + 8) == (0xFFFFFFFF,)
 

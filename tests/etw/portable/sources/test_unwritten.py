@@ -71,7 +71,7 @@ def test_every_call_takes_every_argument(name: str) -> None:
         for result in (0, value - (value >> 63 << 64), -1):
             one.row(enter(name, *[value] * 6))
             one.row(Row("raw_syscalls/sys_exit", 2, 0, 70, 71, {"id": CALLS["x86_64"][name], "ret": result}, []))
-    made = one._taken()
+    made = one._take_events()
     assert made.unwritten == Counter()
 
 

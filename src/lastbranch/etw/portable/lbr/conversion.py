@@ -167,7 +167,7 @@ class Conversion:
         lives = records & ~is_sample
         parts.append(made_or_counted(_LIVES, int(lives.sum()), partial(self._life, block, lives)))
         for number, at, event in self._reader.by_layout(block, block.at[records & is_sample]):
-            parts.append(made_or_counted(_BRANCHES, len(at), partial(self._sampled, number, block, at, event)))
+            parts.append(made_or_counted(_BRANCHES, len(at), partial(self._sample_events, number, block, at, event)))
         self._keep(block, ~(of_perf | records))
         self.until = until
         self._floor = self._ticks.of(until)
@@ -187,14 +187,14 @@ class Conversion:
         self._lives = LifecycleEvents(self._profile, session.begin, session.pointer)
         if self._scope.whole:
             return encoded(session.configuration(), 0)
-        first = [supplement_event("Event", session.begin, self._said_of(hook)) for hook in self._scope.call_hooks]
+        first = [supplement_event("Event", session.begin, self._describe_hook(hook)) for hook in self._scope.call_hooks]
         if self._scope.bursts and not self._scope.sampled:
             said = event_fields(self._profile.events[self._bursts], self._triggers[self._bursts])
             first.append(supplement_event("Event", session.begin, said))
             first += session.interval_events(session.intervals, begin=True, time=session.begin)
         return encoded(first, 0)
 
-    def _said_of(self, hook: int) -> dict[str, Any]:
+    def _describe_hook(self, hook: int) -> dict[str, Any]:
         """The fields of the Event of a kernel event whose records software makes."""
         name = kernel_names((hook >> 8, hook & 0xFF))[1]
         event = replace(self._profile.events[self._bursts], name=name, period=0, frequency=0, has_period=False)
@@ -215,7 +215,7 @@ class Conversion:
         self._lives.reload()
         return encoded(self._lives.until(FOREVER), 0)
 
-    def _sampled(self, layout: int, block: Block, at: Ints, event: NDArray[np.int32]) -> Events:
+    def _sample_events(self, layout: int, block: Block, at: Ints, event: NDArray[np.int32]) -> Events:
         """The events of samples of one layout."""
         assert self._reader is not None
         return Events.joined([*self._samples(self._reader.layouts[layout].layout.decode(block, at, event, None))])

@@ -73,7 +73,7 @@ def targets_of(configuration: SourceConfiguration) -> Targets:
     return Targets(tuple(n for n in numbers if n > 0), tuple(-n for n in numbers if n < 0))
 
 
-def _recorded_as(configuration: SourceConfiguration) -> tuple[object, ...]:
+def _recording_key(configuration: SourceConfiguration) -> tuple[object, ...]:
     """Equal where two configurations are recorded alike."""
     own = (configuration.lbr_flags, configuration.targets, configuration.clock, configuration.branch_hook)
     return options_of(configuration), configuration.call_hooks, *own
@@ -133,7 +133,7 @@ class _Recording:
             SoftwareRequest(targets, options_of(self._configuration), ["lastbranch", "session"]),
             self._follower.file,
             Callbacks(say=lambda sentence: None, progress=rounds),
-            self._running,
+            self._begin_listening,
         )
         self._over.set()
         for listener in self._listeners:
@@ -156,7 +156,7 @@ class _Recording:
         event = supplement_event(name, Ticks(self._configuration.clock).of(time.monotonic_ns()), fields)
         self._output.put(encoded([event], 0))
 
-    def _running(self, collector: int) -> None:
+    def _begin_listening(self, collector: int) -> None:
         self._follower.start()
         self._listeners = [threading.Thread(target=self._listen, args=(collector,), name="session")]
         self._listeners[0].start()
@@ -190,7 +190,7 @@ class _Recording:
         """Take a new configuration; an equal configuration changes nothing."""
         with suppress(FormatError):
             asked = unpack(SourceConfiguration, body)
-            if _recorded_as(asked) != _recorded_as(self._configuration):
+            if _recording_key(asked) != _recording_key(self._configuration):
                 self.next = asked
             else:
                 self._connection.post(Kind.READY)

@@ -256,7 +256,7 @@ def _in_child() -> None:
     if parents is not None:
         parents.abandon()
         for registration in list(_registered):
-            registration._inherited()
+            registration._register_anew()
 
 
 os.register_at_fork(after_in_child=_in_child)
@@ -287,9 +287,9 @@ def route(
             writer = current().writer(registry, session)
         except EtwError as error:
             if error.status not in _NONE_TAKEN:
-                puts.append(_refused_by(session))
+                puts.append(_refuse_all(session))
             continue
-        puts.append(put_for(writer, provider, descriptor, _encoded([*target.items(), *more])))
+        puts.append(put_for(writer, provider, descriptor, _encode([*target.items(), *more])))
     if len(puts) < 2:
         return puts[0] if puts else _nothing
     return lambda data, tail=NO_ACTIVITY: max([put(data, tail) for put in puts])
@@ -299,7 +299,7 @@ def _nothing(data: bytes, tail: bytes = NO_ACTIVITY) -> int:
     return 0
 
 
-def _refused_by(session: SessionKey) -> Put:
+def _refuse_all(session: SessionKey) -> Put:
     """For a session that has no room for another writer, or whose daemon gives a wrong answer."""
 
     def refused(data: bytes, tail: bytes = NO_ACTIVITY) -> int:
@@ -309,7 +309,7 @@ def _refused_by(session: SessionKey) -> Put:
     return refused
 
 
-def _encoded(items: list[Item]) -> bytes:
+def _encode(items: list[Item]) -> bytes:
     if not items:
         return b""
     from ....formats.etl import encode_items
@@ -418,7 +418,7 @@ class Registration:
 
     def _begin(self) -> None:
         attachments = current()
-        attachments.ended.append(self._ended)
+        attachments.ended.append(self._drop_session)
         attachments.call_and_wait(self._listen)
 
     def _listen(self) -> None:
@@ -433,10 +433,10 @@ class Registration:
             stream.close()
             raise EtwError("EventRegister", Status.ACCESS_DENIED, f"no socket for notices: {error}") from error
         self._socket = stream
-        current().watch(stream, self._noticed)
+        current().watch(stream, self._take_notices)
         self._refresh()
 
-    def _noticed(self) -> None:
+    def _take_notices(self) -> None:
         stream = self._socket
         while stream is not None:
             try:
@@ -467,7 +467,7 @@ class Registration:
             elif asked or before.get(session) != target:
                 self._call(EnableProvider.ENABLE, target)
 
-    def _ended(self, session: SessionKey) -> None:
+    def _drop_session(self, session: SessionKey) -> None:
         if session in self._targets:
             gone = self._targets[session]
             self._change({key: target for key, target in self._targets.items() if key != session})
@@ -506,7 +506,7 @@ class Registration:
         if stream is None:
             return
         self._socket = None
-        attachments.ended.remove(self._ended)
+        attachments.ended.remove(self._drop_session)
         attachments.forget(stream)
         stream.close()
         self._unlink()
@@ -515,7 +515,7 @@ class Registration:
         with contextlib.suppress(OSError, EtwError), self._registry.folder("providers", str(self.provider)) as folder:
             os.unlink(self._name, dir_fd=folder)
 
-    def _inherited(self) -> None:
+    def _register_anew(self) -> None:
         """In a child by fork: register anew."""
         if self._socket is not None:
             self._socket.close()

@@ -170,7 +170,7 @@ class Commands:
     def _update(self, asked: SessionRequest) -> Steps:
         made = updated(self._full_state().request, asked)
         self.logger.update(made)
-        yield from self._applied(lambda settings: settings.updated(made))
+        yield from self._apply_change(lambda settings: settings.updated(made))
         return self._state()
 
     def _flush(self, file: str) -> bytes:
@@ -198,7 +198,7 @@ class Commands:
 
     def _set(self, number: int, value: Any) -> Steps:
         info = _info(number)
-        return self._applied(lambda settings: settings.with_information(info, value))
+        return self._apply_change(lambda settings: settings.with_information(info, value))
 
     def _query(self, number: int) -> bytes:
         info = _info(number)
@@ -212,7 +212,7 @@ class Commands:
             self.settings.check_system("TraceQueryInformation")
         return pack(values[info])
 
-    def _applied(self, change: Callable[[Settings], Settings]) -> Steps:
+    def _apply_change(self, change: Callable[[Settings], Settings]) -> Steps:
         """Apply changed settings, one change at a time. If a source refuses the new flags, restore the old flags."""
         yield lambda: not self._changing, SOURCE_TIMEOUT
         if self._changing:
@@ -277,9 +277,9 @@ _HANDLERS: dict[Kind, tuple[Any, Callable[[Commands, Connection, Any], bytes | S
     Kind.QUERY_INFO: (int, lambda session, _connection, number: session._query(number)),
     Kind.LBR: (
         tuple[int, list[tuple[UUID, int]]],
-        lambda session, _connection, lbr: session._applied(lambda settings: settings.with_lbr(*lbr)),
+        lambda session, _connection, lbr: session._apply_change(lambda settings: settings.with_lbr(*lbr)),
     ),
-    Kind.REFRESH: (None, lambda session, _connection, _: session._applied(lambda settings: settings)),
+    Kind.REFRESH: (None, lambda session, _connection, _: session._apply_change(lambda settings: settings)),
     Kind.ATTACH: (int, Commands._attach),
     Kind.DETACH: (int, Commands._detach),
     Kind.CONSUME: (None, lambda session, connection, _: session._consume(connection)),
@@ -320,8 +320,8 @@ class Daemon:
         self.loop.watch(self._commands.logger.doorbell, self.poll_soon)
         self.loop.watch(starter.fileno(), self._starter_message)
         self._on_signals(stack)
-        self._tasks.begin(self._commands.begin, self._started)
-        self._tasks.begin(self._overdue, _ignored)
+        self._tasks.begin(self._commands.begin, self._answer_starter)
+        self._tasks.begin(self._overdue, _ignore)
 
     def serve(self) -> None:
         """Run until the session is over."""
@@ -363,7 +363,7 @@ class Daemon:
 
     # -- start and end
 
-    def _started(self, body: bytes | None, error: LastbranchError | None) -> None:
+    def _answer_starter(self, body: bytes | None, error: LastbranchError | None) -> None:
         """Answer the starter: the session runs, or cannot."""
         if error is not None:
             self._starter.post(Kind.ANSWER, _reason(error), _status(error))
@@ -407,12 +407,12 @@ class Daemon:
         def stop() -> None:
             with suppress(BlockingIOError):
                 wakened.recv(64)
-            self._tasks.begin(self._commands.stop, _ignored)
+            self._tasks.begin(self._commands.stop, _ignore)
 
         self.loop.watch(wakened.fileno(), stop)
 
 
-def _ignored(_body: bytes | None, _error: LastbranchError | None) -> None:
+def _ignore(_body: bytes | None, _error: LastbranchError | None) -> None:
     """For results that nobody asked for."""
 
 

@@ -87,11 +87,11 @@ class Staging:
             room = (total + _PAD) // 8
             if len(self._memory) < room:
                 self._memory = np.zeros(room, np.uint64)
-            yield _checked(self._memory[:room], pieces[begin:past])
+            yield _check_pieces(self._memory[:room], pieces[begin:past])
             begin = past
 
 
-def _checked(memory: NDArray[np.uint64], pieces: list[Piece]) -> Staged:
+def _check_pieces(memory: NDArray[np.uint64], pieces: list[Piece]) -> Staged:
     end = np.cumsum([piece.size // 8 for piece in pieces], dtype=np.int64)
     first = np.concatenate([np.zeros(1, np.int64), end[:-1]])
     for piece, at, past in zip(pieces, first.tolist(), end.tolist(), strict=True):

@@ -50,7 +50,7 @@ class RecorderSlot(Slot):
         geometry = self.pool.geometry
         return geometry.buffer(self._first + number % geometry.kept)
 
-    def _finished(self) -> int:
+    def _count_finished(self) -> int:
         """How many buffers the writer has finished."""
         done = self._words[self._at + DONE_AT]
         if not self._seen <= done < MOST_LOST or not self._untouched:
@@ -59,7 +59,7 @@ class RecorderSlot(Slot):
         self._seen = done
         return done
 
-    def _filled(self, number: int) -> tuple[int, int, bool]:
+    def _read_fill(self, number: int) -> tuple[int, int, bool]:
         """Bytes and events of buffer ``number``, and whether these are plausible."""
         capacity = self.pool.geometry.capacity
         events, used = divmod(self._words[self._commit_word(number)], EVENT)
@@ -71,7 +71,7 @@ class RecorderSlot(Slot):
             return
         self.broken = True
         self._store(RING, 0)
-        lost = [self._filled(number)[1] for number in self._newest(self._seen)]
+        lost = [self._read_fill(number)[1] for number in self._newest(self._seen)]
         self._dropped = sum(lost)
         self.buffers_lost = max(1, sum(map(bool, lost)))
 
@@ -80,7 +80,7 @@ class RecorderSlot(Slot):
 
     def look(self) -> None:
         if not self.broken:
-            self._finished()
+            self._count_finished()
 
     def take(self, unfinished: bool) -> list[Piece]:
         """Nothing: what writers have stays theirs."""
@@ -91,7 +91,7 @@ class RecorderSlot(Slot):
         """Buffers that hold events, at most MinimumBuffers."""
         if self.broken:
             return 0
-        done = self._finished()
+        done = self._count_finished()
         return min(self._kept, done + (self._words[self._commit_word(done)] > 0))
 
     def copies(self) -> list[Piece]:
@@ -100,12 +100,12 @@ class RecorderSlot(Slot):
         complete = -1
         """The newest buffer that was copied when it was finished."""
         for _ in range(_MOST_ROUNDS):
-            done = self._finished()
+            done = self._count_finished()
             if self.broken:
                 return []
             made = {number: self._copy(number) for number in self._newest(done) if number > complete}
             read_barrier()  # before DONE is read again: to see it if a buffer was used again meanwhile
-            after = self._finished()
+            after = self._count_finished()
             copied |= {number: piece for number, piece in made.items() if number >= after - self._kept}
             complete = done - 1
             if after == done:
@@ -120,7 +120,7 @@ class RecorderSlot(Slot):
         return [copied[number] for number in sorted(copied) if copied[number].size][-self._kept :]
 
     def _copy(self, number: int) -> Piece:
-        size, events, _ = self._filled(number)
+        size, events, _ = self._read_fill(number)
         read_barrier()  # before an event is read: to see all that the commit word counts
         start = self._start(number) + BUFFER_HEADER_SIZE
         end = start + min(size, self.pool.geometry.capacity)

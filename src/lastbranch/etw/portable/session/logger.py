@@ -204,7 +204,7 @@ class Logger:
                 self._deliverer().send()
             return
         pieces = self._recorder.in_memory()
-        self._deliverer().snapshot(self.request, path or self.request.file, pieces, self._lost)
+        self._deliverer().snapshot(self.request, path or self.request.file, pieces, self._losses)
 
     def update(self, request: SessionRequest) -> None:
         """Change timer, MaximumBuffers, log file and real time as in ``request``. Raises `EtwError` for the file."""
@@ -212,7 +212,7 @@ class Logger:
         if request.file != before.file and not self._in_memory:
             file = FileSink(request, self._disk, "ControlTrace") if request.file else None
             self._flush()
-            delivery.change_file(file, request, self._lost)
+            delivery.change_file(file, request, self._losses)
         if request.mode & ~before.mode & LogFileMode.REAL_TIME_MODE:
             self._flush()
             delivery.go_live(request)
@@ -238,7 +238,7 @@ class Logger:
         self._deliverer().add_reader(stream)
 
     @property
-    def _lost(self) -> tuple[int, int]:
+    def _losses(self) -> tuple[int, int]:
         """EventsLost and LogBuffersLost: of buffers that could not be written, and of broken writers."""
         delivery, writers = self._delivery, self._writers
         events = writers.lost + (delivery.events_lost if delivery else 0)  # first: this may find a writer broken
@@ -247,7 +247,7 @@ class Logger:
     def state(self) -> SessionState:
         """The session and its statistics, after the stop too."""
         busy, delivery = self._writers.busy, self._delivery
-        events_lost, buffers_lost = self._lost
+        events_lost, buffers_lost = self._losses
         buffers = max(self.request.minimum_buffers, self._writers.peak, busy)
         return SessionState(
             self.request,
@@ -274,7 +274,7 @@ class Logger:
             self.detach(number)
         delivery.flush(self._clock.now())
         delivery.end_live()
-        delivery.close_file(self._lost)
+        delivery.close_file(self._losses)
         self._close()
 
     def discard(self) -> None:

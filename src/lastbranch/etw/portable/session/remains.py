@@ -242,8 +242,8 @@ def rescue(name: str, path: str, registry: Registry | None = None) -> Rescued:
     remains = _read(registry, name, key)
     if remains.daemon.alive:
         raise EtwError(_CALL, Status.ALREADY_EXISTS, f'session "{name}" runs: `session flush` writes its buffers')
-    with _held(remains, name) as held:
-        found = _saved(remains, held, os.path.abspath(path))
+    with _open_held(remains, name) as held:
+        found = _save(remains, held, os.path.abspath(path))
     _end_remains(registry, key)
     return found
 
@@ -281,7 +281,7 @@ def _version(data: bytes) -> object:
 
 
 @contextmanager
-def _held(remains: _Remains, name: str) -> Iterator[dict[int, int]]:
+def _open_held(remains: _Remains, name: str) -> Iterator[dict[int, int]]:
     """Inode -> descriptor of what the keeper holds."""
     with ExitStack() as stack:
         held: dict[int, int] = {}
@@ -299,14 +299,14 @@ def _held(remains: _Remains, name: str) -> Iterator[dict[int, int]]:
         yield held
 
 
-def _saved(remains: _Remains, held: dict[int, int], path: str) -> Rescued:
+def _save(remains: _Remains, held: dict[int, int], path: str) -> Rescued:
     from .delivery import Delivery
     from .flight_recorder import RecorderSlot, newest, with_times
 
     request = remains.request
     geometry = _geometry(remains.geometry)
     damage: list[str] = []
-    copies = _left(held[remains.left], damage) if remains.left in held else []
+    copies = _copies_left(held[remains.left], damage) if remains.left in held else []
     if remains.left and remains.left not in held:
         damage.append("the buffers of writers that had left are gone")
     pools: dict[int, Mapping] = {}
@@ -348,7 +348,7 @@ def _geometry(words: list[int]) -> Geometry:
     raise EtwError(_CALL, Status.INVALID_DATA, f"no layout of pools in buffering mode: {words}")
 
 
-def _left(fd: int, damage: list[str]) -> Copies:
+def _copies_left(fd: int, damage: list[str]) -> Copies:
     """The buffers of writers that had left."""
     data = memoryview(os.pread(fd, os.fstat(fd).st_size, 0))
     found: Copies = []

@@ -87,7 +87,7 @@ class SessionFile(TraceFile):
             if left:
                 left[0] = left[0][done:]
 
-    def _copied(self) -> int:
+    def _copy_earlier(self) -> int:
         """Bytes of earlier sessions in the file, padded to whole buffers."""
         assert self._file is not None
         return appended_at(self._file.fileno(), self._name, self.header.buffer_size, self.header.compressed)

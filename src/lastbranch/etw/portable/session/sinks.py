@@ -264,7 +264,7 @@ class RealTimeSink:
 
     def flushed(self, time: int) -> None:
         """Add a marker: all events before ``time`` (ticks of the session's clock) have been passed to `write`."""
-        if self._frames and self._frames[-1].marker and not self._begun(self._first + len(self._frames) - 1):
+        if self._frames and self._frames[-1].marker and not self._is_begun(self._first + len(self._frames) - 1):
             self._held -= len(self._frames.pop().data)
         self._append(_Frame(_marker(time), 0, marker=True))
 
@@ -304,7 +304,7 @@ class RealTimeSink:
         self._frames.append(frame)
         self._held += len(frame.data)
 
-    def _begun(self, number: int) -> bool:
+    def _is_begun(self, number: int) -> bool:
         """Whether a reader has got a part of the frame."""
         return any(r.next > number or (r.next == number and r.rest) for r in self._readers) or number < self._read
 

@@ -99,7 +99,7 @@ class SourceProcesses:
 
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=self._descriptors, cwd="/")
         source = _Source(process, os.pidfd_open(process.pid))
-        self._watch(source.exit, lambda: self._ended(role, source))
+        self._watch(source.exit, lambda: self._drop_source(role, source))
         return source
 
     def connect(self, connection: Connection, pid: int) -> bytes:
@@ -156,9 +156,9 @@ class SourceProcesses:
         """Kill the processes that still run."""
         for role, source in list(self._running.items()):
             source.process.kill()
-            self._ended(role, source)
+            self._drop_source(role, source)
 
-    def _ended(self, role: str, source: _Source) -> None:
+    def _drop_source(self, role: str, source: _Source) -> None:
         if source.exit < 0:
             return
         source.process.wait()

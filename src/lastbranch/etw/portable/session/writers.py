@@ -146,11 +146,11 @@ class Slot:
         self.broken, self._ready = True, 0
         for word in range(RING, RING + RING_SIZE):
             self._store(word, 0)
-        lost = [self._committed(lease)[1] for lease in self.leased]
+        lost = [self._read_commit(lease)[1] for lease in self.leased]
         self._dropped = sum(lost)
         self.buffers_lost = max(1, sum(map(bool, lost)))
 
-    def _committed(self, lease: _Lease) -> tuple[int, int, bool]:
+    def _read_commit(self, lease: _Lease) -> tuple[int, int, bool]:
         """Bytes and events that a buffer got since the last look, and whether these are plausible. The events are
         limited to what fits into a buffer."""
         capacity = self.pool.geometry.capacity
@@ -183,7 +183,7 @@ class Slot:
         count = self._ready + (1 if unfinished and len(self.leased) > self._ready else 0)
         for number in range(0 if self.broken else count):
             lease, finished = self.leased[0], number < self._ready
-            size, events, sound = self._committed(lease)
+            size, events, sound = self._read_commit(lease)
             if not sound:
                 self.fail()
             lost = self.lost

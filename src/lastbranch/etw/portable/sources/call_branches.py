@@ -96,7 +96,7 @@ def records_of(batches: Sequence[SampleBatch], until: int, options: int) -> Iter
 
 
 @dataclass(slots=True)
-class _Waiting:
+class _Untriggered:
     """A record without its trigger so far. ``end`` (ns): the thread was in the call before it."""
 
     time: int
@@ -111,7 +111,10 @@ class CallBranches:
 
     def __init__(self) -> None:
         self.hooks: tuple[int, ...] = ()
-        self._waiting: dict[int, dict[int, list[_Waiting]]] = {ENTER: defaultdict(list), CSWITCH: defaultdict(list)}
+        self._waiting: dict[int, dict[int, list[_Untriggered]]] = {
+            ENTER: defaultdict(list),
+            CSWITCH: defaultdict(list),
+        }
         """Hook -> thread -> records, in the order of time."""
         self._complete = FOREVER
         self._came = 0
@@ -132,7 +135,7 @@ class CallBranches:
             for hook in self.hooks:
                 waiting = self._waiting[hook][tid]
                 if depth:
-                    waiting.append(_Waiting(time, pid, records.options, records.entries[end - depth : end]))
+                    waiting.append(_Untriggered(time, pid, records.options, records.entries[end - depth : end]))
                 elif waiting:
                     waiting[-1].end = time
 
@@ -146,7 +149,7 @@ class CallBranches:
         ``batch``: the samples that become the events, at ``ns`` and, in the session's clock, ``ticks``. ``state``: of
         context switches, prev_state of the thread.
         """
-        rows, found = self._matched(hook, batch.tid.astype(np.int64), ns, state)
+        rows, found = self._match(hook, batch.tid.astype(np.int64), ns, state)
         if not rows:
             return Events.joined([])
         at = np.array(rows, np.int64)
@@ -171,11 +174,11 @@ class CallBranches:
         periods = PeriodEncoding(one, one, one, np.zeros(len(at), bool), 0)
         return of_samples(records, ticks[at], [Trigger(options=one.options) for one in found], periods, batch.cpu[at])
 
-    def _expected(self, hook: int, record: _Waiting) -> bool:
+    def _may_come(self, hook: int, record: _Untriggered) -> bool:
         """Whether its trigger may come yet: a wait may begin late, but the event of the call itself follows at once."""
         return hook == CSWITCH or record.time > min(self._complete, self._came) - PATIENCE
 
-    def _matched(self, hook: int, tid: Ints, ns: Ints, state: Ints | None) -> tuple[list[int], list[_Waiting]]:
+    def _match(self, hook: int, tid: Ints, ns: Ints, state: Ints | None) -> tuple[list[int], list[_Untriggered]]:
         """(row of each trigger, its record)."""
         waiting = self._waiting[hook]
         order = np.lexsort((ns, tid))
@@ -183,19 +186,19 @@ class CallBranches:
             order = order[state[order] & _WAITS > 0]
         threads = tid[order]
         rows: list[int] = []
-        found: list[_Waiting] = []
+        found: list[_Untriggered] = []
         for thread in list(waiting):
             first, past = np.searchsorted(threads, [thread, thread + 1]).tolist()
             mine = order[first:past]
             times = ns[mine]
-            left: list[_Waiting] = []
+            left: list[_Untriggered] = []
             for one, following in zip(waiting[thread], [*waiting[thread][1:], None], strict=True):
                 end = one.end if following is None else min(one.end, following.time)
                 place = int(np.searchsorted(times, one.time))
                 if place < len(times) and times[place] < end:
                     rows.append(int(mine[place]))
                     found.append(one)
-                elif following is None and one.end == FOREVER and self._expected(hook, one):
+                elif following is None and one.end == FOREVER and self._may_come(hook, one):
                     left.append(one)
             if left:
                 waiting[thread] = left

@@ -88,11 +88,11 @@ class TracepointFollower:
 
     def begin(self, now: int) -> Events:
         """Events about what exists at ``now`` (ticks)."""
-        return self._taken()
+        return self._take_events()
 
     def end(self, now: int) -> Events:
         """Events about what still exists at ``now`` (ticks)."""
-        return self._taken()
+        return self._take_events()
 
     def events(self, feeds: Sequence[Feed]) -> Events:
         """The events of a round. A row that cannot be handled counts as an event that could not be written."""
@@ -111,7 +111,7 @@ class TracepointFollower:
             self.end_round()
         except Exception as error:
             count_unwritten(self._unwritten, about, error)
-        return self._taken()
+        return self._take_events()
 
     def _rows(self, feed: Feed) -> Iterator[Row]:
         names = self.fields[feed.tracepoint]
@@ -152,7 +152,7 @@ class TracepointFollower:
             event.pid, event.tid, event.cpu = signed(row.pid), signed(row.tid), row.cpu
         self._events.append(event)
 
-    def _taken(self) -> Events:
+    def _take_events(self) -> Events:
         made, self._events = self._events, []
         found = Events.joined([encoded([e for e in made if e.cpu == cpu], cpu) for cpu in {e.cpu for e in made}])
         found.unwritten += self._unwritten
@@ -358,7 +358,7 @@ class Sockets(TracepointFollower):
 
     def row(self, row: Row) -> None:
         if row.tracepoint == _STATE:
-            self._changed(row)
+            self._change_state(row)
             return
         family, protocol, size = (row.values[name] for name in ("family", "protocol", "ret"))
         if family not in (_INET, _INET6) or protocol not in (_TCP, _UDP) or size <= 0 or row.values["flags"] & _PEEK:
@@ -370,7 +370,7 @@ class Sockets(TracepointFollower):
         kind = _SEND if row.tracepoint == _SENT else _RECV
         self._log(group, kind, row, family, key, known, row.pid, size)
 
-    def _changed(self, row: Row) -> None:
+    def _change_state(self, row: Row) -> None:
         old, new, family, key = (row.values[name] for name in ("oldstate", "newstate", "family", "skaddr"))
         if row.values["protocol"] != _TCP or family not in (_INET, _INET6):
             return

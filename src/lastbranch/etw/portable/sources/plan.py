@@ -129,11 +129,11 @@ def plan_streams(configuration: SourceConfiguration, kernel: Kernel, host: Host)
     found = [_of_kind(name, configuration, kernel) for name in sorted(kinds - TASKS) if name in KINDS]
     for source in configuration.pmc_sources if "pmc" in kinds else ():
         found += [StreamPlan(choice, source=source) for choice in choices_of(source, kernel)]
-    found = [_configured(one, configuration) for one in found]
-    return found + [one for follower in FOLLOWERS for one in _followed(follower, kinds, configuration, kernel)]
+    found = [_configure(one, configuration) for one in found]
+    return found + [one for follower in FOLLOWERS for one in _follower_streams(follower, kinds, configuration, kernel)]
 
 
-def _followed(
+def _follower_streams(
     follower: type[TracepointFollower], kinds: frozenset[str], configuration: SourceConfiguration, kernel: Kernel
 ) -> Iterator[StreamPlan]:
     """The tracepoints of ``follower`` for its own kinds among ``kinds``."""
@@ -171,7 +171,7 @@ def _of_kind(name: str, configuration: SourceConfiguration, kernel: Kernel) -> S
     return StreamPlan(EventChoice(kind.tracepoint.replace("/", ":"), TYPE.TRACEPOINT, point.number), kind, point.fields)
 
 
-def _configured(one: StreamPlan, configuration: SourceConfiguration) -> StreamPlan:
+def _configure(one: StreamPlan, configuration: SourceConfiguration) -> StreamPlan:
     """``one`` with its interval, and with all that its samples are to carry."""
     source = one.source
     return replace(

@@ -271,11 +271,11 @@ class Recorder:
         if self._tasks is not None:
             took = self._tasks.stream.round(until)
             lost += took.lost
-            parts.append(self._made("Process, Thread and Image", took, self._tasks))
+            parts.append(self._convert("Process, Thread and Image", took, self._tasks))
         if self._processes is not None:
             took = self._processes.stream.round(until)
             lost += took.lost
-            parts.append(self._made("Process/PerfCtr", took, self._processes))
+            parts.append(self._convert("Process/PerfCtr", took, self._processes))
         feeds: dict[type[TracepointFollower], list[Feed]] = {}
         for one in self._streams.values():
             took = one.stream.round(until)
@@ -285,7 +285,7 @@ class Recorder:
                 batch.columns["time"] = ticks = np.maximum(self._ticks(ns), self._floor)
                 if one.wanted.follower is None:
                     shown, number = shown_hook(one.wanted.hook), len(batch)
-                    triggered = made_or_counted(shown, 0, partial(self._triggered, one.wanted, batch, ns, ticks))
+                    triggered = made_or_counted(shown, 0, partial(self._branch_records, one.wanted, batch, ns, ticks))
                     parts += [made_or_counted(shown, number, partial(one.wanted.convert, batch, ticks)), triggered]
                 else:
                     feed = Feed(one.wanted.tracepoint, batch, ticks, Raw(batch, one.wanted.fields))
@@ -302,11 +302,11 @@ class Recorder:
             self._output.lost(lost)
         return len(events)
 
-    def _made(self, kind: str, took: Round, of: Tasks | ProcessCounters) -> Events:
+    def _convert(self, kind: str, took: Round, of: Tasks | ProcessCounters) -> Events:
         """The events that ``of`` makes of a round."""
         return made_or_counted(kind, len(took.at), lambda: of.of(took, self._floor))
 
-    def _triggered(self, stream: StreamPlan, batch: SampleBatch, ns: Ints, ticks: Ints) -> Events:
+    def _branch_records(self, stream: StreamPlan, batch: SampleBatch, ns: Ints, ticks: Ints) -> Events:
         """The branch records that samples of ``stream`` at ``ns`` trigger."""
         if stream.hook not in self.call_branches.hooks or (
             stream.hook == CSWITCH and "prev_state" not in stream.fields

@@ -156,11 +156,11 @@ class Stream:
         self._kept = record_bytes(block, ~due)
         at, types = block.at[due], block.types[due]
         if "context_switch" in self.attr.flags:
-            return Round(block, at, types, self._switches.samples(block, at, types), self._lost(block, at, types))
+            return Round(block, at, types, self._switches.samples(block, at, types), self._count_lost(block, at, types))
         samples = at[types == _SAMPLE]
         self._sampled += len(samples)
         batch = self._layout.decode(block, samples, np.zeros(len(samples), np.int32), None)
-        return Round(block, at, types, batch, self._lost(block, at, types) + len(samples) - len(batch))
+        return Round(block, at, types, batch, self._count_lost(block, at, types) + len(samples) - len(batch))
 
     def _times(self, block: Block) -> Ints:
         is_sample = block.types == _SAMPLE
@@ -168,7 +168,7 @@ class Stream:
         place = np.where(is_sample, block.at + self._layout.fixed[SAMPLE.TIME], end + _TIME_IN_TRAILER)
         return block.words.take(place, mode="clip").view(np.int64)
 
-    def _lost(self, block: Block, at: Ints, types: Ints) -> int:
+    def _count_lost(self, block: Block, at: Ints, types: Ints) -> int:
         """LOST: u64 id, lost. LOST_SAMPLES: u64 lost."""
         words = block.words
         lost = int(words[at[types == _LOST] + 2].sum()) + int(words[at[types == _LOST_SAMPLES] + 1].sum())

@@ -205,17 +205,17 @@ class SystemCalls(TracepointFollower):
             self._number += 1
             call = self._calls[row.tid] = _Call(name, _words(row), row, self._number << 4)
             if name not in _OPENS:
-                self._entered(call)
+                self._enter(call)
         else:
             entered = self._calls.pop(row.tid, None)
             if entered is not None and entered.name == name:
-                self._returned(entered, row)
+                self._return(entered, row)
 
     def end_round(self) -> None:
         """An open that has not returned yet is logged now: it waits, and its text is still there."""
         for call in self._calls.values():
             if call.name in _OPENS and call.file is None:
-                self._opening(call, self._found.get((call.row.tid, call.row.time), ""))
+                self._begin_open(call, self._found.get((call.row.tid, call.row.time), ""))
         self._forget()
 
     def _forget(self) -> None:
@@ -226,7 +226,7 @@ class SystemCalls(TracepointFollower):
 
     # -- files
 
-    def _entered(self, call: _Call) -> None:
+    def _enter(self, call: _Call) -> None:
         name, args = call.name, call.args
         if name in _MEMORY or not self.kinds & {"file", "file init", "mapping", "file name"}:
             return
@@ -247,7 +247,7 @@ class SystemCalls(TracepointFollower):
         for kind, fields in _ON_DESCRIPTORS.get(name, ()):
             self._log_file(kind, call, file_, fields(args))
 
-    def _returned(self, call: _Call, row: Row) -> None:
+    def _return(self, call: _Call, row: Row) -> None:
         result, name = row.values["ret"], call.name
         if name in _MEMORY:
             if -4096 < result < 0:
@@ -256,9 +256,9 @@ class SystemCalls(TracepointFollower):
             _MEMORY_EVENTS[name](self, call, result)
             return
         if name in _OPENS:
-            self._opened(call, row, result)
+            self._open(call, row, result)
         elif call.file is not None:
-            self._moved(call, result)
+            self._move_position(call, result)
         if name == "close" and result == 0:
             self._files.pop((row.pid, signed(call.args[0])), None)
         if "file" in self.kinds and call.file is not None and name != "lseek":
@@ -266,7 +266,7 @@ class SystemCalls(TracepointFollower):
             fields = {"IrpPtr": call.irp, "ExtraInfo": max(result, 0), "NtStatus": status}
             self.log((FILE_IO, _END), row, 2, fields)
 
-    def _opened(self, call: _Call, row: Row, result: int) -> None:
+    def _open(self, call: _Call, row: Row, result: int) -> None:
         if call.file is None:
             path = self._found.get((row.tid, row.time), "")
             if path and not path.startswith("/"):
@@ -274,13 +274,13 @@ class SystemCalls(TracepointFollower):
             text = "" if path else self._found.get((call.row.tid, call.row.time), "")
             if result >= 0 and text and not os.path.lexists(f"/proc/{row.pid}/root{text}"):
                 text = ""  # other bytes than those of the call: it opened something
-            self._opening(call, path or text)
+            self._begin_open(call, path or text)
         if result >= 0 and call.file is not None:
             if len(self._files) > _MOST_FILES:
                 self._files.clear()
             self._files[row.pid, result] = call.file
 
-    def _opening(self, call: _Call, path: str) -> None:
+    def _begin_open(self, call: _Call, path: str) -> None:
         flags = call.args[_PATHS[call.name][2]] if _PATHS[call.name][2] >= 0 else 0
         if call.name == "creat":
             flags = _O_CREAT | _O_TRUNC
@@ -306,7 +306,7 @@ class SystemCalls(TracepointFollower):
                 },
             )
 
-    def _moved(self, call: _Call, result: int) -> None:
+    def _move_position(self, call: _Call, result: int) -> None:
         """Follow the position of a descriptor."""
         file, name = call.file, call.name
         if file is None or result < 0:
@@ -375,7 +375,7 @@ class SystemCalls(TracepointFollower):
 
     # -- memory
 
-    def _mapped(self, call: _Call, address: int) -> None:
+    def _map(self, call: _Call, address: int) -> None:
         _, length, protection, flags, descriptor, offset = call.args
         size, pid = -(-length // 4096) * 4096, call.row.pid
         if flags & _MAP_ANONYMOUS:
@@ -389,7 +389,7 @@ class SystemCalls(TracepointFollower):
         else:
             self._views[pid, address] = 0, 0, 0  # an image, which IMAGE_LOAD reports
 
-    def _unmapped(self, call: _Call, _: int) -> None:
+    def _unmap(self, call: _Call, _: int) -> None:
         address, length, pid = call.args[0], call.args[1], call.row.pid
         view = self._views.pop((pid, address), None)
         size = -(-length // 4096) * 4096
@@ -398,7 +398,7 @@ class SystemCalls(TracepointFollower):
         elif view[0]:
             self._log_view(_UNMAP, call, address, size, view[1], view[2])
 
-    def _remapped(self, call: _Call, address: int) -> None:
+    def _remap(self, call: _Call, address: int) -> None:
         old, old_size, size, pid = *call.args[:3], call.row.pid
         if (view := self._views.pop((pid, old), None)) is not None:
             self._views[pid, address] = size, *view[1:]
@@ -430,9 +430,9 @@ class SystemCalls(TracepointFollower):
 
 
 _MEMORY_EVENTS: dict[str, Callable[[SystemCalls, _Call, int], None]] = {
-    "mmap": SystemCalls._mapped,
-    "munmap": SystemCalls._unmapped,
-    "mremap": SystemCalls._remapped,
+    "mmap": SystemCalls._map,
+    "munmap": SystemCalls._unmap,
+    "mremap": SystemCalls._remap,
     "brk": SystemCalls._moved_break,
 }
 

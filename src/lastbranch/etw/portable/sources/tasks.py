@@ -52,17 +52,17 @@ class Tasks:
 
     def begin(self, now: int) -> Events:
         """The lists of what exists at ``now`` (ticks). The rings report what began after the events were opened."""
-        self._take(b"".join(self._listed()), *self._in_rings())
+        self._take(b"".join(self._list_tasks()), *self._in_rings())
         self._identify()
         self._lives = LifecycleEvents(self._state.profile, now, 8)
-        return self._made(self._lives.until(FOREVER))
+        return self._encode(self._lives.until(FOREVER))
 
     def end(self, now: int) -> Events:
         """The lists of what exists at ``now``."""
         assert self._lives is not None
-        return self._made(self._lives.end(now))
+        return self._encode(self._lives.end(now))
 
-    def _listed(self) -> Iterator[bytes]:
+    def _list_tasks(self) -> Iterator[bytes]:
         spec = self.stream.spec
         records = SideRecords(spec.fields["sample_type"], spec.ids[0])
         images = "image" in self.wanted
@@ -110,7 +110,7 @@ class Tasks:
         follow_records(self._state, took.block, took.at[rows], took.types[rows], self._ticks, floor)
         self._identify()
         self._lives.reload()
-        return self._made(self._lives.until(FOREVER))
+        return self._encode(self._lives.until(FOREVER))
 
     def _identify(self) -> None:
         """Identify new modules: load segments of files, and the kernel's build id."""
@@ -121,7 +121,7 @@ class Tasks:
             if module.kind is ModuleKind.KERNEL:
                 module.build_id = running_build_id(read=self._kernel.data)
 
-    def _made(self, events: Iterable[Event]) -> Events:
+    def _encode(self, events: Iterable[Event]) -> Events:
         return encoded(filter(self._is_wanted, events), self._cpu)
 
     def _is_wanted(self, event: Event) -> bool:
