@@ -225,7 +225,7 @@ class Summary:
 
 @dataclass(frozen=True, slots=True)
 class SoftwareRequest:
-    """What a software recording is to record, and how."""
+    """The target of a software recording, and the options."""
 
     target: Sequence[str] | int | Targets
     """A command, a process id, or processes that are recorded together."""
@@ -236,7 +236,7 @@ class SoftwareRequest:
 
 @dataclass(frozen=True, slots=True)
 class Callbacks:
-    """What a recording calls in the collector's process."""
+    """The functions that a recording calls in the collector's process."""
 
     say: Callable[[str], None]
     """Gets sentences about what tracing changes."""

@@ -370,11 +370,15 @@ def parse_stat(text: bytes) -> Stat:
     """Parse a stat file; the name may contain anything, even parentheses."""
     name, _, rest = text.partition(b"(")[2].rpartition(b")")
     f = rest.split()
+    pending, blocked, ignored, caught = map(int, f[28:32])
     return Stat(
         name.decode("utf-8", "replace"),
         f[0].decode(),
         int(f[1]),
         int(f[36]),
-        *map(int, f[28:32]),
-        start=int(f[19]) * _CLOCK_TICK,
+        pending,
+        blocked,
+        ignored,
+        caught,
+        int(f[19]) * _CLOCK_TICK,
     )

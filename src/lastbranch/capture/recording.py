@@ -219,7 +219,7 @@ def _announcing(pipe: int, progress: Callable[[Summary], None]) -> Callable[[Sum
 
 
 _LOADED_FOR_THE_END = ("binaries.elf", "formats.perfdata.reader", "formats.tb5.profile_writer", "opening")
-"""What `_convert` imports, in parts of at most a few tenths of a second."""
+"""The modules that `_convert` imports, in parts of at most a few tenths of a second."""
 _MOMENT, _LONGER = 0.005, 0.1
 """Seconds between two looks for a spare processor: before the program runs, and since then."""
 

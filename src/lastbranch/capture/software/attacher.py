@@ -51,7 +51,7 @@ class Attacher:
             self._check()
 
     def _attach(self, pid: int) -> None:
-        """Trace a running process from now on. Of one that cannot be traced a note says why."""
+        """Trace a running process from now on. If the process cannot be traced, a note says why."""
         state, watched = self._state, self._watched
         if state.draws:
             state.sideband.drain(state.out)

@@ -1,4 +1,4 @@
-"""Running a burst: tracer and thread on one processor, the stop's signal unblocked, and all of it undone."""
+"""Runs a burst: binds tracer and thread to one processor, unblocks the stop's signal, and undoes both afterwards."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _BREATH = 0.0003
 
 
 class Processors:
-    """Where a burst runs: we get real-time priority, where allowed, and nothing is bound to a processor."""
+    """The processor of a burst. This base gives us real-time priority, if allowed, and binds nothing to a processor."""
 
     def __init__(self) -> None:
         self._own = os.sched_getaffinity(0)
@@ -179,8 +179,8 @@ class ThreadsProcessor(Processors):
 
 
 def _one_is_idle() -> bool:
-    """Whether a processor is idle, on which the scheduler might wake the thread. Where none is, to give way only lets
-    others run."""
+    """Whether a processor is idle, on which the scheduler might wake the thread. If no processor is idle, giving way
+    only lets others run."""
     return (running_threads() or sys.maxsize) < (os.cpu_count() or 1)
 
 
@@ -262,7 +262,8 @@ class BurstRunner:
         self._hold = hold
         self._code = Code()
         self._programs: dict[tuple[int, int], Successors] = {}
-        """Those of programs that are always at the same addresses, which all of their processes share."""
+        """The successors of programs that are always at the same addresses: all processes of such a program share
+        them."""
         self._registers = ptrace.Registers()
 
     def run(
@@ -352,7 +353,7 @@ class BurstRunner:
         ptrace.registers(thread.tid, self._registers)
         if not ptrace.is_64_bit(self._registers):
             raise NoBurst("32-bit code")
-        needed = bit | stat.pending & thread.sent  # of the trigger, one that came when it was blocked
+        needed = bit | stat.pending & thread.sent  # a signal of the trigger that came while the thread blocked it
         if stat.blocked & needed:
             thread.mask = ptrace.sigmask(thread.tid)
             ptrace.set_sigmask(thread.tid, thread.mask & ~needed)
@@ -375,7 +376,7 @@ class BurstRunner:
         return burst, cpu
 
     def successors(self, process: Process) -> Successors:
-        """What is known of the code of ``process``, for its next burst."""
+        """Return what is known of the code of ``process``, for the next burst of the process."""
         assert self.engine is not None
         memory = process.descriptor if self.engine.walks else -1
         if process.successors is None:

@@ -72,7 +72,7 @@ class Burst:
     start: int = 0
     """Address of the trigger."""
     end: int = 0
-    """Where the thread is, or goes next: the end of the straight line from the newest target."""
+    """The address at which the thread is, or goes next: the end of the straight line from the newest target."""
     edges: list[Edge] = field(default_factory=list)
     why: str = "full"
     """Why it ended: ``full``, ``stops``, ``system call``, ``unreadable code``, ``flags``, ``exclusive access``

@@ -52,7 +52,7 @@ class CallChains:
         self._unwinder = unwinder
         self._registers = ptrace.Registers()
         self._then, self._copied = StackCopy(), False
-        """The thread as it was when the burst began, and whether `_unwind_copy` has it still to do."""
+        """The thread as it was when the burst began, and whether `_unwind_copy` has still to unwind this copy."""
         self._now, self._copied_now = StackCopy(), False
         """The same when a burst ended that was followed."""
         self._before: Stack | None = None
@@ -137,7 +137,8 @@ class CallChains:
             self._reach(self._stack(thread), self._registers[PC], burst)
 
     def _reach(self, after: Stack | None, at: int, burst: Burst) -> None:
-        """Take ``after`` as the stack at the end of ``burst`` if it is that: the thread was at the address ``at``."""
+        """Take ``after`` as the stack at the end of ``burst`` if the thread was at the burst's end: it was at
+        ``at``."""
         if after is None or at != burst.end:
             self.counts[_ELSEWHERE] += 1
         else:
@@ -174,7 +175,7 @@ class CallChains:
         return process.splits_stack
 
     def notes(self) -> tuple[str, ...]:
-        """What a reader must know of stacks that are missing."""
+        """Notes for readers on missing stacks."""
         return tuple(
             f"no call stacks of {program}: built with -fsplit-stack, its stacks are in pieces that cannot be followed"
             for program in sorted(self._refused)
@@ -213,8 +214,8 @@ class CallChains:
 
 
 def rewound(edges: Sequence[Edge], places: Sequence[int], before: Stack, after: Stack) -> list[Sequence[int]] | None:
-    """The frames after the first so many of ``edges``, for each of the ascending ``places``; ``None`` where the calls
-    and returns do not lead from the stack ``before`` all edges to the one ``after`` them."""
+    """The frames after the first so many of ``edges``, for each of the ascending ``places``; ``None`` if the calls and
+    returns do not lead from the stack ``before`` all edges to the stack ``after`` all edges."""
     callers = after.frames[:0:-1]
     found: list[Sequence[int]] = []
     wanted = list(places)

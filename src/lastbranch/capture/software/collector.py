@@ -154,8 +154,8 @@ class Collector:
     # -- one stop
 
     def handle(self, tid: int, status: int) -> None:
-        """Handle one event of a thread. If it has ended meanwhile, a later event reports that. What fails of one thread
-        ends the tracing of this thread alone."""
+        """Handle one event of a thread. If it has ended meanwhile, a later event reports that. A failure that concerns
+        one thread ends the tracing of this thread alone."""
         state = self.state
         try:
             if not stopped(status):
@@ -256,7 +256,7 @@ class Collector:
             resume_with_signal(thread, status)
 
     def _limit_stops(self, parent: Thread, event: int) -> None:
-        """Where stops cost too much already, let the program go between bursts. If that cannot be, do not follow the
+        """If stops cost too much already, let the program go between bursts. If that cannot be, do not follow the
         threads that ``parent``, which is stopped, creates next."""
         state = self.state
         if not state.stops.too_many or (event in NEW_TASK and state.summary.threads < _ALWAYS_FOLLOWED):

@@ -104,7 +104,7 @@ class _Block:
 
 
 class Effects(NamedTuple):
-    """What a straight line changes. Stack offsets are relative to the stack pointer at its start."""
+    """The changes that a straight line makes. Stack offsets are relative to the stack pointer at its start."""
 
     moved: int | None = 0
     """The change of the stack pointer, ``None`` if it is not a constant."""
@@ -383,11 +383,12 @@ class KnownTarget(NamedTuple):
 
 
 class State(NamedTuple):
-    """What is known of stack, registers and memory on a path, relative to its start."""
+    """The known state of stack, registers and memory on a path, relative to the path's start."""
 
     effects: Effects = Effects()
     pushed: tuple[tuple[int, int, int], ...] = ()
-    """Of each call: the stack offset of its return address, that address, and the number of stores up to then."""
+    """For each call: the stack offset of the return address, the return address, and the number of stores before the
+    call."""
 
     @property
     def stack(self) -> int | None:
@@ -489,7 +490,7 @@ class Fork:
     family: int = 0
     """The id of ``further``."""
     node: int = 0
-    """Its index in `walk_tables`; 0 where it is not in them."""
+    """The fork's index in `walk_tables`; 0 if the tables do not have the fork."""
     most: int = 0
     """The limit of ends with which it was made."""
     visits: int = 0

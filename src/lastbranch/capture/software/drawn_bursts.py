@@ -95,7 +95,7 @@ class DrawnBursts:
             self._draw(self._draws)
 
     def _draw(self, draws: Draws) -> None:
-        """Trace those that run at this moment until each has had its burst."""
+        """Trace the threads that run at this moment until each has had its burst."""
         state = self._state
         begun, period = time.thread_time(), state.duty.next_period()
         # If no thread has run since the last draw, none runs now.
@@ -176,8 +176,8 @@ class DrawnBursts:
         self._state.tree.keep(_KEPT)
 
     def _forget_vanished(self) -> None:
-        """Forget drawn threads that ended without an event, since one of their process has executed a program. That one
-        has another number now, and no trigger."""
+        """Forget drawn threads that ended without an event, since one of their process has executed a program. The
+        executing thread has another number now, and no trigger."""
         late = time.monotonic() - _LONG_DRAWN
         for thread in [one for one in self._state.tree.threads.values() if one.drawn]:
             if not is_traced_here(thread.tid):
@@ -229,8 +229,8 @@ class DrawnBursts:
 
     def _cover(self, draws: Draws, thread: Thread) -> bool:
         """Draw bursts from a thread that has stopped to be let go, and from all that it creates from then on; whether
-        that can be. While it is stopped it creates nothing: what it has created before is traced itself, and covered
-        when it is let go in turn."""
+        that can be. A stopped thread creates nothing. Tasks that it has created before are traced, and covered when
+        they are let go in turn."""
         try:
             draws.cover(thread.tid)
         except OSError:

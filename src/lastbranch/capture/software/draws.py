@@ -4,8 +4,8 @@ A thread that is traced stops at each of its signals, and at each task that it c
 or begin many processes are slow then. So the recorder lets such a program go, and draws: at random moments it asks the
 kernel which of the program's threads run, traces those until they have had their burst, and lets them go again.
 
-The kernel answers through a cpu-clock event with a short period that all tasks inherit, however late they begin. It is
-off between draws, when it costs nothing but its place in each task.
+The kernel answers through a cpu-clock event with a short period that all tasks inherit, however late they begin. The
+event is off between draws, when it costs nothing but its place in each task.
 """
 
 from __future__ import annotations
@@ -60,11 +60,12 @@ class Draws:
         )
         self._count_attr = syscall.attribute(USER_ONLY | FLAG["inherit"], **CPU_CLOCK)
         self._covered: dict[int, tuple[int, list[int]]] = {}
-        """By task, the event that counts its CPU time, and those that report it, one for each processor."""
+        """By task, the event that counts its CPU time, and the events that report the task, one for each processor."""
         self._ended = 0
         """ns of those that have ended."""
         self._rings: dict[int, Ring] = {}
-        """By processor. Events on ourselves own them, and are never on: those of a task that ends would end waits."""
+        """By processor. Events on ourselves own the rings, and are never on: events of a task that ends would end
+        waits."""
         with on_failure(self.close):
             for cpu in sorted(os.sched_getaffinity(0)):
                 self._rings[cpu] = Ring(syscall.open_event(self._attr, 0, cpu), 1)
@@ -90,8 +91,8 @@ class Draws:
 
     @contextmanager
     def running(self) -> Iterator[list[tuple[int, int]]]:
-        """``(process, thread)`` of those that run in user mode now, at most one on each processor. Events are on until
-        the end, which may come after the threads are traced: until then they run on."""
+        """``(process, thread)`` of the threads that run in user mode now, at most one on each processor. Events are on
+        until the end, which may come after the threads are traced: until then they run on."""
         events = [fd for _, reporting in self._covered.values() for fd in reporting]
         self._drop_late()
         try:
@@ -112,13 +113,14 @@ class Draws:
         _ppoll(self._waits, len(self._waits), ctypes.byref((ctypes.c_long * 2)(0, ns)), None)
 
     def _drop_late(self) -> None:
-        """Drop what was reported after the last wait: it would end the next one, and be taken for what runs then."""
+        """Drop reports that came after the last wait: they would end the next wait, and name threads that need not run
+        then."""
         for ring in self._rings.values():
             ring.drain(lambda records: None)
         self._wait(0)
 
     def cpu(self) -> int:
-        """ns of CPU time that all of them have taken since they were covered."""
+        """ns of CPU time that all covered tasks have taken since they were covered."""
         return self._ended + sum(syscall.read_count(counter) for counter, _ in self._covered.values())
 
     def any_left(self) -> bool:

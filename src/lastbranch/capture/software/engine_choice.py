@@ -59,7 +59,7 @@ def choose_engine(launched: bool, allow_risk: bool, summary: Summary, *, needed:
 
 
 def choose_ahead(summary: Summary) -> RunAhead | None:
-    """What foresees bursts, if this machine passes the start-up test of it."""
+    """The component that foresees bursts, if it passes its start-up test on this machine."""
     ahead = RunAhead.here()
     if ahead is None:
         return None

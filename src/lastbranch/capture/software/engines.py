@@ -225,7 +225,7 @@ def moves(before: tuple[int, ...], fork: Fork) -> Placed:
 
 
 class _OfProcessor(Breakpoints):
-    """Those in registers of the processor, which stay until they are cleared."""
+    """Breakpoints in registers of the processor, which stay until they are cleared."""
 
     def struck(self) -> bool:
         return ptrace.siginfo(self._tid)[0] == _TRAP_HWBKPT
@@ -257,7 +257,7 @@ class DebugRegisters(_OfProcessor):
 
 
 class HardwareBreakpoints(_OfProcessor):
-    """Those of AArch64, set by ptrace. For threads that may end with us."""
+    """Breakpoints of AArch64, set by ptrace. For threads that may end with us."""
 
     signal = int(SIGTRAP)
 
@@ -271,7 +271,7 @@ class HardwareBreakpoints(_OfProcessor):
         return ()
 
     def lift(self) -> None:
-        """Remove all, for one step of the instruction on which one of them is."""
+        """Remove all breakpoints, for one step of the instruction that has a breakpoint."""
         self._set(())
 
     def _set(self, addresses: tuple[int, ...]) -> None:
@@ -306,7 +306,7 @@ class PerfBreakpoints(Breakpoints):
         super().__init__()
         self._fds: list[int] = []
         self._attribute = ctypes.create_string_buffer(_BREAKPOINT, len(_BREAKPOINT))
-        """What the walk modifies."""
+        """The fields that the walk modifies."""
 
     def suit(self, thread: Stat) -> None:
         unblocked = thread._replace(blocked=0)
@@ -386,7 +386,7 @@ class PendingStop(NamedTuple):
 
 
 class Walked(NamedTuple):
-    """Where the walk ended. The branches taken until then are in the burst."""
+    """The state in which the walk ended. The branches taken until then are in the burst."""
 
     expected: Expectation
     chosen: Edge | None

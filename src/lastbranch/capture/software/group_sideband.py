@@ -1,4 +1,4 @@
-"""The sideband of a recording that attaches to processes one by one, as long as it runs.
+"""The sideband of a recording that attaches to processes one by one, while it runs.
 
 Events that are opened late have ids that the file's beginning cannot name. So all records get one id of ours.
 """
@@ -24,8 +24,8 @@ _IDENTIFIER = (1 << 62) + 2
 
 
 class GroupSideband(KernelSideband):
-    """Perf events on the threads that are attached to, and all that they create. Of processes on which the kernel opens
-    none, forks, execs and mappings come from ptrace events and /proc, as far as bursts see them."""
+    """Perf events on the threads that are attached to, and all that they create. If the kernel opens no events on a
+    process, its forks, execs and mappings come from ptrace events and /proc, as far as bursts see them."""
 
     def __init__(self, period: int, *, chains: bool) -> None:
         """Raises `OSError` where the kernel refuses events altogether."""

@@ -1,7 +1,7 @@
 """x86-64 instructions: the target of a branch, from the registers before it; the effects of other instructions.
 
-Opcodes, condition codes and ModRM addressing: Intel SDM volume 2 (appendix B.1.4.7, 2.1.5, 2.2.1). What `evaluation_of`
-does not know (far branches, interrupts, system calls) ends a burst.
+Opcodes, condition codes and ModRM addressing: Intel SDM volume 2 (appendix B.1.4.7, 2.1.5, 2.2.1). Instructions that
+`evaluation_of` does not know (far branches, interrupts, system calls) end a burst.
 """
 
 from __future__ import annotations
@@ -292,7 +292,7 @@ def _overlap(address: int, size: int, word: int) -> bool:
 _POINTER = frozenset(("rsp", "esp", "sp", "spl"))
 _NOT_WRITING = frozenset(("cmp", "test", "push", "bt", "nop", "endbr64", "prefetcht0", "pushfq"))
 _WORDLESS = frozenset(("leave", "enter", "pushf", "popf"))
-"""They change the stack pointer without naming it, and not by one word."""
+"""These instructions change the stack pointer without naming it, and not by one word."""
 _MOVING = {"push": -WORD, "pushfq": -WORD, "pop": WORD, "popfq": WORD}
 _ADDED = re.compile(r"(?:add|sub) rsp, (-?\d\w*)|lea rsp, \[rsp ([+-]) (\d\w*)\]")
 _STORED = re.compile(r"(\w+) ptr (?:(\w\w):)?\[([^]]+)\].*")

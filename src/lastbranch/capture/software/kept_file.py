@@ -45,7 +45,7 @@ class MemoryFiles(NamedTuple):
 
     @classmethod
     def of(cls, pid: int, mem: int) -> MemoryFiles:
-        """Those of ``pid``, whose memory is open. Raises `OSError`."""
+        """Open the files of ``pid``, whose memory is open. Raises `OSError`."""
         maps = os.open(f"/proc/{pid}/maps", os.O_RDONLY | os.O_CLOEXEC)
         try:
             return cls(mem, maps, os.open(f"/proc/{pid}/pagemap", os.O_RDONLY | os.O_CLOEXEC))

@@ -1,4 +1,4 @@
-"""What a recording lacks: bursts that did not happen, and threads that are not recorded."""
+"""The gaps of a recording: bursts that did not happen, and threads that are not recorded."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Losses:
 
     @contextmanager
     def contain(self, pid: int) -> Iterator[None]:
-        """What fails of process ``pid`` in here ends nothing else."""
+        """A failure in this block concerns process ``pid`` alone: it ends nothing else."""
         try:
             yield
         except ptrace.Gone:

@@ -1,4 +1,4 @@
-"""Which signal stops a thread of the program: one that changes nothing where it arrives.
+"""The signal that stops a thread of the program: a signal that changes nothing where it arrives.
 
 While we live, no program gets it: we suppress it at its stop. But one that the kernel sends after we were killed
 arrives, and one that is pending until a thread unblocks it can be waited for.
@@ -20,7 +20,7 @@ _IGNORED = (int(SIGURG), int(SIGWINCH))
 """Programs ignore these unless they handle them."""
 INTERNAL = 33
 """C libraries keep it to themselves (glibc's SIGSETXID): a program that calls the kernel through one neither blocks it
-nor waits for it. Where it arrives it ends the program."""
+nor waits for it. If the signal arrives, it ends the program."""
 
 
 def quiet_signal(thread: Stat | None) -> int:
@@ -29,7 +29,7 @@ def quiet_signal(thread: Stat | None) -> int:
 
 
 def handled_signal(thread: Stat | None) -> int:
-    """A signal that it does not block, although it handles it; 0 where there is none."""
+    """A signal that the thread handles and does not block; 0 if there is none."""
     # A handler of SIGWINCH looks at the size of its window, and finds the same one.
     return _first(_IGNORED[::-1], 0 if thread is None else thread.blocked)
 

@@ -121,7 +121,7 @@ class RecordWriter:
         self._burst_attr = _attribute(sample_period=period, sample_type=fields, branch_sample_type=select)
 
     def carry_state(self) -> None:
-        """Remember what is written of processes, for files that follow this one."""
+        """Remember the records of processes, for the files that follow this file."""
         self.write = self._write_and_note
 
     def _write_and_note(self, records: bytes) -> None:
@@ -151,7 +151,7 @@ class RecordWriter:
         return self._file.dropped if isinstance(self._file, RecordFile) else 0
 
     def end(self) -> None:
-        """Nothing follows in this file. What it lacks is counted in it."""
+        """Nothing follows in this file. The file states how many records it lacks."""
         self._file.flush()
         if isinstance(self._file, RecordFile) and self._file.dropped:
             self._file.last(RECORDS.lost(self._file.dropped, now()))
@@ -168,7 +168,7 @@ class RecordWriter:
         self.carry_state()
 
     def begin(self, time_ids: Sequence[int], command: Sequence[str]) -> None:
-        """What must precede samples: the two events, with the ids of the kernel's one, and the machine."""
+        """Write what must precede samples: both events, with the ids of the kernel's event, and the machine."""
         self._begun = time_ids, command
         self.write(pipe_event(Described("cpu-clock", self._time_attr, time_ids)))
         self.write(pipe_event(Described("software-lbr", self._burst_attr, (_BURST_ID,))))
@@ -248,10 +248,10 @@ class Sideband:
 
     def __init__(self) -> None:
         self.ids: list[int] = []
-        """Of the kernel's events."""
+        """The ids of the kernel's events."""
         self.listener = SidebandListener()
         self.lacks = ""
-        """What it does not record, and why."""
+        """The events that are not recorded, and why."""
 
     def drain(self, out: RecordWriter) -> None:
         """Write what has arrived."""

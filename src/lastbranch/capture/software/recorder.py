@@ -81,7 +81,7 @@ def record_software(
 
 
 class _Tools:
-    """What takes the bursts of a recording; ``summary`` says what was chosen."""
+    """The tools that take the bursts of a recording; ``summary`` says what was chosen."""
 
     def __init__(self, options: Options, select: int, launched: bool, summary: Summary) -> None:
         """Raises `UnavailableError` where there is nothing that can."""

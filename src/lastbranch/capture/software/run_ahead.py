@@ -39,7 +39,7 @@ begins, where to follow it takes longest: all of its code is new."""
 _ROOM = 1 << 14
 """Most branches of a run."""
 _INSTRUCTIONS, _FOR_EACH = 1 << 14, 64
-"""The work of a run: so many instructions, and so many more for each branch. What an instruction moves is work, too."""
+"""The work of a run: so many instructions, and so many more for each branch. Moved bytes are work, too."""
 _LONGEST = 1_200_000
 """ns of our own processor time that a run may take: what the thread loses. Most take a fifth of it."""
 _EDGE, _KIND, _LENGTH_SHIFT, _LENGTH = 4, 0xFF, 8, 0xF
@@ -79,7 +79,7 @@ class _Run(ctypes.Structure):
 
 
 class Foreseen(Burst):
-    """A burst that was foreseen: the thread need not have moved. It is valid until the next one."""
+    """A burst that was foreseen: the thread need not have moved. It is valid until the next run."""
 
     def __init__(self, ahead: RunAhead, start: int, end: int, why: str) -> None:
         self._ahead, self._count = ahead, int(ahead.asked.count)
@@ -127,7 +127,7 @@ class RunAhead:
             raise OSError("no memory for code is granted")
         weakref.finalize(self, library.lb_ahead_free, self._ahead)
         self.registers = Registers()
-        """Those of the thread; after a run, as they were at its end."""
+        """The registers of the thread; after a run, as they were at the run's end."""
         self.words = (ctypes.c_uint64 * (_EDGE * _ROOM))()
         """The branches of the last run, oldest first: source, target, perf's branch type with the length of the
         instruction from bit 8 on, and the stack pointer."""

@@ -163,8 +163,8 @@ class Sampler:
         ptrace.cont_to_call(thread.tid)
 
     def reach_call(self, thread: Thread) -> None:
-        """It enters the system call before which its burst ended, or leaves it. The kernel reports a call to us before
-        it reports it to tracepoints, and the end of one after that."""
+        """The thread enters the system call before which its burst ended, or leaves the call. The kernel reports the
+        beginning of a call to us before, and its end after, it reports them to tracepoints."""
         state, call, when = self._state, thread.call, now()
         enters = call is not None and not call.entered
         if not enters:

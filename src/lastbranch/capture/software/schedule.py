@@ -308,7 +308,7 @@ class Duty:
         return int(max(self.period, owed, _KERNEL_MINIMUM) * random.uniform(1 - _JITTER, 1 + _JITTER))
 
     def first_period(self) -> int:
-        """Uniform within one period, so that short-lived threads are sampled as often as they run."""
+        """A period that is uniform within one period, so that short-lived threads are sampled as often as they run."""
         return max(int(self.period * random.random()), 1)
 
     def allows(self) -> bool:
@@ -326,7 +326,7 @@ class Duty:
         them it and we waited for a processor, those that both did counted twice. The result is what counts as its cost.
 
         On a busy machine the program would wait as long for each second of its own: it gets as many bursts for its CPU
-        time as on an idle one. What a switch takes there is a wait, too, and counts.
+        time as on an idle one. A switch of threads is a wait, too, and counts.
         """
         seconds -= max(min(waited, seconds) - _SWITCHES * seconds, 0.0)
         self._budget.spend(seconds)
@@ -377,7 +377,7 @@ class BurstLengths:
 
 
 def is_ring(options: Options, select: int) -> bool:
-    """Whether a burst makes one record, as a processor's ring delivers it."""
+    """Whether a burst makes one record, as a processor's ring does."""
     return options.ring is not None or select != convert(DEFAULT_SELECT, "perf", "msr").value
 
 

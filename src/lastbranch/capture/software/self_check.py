@@ -111,7 +111,7 @@ def test_engines(engines: Iterable[Engine]) -> dict[str, str]:
 
 
 def test_ahead(ahead: RunAhead) -> str:
-    """What was wrong with running ahead of code that never runs, in this process, or `OK`."""
+    """The fault in running ahead of code that never runs, in this process, or `OK`."""
     process = Process(os.getpid())
     try:
         with _known_code() as base:

@@ -1,4 +1,4 @@
-"""What the parts of a software recording share: its settings, its tools, and what is known of its threads."""
+"""The state that the parts of a software recording share: settings, tools, and facts about the threads."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _MOST_STOPS = 0.02
 
 @dataclass(frozen=True, slots=True)
 class RecordingSettings:
-    """What a software recording is told at its beginning."""
+    """The settings of a software recording, which do not change."""
 
     options: Options
     select: int
@@ -71,8 +71,8 @@ class RecordingListener:
 
 
 class StopCosts:
-    """What stops cost the program, and what those that are no burst's may cost: of new tasks, each of which stops at
-    least twice, and of the program's signals."""
+    """The cost of stops for the program, and a budget for stops without a burst: at new tasks, each of which stops at
+    least twice, and at the program's signals."""
 
     def __init__(self, share: float, report_time: float, summary: Summary) -> None:
         """``share``: of wall time."""
@@ -123,7 +123,7 @@ class StopCosts:
         return time.process_time() - self._worked + self._report_time
 
     def end(self) -> None:
-        """The present stop is no burst's. What it took is our CPU time: where others run before us, they would run
+        """The present stop is no burst's. The stop has cost our CPU time: if others run before us, they would run
         before the program, too."""
         self._spend(self.own_time(), 1)
 
@@ -186,7 +186,7 @@ class RecordingState(SidebandListener):
         self.owed = 0
         """ns of CPU time that no drawn burst stands for yet."""
         self.let_go = set[int]()
-        """Processes that were let go, and all that descend from them."""
+        """Processes that were let go, and all their descendants."""
 
     @contextmanager
     def beside(self) -> Iterator[bool]:

@@ -161,7 +161,7 @@ class Successors:
         """Memory at the present stop, until `Nearby.moved`."""
         self._code, self._most, self._widens = code, most_ends, widen
         self._nothing = State() if code.follows_data else None
-        """What is known at the start of a path; ``None``: what instructions change is not known."""
+        """The facts known at the start of a path; ``None``: what instructions change is not known."""
         self.alone = True
         self.burst = self._kept = self._families = 0
         self._descriptor = memory
@@ -283,7 +283,8 @@ class Successors:
 
     def widen(self, seconds: float = inf) -> None:
         """Find all ends of new forks, for so many ``seconds``; with `tables` only of those where the program started
-        often, since a few stops of the walk cost less than finding ends. Those where it started most come first."""
+        often, since a few stops of the walk cost less than finding ends. The places where it started most often come
+        first."""
         tables, often = self.tables, list[tuple[int, tuple[int, int]]]()
         for key, at in self._narrow.items():
             fork = at.among[at.key]
