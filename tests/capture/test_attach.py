@@ -100,7 +100,7 @@ def test_all_threads_are_attached_to(tmp_path: Path) -> None:
     assert len(tids) >= 3
 
 
-@pytest.mark.parametrize("who", ["collector", "its parent", "both"])
+@pytest.mark.parametrize("who", ["collector", "its parent", pytest.param("both", marks=pytest.mark.thorough)])
 def test_the_target_survives_a_killed_collector(who: str, target: subprocess.Popen[bytes], tmp_path: Path) -> None:
     before = state(target.pid)
     command = [sys.executable, "-m", "lastbranch", "record", "--no-progress", *DENSE, "-o", str(tmp_path / "it.tb5")]
@@ -119,7 +119,9 @@ def test_the_target_survives_a_killed_collector(who: str, target: subprocess.Pop
         assert state(target.pid) == before
 
 
-@pytest.mark.parametrize("words", [["urg"], ["winch"], ["block"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "words", [["urg"], ["block"], pytest.param(["winch"], marks=pytest.mark.thorough)], ids=" ".join
+)
 def test_no_handler_runs_because_the_collector_was_killed(words: list[str], tmp_path: Path) -> None:
     """Stopped before that, it leaves the target at a signal that it does not suppress any more."""
     program, output = build(tmp_path, "signals"), tmp_path / "it.tb5"

@@ -156,9 +156,12 @@ def stopped(program: Path, *words: str) -> Iterator[Stopped]:
 
 
 VARIANTS = [
-    ("g++", "-O2"), ("g++", "-O0"), ("g++", "-O1", "-static"), ("g++", "-O2", "-no-pie", "-fcf-protection=full"),
+    ("g++", "-O1", "-static"),
+    ("g++", "-O2", "-no-pie", "-fcf-protection=full"),
     ("clang++-19", "-O2", "-fno-omit-frame-pointer"),
-]  # fmt: skip
+    pytest.param(("g++", "-O2"), marks=pytest.mark.thorough),
+    pytest.param(("g++", "-O0"), marks=pytest.mark.thorough),
+]
 
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=" ".join)

@@ -39,7 +39,7 @@ def test_the_compiler_and_the_linker_agree(bits: int) -> None:
     ("bits", "right", "wrong", "said"),
     [
         (64, "(TRACEHANDLE, LPCWSTR, P", "(ULONG, LPCWSTR, P", "ControlTraceW"),
-        (32, "PEVENT_RECORD))", "PEVENT_TRACE))", "PEVENT_RECORD_CALLBACK"),
+        pytest.param(32, "PEVENT_RECORD))", "PEVENT_TRACE))", "PEVENT_RECORD_CALLBACK", marks=pytest.mark.thorough),
     ],
 )
 def test_the_compiler_would_notice(

@@ -477,10 +477,10 @@ class TestTimer:
         assert any("python" in name for name, _ in names.most_common(2))
 
     @pytest.mark.parametrize(
-        "words", [("info",), ("report",), ("check",), ("stacks", "--symbol-backend", "tables", "--event", "Timer")]
+        "words", [("info",), ("check",), ("stacks", "--symbol-backend", "tables", "--event", "Timer")]
     )
     def test_the_command_line_opens_it(self, busy: Recorded, run: Any, words: tuple[str, ...]) -> None:
-        one = ("--pid", str(busy.pid)) if words[0] in ("report", "stacks") else ()  # others may be large
+        one = ("--pid", str(busy.pid)) if words[0] == "stacks" else ()  # others may be large
         done = run(words[0], busy.path, *words[1:], *one)
         elsewhere = words == ("check",) and "outside:" in done.out  # other programs here may run code of their making
         assert done.code == 0 or elsewhere, done.err
