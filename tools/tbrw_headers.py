@@ -194,7 +194,7 @@ _BY_HAND = {"TBRW_abort_cleanup_and_close", "TBRW_add_data", "TBRW_add_data_from
 def exports() -> str:
     """The exported functions of libtbrw: each calls an entry point of `lastbranch.tbrw.c_calls`."""
     lines = [
-        "/* What libtbrw exports. Made by tools/generate.py. */",
+        "/* The exports of libtbrw. Made by tools/generate.py. */",
         "",
         f"#define CALLS {len(CALLS) + 1}",
         f"#define CHECK {CHECK}u",

@@ -2,7 +2,7 @@
 
 On Windows the system's own functions do the work; elsewhere the functions here do, over `streams`. Rules and codes: the
 pages of OpenTrace, ProcessTrace and CloseTrace. Where the pages say nothing (a handle that another thread processes:
-170) the choice is ours. An exception of a Python callback ends the processing and is raised.
+170), the choice is ours. An exception of a Python callback ends the processing and is raised.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ __all__ = [
 
 
 INVALID_PROCESSTRACE_HANDLE = (1 << 64) - 1
-"""What OpenTrace returns where it fails."""
+"""The handle that OpenTrace returns if it fails."""
 
 _Base: Any = structure("EVENT_TRACE_LOGFILEW")
 
@@ -131,7 +131,7 @@ def describe(logfile: Logfile, header: Any, session_name: str) -> None:
 
 
 MOST_HANDLES = 64
-"""Of one ProcessTrace call."""
+"""The state of one ProcessTrace call."""
 
 
 @dataclass(slots=True)

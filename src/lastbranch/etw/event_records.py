@@ -42,7 +42,7 @@ _ITEM = structure("EVENT_HEADER_EXTENDED_DATA_ITEM")
 _STORED = packed(EXTENDED_ITEM)
 _EVENT_HEADER_SIZE, _CLASSIC_SIZE = 0x50, 0x30
 _TIMED = (1, 2)
-"""Headers with KernelTime and UserTime at 0x18; FULL and EVENT ones have them elsewhere, others not at all."""
+"""Headers with KernelTime and UserTime at 0x18; FULL and EVENT headers have the times elsewhere, others not at all."""
 _INSTANCE, _INSTANCE_AT = (11, 21), 0x30
 _WIDE = (2, 4, 17, 19, 20, 21)
 _LEGACY_EVENTLOG = 4

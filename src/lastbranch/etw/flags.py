@@ -197,7 +197,7 @@ class Info(IntEnum):
     PMC_SESSION_INFORMATION = 27
     CONTEXT_REGISTER_INFO = 28
     SOFTWARE_BRANCH_TARGETS_INFO = 0x10000
-    """Of this package, above all numbers of the vendor: the processes whose branches are recorded by software."""
+    """This package's own, above all numbers of the vendor: the processes whose branches software records."""
 
 
 class Group(NamedTuple):
@@ -229,7 +229,7 @@ PMC_INTERRUPT = 0x2F
 MAX_LBR_EVENTS = 4
 SE_SYSTEM_PROFILE_NAME = "SeSystemProfilePrivilege"
 STATUS_LOG_FILE_FULL = 0xC0000188
-"""Of the kernel's own codes (ntstatus.h): a real-time session without readers has no room left."""
+"""One of the kernel's own codes (ntstatus.h): a real-time session without readers has no room left."""
 LBR_EXCLUDE_KERNEL, LBR_EXCLUDE_USER, LBR_SAMPLED = 0x1, 0x2, 0x400
 LBR_FLAGS = 0x7FF
 """All EVNTRACE_LBR_FLAGS; their names are those of `lbr.NOTATIONS`."""

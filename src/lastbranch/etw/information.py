@@ -1,7 +1,7 @@
 """TraceQueryInformation and TraceSetInformation as two tables: the requirements and the bytes of each class.
 
 Sources: the page of TraceQueryInformation for what can be queried (five classes, everything else is 50), the vendor's
-list of TRACE_INFO_CLASS for what can be set. Where neither states a code it is our choice: ``docs/reference/etw.md``.
+list of TRACE_INFO_CLASS for what can be set. A code that neither states is our choice: ``docs/reference/etw.md``.
 A class that the tables do not have is the kernel's to answer: Windows itself knows more of them with each version.
 """
 
@@ -136,7 +136,7 @@ class Setting:
     most: int | None = None
     too_many: Status = Status.BAD_LENGTH
     once: bool = False
-    """A session takes it one time only; a second time is 170."""
+    """A session takes the class only once; a second time is 170."""
 
 
 SETS: dict[Info, Setting] = {

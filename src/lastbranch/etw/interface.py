@@ -54,7 +54,7 @@ class ProfileSource(NamedTuple):
     minimum: int
     maximum: int
     default: int = 0
-    """Interval until one is set; 0 where the kernel does not report it. Not in the structure."""
+    """Interval before any is set; 0 if the kernel does not report the interval. Not in the structure."""
     reserved: int = 0
 
 

@@ -63,7 +63,7 @@ class Merged:
     """Names of the others, each with the reason."""
     damage: Sequence[tuple[str, Damage]] = ()
     boots: int = 1
-    """Of how many uptimes of machines the inputs are."""
+    """Number of uptimes of machines that the inputs come from."""
 
 
 def create_merged_trace_file(
@@ -159,7 +159,7 @@ def _write_log(path: Path, log: LogHeader, events: list[Event]) -> FileSource:
 # -- The events that identify binaries
 #
 # Events of ImageID precede each image event of a PE, with the same time: name, size and time stamp, then the GUID, age
-# and name of its PDB (or that it has none). Of an ELF image the recording has written the build id
+# and name of its PDB (or that it has none). The recording has written the build id of an ELF image
 # (`formats.etl.profile.supplement`); its load segments are added. Only a file that is the recorded one is used.
 
 

@@ -41,7 +41,7 @@ NO_GUID = UUID(int=0)
 """The GUID of a request that leaves it to the system."""
 _PLAIN, _V2 = structure("EVENT_TRACE_PROPERTIES"), structure("EVENT_TRACE_PROPERTIES_V2")
 _MOST_FILTERS = 64
-"""Of one descriptor array: far more than types exist. Our choice."""
+"""Most filters of one descriptor array: far more than types exist. Our choice."""
 
 
 @dataclass(frozen=True, slots=True)

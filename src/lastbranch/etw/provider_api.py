@@ -190,5 +190,5 @@ def TraceEvent(trace_handle: int, event_trace: Any) -> None:
 
 
 _FLAGS_AT = 44
-"""Of Flags, the second half of ProcessorTime: {ULONG ClientContext; ULONG Flags}."""
+"""Offset of Flags, the second half of ProcessorTime: {ULONG ClientContext; ULONG Flags}."""
 _TRACED_GUID = 0x20000

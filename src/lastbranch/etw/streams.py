@@ -244,7 +244,7 @@ _RECEIVE = 1 << 20
 _MOST_HELD = 32 << 20
 """Bytes of buffers whose events wait for a marker."""
 _LOOK = 0.25
-"""Seconds that one wait takes: the handler of a signal that came just before it runs when the wait is over."""
+"""Seconds of one wait: the handler of a signal that came just before the wait runs when the wait is over."""
 
 
 @dataclass(slots=True)

@@ -261,7 +261,7 @@ class TaskLookup:
     def thread(self, process: NDArray[np.int64], pid: Array, tid: Array, time: Array) -> NDArray[np.int64]:
         """int64 row of the thread ``tid`` at each time, -1 without one.
 
-        ``process`` is the row of its process. Where that is -1, the process is known by ``pid`` alone.
+        ``process`` is the row of its process. If the row is -1, the process is known by ``pid`` alone.
         """
         out, belongs = self._single(tid), _belongs(process, pid)
         if len(self._belongs):
@@ -352,7 +352,7 @@ _THREADS = _PROCESSES._replace(part=1)
 
 @dataclass(frozen=True, slots=True)
 class BindSummary:
-    """What binding found: all samples, and those with a module, a process, a thread."""
+    """Counts of a binding: all samples, and samples with a module, a process, a thread."""
 
     samples: int
     module: int
@@ -543,7 +543,7 @@ class StreamBinding:
 
 
 def _programs(modules: Array, lives: ModuleLives, pids: Array) -> NDArray[np.int64]:
-    """int64 row of the module that is the program of each process: the flagged one, else the first; -1 without one."""
+    """int64 row of the program's module of each process: the flagged module, else the first; -1 without any."""
     own = np.flatnonzero(lives.loads & ~lives.everybodys)
     is_exe = (modules["module_flags"][own] & ModuleFlag.IS_EXE) != 0
     owner = modules["module_associated_pid"][own]

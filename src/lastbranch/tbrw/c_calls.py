@@ -40,7 +40,7 @@ class Argument(NamedTuple):
     declared: str
     """Its C type: ``TBRW_U32``, ``void *``..."""
     out: bool = False
-    """The function stores a value through it; buffers that it fills are not meant."""
+    """Whether the function stores a value through it. A buffer that the function fills does not count."""
     optional: bool = False
 
 
@@ -281,7 +281,7 @@ def _record_size(ptr: int | None, stream: int) -> int:
 
 
 _entries: list[Any] = []
-"""What `fill` handed out, kept for as long as the process lives."""
+"""The entries that `fill` handed out, kept for as long as the process lives."""
 
 
 def fill(table: int, check: int) -> None:

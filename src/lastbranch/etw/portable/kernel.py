@@ -36,7 +36,7 @@ __all__ = ["PortableKernel"]
 STOP_TIMEOUT = 120.0
 """Seconds in which a session must have written everything after it receives STOP."""
 LIST_TIMEOUT = 5.0
-"""Seconds in which all sessions must report their states. Of a session that does not, only the name is listed."""
+"""Seconds in which all sessions must report their states. Other sessions are listed by name only."""
 
 
 class PortableKernel:

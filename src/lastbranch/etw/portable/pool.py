@@ -94,7 +94,7 @@ RING_SIZE = 256
 COMMIT_AT = offset_of(BUFFER_HEADER, "Reserved")
 """Offset of the commit word in a buffer: the Reserved field of WMI_BUFFER_HEADER."""
 EVENT = 1 << 32
-"""What one event adds to a commit word, besides its bytes."""
+"""The part of a commit word that counts events: one event."""
 
 _MAGIC = b"LBPOOL2\0"
 _GEOMETRY = struct.Struct("<8sIIIIIII")
@@ -116,7 +116,7 @@ class Geometry(NamedTuple):
     blocking: int = 0
     """1 if writers wait for a free buffer (BLOCKING_MODE) instead of losing events."""
     kept: int = 0
-    """In buffering mode, how many buffers each writer has of its own; else 0. Those of slot s begin at s * kept."""
+    """In buffering mode, how many buffers each writer has of its own; else 0. Buffers of slot s begin at s * kept."""
 
     @property
     def size(self) -> int:

@@ -31,7 +31,7 @@ from .libraries import wide
 __all__ = ["BITS", "Parameters", "Properties", "bytes_at_call", "events_of", "native", "text_at"]
 
 BITS = 8 * ctypes.sizeof(ctypes.c_void_p)
-"""Of this Python."""
+"""Bits of an address in this Python."""
 _ROOM = 2 * (MAX_NAME + 64)
 """Bytes for a name: 1,024 characters, and what Windows appends to a file's (a process id, a number)."""
 _VERSION = 2

@@ -1,4 +1,4 @@
-/* What libtbrw exports. Made by tools/generate.py. */
+/* The exports of libtbrw. Made by tools/generate.py. */
 
 #define CALLS 61
 #define CHECK 2664445165u

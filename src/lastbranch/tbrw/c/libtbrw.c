@@ -84,9 +84,9 @@ static int started(void)
 }
 
 /* Records that are added one at a time are kept here, and go on together: a call into the interpreter costs more than
-   copying a record. What is kept begins with a whole record, and consists of whole records or parts of one, which the
-   rules take, so they have nothing to refuse. If the disk is full when it goes on, it stays here, and the call that sent
-   it returns the error. */
+   copying a record. The kept bytes begin with a whole record and consist of whole records or parts of one, which the
+   rules take, so the rules have nothing to refuse. If the disk is full when the records go on, they stay here, and the
+   call that sent them returns the error. */
 
 enum { STREAMS = 8, ROOM = 1 << 16 };
 

@@ -66,10 +66,10 @@ TBRW_U32 TBRW_open(TBRW_PTR *ptr, const TBRW_CHAR *filename, TBRW_U32 access_mod
 /* 9.1: Close a file. It stays open if a section or stream is not done. */
 TBRW_U32 TBRW_close(TBRW_PTR ptr);
 
-/* 9.1: What a status code means. */
+/* 9.1: The meaning of a status code. */
 TBRW_U32 TBRW_error_string(TBRW_U32 error_code, const TBRW_CHAR **error_string);
 
-/* 9.1: Close a file whatever is open. What is complete stays; the rest and temporary files are removed. */
+/* 9.1: Close a file whatever is open. Complete parts stay; the rest and temporary files are removed. */
 TBRW_U32 TBRW_abort_cleanup_and_close(TBRW_PTR ptr);
 
 /* 9.1: Check every block, string id, data descriptor and bind index of what is complete. */
@@ -93,7 +93,7 @@ TBRW_U32 TBRW_reading_section(TBRW_PTR ptr, TBRW_SECTION_IDENTIFIER section);
 /* 9.1.1: Begin to write a global section that does not exist. */
 TBRW_U32 TBRW_writing_section(TBRW_PTR ptr, TBRW_SECTION_IDENTIFIER section);
 
-/* 9.1.1: End reading or writing a global section. What was written is checked and then part of the file. */
+/* 9.1.1: End reading or writing a global section. A written section is checked and then part of the file. */
 TBRW_U32 TBRW_done_section(TBRW_PTR ptr, TBRW_SECTION_IDENTIFIER section);
 
 /* 9.1.2: Begin to read a data stream. */
@@ -102,7 +102,7 @@ TBRW_U32 TBRW_reading_stream(TBRW_PTR ptr, TBRW_U32 stream);
 /* 9.1.2: Begin to write the next data stream. */
 TBRW_U32 TBRW_writing_stream(TBRW_PTR ptr, TBRW_U32 stream);
 
-/* 9.1.2: End reading or writing a data stream. What was written is checked and then part of the file. */
+/* 9.1.2: End reading or writing a data stream. A written stream is checked and then part of the file. */
 TBRW_U32 TBRW_done_stream(TBRW_PTR ptr, TBRW_U32 stream);
 
 /* 9.1.3: Begin to read a section of a stream that is being read. */

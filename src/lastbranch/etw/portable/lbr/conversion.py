@@ -89,7 +89,7 @@ class Conversion:
         self.lost = 0
         """Records that the kernel dropped so far."""
         self.calls: list[SampleBatch] = []
-        """Records of system calls that nobody has taken yet, the ends of calls among them: samples without branches."""
+        """Records of system calls that nobody has taken yet; the record of a call's end has no branches."""
         self.until = 0
         """ns: all records before this are in events, or in `calls`."""
         self._unwritten: Counter[str] = Counter()

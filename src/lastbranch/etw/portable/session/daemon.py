@@ -48,9 +48,9 @@ __all__ = ["Commands", "main"]
 
 
 _KERNEL, _BRANCH = "kernel", "branch"
-"""Roles of `Settings.commands`. The second one has branch records for the first until it ends."""
+"""Roles of `Settings.commands`. The branch source has branch records for the kernel source until it ends."""
 WRITERS_TIMEOUT = 2.0
-"""Seconds in which writers must detach when a session stops. What they write later is lost."""
+"""Seconds in which writers must detach when a session stops. Events that they write later are lost."""
 
 
 class Commands:
@@ -61,7 +61,7 @@ class Commands:
         self._daemon, self._registry, self._order = daemon, registry, order
         folder = stack.enter_context(registry.folder("sessions"))
         self.address = address_in(folder, f"{order.key}.sock")
-        """Where the daemon listens. Valid in processes that inherit the descriptor that it contains."""
+        """The daemon's address. It is valid in processes that inherit the descriptor in it."""
         remove(folder, f"{order.key}.sock")
         self.settings = Settings(order.request, order.targets, registry)
         self.logger = Logger(order.request, order.handle, header_events=self.settings.header_events)

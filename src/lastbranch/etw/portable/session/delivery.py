@@ -39,7 +39,7 @@ __all__ = ["Delivery"]
 
 
 MOST_STAGED = 4 << 20
-"""Bytes that are copied and checked at a time, or one buffer if it is larger."""
+"""Bytes that are copied and checked at a time; a larger buffer is copied whole."""
 _PAD = 1024  # `chains` reads ahead
 
 
@@ -271,11 +271,11 @@ class Delivery:
         self._staging = Staging()
         one = bool(request.mode & LogFileMode.NO_PER_PROCESSOR_BUFFERING)
         self._streams: dict[int, MergedStream] = {}
-        """One for each process if each has a file of its own, else one for all."""
+        """A stream for each process if each process has a file of its own, else one stream for all."""
         self._private = bool(request.mode & LogFileMode.PRIVATE_LOGGER_MODE)
         self._capacity = geometry.capacity
         self.merges = one
-        """Whether events of all writers become one stream. That needs those of unfinished buffers too."""
+        """Whether events of all writers become one stream, which needs the events of unfinished buffers, too."""
         self._processors = 1 if one else processors
         self._sequence = self._in_files = 0
         self._steady = clock.kind == ClientContext.SYSTEM_TIME

@@ -144,7 +144,7 @@ class FlightRecorder(Writers[RecorderSlot]):
         self.changed: Changed | None = None
         """Called when writers have come or gone, and before the buffers of one are used again."""
         self._left: Copies = []
-        """What writers had when they left."""
+        """The buffers that writers had when they left."""
 
     def attach(self, pid: int, processor: int) -> tuple[Attached, list[int]]:
         made = super().attach(pid, processor)
@@ -186,8 +186,8 @@ class FlightRecorder(Writers[RecorderSlot]):
 
 
 Changed = Callable[[Geometry, Sequence[RecorderSlot], dict[Mapping, int], Copies | None, tuple[int, int]], None]
-"""(layout, writers, their pools with descriptors, what others left or ``None`` if that is as before, events and buffers
-that those lost)."""
+"""(layout, writers, their pools with descriptors, what other writers left or ``None`` if nothing changed, events and
+buffers that the other writers lost)."""
 
 
 def newest(copies: Copies, most: int) -> Copies:

@@ -46,11 +46,11 @@ __all__ = ["Keeper", "Rescued", "left_sessions", "rescue"]
 
 
 VERSION = 1
-"""Of `_Remains` and of what it describes: the layout of the pools, and `_LEFT`."""
+"""Version of `_Remains`, of the layout of the pools, and of `_LEFT`."""
 _CALL = "session rescue"
 _FOLDER = "remains"
 _LEFT = struct.Struct("<qQIIII")
-"""Of a buffer that a writer left: time of its last event, bytes, events, processor index, process, CRC-32 of it."""
+"""A buffer that a writer left: time of its last event, bytes, events, processor index, process, CRC-32."""
 _KEEP, _DROP = b"K", b"D"
 _MESSAGE = struct.Struct("<cQ")
 
@@ -219,7 +219,7 @@ class Rescued(NamedTuple):
     buffers: int
     events: int
     damage: list[str]
-    """What could not be read, a sentence each."""
+    """A sentence for each part that could not be read."""
 
 
 def left_sessions(registry: Registry | None = None) -> list[str]:

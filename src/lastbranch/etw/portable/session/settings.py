@@ -28,12 +28,12 @@ class Settings:
 
     request: SessionRequest
     targets: tuple[int, ...]
-    """What branches are recorded of by software, as `information.TARGETS` counts."""
+    """The targets whose branches software records, as `information.TARGETS` counts."""
     registry: Registry
     masks: tuple[int, ...] = ()
     """Eight words of PERFINFO_GROUPMASK."""
     information: dict[Info, Any] = field(default_factory=dict)
-    """What TraceSetInformation set, by class."""
+    """The values that TraceSetInformation set, by class."""
 
     def __post_init__(self) -> None:
         if not self.masks:

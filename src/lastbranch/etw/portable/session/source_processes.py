@@ -32,7 +32,7 @@ class _Source:
     """A descriptor that becomes readable when the process ends."""
     connection: Connection | None = None
     configuration: bytes = b""
-    """The newest one that it was to apply."""
+    """The newest configuration that was sent to the source."""
     asked: int = 1
     answered: int = 0
     error: EtwError | None = None

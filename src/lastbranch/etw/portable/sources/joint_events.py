@@ -59,7 +59,7 @@ class TracepointFollower:
     needs: ClassVar[dict[str, tuple[str, ...]]]
     """Kind -> its tracepoints."""
     fields: ClassVar[dict[str, tuple[str, ...]]]
-    """Tracepoint -> fields of it that are numbers, and with a leading * those that are arrays."""
+    """Tracepoint -> its fields that are numbers; a leading * marks fields that are arrays."""
     hooks: ClassVar[frozenset[int]]
     """The kernel events that it makes."""
 

@@ -150,7 +150,7 @@ _SIZES = {
     "PagefileUsage": ("VmData",),
     "PrivatePageCount": ("RssAnon", "VmSwap"),
 }
-"""Field -> lines of /proc/PID/status, in kB, that it is the sum of."""
+"""Field -> lines of /proc/PID/status, in kB, whose sum is the field's value."""
 
 
 class ProcessCounters:
