@@ -387,7 +387,7 @@ def test_a_function_that_was_inlined_says_where(tmp_path: Path, run: RunCli) -> 
 def test_jit_code_has_names_in_branches_and_is_refused_by_annotate(
     tmp_path: Path, run: RunCli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By the perf map of the process that ran it: two processes have other code at one address."""
+    """Code has the name in the perf map of its own process: two processes have different code at an address."""
     from lastbranch.symbols import jit
 
     monkeypatch.setattr(jit, "PERF_MAPS", str(tmp_path))
@@ -431,7 +431,7 @@ def test_missing_code_is_that_of_a_file_or_was_never_in_one(tmp_path: Path, run:
 
 
 def test_names_that_are_most_like_it_are_offered(demo: list[str], run: RunCli) -> None:
-    """The shortest of those with the text in them, not the first of the alphabet."""
+    """The shortest name that contains the text is chosen, not the first of the alphabet."""
     done = run("annotate", "--limit", "1", *demo[:1], "m", *demo[1:])
     names = re.search(r"there are: ([^;]*)", " ".join(done.err.split()))[1].split(", ")
     assert names == sorted(names, key=len)

@@ -344,7 +344,7 @@ def varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def test_diff_takes_weights(run: Run, recordings: tuple[list[str], str], twins: list[str], binaries: str) -> None:
-    """Of a capture that is there twice, the shares are those of one that counts twice."""
+    """A capture that is given twice counts twice."""
     one = recordings[0][0]
     for by in ("function", "edge", "block"):
         common = ["--by", by, "--symfs", binaries, "--format", "json", "--against", recordings[1]]

@@ -33,9 +33,9 @@ def ran(*args):
 
 
 SMALL = ("few samples", "no names", "sampling noise")
-"""What is found in nearly all of these captures, since they are small and made up, and how noisy they are."""
+"""Findings of nearly all of these captures, since the captures are small and made up, and the findings of noise."""
 BY_TIME = "counts follow time"
-"""What is found in those that cycles sampled."""
+"""Findings of captures that cycles sampled."""
 
 
 def checked(path, *options, small=False):
@@ -168,7 +168,7 @@ def test_masks_that_were_off_for_a_time_without_lists(tmp_path):
 
 
 def test_masks_of_one_of_two_sessions_overwritten(tmp_path):
-    """What others have on does not hide that the process groups went off."""
+    """Groups of other sessions do not hide that the process groups went off."""
     changes = [(EXT, 0, (BIND, 0)), (EXT, 2, (0, PMC)), (END, 40, (BIND, 0)), (EXT, 41, (2, 0)), (END, 900, (0, PMC))]
     states = [(0, masks(hook, time, *words)) for hook, time, words in changes]
     found = checked(write(tmp_path, trace(*states[:1], *rundown(), *sampled(50), *states[1:])))
@@ -411,7 +411,7 @@ def test_a_binary_that_was_deleted(tmp_path):
 
 
 def test_samples_without_names(tmp_path, data: Data, symfs):
-    """Of a capture whose binaries are there, and of the same where they are not."""
+    """Findings of a capture with its binaries, and of the same capture without them."""
     path = data.path("demo_pie")
     assert "no names" not in checked(path, "--symfs", symfs("demo_pie"), small=True)
     found = checked(write(tmp_path, samples(capture(), 30).build()), small=True)

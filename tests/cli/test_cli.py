@@ -122,7 +122,7 @@ def test_every_form_of_a_table_says_the_same(verb: list[str], name: str, data: D
 
 NAMES = ("event", "pid", "tid", "process", "thread", "from", "to", "from_function", "to_function", "module")
 TITLED = {"_percent": " %", "share_of_": "share of ", "branch_": "branch ", "_function": " function"}
-"""What columns are called in tables for people, by their names for programs."""
+"""Key of a column -> its title in tables for people."""
 FOR_PROGRAMS = ("from_module", "from_address", "to_module", "to_address")
 
 
@@ -342,7 +342,7 @@ def test_verify_lists_places(capture: Path, run: Run) -> None:
 
 @pytest.mark.parametrize("words", [["dump"], ["consume"], ["branches"], ["report"], ["convert"]], ids=" ".join)
 def test_a_range_of_time_means_the_same_to_all_verbs(words: list[str], capture: Path, run: Run) -> None:
-    """What takes --time refuses the same texts, before it reads anything, and accepts the same."""
+    """All verbs with --time refuse the same texts, before they read anything, and accept the same texts."""
     files = [capture, capture.with_name("out.etl")] if words == ["convert"] else [capture]
     wrong = {
         "2..1": "ends before it begins",
@@ -476,7 +476,7 @@ def test_output_to_a_file(capture: Path, run: Run, tmp_path: Path) -> None:
 
 
 def test_output_to_a_pipe(capture: Path, run: Run, tmp_path: Path) -> None:
-    """What is no regular file is written to, and never replaced by one."""
+    """A device or pipe is written to, and never replaced by a regular file."""
     pipe = tmp_path / "pipe"
     getattr(os, "mkfifo", lambda _: pytest.skip("no pipes with names there"))(pipe)
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)

@@ -432,7 +432,7 @@ def test_what_cannot_be_done(tmp_path, run, monkeypatch, words, code, reason):
 @pytest.mark.parametrize("ending", [".etl", ".tb5"])
 @pytest.mark.parametrize("what", ["a folder that nothing can be written to", "a full disk"])
 def test_failures_of_writing_name_the_output(what, ending, tmp_path, run, monkeypatch):
-    """Not the name that it has until it is complete, and not standard output."""
+    """The name is neither that of the incomplete file nor that of standard output."""
     source, out = tmp_path / "in.etl", tmp_path / "folder" / f"out{ending}"
     source.write_bytes(bytes(kernel_trace()))
     out.parent.mkdir()

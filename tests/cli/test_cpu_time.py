@@ -1,4 +1,4 @@
-"""What no sample stands for, as `report` and `check` say it, of 300 processes under a shell without one."""
+"""`report` and `check` say how much CPU time has no samples: 300 processes without samples under a shell."""
 
 from __future__ import annotations
 

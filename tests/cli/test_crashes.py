@@ -20,7 +20,7 @@ TOP = (1 << 64) - 1
 
 
 def assert_converts(data: bytes, tmp_path: Path, name: str = "in.data") -> list[str]:
-    """What is said of a capture that is converted to both forms, and of the results."""
+    """Output and errors for a capture that is converted to both forms, and for the results."""
     path = tmp_path / name
     path.write_bytes(data)
     said = []

@@ -1,4 +1,4 @@
-"""What a verb imports: no more than it uses. The time for it depends on the machine, the list of modules does not."""
+"""A verb imports no more modules than it uses. The time for it depends on the machine, the list of modules does not."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ STANDARD = [
 FORMATS = [f"lastbranch.formats.{name}" for name in ("etl", "perfdata", "perfscript")]
 RECORDERS = ["lastbranch.capture", "lastbranch.etw", "lastbranch.recording"]
 ALWAYS = [*LIBRARIES, *STANDARD, *FORMATS, *RECORDERS]
-"""What nobody needs who reads a small .tb5."""
+"""Modules that reading a small .tb5 does not need."""
 NAMES = ["lastbranch.analysis.function.annotation", *[name for name in ALWAYS if name != "tempfile"]]
-"""What nobody needs who names code: names found go to the cache through a temporary file."""
+"""Modules that naming code does not need: names are written to the cache through a temporary file."""
 CODE = ["lastbranch.isa", "lastbranch.symbols.symbolizer", "lastbranch.symbols.model", "subprocess", "hashlib", "json"]
-"""What nobody needs who names no code either."""
+"""Further modules that verbs without names of code do not need."""
 THREADS = {"concurrent.futures", "logging"}
 """What counting needs without the compiled library: NumPy counts small captures in a thread, too."""
 CAPTURES = ["numpy", "lastbranch.opening", *LIBRARIES, *STANDARD]
-"""What nobody needs who opens no capture."""
+"""Modules that verbs without a capture do not need."""
 
 FORBIDDEN = {
     "--help": CAPTURES,

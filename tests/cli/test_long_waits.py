@@ -1,4 +1,4 @@
-"""Where a pipe has no other end yet, or nothing comes out of it, the user is told what is waited for."""
+"""The user is told of the wait if a pipe has no other end yet, or no data comes out of the pipe."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def fifo(tmp_path: Path) -> Path:
 
 
 def told(monkeypatch: pytest.MonkeyPatch, then: Callable[[], object]) -> list[str]:
-    """What users are told from now on; ``then`` is done when that happens, in another thread."""
+    """Messages to the user from now on; ``then`` is done when that happens, in another thread."""
     found = list[str]()
 
     def tell(what: str) -> None:

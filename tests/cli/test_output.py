@@ -216,7 +216,7 @@ def spill_of(output: Path) -> PartFile:
 
 
 def place_of(text: str | None) -> Path:
-    """Where a recording is kept, which a message says."""
+    """The place of a kept recording, which a message says."""
     found = re.search("the recording is kept in (.*?); ", text or "")
     assert found, text
     return Path(found[1])

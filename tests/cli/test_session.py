@@ -131,7 +131,7 @@ class TestStart:
         assert kernel.running == {}
 
     def test_branch_records_are_of_software_where_hardware_has_none(self, kernel: FakeKernel) -> None:
-        """Whatever an earlier session was configured with: interrupts of no other source have any."""
+        """Interrupts of other sources have no branches, whatever an earlier session was configured with."""
         run("session", "start", "one", "-o", "x", "--lbr", "--target", "42")
         assert kernel.values[0, Info.PROFILE_SOURCE_CONFIG_INFO] == [25]
 

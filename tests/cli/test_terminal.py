@@ -1,4 +1,4 @@
-"""What a terminal gets beyond the text: colours, bars and arrows. Whatever is no terminal gets the text alone."""
+"""Output to a terminal has colours, bars and arrows. Other output is the text alone."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RED, YELLOW, FAINT = "31", "33", "2"
 
 
 def shown(*words: str | Path, width: int = 160, **env: str) -> str:
-    """What a terminal gets."""
+    """The output in a terminal."""
     clean = {k: v for k, v in os.environ.items() if k not in ("COLUMNS", "LINES", "NO_COLOR")}
     setting = {"TERM": "xterm", "PYTHONIOENCODING": "utf-8", **env}
     done = run_in_terminal(words[0], *DEMO, *words[1:], width=width, env=clean | setting)

@@ -254,7 +254,7 @@ def ticks(pid: int) -> int:
 
 
 def state(pid: int) -> tuple[str, ...]:
-    """What must be left as it was: whether it runs, who traces it, and its signals."""
+    """The state that must stay as it was: whether the process runs, who traces it, and its signals."""
     with open(f"/proc/{pid}/status") as lines:
         found = {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
     return (

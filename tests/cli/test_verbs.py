@@ -1,4 +1,4 @@
-"""What the verbs do, as calls of the Python API; and that the lists of formats agree."""
+"""The verbs as calls of the Python API; and the lists of formats agree."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def commands(command: click.Command, context: click.Context) -> Iterator[tuple[list[str], click.Command]]:
-    """Every verb, and every verb in it, with the words that it is called by."""
+    """Every verb and subcommand, with the words of its command line."""
     if isinstance(command, click.Group):
         for name in command.list_commands(context):
             inner = command.get_command(context, name)

@@ -61,7 +61,7 @@ def read(text: str) -> dict[str, Function]:
 
 
 def hashes(text: str) -> dict[tuple[str, int], int]:
-    """Of the blocks, by function and number."""
+    """Counts of the blocks, by function and number."""
     return {
         (re.sub(r"\(\*\d+\)$", "", entry.split("\n")[0].strip().strip("'")), int(number)): int(value, 16)
         for entry in text.split("  - name: ")[1:]
@@ -83,7 +83,7 @@ def same_hashes(ours: str, theirs: str, *tables: str) -> int:
 
 
 def perf2bolts(counts: Path, binary: Path, folder: Path) -> Path:
-    """What perf2bolt makes of the pre-aggregated ``counts``."""
+    """The profile that perf2bolt makes of the pre-aggregated ``counts``."""
     if shutil.which(str(LLVM / "perf2bolt")) is None:
         pytest.skip("perf2bolt 19 is not installed under that name")
     ran(LLVM / "perf2bolt", "-pa", "-p", counts, "-o", folder / "fdata", "-w", folder / "theirs.yaml", binary)

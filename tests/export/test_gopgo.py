@@ -101,7 +101,7 @@ def test_without_lines_it_says_so(run, made: Program, tmp_path: Path) -> None:
 
 
 def go(*words: str | Path, cwd: Path) -> str:
-    """What Go's tool prints. It and its cache are left as they are by variables of the user."""
+    """The output of Go's tool. It and its cache are left as they are by variables of the user."""
     here = Path(__file__).parents[2] / ".venv-go" / "bin" / "go"
     path = str(here) if here.exists() else shutil.which("go")
     if path is None:

@@ -31,7 +31,7 @@ def capture(program: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def export(run, program: Path, capture: Path, out: Path, *options: str) -> str:
-    """What is said of the profile."""
+    """The notes about the profile."""
     done = run("export", "--to", "sampleprof", "--no-symbol-cache", *options, "--binary", program, "-o", out, capture)
     assert done.code == 0, done.err
     return done.err

@@ -15,7 +15,7 @@ SOURCE = Path(__file__).parent.parent / "programs" / "shapes.rs"
 
 
 def rustc(mangling: str, *words: str | Path) -> str:
-    """What rustc prints. The options of profiles are unstable: each release takes them so."""
+    """The output of rustc. The options of profiles are unstable: each release takes them so."""
     command = [tool("rustc"), "-O", "-g", "-Zunstable-options", f"-Csymbol-mangling-version={mangling}", *words, SOURCE]
     environment = {**os.environ, "RUSTC_BOOTSTRAP": "1"}
     done = subprocess.run([*map(str, command)], capture_output=True, text=True, env=environment)

@@ -1,4 +1,4 @@
-"""What comes out of a store is what comes out of its captures: sums, to the byte where that is defined."""
+"""A store gives the same sums as its captures, to the byte if the bytes are defined."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ NEEDED = ("bash", "clang-19", "valgrind")
 
 @pytest.fixture(scope="module")
 def printed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """What each command prints."""
+    """The output of each command."""
     for name in NEEDED:
         if shutil.which(name) is None:
             pytest.skip(f"{name} is not installed")

@@ -1,4 +1,4 @@
-"""Whoever can write to a store can write anything: nobody who reads it is taken over or brought down."""
+"""Stores with hostile contents: a reader is neither taken over nor brought down."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def with_commit(store: Path, change: Callable[[dict[str, Any]], object]) -> Path
 
 
 def listed(store: Path, table: str) -> dict[str, Any]:
-    """What the manifest says of the first part of a table."""
+    """The manifest's entry of the first part of a table."""
     commit = json.loads(max((store / "manifest").iterdir()).read_text())
     return next(part for part in commit["add"] if part["name"].startswith(table))
 
@@ -256,7 +256,7 @@ def test_no_statement_of_a_store_reaches_more(store: Path, tmp_path: Path) -> No
 
 
 def test_a_closed_database_spills(tmp_path: Path) -> None:
-    """What takes more memory than it may have goes to its folder, which is closed to statements."""
+    """A query that needs more memory than its limit uses its folder, which statements cannot reach."""
     limits = {"memory_limit": "16MiB", "threads": "1", "temp_directory": str(tmp_path / "spilled")}
     with closed_database(limits) as database:
         database.execute("CREATE TABLE many AS SELECT hash(range) AS a FROM range(3000000)")

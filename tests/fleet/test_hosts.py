@@ -1,4 +1,4 @@
-"""What hosts get wrong: modules without a build id, clocks that differ, captures that are damaged among good ones."""
+"""Faults of hosts: modules without a build id, clocks that differ, damaged captures among good ones."""
 
 from __future__ import annotations
 

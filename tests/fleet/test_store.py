@@ -78,7 +78,7 @@ def test_what_is_damaged_counts_and_what_cannot_be_read_is_listed(run: Run, tmp_
     assert rows == [["00.data", "False", "False"], ["01.data", "False", "True"], ["none", "True", "False"]]
     listed = run("fleet", "list", store).out
     assert "empty" in listed
-    # What was refused is tried again: the next version may read it.
+    # A refused capture is tried again: the next version may be able to read it.
     assert "1 refused" in run("fleet", "add", store, tmp_path / "none").err
     assert sql(run, store, "SELECT count(*) FROM captures WHERE file = 'none'")[0][0] in "12"
 

@@ -24,7 +24,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="session")
 def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What `view --html` makes of the demo's capture."""
+    """The page that `view --html` makes of the demo's capture."""
     out = tmp_path_factory.mktemp("view") / "demo.html"
     out.write_bytes(single_file(loaded(demo.capture(), demo.symfs()), {}))
     return out
@@ -32,6 +32,6 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def address() -> Iterator[str]:
-    """Of a viewer that shows the demo's capture."""
+    """The address of a viewer that shows the demo's capture."""
     with serving(loaded(demo.capture(), demo.symfs())) as at:
         yield at
