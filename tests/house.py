@@ -69,13 +69,13 @@ PARTICLE = re.compile(
 MOST_CLASSES = 2
 LIMITS = {
     "circles": 0,
-    "classes": 1,
-    "functions": 8,
-    "parameters": 8,
+    "classes": 0,
+    "functions": 6,
+    "parameters": 3,
     "faces": 0,
     "verbs": 0,
-    "participles": 688,
-    "class names": 35,
+    "participles": 478,
+    "class names": 28,
 }
 """Rule -> the most offenders that it may have. Only downwards: who mends some lowers the number."""
 LISTED = ("participles", "class names")
