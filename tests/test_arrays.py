@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lastbranch.arrays import Sums, covered, distinct_rows, distinct_unordered, lowest_rows
+from lastbranch.arrays import Sums, distinct_rows, distinct_unordered, lowest_rows, sum_covering
 
 WORDS = st.integers(0, (1 << 64) - 1) | st.integers(0, 3)
 SIGNED = st.integers(-(1 << 63), (1 << 63) - 1) | st.integers(-2, 2)
@@ -50,7 +50,7 @@ def test_rows_that_ranges_cover(spans: list[tuple[int, int, int]]) -> None:
     ordered = [(min(a, b), max(a, b), weight) for a, b, weight in spans]
     first, past, weight = np.array(ordered, np.int64).reshape(-1, 3).T
     expected = [sum(w for a, b, w in ordered if a <= row < b) for row in range(9)]
-    assert covered(first, past, weight, 9).tolist() == expected
+    assert sum_covering(first, past, weight, 9).tolist() == expected
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), WORDS, st.sampled_from([-1.5, 0.0, 2.0]))), st.integers(1, 9))

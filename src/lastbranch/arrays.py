@@ -23,7 +23,7 @@ __all__ = [
     "SummedStacks",
     "Table",
     "bisect_within",
-    "covered",
+    "sum_covering",
     "distinct",
     "distinct_rows",
     "distinct_stacks",
@@ -40,7 +40,7 @@ __all__ = [
     "sums",
     "take_ranges",
     "take_rows",
-    "unaligned",
+    "view_unaligned",
 ]
 
 Array = NDArray[Any]
@@ -68,7 +68,7 @@ class Table:
         return replace(self, **{name: c[rows] for name, c in self.arrays().items()})  # type: ignore[type-var]
 
 
-def unaligned(raw: Any, dtype: Any) -> Array:
+def view_unaligned(raw: Any, dtype: Any) -> Array:
     """The bytes ``raw`` as a view whose element ``i`` is the ``dtype`` that begins at byte ``i``."""
     return np.ndarray((max(0, len(raw) - np.dtype(dtype).itemsize + 1),), dtype, raw, 0, (1,))
 
@@ -98,10 +98,10 @@ def take_ranges(values: Array, first: Ints, count: Ints) -> Array:
         runs = native.address(begin), native.address(length), len(length)
         if library.lb_take_runs(source, len(values), values.itemsize, *runs, out, len(taken)) == 0:
             return taken
-    return _taken_by_indices(values, first, count, taken)
+    return _take_by_indices(values, first, count, taken)
 
 
-def _taken_by_indices(values: Array, first: Ints, count: Ints, taken: Array) -> Array:
+def _take_by_indices(values: Array, first: Ints, count: Ints, taken: Array) -> Array:
     """`take_ranges` into ``taken``, a piece at a time: indices that stay in the processor's caches are made in a third
     of the time."""
     offsets, lo = offsets_of(count), 0
@@ -114,7 +114,7 @@ def _taken_by_indices(values: Array, first: Ints, count: Ints, taken: Array) -> 
     return taken
 
 
-def covered(first: Ints, past: Ints, weight: Array, rows: int) -> Array:
+def sum_covering(first: Ints, past: Ints, weight: Array, rows: int) -> Array:
     """For each of ``rows`` rows, the sum of the ``weight`` of the ranges ``first[i]:past[i]`` that hold the row."""
     steps = np.zeros(rows + 1, weight.dtype)
     np.add.at(steps, first, weight)
@@ -287,7 +287,7 @@ def distinct_rows(*columns: Array) -> tuple[Ints, Ints]:
         if width * kinds < _KEYS:
             place = (column - low).astype(np.int64)
         else:
-            (key, kinds), (place, width) = _ranked(key), _ranked(column)
+            (key, kinds), (place, width) = rank_values(key), rank_values(column)
         key, kinds = key * width + place, kinds * width
     _, rows, which = np.unique(key, return_index=True, return_inverse=True)
     return rows, which.reshape(-1)
@@ -300,7 +300,7 @@ def distinct_unordered(*columns: Array) -> tuple[Ints, Ints]:
     return distinct_rows(*columns) if found is None else found
 
 
-def numbered(known: dict[tuple[int, ...], int], *columns: Array) -> Ints:
+def number_rows(known: dict[tuple[int, ...], int], *columns: Array) -> Ints:
     """int64: the number in ``known`` of each row of the integer columns. New rows are added, as they sort."""
     rows, which = distinct_rows(*columns)
     keys = zip(*(column[rows].tolist() for column in columns), strict=True)
@@ -324,7 +324,7 @@ class RowNumbers:
         """(int64 number of each row, int64 the first row of each new number in their order)."""
         if self._library is None:
             before = len(self._known)
-            number = numbered(self._known, *columns)
+            number = number_rows(self._known, *columns)
             first = np.empty(len(self._known) - before, np.int64)
             new = np.flatnonzero(number >= before)
             first[number[new[::-1]] - before] = new[::-1]
@@ -338,7 +338,7 @@ class RowNumbers:
         return number, first[:new].copy()
 
 
-def _ranked(column: Array) -> tuple[Ints, int]:
+def rank_values(column: Array) -> tuple[Ints, int]:
     """(rank of each value among the distinct ones, how many these are)."""
     found, rank = np.unique(column, return_inverse=True)
     return rank.reshape(-1), len(found)

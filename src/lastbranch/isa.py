@@ -276,7 +276,7 @@ class Decoder:
 
         library = native.library()
         if library is None or self._engine is None:
-            return self._classified(code, offsets, address, span)
+            return self._classify_portably(code, offsets, address, span)
         size, count = np.diff(offsets), np.empty(len(span), np.int64)
         room = int(np.minimum(size, span).sum()) // self.arch.unit + len(size)
         columns: list[NDArray[Any]] = [np.empty(room, kind) for kind in ("u8", "u1", "u1", "u8")]
@@ -295,7 +295,7 @@ class Decoder:
         self._engine.check()
         return Instructions(*(column[:found] for column in columns)), count
 
-    def _classified(
+    def _classify_portably(
         self, code: NDArray[np.uint8], offsets: NDArray[np.int64], address: NDArray[np.uint64], span: NDArray[np.int64]
     ) -> tuple[Instructions, NDArray[np.int64]]:
         """`classify` without the compiled library."""

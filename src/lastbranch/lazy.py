@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
 
-__all__ = ["lazy_face", "lazy_names", "provide", "provided"]
+__all__ = ["lazy_face", "lazy_names", "provide", "provider_of"]
 
 Face = tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]
 
@@ -47,13 +47,13 @@ _PROVIDED: dict[str, Callable[..., Any]] = {}
 
 
 def provide(name: str, function: Callable[..., Any]) -> None:
-    """Let `provided` return ``function``, which does the work of a method that a layer below declares.
+    """Let `provider_of` return ``function``, which does the work of a method that a layer below declares.
 
     The package calls `provide` at its own import, before any of its modules is imported: the method works however its
     object came about, and the layer below imports nothing from above."""
     _PROVIDED[name] = function
 
 
-def provided(name: str) -> Callable[..., Any]:
+def provider_of(name: str) -> Callable[..., Any]:
     """The function that `provide` got under this name."""
     return _PROVIDED[name]

@@ -20,7 +20,7 @@ from lastbranch.analysis import branches
 from lastbranch.analysis.stacks.call_stacks import CallStacks
 from lastbranch.analysis.statistics.bursts import BurstCount, bursts_of, whole_bursts
 from lastbranch.analysis.statistics.share_noise import ShareNoise, noise_of_branches
-from lastbranch.bind.joined import Opened, join
+from lastbranch.bind.joined import OpenedCapture, join
 from lastbranch.model import Clock, Profile, SampleBatch
 from lastbranch.opening import open_source, read_profile
 
@@ -188,7 +188,7 @@ def test_bursts_stay_whole_where_captures_with_other_clocks_are_joined(
     for frequency in clocks:
         profile = read_profile(open_source(str(path)), binaries=False)
         profile.clock, profile.events[0].name = Clock("made", frequency), RECORDS
-        opened.append(Opened(profile))
+        opened.append(OpenedCapture(profile))
     joined = join(opened, lambda profile, modules: None)
     counted = BurstCount(joined)
     for batch in joined.batches(()):

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lastbranch.binaries.call_frames import CallFrames, Cie, Fde, FrameSection, Row, Rule, evaluate, frame_sections
+from lastbranch.binaries.call_frames import CallFrames, Cie, Fde, FrameRow, FrameSection, Rule, evaluate, frame_sections
 from lastbranch.errors import FormatError, LastbranchError
 from lastbranch.model import BytesSource
 
@@ -60,7 +60,7 @@ def by_readelf(path: Path) -> dict[tuple[str, int], tuple[int, int, list[Shown]]
     return found
 
 
-def shown(row: Row, columns: dict[str, str]) -> Shown:
+def shown(row: FrameRow, columns: dict[str, str]) -> Shown:
     """``row`` as readelf prints it."""
     cfa = "exp" if row.expression else f"{name_of(row.cfa)}{row.offset:+d}"
     names = {name_of(register): rule for register, rule in row.rules.items()}

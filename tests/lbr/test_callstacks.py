@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lastbranch.lbr import KIND, Ring, call_frames, joined, open_calls, stitch
+from lastbranch.lbr import KIND, Ring, call_frames, follow_links, open_calls, stitch
 
 USER, KERNEL = 3, 0
 CALL_STACK = 0x3C4
@@ -198,7 +198,7 @@ def check(samples: list[Sample], depth: int) -> list[list[tuple[int, int, int]]]
         np.array([s.thread for s in samples], np.int64),
         depth,
     )
-    result = [[entries[i] for i in joined(row, links, offsets)] for row in range(len(samples))]
+    result = [[entries[i] for i in follow_links(row, links, offsets)] for row in range(len(samples))]
     assert result == stitched(samples, depth)
     return result
 

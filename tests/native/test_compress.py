@@ -13,7 +13,7 @@ from etl_streams import mixed
 from lastbranch import native
 from lastbranch.formats.etl import decompress
 from lastbranch.formats.etl.container import compression
-from lastbranch.formats.etl.container.compression import _PIECE, _compiled, _deflate, _in_numpy
+from lastbranch.formats.etl.container.compression import _PIECE, _compress_natively, _deflate, _in_numpy
 
 pytestmark = pytest.mark.skipif(native.library() is None, reason="no compiled library")
 
@@ -35,7 +35,7 @@ def varied(seed: int, size: int) -> bytes:
 @given(st.integers(0, 1 << 32), st.one_of(st.integers(1, 300), st.integers(1, 200_000)))
 def test_the_same_bytes(seed: int, size: int) -> None:
     for data in (mixed(seed, size), varied(seed, size)):
-        made = _compiled(data, packed(data))
+        made = _compress_natively(data, packed(data))
         assert made == _in_numpy(data, packed(data))
         assert decompress(made, size) == data
 
@@ -44,7 +44,7 @@ def test_the_same_bytes(seed: int, size: int) -> None:
 @given(st.binary(min_size=1, max_size=200), st.integers(1, 60))
 def test_the_same_bytes_of_short_repetitions(piece: bytes, times: int) -> None:
     data = piece * times
-    assert _compiled(data, packed(data)) == _in_numpy(data, packed(data))
+    assert _compress_natively(data, packed(data)) == _in_numpy(data, packed(data))
 
 
 @pytest.mark.parametrize("level", [0, 1, 6, 9])
@@ -56,7 +56,7 @@ def test_codes_that_it_does_not_know(level: int, monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(compression.zlib, "compressobj", other)
     data = mixed(4, 100_000)
-    assert _compiled(data, packed(data)) in (None, _in_numpy(data, packed(data)))
+    assert _compress_natively(data, packed(data)) in (None, _in_numpy(data, packed(data)))
 
 
 @settings(deadline=None, max_examples=300)
@@ -69,5 +69,5 @@ def test_damage_stays_within_its_bounds(seed: int, size: int) -> None:
     for _ in range(chance.randrange(1, 5)):
         spoiled[chance.randrange(len(spoiled))] = chance.randrange(256)
     del spoiled[chance.choice([len(spoiled), chance.randrange(len(spoiled) + 1)]) :]
-    made = _compiled(data, [bytes(spoiled)])
+    made = _compress_natively(data, [bytes(spoiled)])
     assert made is None or len(decompress(made, size)) == size

@@ -17,7 +17,7 @@ from etl_streams import mixed, xpress_tokens
 from lastbranch import native
 from lastbranch.errors import FormatError
 from lastbranch.formats.etl import LZNT1, XPRESS, XPRESS_HUFF
-from lastbranch.formats.etl.container.decompression import DECODERS, MOST_COMPILED, _compiled
+from lastbranch.formats.etl.container.decompression import DECODERS, MOST_COMPILED, _decompress_natively
 
 pytestmark = pytest.mark.skipif(native.library() is None, reason="no compiled library")
 
@@ -32,7 +32,7 @@ def in_python(form: int, block: bytes, size: int) -> bytes | FormatError:
 
 
 def compiled(form: int, block: bytes, size: int) -> bytes | None:
-    return _compiled(form, block, size)
+    return _decompress_natively(form, block, size)
 
 
 def same(form: int, block: bytes, size: int) -> bool:

@@ -55,7 +55,7 @@ def test_the_same_events(seed: int, group: int) -> None:
     words, first, end, limit = buffers(random.Random(seed))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(walk, "_GROUP", group)
-        made = walk._compiled(words, first, end, limit)
+        made = walk._walk_natively(words, first, end, limit)
     assert made is not None
     found, stop, _ = walk._in_numpy(words, first, end)
     for name in ("at", "head", "header", "size", "buffer"):
@@ -76,7 +76,7 @@ def test_events_denser_than_expected_get_room() -> None:
     words = np.zeros(1000, np.uint64)
     words[:990] = (0xC000 | min(HEADERS)) << 16 | 8 << (32 if HEADERS[min(HEADERS)].is_system else 0)
     first = np.arange(0, 990, 10)
-    made = walk._compiled(words, first, first + 10, (first + 10) * 8)
+    made = walk._walk_natively(words, first, first + 10, (first + 10) * 8)
     assert made is not None
     assert made[0].at.tolist() == list(range(990))
 
@@ -85,7 +85,7 @@ def test_events_denser_than_expected_get_room() -> None:
 def test_buffers_beyond_the_words_are_refused(first: int, end: int) -> None:
     """A stamp is up to two words after the begin of its event."""
     bounds = np.array([[first], [end], [64]], np.int64)
-    assert walk._compiled(np.full(8, 0xC011_0008, np.uint64), *bounds[:2], bounds[2]) is None
+    assert walk._walk_natively(np.full(8, 0xC011_0008, np.uint64), *bounds[:2], bounds[2]) is None
 
 
 def walked(data: Any) -> Any:

@@ -26,7 +26,7 @@ import perfdata_writer as pw
 from lastbranch.demo import capture
 from lastbranch.formats.etl import compress
 from lastbranch.formats.tb5.commits import encode_directory, encode_slot
-from lastbranch.formats.tb5.layout import DIRECTORY_ENTRY, SLOT_OFFSETS, Entry, Scope, Table
+from lastbranch.formats.tb5.layout import DIRECTORY_ENTRY, SLOT_OFFSETS, Scope, Table, TableEntry
 from lastbranch.formats.tb5.profile_writer import write_profile
 from lastbranch.formats.tb5.reader import Tb5File
 from lastbranch.opening import open_profile, open_source
@@ -345,7 +345,7 @@ def etl_claims(scale: float) -> bytes:
 # -- .tb5: tables that are all the same bytes
 
 
-def tb5(more: Callable[[dict[Table, Entry], int], dict[Table, Entry]], scale: float) -> bytes:
+def tb5(more: Callable[[dict[Table, TableEntry], int], dict[Table, TableEntry]], scale: float) -> bytes:
     """The packaged capture's .tb5 with a directory of more tables."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "one.tb5"
@@ -365,7 +365,7 @@ def tb5(more: Callable[[dict[Table, Entry], int], dict[Table, Entry]], scale: fl
 def tb5_streams(scale: float) -> bytes:
     """As many streams as fit, all of the same bytes."""
 
-    def more(tables: dict[Table, Entry], room: int) -> dict[Table, Entry]:
+    def more(tables: dict[Table, TableEntry], room: int) -> dict[Table, TableEntry]:
         own = {key: entry for key, entry in tables.items() if key.scope is Scope.STREAM and key.stream == 0}
         copies = {
             key._replace(stream=i): entry
@@ -379,7 +379,7 @@ def tb5_streams(scale: float) -> bytes:
 
 @bomb
 def tb5_number_of_streams(scale: float) -> bytes:
-    def more(tables: dict[Table, Entry], room: int) -> dict[Table, Entry]:
+    def more(tables: dict[Table, TableEntry], room: int) -> dict[Table, TableEntry]:
         key, entry = next((k, e) for k, e in tables.items() if k.scope is Scope.STREAM)
         return tables | {key._replace(stream=0xFFFF_FFFE): replace(entry, count=0, blocks=0)}
 

@@ -107,12 +107,14 @@ def read_block_map(source: Source) -> BlockMap | None:
     if binary.image.format != "elf" or not binary.has(SECTION):
         return None
     section = next(s for s in binary.image.sections if s.name == SECTION)
-    walk = _Walk(binary.section(SECTION), section.offset, binary.image.bits // 8, binary.image.byte_order == "little")
+    walk = _MapWalk(
+        binary.section(SECTION), section.offset, binary.image.bits // 8, binary.image.byte_order == "little"
+    )
     walk.run()
-    return _sorted(walk, binary)
+    return _sort_blocks(walk, binary)
 
 
-class _Walk:
+class _MapWalk:
     """The entries of a section, in its order. Their blocks are decoded afterwards, for all entries at once."""
 
     def __init__(self, space: Space, offset: int, word: int, little: bool) -> None:
@@ -134,7 +136,7 @@ class _Walk:
     def bad(self, at: int, what: str, name: str, value: object) -> FormatError:
         return FormatError(f"{SECTION}: {what}", file=self.space.file, offset=self.offset + at, field=name, value=value)
 
-    def fixed(self, size: int, name: str) -> int:
+    def read_fixed(self, size: int, name: str) -> int:
         at, self.at = self.at, self.at + size
         if self.at > self.space.size:
             raise self.bad(at, "ends within an entry", name, self.space.size)
@@ -162,7 +164,7 @@ class _Walk:
     def run(self) -> None:
         while self.at < self.space.size:
             begin = self.at
-            version = self.fixed(1, "version")
+            version = self.read_fixed(1, "version")
             if version not in VERSIONS:
                 where = f"offset {self.offset + begin:#x} of {self.space.file}"
                 self.notes.append(
@@ -171,7 +173,7 @@ class _Walk:
                     else f"{SECTION}: version {version} at {where} is not known"
                 )
                 return
-            features = self.fixed(1 if version < 5 else 2, "features")
+            features = self.read_fixed(1 if version < 5 else 2, "features")
             if features & ~sum(one for one in Features if version >= _SINCE.get(one, 1)):
                 raise self.bad(begin + 1, "features that are not known", "features", features)
             self.function_entry(version, Features(features))
@@ -183,7 +185,7 @@ class _Walk:
             raise self.bad(at, "a function with that many ranges", "ranges", parts)
         blocks = 0
         for part in range(parts):
-            base = self.fixed(self.word, "address")
+            base = self.read_fixed(self.word, "address")
             if not part:
                 self.entry.append(base)
             at = self.at
@@ -233,7 +235,7 @@ class _Walk:
             self.varied.extend((number, distance, calls, last))
             self.skip(calls + 2, "blocks")
             if features & Features.HASHES:
-                self.fixed(_HASH, "hash")
+                self.read_fixed(_HASH, "hash")
 
     def numbers(self, index: Ints) -> Array:
         """uint64: the LEB128 numbers that end at ``ends[index]``. Raises `FormatError` for one of more than 64 bits."""
@@ -245,7 +247,7 @@ class _Walk:
         return self.space.uleb(end - size + 1)[0]
 
 
-def _sorted(walk: _Walk, binary: Binary) -> BlockMap:
+def _sort_blocks(walk: _MapWalk, binary: Binary) -> BlockMap:
     """The blocks of a walk by address, without those that cannot be in the file."""
     count, width = np.array(walk.count, np.int64), np.array(walk.width, np.int64)
     part = np.repeat(np.arange(len(count)), count)
@@ -278,12 +280,12 @@ def _sorted(walk: _Walk, binary: Binary) -> BlockMap:
     low, high = np.array(sorted(code), np.uint64).reshape(-1, 2).T
     row = np.searchsorted(low, start, side="right") - 1
     inside = (row >= 0) & (end <= high[np.maximum(row, 0)]) if len(low) else np.zeros(len(start), bool)
-    notes = walk.notes + _left_out(function, ~inside, "not in the code of the file")
+    notes = walk.notes + _omission_note(function, ~inside, "not in the code of the file")
     order = np.lexsort((place, part, end, start))
     order = order[_whole(function, ~inside)[order]]
     reach = np.maximum.accumulate(end[order]) if len(order) else end[order]
     overlaps = np.append(False, start[order][1:] < reach[:-1]) if len(order) else np.empty(0, bool)
-    notes += _left_out(function[order], overlaps, "at addresses of another one")
+    notes += _omission_note(function[order], overlaps, "at addresses of another one")
     order = order[_whole(function[order], overlaps)]
     return BlockMap(
         start[order],
@@ -304,7 +306,7 @@ def _whole(function: Ints, wrong: Array) -> Array:
     return ~bad[function]
 
 
-def _left_out(function: Ints, wrong: Array, why: str) -> list[str]:
+def _omission_note(function: Ints, wrong: Array, why: str) -> list[str]:
     number = len(distinct(function[wrong]))
     if not number:
         return []

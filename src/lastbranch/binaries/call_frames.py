@@ -30,7 +30,7 @@ __all__ = [
     "Cie",
     "Fde",
     "FrameSection",
-    "Row",
+    "FrameRow",
     "Rule",
     "RuleKind",
     "evaluate",
@@ -65,7 +65,7 @@ class Rule(NamedTuple):
     expression: bytes = b""
 
 
-class Row(NamedTuple):
+class FrameRow(NamedTuple):
     """From link address ``address`` on: the CFA is register ``cfa`` plus ``offset``, or what ``expression`` gives where
     that is not empty. ``rules`` has the registers that have one, by their DWARF numbers."""
 
@@ -189,7 +189,7 @@ class Bytes:
         self.at = end + 1
         return self.section.data[at:end].decode("latin-1")
 
-    def encoded(self, encoding: int, address_size: int, field: str, *, relative: bool = True) -> int:
+    def read_encoded(self, encoding: int, address_size: int, field: str, *, relative: bool = True) -> int:
         """An address in a DW_EH_PE_* encoding; ``relative`` False: a length, to which no base is added."""
         section, at = self.section, self.at
         form = encoding & _FORM
@@ -285,12 +285,12 @@ class FrameSection:
             data = Bytes(self, start := body.need(size, "augmentation length"), start + size)
             if cie.lsda != DW_EH_PE.omit and any(self.data[start : start + size]):
                 with suppress(FormatError):  # an entry is good without it
-                    lsda = data.encoded(cie.lsda, cie.address_size, "LSDA pointer")
+                    lsda = data.read_encoded(cie.lsda, cie.address_size, "LSDA pointer")
         return Fde(at, cie, begin, end, (body.at, body.end), lsda)
 
     def _range(self, body: Bytes, cie: Cie) -> tuple[int, int]:
-        begin = body.encoded(cie.encoding, cie.address_size, "initial_location")
-        size = body.encoded(cie.encoding, cie.address_size, "address_range", relative=False)
+        begin = body.read_encoded(cie.encoding, cie.address_size, "initial_location")
+        size = body.read_encoded(cie.encoding, cie.address_size, "address_range", relative=False)
         if size > 1 << 8 * cie.address_size or begin + size > 1 << 8 * cie.address_size:
             raise self.bad("code past the last address", body.begin, "address_range", hex(size))
         return begin, begin + size
@@ -375,7 +375,7 @@ class FrameSection:
                 case "P":
                     how = data.byte("personality encoding")
                     if how != DW_EH_PE.omit:
-                        data.encoded(how & _FORM, address_size, "personality", relative=False)
+                        data.read_encoded(how & _FORM, address_size, "personality", relative=False)
                 case "S" | "B" | "G":
                     pass
                 case _:  # the rest is of no use without knowing this one, and its length is known
@@ -384,7 +384,7 @@ class FrameSection:
 
     # -- the table of an entry
 
-    def rows(self, fde: Fde) -> list[Row]:
+    def rows(self, fde: Fde) -> list[FrameRow]:
         """The rows of ``fde``, in ascending order of addresses. Raises `FormatError` for byte code that is damaged."""
         start = _Machine(fde.cie, fde.begin)
         start.run(Bytes(self, *fde.cie.program))
@@ -407,10 +407,10 @@ class _Machine:
         self._initial: dict[int, Rule] = start.rules if start else {}
         self.rules: dict[int, Rule] = dict(self._initial)
         self._kept: list[tuple[tuple[int, int, bytes], dict[int, Rule]]] = []
-        self._rows: list[Row] = []
+        self._rows: list[FrameRow] = []
 
-    def rows(self) -> list[Row]:
-        return [*self._rows, Row(self._address, *self.cfa, self.rules)]
+    def rows(self) -> list[FrameRow]:
+        return [*self._rows, FrameRow(self._address, *self.cfa, self.rules)]
 
     def run(self, code: Bytes) -> None:
         while code.at < code.end:
@@ -447,7 +447,7 @@ class _Machine:
             return
         if len(self._rows) >= ROWS_LIMIT:
             raise code.section.bad(f"an entry has at most {ROWS_LIMIT} rows", code.at, "location", hex(address))
-        self._rows.append(Row(self._address, *self.cfa, dict(self.rules)))
+        self._rows.append(FrameRow(self._address, *self.cfa, dict(self.rules)))
         self._address = address
 
     def remember(self, code: Bytes) -> None:
@@ -468,7 +468,7 @@ _Instruction = Callable[[_Machine, Bytes], None]
 _Number = Callable[[Bytes, str], int]
 
 
-def _advanced(width: int) -> _Instruction:
+def _advance(width: int) -> _Instruction:
     return lambda machine, code: machine.advance(code, code.byte("delta") if width == 1 else code.word(width, "delta"))
 
 
@@ -490,7 +490,7 @@ def _expression(kind: RuleKind) -> _Instruction:
     return set_rule
 
 
-def _ruled(kind: RuleKind) -> _Instruction:
+def _set_rule(kind: RuleKind) -> _Instruction:
     """A rule without a value."""
 
     def set_rule(machine: _Machine, code: Bytes) -> None:
@@ -531,14 +531,14 @@ def _cfa_expression(machine: _Machine, code: Bytes) -> None:
 
 
 def _set_location(machine: _Machine, code: Bytes) -> None:
-    machine.move(code, code.encoded(machine.cie.encoding, machine.cie.address_size, "set_loc"))
+    machine.move(code, code.read_encoded(machine.cie.encoding, machine.cie.address_size, "set_loc"))
 
 
-def _restored(machine: _Machine, code: Bytes) -> None:
+def _restore(machine: _Machine, code: Bytes) -> None:
     machine.restore(code.uleb("register"))
 
 
-def _sized(machine: _Machine, code: Bytes) -> None:
+def _skip_size(machine: _Machine, code: Bytes) -> None:
     code.uleb("size")
 
 
@@ -549,18 +549,18 @@ def _nothing(machine: _Machine, code: Bytes) -> None:
 _INSTRUCTIONS: dict[int, _Instruction] = {
     DW_CFA.nop: _nothing,
     DW_CFA.set_loc: _set_location,
-    DW_CFA.advance_loc1: _advanced(1),
-    DW_CFA.advance_loc2: _advanced(2),
-    DW_CFA.advance_loc4: _advanced(4),
-    DW_CFA.MIPS_advance_loc8: _advanced(8),
+    DW_CFA.advance_loc1: _advance(1),
+    DW_CFA.advance_loc2: _advance(2),
+    DW_CFA.advance_loc4: _advance(4),
+    DW_CFA.MIPS_advance_loc8: _advance(8),
     DW_CFA.offset_extended: _offset(RuleKind.AT_OFFSET, Bytes.uleb),
     DW_CFA.offset_extended_sf: _offset(RuleKind.AT_OFFSET, Bytes.sleb),
     DW_CFA.GNU_negative_offset_extended: _offset(RuleKind.AT_OFFSET, Bytes.uleb, -1),
     DW_CFA.val_offset: _offset(RuleKind.IS_OFFSET, Bytes.uleb),
     DW_CFA.val_offset_sf: _offset(RuleKind.IS_OFFSET, Bytes.sleb),
-    DW_CFA.restore_extended: _restored,
-    DW_CFA.undefined: _ruled(RuleKind.UNDEFINED),
-    DW_CFA.same_value: _ruled(RuleKind.SAME),
+    DW_CFA.restore_extended: _restore,
+    DW_CFA.undefined: _set_rule(RuleKind.UNDEFINED),
+    DW_CFA.same_value: _set_rule(RuleKind.SAME),
     DW_CFA.register: _in_register,
     DW_CFA.remember_state: _Machine.remember,
     DW_CFA.restore_state: _Machine.recall,
@@ -572,7 +572,7 @@ _INSTRUCTIONS: dict[int, _Instruction] = {
     DW_CFA.def_cfa_expression: _cfa_expression,
     DW_CFA.expression: _expression(RuleKind.AT_EXPRESSION),
     DW_CFA.val_expression: _expression(RuleKind.IS_EXPRESSION),
-    DW_CFA.GNU_args_size: _sized,
+    DW_CFA.GNU_args_size: _skip_size,
     DW_CFA.GNU_window_save: _nothing,
 }
 
@@ -591,10 +591,10 @@ class CallFrames:
         self._table: tuple[FrameSection, int, int] | None = None
         """``.eh_frame_hdr``, the place of its first row, and how many it has."""
         self._extents: list[list[tuple[int, int, int]]] = []
-        self._found: dict[int, tuple[FrameSection, Fde, list[Row]] | None] = {}
+        self._found: dict[int, tuple[FrameSection, Fde, list[FrameRow]] | None] = {}
         """By offset and section, what was parsed."""
 
-    def find(self, address: int) -> tuple[Fde, Row] | None:
+    def find(self, address: int) -> tuple[Fde, FrameRow] | None:
         """The entry and the row for the instruction at link ``address``; ``None`` where no sound entry covers it."""
         for number, section in enumerate(self.load()):
             at = self._place(number, section, address)
@@ -663,8 +663,8 @@ def _search_table(source: Source, image: Image, header: Section) -> tuple[FrameS
         )
         if version != 1 or table != _SEARCHED or count_encoding == DW_EH_PE.omit:
             return None
-        data.encoded(pointer, section.address_size, "eh_frame_ptr")
-        count = data.encoded(count_encoding, section.address_size, "fde_count")
+        data.read_encoded(pointer, section.address_size, "eh_frame_ptr")
+        count = data.read_encoded(count_encoding, section.address_size, "fde_count")
     except FormatError:
         return None
     return (section, data.at, count) if count <= (data.end - data.at) // 8 else None
@@ -708,7 +708,7 @@ def _pads_of(section: FrameSection, fde: Fde) -> Iterator[int]:
     data = Bytes(section, fde.lsda - section.address, len(section.data))
     base_encoding, base = data.byte("LPStart encoding"), fde.begin
     if base_encoding != DW_EH_PE.omit:
-        base = data.encoded(base_encoding, section.address_size, "LPStart")
+        base = data.read_encoded(base_encoding, section.address_size, "LPStart")
     if data.byte("TType encoding") != DW_EH_PE.omit:
         data.uleb("TType base")
     encoding = data.byte("call site encoding")
@@ -716,8 +716,8 @@ def _pads_of(section: FrameSection, fde: Fde) -> Iterator[int]:
     sites = Bytes(section, start := data.need(size, "call site table length"), start + size)
     while sites.at < sites.end:
         for field in ("start", "length"):
-            sites.encoded(encoding, section.address_size, field, relative=False)
-        pad = sites.encoded(encoding, section.address_size, "landing pad", relative=False)
+            sites.read_encoded(encoding, section.address_size, field, relative=False)
+        pad = sites.read_encoded(encoding, section.address_size, "landing pad", relative=False)
         sites.uleb("action")
         if pad:
             yield (base + pad) & _ADDRESSES
@@ -760,7 +760,7 @@ def evaluate(
 
     Raises `FormatError` for what is damaged, unknown or cannot be read.
     """
-    run = _Run(expression, registers, read, first)
+    run = _Evaluation(expression, registers, read, first)
     for _ in range(_STEPS):
         if run.code.at >= run.code.end:
             return run.pop()
@@ -768,7 +768,7 @@ def evaluate(
     raise run.bad(f"more than {_STEPS} operations", run.code.at, expression.hex()[:64])
 
 
-class _Run:
+class _Evaluation:
     """The evaluation of one expression: its position in the ``code``, and the values on its ``stack``."""
 
     def __init__(
@@ -822,22 +822,22 @@ class _Run:
             raise self.bad("memory that cannot be read", self.code.at - 1, hex(address), "address")
         return int.from_bytes(word, "little")
 
-    def picked(self, index: int) -> int:
+    def pick(self, index: int) -> int:
         if index >= len(self.stack):
             raise self.bad("an operation without its operand", self.code.at - 1, index, "index")
         return self.stack[-1 - index]
 
-    def duplicated(self) -> int:
+    def duplicate(self) -> int:
         value = self.pop()
         self.stack.append(value)
         return value
 
-    def swapped(self) -> int:
+    def swap(self) -> int:
         one, other = self.pop(), self.pop()
         self.stack.append(one)
         return other
 
-    def rotated(self) -> int:
+    def rotate(self) -> int:
         one, two, three = self.pop(), self.pop(), self.pop()
         self.stack += [one, three]
         return two
@@ -856,21 +856,21 @@ class _Run:
 # -- The operations (DWARF 5, 7.7.1): each gives the value to push, or None
 
 
-def _signed(value: int) -> int:
+def _to_signed(value: int) -> int:
     return value - (1 << 64) if value >> 63 else value
 
 
 def _shifted_arithmetically(value: int, count: int) -> int:
-    return _signed(value) >> min(count, 63)
+    return _to_signed(value) >> min(count, 63)
 
 
 def _quotient(one: int, other: int) -> int:
     """Rounded towards zero, as in C."""
-    a, b = _signed(one), _signed(other)
+    a, b = _to_signed(one), _to_signed(other)
     return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
 
 
-_Operation = Callable[[_Run], int | None]
+_Operation = Callable[[_Evaluation], int | None]
 
 
 def _of_one(function: Callable[[int], int]) -> _Operation:
@@ -878,15 +878,15 @@ def _of_one(function: Callable[[int], int]) -> _Operation:
 
 
 def _of_two(function: Callable[[int, int], int]) -> _Operation:
-    def operation(run: _Run) -> int:
+    def operation(run: _Evaluation) -> int:
         other, one = run.pop(), run.pop()
         return function(one, other)
 
     return operation
 
 
-def _compared(relation: Callable[[int, int], bool]) -> _Operation:
-    return _of_two(lambda one, other: relation(_signed(one), _signed(other)))
+def _comparison(relation: Callable[[int, int], bool]) -> _Operation:
+    return _of_two(lambda one, other: relation(_to_signed(one), _to_signed(other)))
 
 
 def _constant(width: int) -> _Operation:
@@ -914,13 +914,13 @@ _OPERATIONS: dict[int, _Operation] = {
     DW_OP.const8s: _constant(-8),
     DW_OP.constu: lambda run: run.code.uleb("constant"),
     DW_OP.consts: lambda run: run.code.sleb("constant"),
-    DW_OP.dup: _Run.duplicated,
-    DW_OP.drop: _Run.drop,
-    DW_OP.over: lambda run: run.picked(1),
-    DW_OP.pick: lambda run: run.picked(run.code.byte("index")),
-    DW_OP.swap: _Run.swapped,
-    DW_OP.rot: _Run.rotated,
-    DW_OP.abs: _of_one(lambda value: abs(_signed(value))),
+    DW_OP.dup: _Evaluation.duplicate,
+    DW_OP.drop: _Evaluation.drop,
+    DW_OP.over: lambda run: run.pick(1),
+    DW_OP.pick: lambda run: run.pick(run.code.byte("index")),
+    DW_OP.swap: _Evaluation.swap,
+    DW_OP.rot: _Evaluation.rotate,
+    DW_OP.abs: _of_one(lambda value: abs(_to_signed(value))),
     DW_OP.and_: _of_two(and_),
     DW_OP.div: _of_two(_quotient),
     DW_OP.minus: _of_two(sub),
@@ -936,12 +936,12 @@ _OPERATIONS: dict[int, _Operation] = {
     DW_OP.shra: _of_two(_shifted_arithmetically),
     DW_OP.xor: _of_two(xor),
     DW_OP.bra: lambda run: run.branch(always=False),
-    DW_OP.eq: _compared(eq),
-    DW_OP.ge: _compared(ge),
-    DW_OP.gt: _compared(gt),
-    DW_OP.le: _compared(le),
-    DW_OP.lt: _compared(lt),
-    DW_OP.ne: _compared(ne),
+    DW_OP.eq: _comparison(eq),
+    DW_OP.ge: _comparison(ge),
+    DW_OP.gt: _comparison(gt),
+    DW_OP.le: _comparison(le),
+    DW_OP.lt: _comparison(lt),
+    DW_OP.ne: _comparison(ne),
     DW_OP.skip: lambda run: run.branch(always=True),
     **{DW_OP.lit0 + number: _literal(number) for number in range(32)},
     **{DW_OP.breg0 + number: _register(number) for number in range(32)},

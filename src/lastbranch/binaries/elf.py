@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 from ..errors import FormatError
 from ..model import BytesSource, Source
 from .image import DebugLink, Image, Section, Segment, SegmentFlags
-from .layout import ByteOrder, Layout, Record, Strings, read_exactly, text_of
+from .layout import ByteOrder, Layout, Strings, Structure, read_exactly, text_of
 
 __all__ = ["CLASSES", "build_id_in", "read_elf"]
 
@@ -111,7 +111,7 @@ ID_LIMIT = 256
 """Longest build id in bytes; linkers write 8 to 32, and ``--build-id=0x...`` what the user gives."""
 
 
-def build_id(programs: Sequence[Record], sections: Sequence[Record], order: ByteOrder) -> bytes | None:
+def build_id(programs: Sequence[Structure], sections: Sequence[Structure], order: ByteOrder) -> bytes | None:
     """The build id from the note segments, or else from the note sections; ``None`` if there is none.
 
     Sections come second: kernel modules and other relocatable files have no segments, and the program headers of some
@@ -143,7 +143,7 @@ def build_id_in(notes: bytes) -> bytes:
         return b""
 
 
-def _areas(programs: Sequence[Record], sections: Sequence[Record]) -> Iterator[tuple[Record, str, str, int]]:
+def _areas(programs: Sequence[Structure], sections: Sequence[Structure]) -> Iterator[tuple[Structure, str, str, int]]:
     """Segments and sections of notes: the header, its fields for offset and length, and the alignment of the notes."""
     for header in programs:
         if header["p_type"] == PT.NOTE:
@@ -192,7 +192,7 @@ class _Elf(NamedTuple):
     source: Source
     layout: ElfClass
     order: ByteOrder
-    ehdr: Record
+    ehdr: Structure
 
 
 def read_elf(source: Source) -> Image:
@@ -234,7 +234,7 @@ def _open(source: Source) -> _Elf:
     return _Elf(source, layout, order, layout.ehdr.read(source, 0, order))
 
 
-def _section_headers(elf: _Elf) -> Iterator[Record]:
+def _section_headers(elf: _Elf) -> Iterator[Structure]:
     """All section headers; 0xff00 and more are counted in ``sh_size`` of the first (gABI, ``e_shnum``)."""
     ehdr, layout = elf.ehdr, elf.layout.shdr
     if ehdr["e_shoff"] == 0:
@@ -248,7 +248,7 @@ def _section_headers(elf: _Elf) -> Iterator[Record]:
     return layout.table(owner, field, ehdr["e_shoff"], count, elf.order)
 
 
-def _program_headers(elf: _Elf, sections: list[Record]) -> Iterator[Record]:
+def _program_headers(elf: _Elf, sections: list[Structure]) -> Iterator[Structure]:
     """All program headers; 0xffff and more are counted in ``sh_info`` of section 0 (gABI, ``e_phnum``)."""
     ehdr, layout = elf.ehdr, elf.layout.phdr
     owner, field, count = ehdr, "e_phnum", ehdr["e_phnum"]
@@ -263,7 +263,7 @@ def _program_headers(elf: _Elf, sections: list[Record]) -> Iterator[Record]:
     return layout.table(owner, field, ehdr["e_phoff"], count, elf.order)
 
 
-def _section_names(elf: _Elf, headers: list[Record]) -> Iterator[str]:
+def _section_names(elf: _Elf, headers: list[Structure]) -> Iterator[str]:
     owner, field, number = elf.ehdr, "e_shstrndx", elf.ehdr["e_shstrndx"]
     if number == SHN.XINDEX and headers:
         owner, field, number = headers[0], "sh_link", headers[0]["sh_link"]
@@ -279,7 +279,7 @@ def _section_names(elf: _Elf, headers: list[Record]) -> Iterator[str]:
     return (strings.at(header["sh_name"], header, "sh_name") for header in headers)
 
 
-def _section(header: Record, name: str) -> Section:
+def _section(header: Structure, name: str) -> Section:
     flags = SegmentFlags.of(header["sh_flags"], SHF)
     return Section(
         name=name,
@@ -292,7 +292,7 @@ def _section(header: Record, name: str) -> Section:
     )
 
 
-def _segment(header: Record, bits: int) -> Segment:
+def _segment(header: Structure, bits: int) -> Segment:
     # Addresses that wrap around would give link addresses no 64-bit column can hold.
     if header["p_vaddr"] + max(header["p_memsz"], header["p_filesz"]) > 1 << bits:
         raise header.bad("p_vaddr", f"a segment of {header['p_memsz']:#x} bytes ends past the {bits}-bit addresses")
@@ -305,11 +305,11 @@ def _segment(header: Record, bits: int) -> Segment:
     )
 
 
-def _base(header: Record) -> int:
+def _base(header: Structure) -> int:
     return header["p_vaddr"] - header["p_vaddr"] % max(1, header["p_align"])
 
 
-def _debug_link(elf: _Elf, headers: list[Record], sections: tuple[Section, ...]) -> DebugLink | None:
+def _debug_link(elf: _Elf, headers: list[Structure], sections: tuple[Section, ...]) -> DebugLink | None:
     """``.gnu_debuglink``: a name, zeros up to a multiple of 4, the CRC in the file's byte order."""
     number = next((n for n, section in enumerate(sections) if section.name == ".gnu_debuglink"), None)
     if number is None or sections[number].file_size == 0:

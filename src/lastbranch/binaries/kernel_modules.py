@@ -66,16 +66,16 @@ def as_loaded(source: Source) -> Source:
     start = read_at(source, 0, 20)
     unpack = next((unpack for magic, unpack in _PACKED.items() if start.startswith(magic)), None)
     if unpack is not None:
-        data = _unpacked(source, unpack)
+        data = _unpack(source, unpack)
         if data[:4] != _ELF:
             raise FormatError("no ELF file is in it", file=source.name, offset=0, field="magic", value=data[:4])
         source, start = BytesSource(data, source.name), data[:20]
     if start[:7] != _ELF + b"\2\1\1" or int.from_bytes(start[16:18], "little") != _RELOCATABLE:
         return source
-    return BytesSource(_loaded(bytearray(read_at(source, 0, source.size)), source.name), source.name)
+    return BytesSource(_make_loadable(bytearray(read_at(source, 0, source.size)), source.name), source.name)
 
 
-def _unpacked(source: Source, unpack: Callable[[bytes, int], bytes]) -> bytes:
+def _unpack(source: Source, unpack: Callable[[bytes, int], bytes]) -> bytes:
     """The content, no more than the limits allow."""
     most = source.limits.expanded(source.size)
     try:
@@ -100,16 +100,16 @@ class _Decompressor(Protocol):
 def _unxz(packed: bytes, most: int) -> bytes:
     import lzma
 
-    return _decompressed(lzma.LZMADecompressor(memlimit=256 << 20), lzma.LZMAError, packed, most)
+    return _decompress(lzma.LZMADecompressor(memlimit=256 << 20), lzma.LZMAError, packed, most)
 
 
 def _gunzip(packed: bytes, most: int) -> bytes:
     import zlib
 
-    return _decompressed(zlib.decompressobj(16 + zlib.MAX_WBITS), zlib.error, packed, most)
+    return _decompress(zlib.decompressobj(16 + zlib.MAX_WBITS), zlib.error, packed, most)
 
 
-def _decompressed(unpacker: _Decompressor, failure: type[Exception], packed: bytes, most: int) -> bytes:
+def _decompress(unpacker: _Decompressor, failure: type[Exception], packed: bytes, most: int) -> bytes:
     try:
         data = unpacker.decompress(packed, most)
     except failure as error:
@@ -164,7 +164,7 @@ def module_name(name: str) -> str:
 # -- Layout and relocation
 
 
-def _loaded(data: bytearray, name: str) -> bytearray:
+def _make_loadable(data: bytearray, name: str) -> bytearray:
     """The file with addresses and segments."""
 
     def table(what: str, kind: np.dtype[np.void], offset: int, count: int) -> NDArray[np.void]:

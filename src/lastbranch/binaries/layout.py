@@ -16,7 +16,7 @@ from ..model import Source, read_at
 if TYPE_CHECKING:  # uuid takes 14 ms to import, and only files with a PDB identity need it
     from uuid import UUID
 
-__all__ = ["ByteOrder", "Layout", "Record", "Strings", "guid_of", "read_exactly", "text_of"]
+__all__ = ["ByteOrder", "Layout", "Structure", "Strings", "guid_of", "read_exactly", "text_of"]
 
 
 ByteOrder = Literal["little", "big"]
@@ -36,7 +36,7 @@ _HEAD = 1 << 12
 _PREFIX = {"little": "<", "big": ">"}
 
 
-class Record:
+class Structure:
     """The fields of one structure: ``record["e_type"]`` is an integer, ``record.raw("e_ident")`` bytes."""
 
     __slots__ = ("layout", "offset", "source", "values")
@@ -79,19 +79,19 @@ class Layout:
         self.size = struct.calcsize("<" + "".join(codes))
         self._structs = {order: struct.Struct(prefix + "".join(codes)) for order, prefix in _PREFIX.items()}
 
-    def read(self, source: Source, offset: int, order: ByteOrder) -> Record:
+    def read(self, source: Source, offset: int, order: ByteOrder) -> Structure:
         """The structure at ``offset``. Raises `FormatError` where the file ends first."""
         data = read_exactly(source, offset, self.size, self.name)
-        return Record(self, source, offset, self._structs[order].unpack(data))
+        return Structure(self, source, offset, self._structs[order].unpack(data))
 
-    def table(self, owner: Record, field: str, offset: int, count: int, order: ByteOrder) -> Iterator[Record]:
+    def table(self, owner: Structure, field: str, offset: int, count: int, order: ByteOrder) -> Iterator[Structure]:
         """``count`` structures from ``offset`` on, as ``field`` of ``owner`` says."""
         if count > TABLE_LIMIT:
             raise owner.bad(field, f"{count} entries exceed the limit of {TABLE_LIMIT}")
         owner.require(offset, count * self.size, field)
         data = read_exactly(owner.source, offset, count * self.size, self.name)
         for number, values in enumerate(self._structs[order].iter_unpack(data)):
-            yield Record(self, owner.source, offset + number * self.size, values)
+            yield Structure(self, owner.source, offset + number * self.size, values)
 
 
 class Strings:
@@ -104,13 +104,13 @@ class Strings:
         self._head: bytes | None = None
         """The first bytes of the table: all of most tables, read at once."""
 
-    def at(self, begin: int, owner: Record, field: str) -> str:
+    def at(self, begin: int, owner: Structure, field: str) -> str:
         """The string that starts ``begin`` bytes into the table, as ``field`` of ``owner`` says."""
         if begin not in self._known:
             self._known[begin] = self._read(begin, owner, field)
         return self._known[begin]
 
-    def _read(self, begin: int, owner: Record, field: str) -> str:
+    def _read(self, begin: int, owner: Structure, field: str) -> str:
         if begin >= self._size:
             raise owner.bad(field, f"a string at {begin:#x} is outside its table of {self._size} bytes")
         if self._head is None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from ..model import Source, read_at
 from .image import Image, Section, Segment, SegmentFlags
-from .layout import Layout, Record, Strings, guid_of, text_of
+from .layout import Layout, Strings, Structure, guid_of, text_of
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -112,11 +112,11 @@ class PeHeaders:
 
     source: Source
     bits: Literal[32, 64]
-    file: Record
-    optional: Record
-    sections: tuple[Record, ...]
+    file: Structure
+    optional: Structure
+    sections: tuple[Structure, ...]
 
-    def directory(self, number: int) -> Record | None:
+    def directory(self, number: int) -> Structure | None:
         """Data directory ``number``; ``None`` where the file has none. Raises `FormatError` where they do not fit."""
         optional, layout = self.optional, self.optional.layout
         count = min(optional["NumberOfRvaAndSizes"], DIRECTORY_ENTRIES)
@@ -187,7 +187,7 @@ def _optional_layout(source: Source, offset: int) -> tuple[Literal[32, 64], Layo
     return found
 
 
-def _address(owner: Record, field: str, size: int, pe: PeHeaders) -> int:
+def _address(owner: Structure, field: str, size: int, pe: PeHeaders) -> int:
     """The link address for the RVA in ``field``, from which ``size`` bytes must be in the address space."""
     address = pe.optional["ImageBase"] + owner[field]
     if address + size > 1 << pe.bits:
@@ -195,7 +195,7 @@ def _address(owner: Record, field: str, size: int, pe: PeHeaders) -> int:
     return address
 
 
-def _segment(header: Record, pe: PeHeaders) -> Segment:
+def _segment(header: Structure, pe: PeHeaders) -> Segment:
     raw = header["SizeOfRawData"] if header["PointerToRawData"] else 0
     memory = header["VirtualSize"] or raw  # 0 is written by some old linkers, and the loader takes the other size then
     return Segment(
@@ -264,7 +264,7 @@ def _pdb(pe: PeHeaders) -> tuple[UUID | None, int | None, str | None]:
     return None, None, None
 
 
-def _debug_entries(pe: PeHeaders) -> Iterator[Record]:
+def _debug_entries(pe: PeHeaders) -> Iterator[Structure]:
     directory = pe.directory(DEBUG_ENTRY)
     entries = directory["Size"] // DEBUG_DIRECTORY.size if directory else 0
     if directory is None or entries == 0:
@@ -273,7 +273,7 @@ def _debug_entries(pe: PeHeaders) -> Iterator[Record]:
     return DEBUG_DIRECTORY.table(directory, "Size", offset, entries, "little")
 
 
-def _file_offset(owner: Record, field: str, pe: PeHeaders) -> int:
+def _file_offset(owner: Structure, field: str, pe: PeHeaders) -> int:
     """The file offset of the byte at the RVA in ``field``, from the section that has data for it."""
     for header in pe.sections:
         inside = owner[field] - header["VirtualAddress"]

@@ -136,7 +136,7 @@ def read_probes(binary: Binary, starts: Mapping[int, int]) -> Probes | None:
     if not (binary.has(DESCRIPTORS) and binary.has(PROBES)):
         return None
     descriptors, damage = read_descriptors(binary)
-    walk = _Walk(_Bytes(_section(binary, PROBES, damage)), starts)
+    walk = _ProbeWalk(_Bytes(_section(binary, PROBES, damage)), starts)
     try:
         walk.all()
     except FormatError as error:
@@ -152,7 +152,11 @@ def read_descriptors(binary: Binary) -> tuple[dict[int, Descriptor], list[str]]:
     data = _Bytes(_section(binary, DESCRIPTORS, damage))
     try:
         while data.at < data.end:
-            function, checksum, size = data.fixed(8, "GUID"), data.fixed(8, "hash"), data.count("length of a name", 1)
+            function, checksum, size = (
+                data.read_fixed(8, "GUID"),
+                data.read_fixed(8, "hash"),
+                data.count("length of a name", 1),
+            )
             name = bytes(data.raw[data.at : data.at + size]).decode("utf-8", "surrogateescape")
             data.at += size
             found.setdefault(function, Descriptor(checksum, name))
@@ -179,7 +183,7 @@ class _Bytes:
     def __init__(self, space: Space) -> None:
         self.bad, self.raw, self.end, self.at = space.bad, space.raw, space.size, 0
 
-    def fixed(self, size: int, what: str) -> int:
+    def read_fixed(self, size: int, what: str) -> int:
         at = self.at
         self.at = past = at + size
         if past > self.end:
@@ -187,12 +191,12 @@ class _Bytes:
         return int.from_bytes(self.raw[at:past], "little")
 
     def uleb(self, what: str) -> int:
-        return self._checked(uleb(self.raw, self.at, self.end), what)
+        return self._check(uleb(self.raw, self.at, self.end), what)
 
     def sleb(self, what: str) -> int:
-        return self._checked(sleb(self.raw, self.at, self.end), what)
+        return self._check(sleb(self.raw, self.at, self.end), what)
 
-    def _checked(self, read: tuple[int, int], what: str) -> int:
+    def _check(self, read: tuple[int, int], what: str) -> int:
         value, after = read
         if after > self.end:
             raise self.bad("ends in the middle", self.at, what, value)
@@ -218,7 +222,7 @@ _PLAIN_BYTES = 4
 """The most that a probe without discriminator takes whose index is below 128 and whose distance is below 8192."""
 
 
-class _Walk:
+class _ProbeWalk:
     """Reads trees of probes, one after the other."""
 
     def __init__(self, data: _Bytes, starts: Mapping[int, int]) -> None:
@@ -243,7 +247,7 @@ class _Walk:
 
     def _tree(self, parent: int, site: int) -> tuple[int, int]:
         data, rows, nodes, placed = self._data, self._rows, self._nodes, self._placed
-        function = data.fixed(8, "GUID")
+        function = data.read_fixed(8, "GUID")
         node = len(self._guids)
         self._guids.append(function)
         self._parents.append(parent)
@@ -280,12 +284,12 @@ class _Walk:
     def _probe(self, node: int, last: int, known: bool) -> tuple[int, bool]:
         """Read any probe: its address, or that of the sentinel's function, and whether it is known."""
         data = self._data
-        index, word = data.uleb("index"), data.fixed(1, "kind")
+        index, word = data.uleb("index"), data.read_fixed(1, "kind")
         attributes = word >> 4 & 7
         if word & _BY_DISTANCE:
             last = last + data.sleb("distance") & _ADDRESS
         else:
-            last = data.fixed(8, "address")
+            last = data.read_fixed(8, "address")
             if attributes & Attribute.SENTINEL:
                 start = self._starts.get(last)
                 last, known = (last, False) if start is None else (start, True)

@@ -64,25 +64,25 @@ class Binary:
         old = section.name.startswith(".zdebug_")
         if not old and not section.compressed:
             return space
-        unpacked = self._unpacked_old(space, section.offset) if old else self._unpacked(space, section.offset)
+        unpacked = self._unpacked_old(space, section.offset) if old else self._unpack(space, section.offset)
         return Space.of(unpacked, self.order, name, self.name)
 
     def _unpacked_old(self, space: Space, offset: int) -> bytes:
         """``ZLIB``, the size in 8 bytes of the order of networks, the data (GNU binutils, ``bfd/compress.c``)."""
         if space.raw[:4] != b"ZLIB":
             raise FormatError(f"{space.name}: not compressed", file=self.name, offset=offset, field="magic")
-        return self._expanded(space, offset, 12, _ZLIB, int.from_bytes(space.raw[4:12], "big"))
+        return self._expand(space, offset, 12, _ZLIB, int.from_bytes(space.raw[4:12], "big"))
 
-    def _unpacked(self, space: Space, offset: int) -> bytes:
+    def _unpack(self, space: Space, offset: int) -> bytes:
         words = np.dtype(self.order + ("u4" if self.image.bits == 32 else "u8"))
         header = 12 if self.image.bits == 32 else 24  # ch_type, (ch_reserved,) ch_size, ch_addralign
         if space.size < header:
             reason = f"{space.name}: shorter than a compression header"
             raise FormatError(reason, file=self.name, offset=offset, field="Chdr", value=space.size)
         kind, size = (int(space.read(np.array([at]), w)[0]) for at, w in ((0, 4), (words.itemsize, words.itemsize)))
-        return self._expanded(space, offset, header, kind, size)
+        return self._expand(space, offset, header, kind, size)
 
-    def _expanded(self, space: Space, offset: int, header: int, kind: int, size: int) -> bytes:
+    def _expand(self, space: Space, offset: int, header: int, kind: int, size: int) -> bytes:
         packed = space.raw[header : space.size]
         if size > min(PACKED_LIMIT, EXPANSION * len(packed)):
             reason = f"{space.name}: {len(packed)} compressed bytes cannot become that many"

@@ -7,6 +7,6 @@ __getattr__, __dir__, __all__ = lazy_face(
     {
         "binder": "Binder bias_of bind place with_binary",
         "spaces": "Ids SpaceIndex",
-        "joined": "JoinedProfile Opened join rebind",
+        "joined": "JoinedProfile OpenedCapture join rebind",
     },
 )

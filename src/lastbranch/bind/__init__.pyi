@@ -5,7 +5,7 @@ from .binder import bind as bind
 from .binder import place as place
 from .binder import with_binary as with_binary
 from .joined import JoinedProfile as JoinedProfile
-from .joined import Opened as Opened
+from .joined import OpenedCapture as OpenedCapture
 from .joined import join as join
 from .joined import rebind as rebind
 from .spaces import Ids as Ids

@@ -36,7 +36,7 @@ from ..model import (
     kernel_start,
     kernel_starts,
 )
-from .spaces import BY_ADDRESS, RUN, Ids, Replay, SpaceIndex, loaded, replay
+from .spaces import BY_ADDRESS, RUN, Ids, Replay, SpaceIndex, loads_of, replay
 
 __all__ = ["Binder", "bias_of", "bind", "place", "with_binary"]
 
@@ -251,7 +251,7 @@ class Binder:
 
     def loads(self) -> Iterator[Load]:
         """Every mapping in every process that saw it, inherited mappings included."""
-        return loaded(self._timeline)
+        return loads_of(self._timeline)
 
 
 def module_addresses(

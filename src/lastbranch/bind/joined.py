@@ -46,7 +46,7 @@ from .binder import Binder, bind
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-__all__ = ["JoinedProfile", "Opened", "join", "rebind"]
+__all__ = ["JoinedProfile", "OpenedCapture", "join", "rebind"]
 
 _Row = TypeVar("_Row")
 _Fields = TypeVar("_Fields", bound="DataclassInstance")
@@ -90,12 +90,12 @@ class SharedModules:
         why = "no build id or PDB shows whether they are the same file everywhere"
         return [f"modules that count by capture, as {why}: {', '.join(map(visible, names[:_NAMED]))}{more}"]
 
-    def _known(self, module: Module) -> Module | None:
+    def _find_known(self, module: Module) -> Module | None:
         return next((self.modules[self._rows[key]] for key in _keys(module) if key in self._rows), None)
 
     def _can_help(self, module: Module) -> bool:
         """Whether its binary is not known yet, or was not found at the path of another capture."""
-        known = self._known(module)
+        known = self._find_known(module)
         return known is None or bool(known.missing and known.name != module.name)
 
     def _row(self, module: Module) -> int:
@@ -202,11 +202,11 @@ class Member:
 
     def common_time(self, own: NDArray[np.int64]) -> NDArray[np.int64]:
         """Its ticks as those of the common clock, which counts from the start of each capture."""
-        return _scaled(own - self.start, *self.ticks)
+        return _scale(own - self.start, *self.ticks)
 
     def own_time(self, common: NDArray[np.int64]) -> NDArray[np.int64]:
         """`common_time` back. The common clock is at least as fast, so no two ticks became one."""
-        return self.start - _scaled(-common, *self.ticks[::-1])
+        return self.start - _scale(-common, *self.ticks[::-1])
 
     def tick(self, own: int) -> int:
         return int(self.common_time(np.array([own], np.int64))[0])
@@ -225,7 +225,7 @@ class Member:
         return batch.replaced(time=self.own_time(batch.time))
 
 
-def _scaled(ticks: NDArray[np.int64], many: int, of: int) -> NDArray[np.int64]:
+def _scale(ticks: NDArray[np.int64], many: int, of: int) -> NDArray[np.int64]:
     """``ticks * many / of``, rounded down; exact as long as the result fits in 64 bits."""
     if many == of:
         return ticks
@@ -285,7 +285,7 @@ class JoinedSpaces:
         out = np.empty(len(scope), np.int64)
         for capture, rows in self._parts(scope):
             found = self._binders[capture].process_of(scope[rows] - self._scopes[capture])
-            out[rows] = _moved(found, self._processes[capture])
+            out[rows] = _shift_rows(found, self._processes[capture])
         return out
 
     def threads_of(self, batch: SampleBatch, scope: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -294,7 +294,9 @@ class JoinedSpaces:
             return np.empty(0, np.int64)
         capture = int(batch["capture"][0])
         own = self._members[capture].own_batch(batch)
-        return _moved(self._binders[capture].threads_of(own, scope - self._scopes[capture]), self._threads[capture])
+        return _shift_rows(
+            self._binders[capture].threads_of(own, scope - self._scopes[capture]), self._threads[capture]
+        )
 
     # -- addresses
 
@@ -303,7 +305,7 @@ class JoinedSpaces:
         out = np.empty(len(scope), np.int64)
         for capture, rows in self._parts(scope):
             found = self._binders[capture].find(scope[rows] - self._scopes[capture], address[rows])
-            out[rows] = _moved(found, self._mappings[capture])
+            out[rows] = _shift_rows(found, self._mappings[capture])
         return out
 
     def in_kernel(self, scope: NDArray[np.int64], address: NDArray[np.uint64]) -> NDArray[np.bool_]:
@@ -373,10 +375,10 @@ def _tables(
         of = found.process + processes[capture] if found.process >= 0 else -1
         return replace(found, process=of, start=member.moment(found.start), end=member.moment(found.end))
 
-    return _concatenated(processes, process), _concatenated(threads, thread)
+    return _concatenate(processes, process), _concatenate(threads, thread)
 
 
-def _concatenated(begins: list[int], make: Callable[[int, int], _Row]) -> Rows[_Row]:
+def _concatenate(begins: list[int], make: Callable[[int, int], _Row]) -> Rows[_Row]:
     """The rows of all captures; ``make`` gets a capture and a row of its own."""
 
     def row(number: int) -> _Row:
@@ -386,7 +388,7 @@ def _concatenated(begins: list[int], make: Callable[[int, int], _Row]) -> Rows[_
     return Rows(begins[-1], row)
 
 
-def _moved(rows: NDArray[np.int64], by: int) -> NDArray[np.int64]:
+def _shift_rows(rows: NDArray[np.int64], by: int) -> NDArray[np.int64]:
     """Rows, but for -1, counted from ``by``."""
     return np.where(rows >= 0, rows + by, -1)
 
@@ -421,7 +423,7 @@ class JoinedProfile(Profile):
         return member.profile, row
 
 
-class Opened(NamedTuple):
+class OpenedCapture(NamedTuple):
     """A capture that was opened, and is not bound yet."""
 
     profile: Profile
@@ -431,7 +433,7 @@ class Opened(NamedTuple):
 
 
 def join(
-    captures: Iterable[Opened],
+    captures: Iterable[OpenedCapture],
     attach: Callable[[Profile, list[Module]], None],
     refused: Sequence[tuple[str, Exception]] = (),
     notes: Sequence[str] = (),
@@ -477,8 +479,8 @@ def join(
             first, last = member.common_time(np.array([own.first_time, own.last_time], np.int64)).tolist()
             joined.extend_time_range(first, last)
         _extend(joined.timeline, member)
-        joined.records = _summed(joined.records, own.records)
-        joined.lost = _summed(joined.lost, own.lost)
+        joined.records = _sum_counts(joined.records, own.records)
+        joined.lost = _sum_counts(joined.lost, own.lost)
         if own.losses:
             when, count = np.array(own.losses, np.int64).T
             joined.losses += zip(member.common_time(when).tolist(), count.tolist(), strict=True)
@@ -513,7 +515,7 @@ def _equal(texts: Iterable[str]) -> str:
     return distinct.pop() if len(distinct) == 1 else ""
 
 
-def _summed(one: dict[str, int], other: dict[str, int]) -> dict[str, int]:
+def _sum_counts(one: dict[str, int], other: dict[str, int]) -> dict[str, int]:
     return one | {name: one.get(name, 0) + number for name, number in other.items()}
 
 

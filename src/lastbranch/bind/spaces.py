@@ -33,7 +33,7 @@ from .. import native
 from ..arrays import distinct, ranges
 from ..model import KERNEL, KERNEL_HALF, Array, Change, Load, Process, Rows, Thread, Timeline, kernel_map_start
 
-__all__ = ["BY_ADDRESS", "Ids", "RUN", "Replay", "SpaceIndex", "loaded", "replay"]
+__all__ = ["BY_ADDRESS", "Ids", "RUN", "Replay", "SpaceIndex", "loads_of", "replay"]
 
 
 # -- Replay: process lives and their address spaces
@@ -166,7 +166,7 @@ Placement = Callable[[int, int, int, int], Iterable[tuple[int, int, int]]]
 _PROCESS_COST, _THREAD_COST, _EPOCH_COST, _SPACE_COST, _PIECE_COST, _COPY_COST = 160, 180, 80, 600, 240, 270
 
 
-class Table:
+class SpaceTable:
     """Columns of 64-bit integers by name, which grow row by row."""
 
     def __init__(self, names: str, codes: str = "") -> None:
@@ -212,13 +212,13 @@ class Replay:
     """Result of `replay`: tables of processes and threads, epochs, mappings and the pieces of all spaces."""
 
     def __init__(self, names: list[str], room: int) -> None:
-        self.process_table = Table("pid name parent start end ran")
-        self.thread_table = Table("tid process name start end first ran")
+        self.process_table = SpaceTable("pid name parent start end ran")
+        self.thread_table = SpaceTable("tid process name start end first ran")
         """``ran`` is CPU time in ns, -1 where it is not known."""
-        self.epochs = Table("pid first process space moment")
+        self.epochs = SpaceTable("pid first process space moment")
         """From moment ``first`` on (until the pid's next epoch) ``process`` sees ``space`` as it was at ``moment``."""
-        self.pieces = Table("space lo hi first last mapping", "qQQqqq")
-        self.mappings = Table("module bias", "qQ")
+        self.pieces = SpaceTable("space lo hi first last mapping", "qQQqqq")
+        self.mappings = SpaceTable("module bias", "qQ")
         self.kernel_changes = array("q")
         """Moments at which the mappings of a kernel changed, or those of a guest."""
         self.guests: dict[int, int] = {}
@@ -262,7 +262,7 @@ class Replay:
 
         return Rows(len(c), made)
 
-    def _name(self, table: Table, row: int) -> str:
+    def _name(self, table: SpaceTable, row: int) -> str:
         name = table["name"][row]
         return self._names[name] if name >= 0 else ""
 
@@ -345,7 +345,7 @@ class Replay:
             column[row] = min(max(column[row], 0) + ns, FOREVER)
 
     def map(self, moment: int, pid: int, start: int, end: int, module: int, offset: int, place: Placement) -> None:
-        shared = self._shared(pid, start)
+        shared = self._space_without_lives(pid, start)
         if shared is not None:
             if pid < 0:
                 start = kernel_map_start(start, end, offset)
@@ -363,7 +363,7 @@ class Replay:
                 self._open(life, pid, moment)
 
     def unmap(self, moment: int, pid: int, start: int, end: int) -> None:
-        shared = self._shared(pid, start)
+        shared = self._space_without_lives(pid, start)
         if shared is not None:
             if self._put(shared, moment, kernel_map_start(start, end, 0) if pid < 0 else start, end, -1):
                 self.kernel_changes.append(moment)
@@ -375,7 +375,7 @@ class Replay:
 
     # -- Spaces
 
-    def _shared(self, pid: int, start: int) -> Space | None:
+    def _space_without_lives(self, pid: int, start: int) -> Space | None:
         """The space of the kernel or of a guest, whose lives are not known; ``None``: that of a process of the host."""
         if pid == KERNEL or (pid >= 0 and start >= KERNEL_HALF):
             return self._kernel
@@ -448,13 +448,13 @@ class Replay:
         self._spaces.clear()
 
 
-def _times(table: Table, row: int) -> tuple[int | None, int | None]:
+def _times(table: SpaceTable, row: int) -> tuple[int | None, int | None]:
     """(start, end) of a life; ``None``: not known."""
     start, end = table["start"][row], table["end"][row]
     return None if start == NEVER else start, None if end == NEVER else end
 
 
-def _ran(table: Table, row: int) -> int | None:
+def _ran(table: SpaceTable, row: int) -> int | None:
     """CPU time of a life in ns; ``None``: not known."""
     return None if table["ran"][row] < 0 else table["ran"][row]
 
@@ -491,7 +491,7 @@ def replay(timeline: Timeline, place: Placement, room: int = 1 << 62) -> Replay:
 # -- The replayed timeline as a list: module, process, addresses, and first and last time
 
 
-def loaded(timeline: Timeline) -> Iterator[Load]:
+def loads_of(timeline: Timeline) -> Iterator[Load]:
     """Every mapping of ``timeline`` in every process that saw it, inherited mappings included."""
     done = replay(timeline, lambda module, start, end, offset: [(start, end, 0)])
     times, modules = done.times, done.mappings["module"]
@@ -583,7 +583,7 @@ class SpaceIndex:
         start_key = self._key(space, lo)
         end_key = self._key(space, hi - np.uint64(1)) + np.uint64(1) if narrow else self._key(space, hi)
         self._slabs: NDArray[np.uint64] = distinct(np.concatenate([start_key, end_key]))
-        # Mappings are whole pages: keys without the bits that no slab has leave room for their places (`_sorted`).
+        # Mappings are whole pages: keys without the bits that no slab has leave room for their places (`_sort_keys`).
         every = int(np.bitwise_or.reduce(self._slabs)) if len(self._slabs) else 1
         self._shift = np.uint64((every & -every).bit_length() - 1 if every else 0)
         self._highest = np.uint64((int(self._slabs[-1]) >> int(self._shift)) + 1 if len(self._slabs) else 1)
@@ -681,7 +681,7 @@ class SpaceIndex:
     def _find_sorted(self, key: NDArray[np.uint64], moment: Array) -> NDArray[np.int64]:
         """Queries in the order of their slabs. Most slabs have one value from the first to the last moment, for all
         their queries; in the others each query is looked up."""
-        order, starts = self._sorted(key)
+        order, starts = self._sort_keys(key)
         count = np.diff(starts, prepend=0, append=len(key))  # the first is before all slabs
         value, moving = self._values_between(int(moment.min()), int(moment.max()))
         out = np.empty(len(key), np.int64)
@@ -725,7 +725,7 @@ class SpaceIndex:
         top = address >> np.uint64(_ADDRESS_BITS)
         return np.asarray(np.where(kernel, top == np.uint64(0xFFFF), top == np.uint64(0)))
 
-    def _sorted(self, key: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def _sort_keys(self, key: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """(order of the keys by slab, first place in it that is not before each slab).
 
         Key and place in one word sort twice as fast as the places alone.

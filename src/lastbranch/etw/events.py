@@ -31,7 +31,7 @@ from ..formats.etl import (
     events_of,
 )
 from ..formats.etl.container.buffer_header import BufferHeader
-from ..formats.etl.container.trace_file import aligned, encode_first_buffer
+from ..formats.etl.container.trace_file import encode_first_buffer, pad_event
 from ..formats.etl.events.columns import CHUNK
 from ..formats.etl.payload.manifest import Described, message_of
 from ..opening import reading_of
@@ -275,7 +275,7 @@ def _buffers(events: list[Event]) -> Iterator[bytes]:
     open_: dict[int, bytearray] = {}
     for event in events:
         body = open_.setdefault(event.cpu, bytearray())
-        body += aligned(encode_event(event))
+        body += pad_event(encode_event(event))
         if len(body) > _LARGEST:
             yield _buffer(event.cpu, bytes(open_.pop(event.cpu)))
     yield from (_buffer(cpu, bytes(body)) for cpu, body in open_.items())

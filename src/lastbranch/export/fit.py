@@ -17,7 +17,7 @@ from typing import TypeVar
 import numpy as np
 
 from ..analysis.counting.executed import ends_range, row_of
-from ..arrays import covered, distinct, interval_of
+from ..arrays import distinct, interval_of, sum_covering
 from ..binaries.image import Code, Image, SegmentFlags, same_build_id
 from ..binaries.pseudo_probes import read_descriptors
 from ..binaries.sections import open_binary
@@ -226,7 +226,7 @@ class _Pieces:
         begin = np.searchsorted(self.end, first, side="right")
         past = np.searchsorted(self.start, last, side="right")
         some = begin < past
-        rows = covered(begin[some], past[some], np.ones(int(some.sum()), np.int64), len(self.start)) > 0
+        rows = sum_covering(begin[some], past[some], np.ones(int(some.sum()), np.int64), len(self.start)) > 0
         start, size = self.start[rows], (self.end[rows] - self.start[rows]).astype(np.int64)
         found, _ = Decoder(code.arch).classify(*code.read_many(start, size), start, size)
         return found

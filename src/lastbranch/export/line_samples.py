@@ -14,7 +14,7 @@ from itertools import pairwise
 import numpy as np
 
 from ..analysis.counting.executed import row_of
-from ..arrays import covered, distinct, distinct_rows, distinct_stacks, take_rows
+from ..arrays import distinct, distinct_rows, distinct_stacks, sum_covering, take_rows
 from ..binaries.sections import open_binary
 from ..errors import LastbranchError, UnavailableError
 from ..isa import Decoder
@@ -193,7 +193,7 @@ def _executed_functions(counts: ModuleCounts, table: FunctionTable) -> list[int]
     past = np.searchsorted(table.start, counts.end, side="right")
     some = begin < past
     return _with_parts(
-        table, np.flatnonzero(covered(begin[some], past[some], np.ones(some.sum(), np.int64), len(table)))
+        table, np.flatnonzero(sum_covering(begin[some], past[some], np.ones(some.sum(), np.int64), len(table)))
     )
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from ..analysis import Label, Namer, filtered_batches, period_of
 from ..analysis.stacks.call_stacks import StackedSamples, StackMaker
-from ..arrays import Table, distinct_rows, numbered
+from ..arrays import Table, distinct_rows, number_rows
 from ..errors import NotRecordedError
 from ..model import Array, ModuleKind, Profile, temporary_file, visible
 from ..symbols import Names, Symbolizer
@@ -139,7 +139,7 @@ class StackPass:
         batch, scope, frame, offsets = stacked
         process, sizes = self._binder.process_of(scope), np.diff(offsets)
         rows = np.empty(len(batch), ROW)
-        rows["lane"] = numbered(self._lanes, process, self._binder.threads_of(batch, scope), batch.pid, batch.tid)
+        rows["lane"] = number_rows(self._lanes, process, self._binder.threads_of(batch, scope), batch.pid, batch.tid)
         numbers = self._numbers(np.repeat(process, sizes), np.repeat(scope, sizes), frame)
         rows["stack"] = [
             self._stacks.setdefault(numbers[lo:hi].tobytes(), len(self._stacks))
@@ -154,7 +154,7 @@ class StackPass:
         module, address = self._binder.locate(scope, frame)
         owner = np.where(self._own[module], process, -1)
         kernel = self._binder.in_kernel(scope, frame)
-        return numbered(self._frames, address, module, owner, kernel).astype(np.int32)
+        return number_rows(self._frames, address, module, owner, kernel).astype(np.int32)
 
 
 # -- Rows by lane in a temporary file: formats that go thread by thread are written from samples in time order

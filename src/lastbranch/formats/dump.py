@@ -25,7 +25,7 @@ __all__ = [
     "Form",
     "JSON",
     "Placed",
-    "Row",
+    "EventRow",
     "TEXT",
     "Wanted",
     "cells_of",
@@ -44,7 +44,7 @@ _LONGEST = 1 << 15
 
 
 @dataclass(slots=True)
-class Row:
+class EventRow:
     """One event. ``time`` is in ticks since the first event of the capture, ``None`` where it has no time stamp.
 
     ``pid`` and ``tid`` are what the event is about (-1: not known), ``size`` the bytes of its payload (``None``: not
@@ -143,7 +143,7 @@ class Form:
         """The format, for ``%``, that makes a cell from the texts of the fields' values."""
         return "; ".join(f"{visible(name)}=".replace("%", "%%") + "%s" for name in names)
 
-    def row(self, row: Row, time: Callable[[int], str]) -> Cells:
+    def row(self, row: EventRow, time: Callable[[int], str]) -> Cells:
         """The cells of one event; ``time`` is from `milliseconds`."""
         fields = self.template(row.fields) % tuple(map(self.value, row.fields.values()))
         stamp = self.nothing if row.time is None else time(row.time)
@@ -208,7 +208,7 @@ _NUMBERS = frozenset(
 """Columns of counts; other wide ones are addresses or bits."""
 _HEXADECIMAL = frozenset(c.name for c in COLUMNS if np.dtype(c.dtype).itemsize == 8) - _NUMBERS
 
-Placed = tuple[int, int, Row]
+Placed = tuple[int, int, EventRow]
 """Time and, for rows of one time, the place; what is to be shown."""
 
 
@@ -260,7 +260,7 @@ def _changes(profile: Profile, wanted: Wanted) -> Iterator[Placed]:
             fields = {"cpu_ns": one["start"]}
         elif kind == Change.NAME:
             fields = {"name": profile.timeline.names[one["module"]]}
-        yield one["time"], -1, Row(one["time"], one["pid"], one["tid"], -1, name, None, fields)
+        yield one["time"], -1, EventRow(one["time"], one["pid"], one["tid"], -1, name, None, fields)
 
 
 def sample_rows(
@@ -296,4 +296,4 @@ def sample_rows(
             else:
                 part = values[bounds[i] : bounds[i + 1]]
                 fields[field_name] = bytes(part) if packed else part
-        yield time, places[i] if places else 0, Row(time, pid, tid, cpu, "SAMPLE", None, fields)
+        yield time, places[i] if places else 0, EventRow(time, pid, tid, cpu, "SAMPLE", None, fields)

@@ -40,7 +40,7 @@ def decode(
     Raises `ValueError` if ``data`` end inside the fields; with ``cut``, returns the fields before the end.
     """
     if cut:
-        while _packed(fields, order).size > len(data):
+        while _struct_of(fields, order).size > len(data):
             fields = fields[:-1]
     return decoder(fields, order, number)(data)
 
@@ -49,7 +49,7 @@ def decode(
 def decoder(fields: Fields, order: str, number: Callable[[int], int] = int) -> Callable[[bytes], dict[str, Any]]:
     """`decode` with these arguments, for many records."""
     fixed, last = _split(fields)
-    packed, names = _packed(fields, order), [name for name, _ in fixed]
+    packed, names = _struct_of(fields, order), [name for name, _ in fixed]
     kinds: dict[str, Callable[[Any], Any]] = {"N": _text} | ({} if number is int else {"A": number, "X": number})
     shown = [(name, kinds[code]) for name, code in fixed if code in kinds]
     rest_of: Callable[[bytes], Any] = bytes
@@ -77,14 +77,14 @@ def _split(fields: Fields) -> tuple[Fields, tuple[str, Any] | None]:
 
 
 @cache
-def _packed(fields: Fields, order: str) -> struct.Struct:
+def _struct_of(fields: Fields, order: str) -> struct.Struct:
     codes: list[str] = [code for _, code in _split(fields)[0]]
     return struct.Struct(order + "".join(CODES.get(code, code) for code in codes))
 
 
 def _rows(fields: Fields, order: str, number: Callable[[int], int]) -> Callable[[bytes], list[Any]]:
     """The repeated groups; for a group of one field, its values."""
-    row_of, width = decoder(fields, order, number), _packed(fields, order).size
+    row_of, width = decoder(fields, order, number), _struct_of(fields, order).size
 
     def rows_of(data: bytes) -> list[Any]:
         rows = [row_of(data[at : at + width]) for at in range(0, len(data) - width + 1, width)]
@@ -101,7 +101,7 @@ def encode(fields: Fields, values: Mapping[str, Any], order: str = "=") -> bytes
     """The bytes from which `decode` reads ``values``. Fields without a value are 0; text may be `bytes`, and gets its
     NUL."""
     fixed, last = _split(fields)
-    data = _packed(fields, order).pack(
+    data = _struct_of(fields, order).pack(
         *(values.get(name, b"" if str(code).endswith("s") else 0) for name, code in fixed)
     )
     if last is not None:

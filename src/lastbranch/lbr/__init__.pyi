@@ -2,7 +2,7 @@
 from .callstacks import ACTIONS as ACTIONS
 from .callstacks import Links as Links
 from .callstacks import call_frames as call_frames
-from .callstacks import joined as joined
+from .callstacks import follow_links as follow_links
 from .callstacks import no_call_stacks_because as no_call_stacks_because
 from .callstacks import open_calls as open_calls
 from .callstacks import stitch as stitch

@@ -17,7 +17,7 @@ from .filters import CALL_STACK, CAPTURES, capture_mask
 from .ring import ZERO_LENGTH
 from .words import KIND
 
-__all__ = ["ACTIONS", "Links", "call_frames", "joined", "no_call_stacks_because", "open_calls", "stitch"]
+__all__ = ["ACTIONS", "Links", "call_frames", "follow_links", "no_call_stacks_because", "open_calls", "stitch"]
 
 
 _NOTHING, _PUSH, _POP, _ENTER, _LEAVE = range(5)
@@ -219,7 +219,7 @@ def stitch(
     return Links(previous, cut)
 
 
-def joined(stack: int, links: Links, offsets: NDArray[np.int64]) -> NDArray[np.int64]:
+def follow_links(stack: int, links: Links, offsets: NDArray[np.int64]) -> NDArray[np.int64]:
     """The entries of ``stack`` continued through its links: indices into the entry columns, newest first."""
     pieces, first = [], 0
     while stack >= 0:

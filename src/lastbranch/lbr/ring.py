@@ -66,7 +66,7 @@ class Ring:
     def __init__(self, depth: int, select: int = 0) -> None:
         if depth < 1:
             raise ValueError(f"a ring of {depth} slots")
-        self._lifo, self._captures = _programmed(select)
+        self._lifo, self._captures = _captures_of(select)
         self.depth, self.select = depth, select
         self.enabled = True
         """IA32_DEBUGCTL.LBR."""
@@ -128,7 +128,7 @@ def ring_contents(
     one level a branch. ``length`` are the bytes of the instructions, 0 or ``None`` where they are not known (see
     `ZERO_LENGTH`). Raises `SelectionError` as `Ring` does.
     """
-    lifo, captures = _programmed(select)
+    lifo, captures = _captures_of(select)
     rows = np.flatnonzero(captures[(np.asarray(cpl) != 0).astype(np.intp), kind])
     if not lifo:
         return rows[: -depth - 1 : -1]
@@ -147,7 +147,7 @@ def ring_contents(
 
 
 @lru_cache(maxsize=16)
-def _programmed(select: int) -> tuple[bool, NDArray[np.bool_]]:
+def _captures_of(select: int) -> tuple[bool, NDArray[np.bool_]]:
     """Call-stack mode, and a table [user level][kind] of what is captured, for a valid ``select``."""
     validate(select, "msr")
     word = capture_mask(select, "msr")

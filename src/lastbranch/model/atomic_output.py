@@ -149,7 +149,7 @@ class _Part:
         self.final = os.fspath(final)
         with naming(self.final):
             _sweep(self.final)
-            self.path, self._lock = _made(self.final, make)
+            self.path, self._lock = _make_part(self.final, make)
         self._done = False
 
     def discard(self) -> None:
@@ -251,7 +251,7 @@ class PartFolder(_Part):
         with naming(self.final):
             if not os.path.isdir(self.final):
                 os.rename(self.path, self.final)
-            elif not _exchanged(self.path, self.final):
+            elif not _exchange(self.path, self.final):
                 aside = unused_name(self.final, "old")
                 os.rename(self.final, aside)
                 try:
@@ -315,7 +315,7 @@ def keep_old(path: str) -> None:
 # -- names, locks, sweeping
 
 
-def _made(final: str, make: Callable[[str], int]) -> tuple[str, int]:
+def _make_part(final: str, make: Callable[[str], int]) -> tuple[str, int]:
     """The path of a new part, and a descriptor that holds its lock."""
     for _ in range(_ATTEMPTS):
         path = unused_name(final, _PART.strip(".-"))
@@ -327,13 +327,13 @@ def _made(final: str, make: Callable[[str], int]) -> tuple[str, int]:
             if not os.path.isdir(os.path.dirname(path) or "."):
                 raise
             continue  # swept before it was locked
-        if descriptor < 0 or (_locked(descriptor) is not False and _is(descriptor, path)):
+        if descriptor < 0 or (_lock(descriptor) is not False and _is(descriptor, path)):
             return path, descriptor
         os.close(descriptor)
     raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), final)
 
 
-def _locked(descriptor: int) -> bool | None:
+def _lock(descriptor: int) -> bool | None:
     """Take the lock. False: another program has it; ``None``: there are no locks here."""
     if sys.platform == "win32":
         return None
@@ -382,7 +382,7 @@ def _remove_if_dead(path: str) -> None:
         return
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
-        if _locked(descriptor) and _is(descriptor, path):
+        if _lock(descriptor) and _is(descriptor, path):
             remove(path)
     finally:
         os.close(descriptor)
@@ -395,7 +395,7 @@ def _remove_tree(path: str) -> None:
     shutil.rmtree(path, ignore_errors=True)
 
 
-def _exchanged(one: str, other: str) -> bool:
+def _exchange(one: str, other: str) -> bool:
     """Have two names of one file system change places at once; False where the system cannot."""
     if sys.platform == "win32":
         return False

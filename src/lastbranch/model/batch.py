@@ -145,7 +145,7 @@ class SampleBatch:
             length = old[1:][rows] - old[:-1][rows]
             offsets[group] = offsets_of(length)
             index[group] = ranges(old[:-1][rows], length)
-        return self._indexed(index, offsets)
+        return self._index(index, offsets)
 
     def split(self, samples: int = MAX_SAMPLES) -> Iterator[SampleBatch]:
         """The batch in pieces of at most ``samples`` samples (views, no copy)."""
@@ -156,13 +156,13 @@ class SampleBatch:
         """Samples ``lo:hi`` as views into this batch's arrays."""
         offsets = {g: o[lo : hi + 1] - o[lo] for g, o in self.offsets.items()}
         index: dict[str, _Index] = {g: slice(o[lo], o[hi]) for g, o in self.offsets.items()}
-        return self._indexed({"sample": slice(lo, hi), **index}, offsets)
+        return self._index({"sample": slice(lo, hi), **index}, offsets)
 
     def replaced(self, **columns: Array) -> SampleBatch:
         """The batch with other ``columns`` in the place of its own, or beside them."""
         return SampleBatch({**self.columns, **columns}, self.offsets, self.in_place)
 
-    def _indexed(self, index: dict[str, _Index], offsets: dict[str, NDArray[np.int64]]) -> SampleBatch:
+    def _index(self, index: dict[str, _Index], offsets: dict[str, NDArray[np.int64]]) -> SampleBatch:
         """A batch of the values of each group at its ``index``."""
         columns = {n: values[index[column(n).group]] for n, values in self.columns.items()}
         if self.in_place is None:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import Damage
-from ..lazy import provided
+from ..lazy import provider_of
 from .address_spaces import AddressSpaces
 from .batch import Array, SampleBatch
 from .clock import Clock
@@ -187,7 +187,7 @@ class Profile:
 
     def sql(self, query: str) -> Any:
         """The `lastbranch.sql.Result` of a SELECT statement: ``lastbranch.query(profile, query)``, which says more."""
-        return provided("query")(self, query)
+        return provider_of("query")(self, query)
 
     def place(self, module: int, address: int) -> str:
         """``name+0x12`` for an address in a row of the modules table; the bare address where the row is -1."""

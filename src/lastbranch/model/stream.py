@@ -58,7 +58,7 @@ def by_time(arriving: Iterator[tuple[SampleBatch, int]], *, spill_bytes: int = S
         for batch, watermark in arriving:
             if not len(batch):
                 continue
-            if not waiting and not runs and _sorted(batch) and batch.time[-1] <= watermark:
+            if not waiting and not runs and _is_sorted(batch) and batch.time[-1] <= watermark:
                 yield batch
                 continue
             waiting.append(batch)
@@ -104,7 +104,7 @@ def merge(parts: list[Iterator[SampleBatch]]) -> Iterator[SampleBatch]:
             heads[i] = (following, part)
 
 
-def _sorted(batch: SampleBatch) -> bool:
+def _is_sorted(batch: SampleBatch) -> bool:
     return bool((batch.time[1:] >= batch.time[:-1]).all())
 
 
@@ -114,7 +114,7 @@ def _bytes(batch: SampleBatch) -> int:
 
 def _sort(batches: list[SampleBatch]) -> SampleBatch:
     whole = concatenate(batches)
-    return whole if _sorted(whole) else whole.select(np.argsort(whole.time, kind="stable"))
+    return whole if _is_sorted(whole) else whole.select(np.argsort(whole.time, kind="stable"))
 
 
 def _spill(batch: SampleBatch) -> IO[bytes]:
@@ -236,7 +236,7 @@ class SampleStream:
         """
         for name in columns or ():
             column(name)
-        arriving = self._watched(self.reader(None if columns is None else frozenset(columns)))
+        arriving = self._watch(self.reader(None if columns is None else frozenset(columns)))
         if ordered:
             return by_time(arriving)
         return (batch for batch, _ in arriving)
@@ -247,9 +247,9 @@ class SampleStream:
         Batches can be ``in_place``, in a buffer of the reader, which saves a copy, if each batch is used only until the
         next batch.
         """
-        return (batch for batch, _ in self._watched(self.reader(frozenset((*ENTRY, IN_PLACE)))))
+        return (batch for batch, _ in self._watch(self.reader(frozenset((*ENTRY, IN_PLACE)))))
 
-    def _watched(self, arriving: Iterator[tuple[SampleBatch, int]]) -> Iterator[tuple[SampleBatch, int]]:
+    def _watch(self, arriving: Iterator[tuple[SampleBatch, int]]) -> Iterator[tuple[SampleBatch, int]]:
         done = 0
         for batch, watermark in arriving:
             yield batch, watermark

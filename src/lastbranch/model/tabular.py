@@ -34,7 +34,7 @@ class Tabular(Table):
 
     def rows(self, count: int | None = None) -> Iterator[dict[str, Any]]:
         """The first ``count`` rows (all of them by default), each a dict of Python values."""
-        columns = {name: column[:count].tolist() for name, column in self._named(count).items()}
+        columns = {name: column[:count].tolist() for name, column in self._named_columns(count).items()}
         for values in zip(*columns.values(), strict=True):
             yield dict(zip(columns, values, strict=True))
 
@@ -51,29 +51,29 @@ class Tabular(Table):
 
     def df(self) -> Any:
         """As a pandas ``DataFrame``. Raises `UnavailableError` where pandas is not installed."""
-        return frame_library("pandas").DataFrame(self._named())
+        return frame_library("pandas").DataFrame(self._named_columns())
 
     def pl(self) -> Any:
         """As a Polars ``DataFrame``. Raises `UnavailableError` where Polars is not installed."""
         library = frame_library("polars")
-        columns = self._named()
+        columns = self._named_columns()
         return library.DataFrame({n: c.tolist() if c.dtype == object else c for n, c in columns.items()}, strict=False)
 
     def arrow(self) -> Any:
         """As a pyarrow ``Table``. Raises `UnavailableError` where pyarrow is not installed."""
-        return frame_library("pyarrow").table(self._named())
+        return frame_library("pyarrow").table(self._named_columns())
 
     def __repr__(self) -> str:
-        columns = self._named(SHOWN)
+        columns = self._named_columns(SHOWN)
         size = len(next(iter(self.arrays().values()), ()))
         return text_table(type(self).__name__, size, list(columns), _cells(columns))
 
     def _repr_html_(self) -> str:
-        columns = self._named(SHOWN)
+        columns = self._named_columns(SHOWN)
         size = len(next(iter(self.arrays().values()), ()))
         return html_table(type(self).__name__, size, list(columns), _cells(columns))
 
-    def _named(self, count: int | None = None) -> dict[str, Array]:
+    def _named_columns(self, count: int | None = None) -> dict[str, Array]:
         """The columns, their first ``count`` rows, with names in place of row numbers."""
         columns = {name: column[:count] for name, column in self.arrays().items()}
         for name, names in getattr(self, "row_names", {}).items():

@@ -21,7 +21,7 @@ from .manifests import reading_of
 from .sources import RestingFile, open_source, recorded_folder
 
 if TYPE_CHECKING:
-    from ..bind import Opened
+    from ..bind import OpenedCapture
 
 __all__ = [
     "CapturePaths",
@@ -55,9 +55,10 @@ class CapturePaths:
     def notes(self) -> list[str]:
         notes = []
         if self.others:
-            notes.append(f"left out {counted(len(self.others), 'file')} of no capture format: {_listed(self.others)}")
+            files = counted(len(self.others), "file")
+            notes.append(f"left out {files} of no capture format: {_list_paths(self.others)}")
         if self.again:
-            notes.append(f"captures that were given twice count once: {_listed(self.again)}")
+            notes.append(f"captures that were given twice count once: {_list_paths(self.again)}")
         return notes
 
 
@@ -102,7 +103,7 @@ def nothing_in(paths: Sequence[str]) -> FormatError:
     return FormatError("the folder has no capture", file=folder, hint=hint)
 
 
-def _listed(paths: Sequence[str]) -> str:
+def _list_paths(paths: Sequence[str]) -> str:
     return ", ".join(map(visible, paths[:_LISTED])) + (", ..." if len(paths) > _LISTED else "")
 
 
@@ -115,7 +116,7 @@ def weights_of(paths: Sequence[str], weights: Mapping[str, int]) -> list[int]:
     for wanted, weight in weights.items():
         rows = [i for i, path in enumerate(paths) if is_called(path, wanted)]
         if not rows:
-            raise SelectionError(f"no capture is called {wanted!r}", hint=f"there are: {_listed(paths)}")
+            raise SelectionError(f"no capture is called {wanted!r}", hint=f"there are: {_list_paths(paths)}")
         for row in rows:
             out[row] = weight
     return out
@@ -199,11 +200,11 @@ def read_captures(
         raise SelectionError("kcore has the code of one boot, and there are several captures", hint="give one capture")
     from ..bind import join
 
-    opened: list[Opened] = []
+    opened: list[OpenedCapture] = []
     refused: list[tuple[str, Exception]] = []
     for path, weight in zip(found.paths, weights_of(found.paths, weights or {}), strict=True):
         try:
-            one = _opened(path, weight, progress, reading)
+            one = _open_one(path, weight, progress, reading)
         except (LastbranchError, OSError) as error:
             if path in found.in_folders and is_no_capture(error):
                 found.others.append(path)
@@ -223,16 +224,16 @@ def read_captures(
     return join(opened, attach, refused, found.notes)
 
 
-def _opened(path: str, weight: int, progress: Progress | None, reading: Reading | None) -> Opened:
-    from ..bind import Opened
+def _open_one(path: str, weight: int, progress: Progress | None, reading: Reading | None) -> OpenedCapture:
+    from ..bind import OpenedCapture
 
     source = RestingFile(path) if os.path.isfile(path) else open_source(path)
     form = format_of(source)
     profile = form.open(source, progress, reading if form.has_providers else None)
     if not isinstance(source, RestingFile):
-        return Opened(profile, weight)
+        return OpenedCapture(profile, weight)
     source.rest()
-    return Opened(profile, weight, source.rest)
+    return OpenedCapture(profile, weight, source.rest)
 
 
 def read_profile(

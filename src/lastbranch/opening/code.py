@@ -145,7 +145,7 @@ def text_of(
             segments.append(Segment(place, high - low, s.offset + low - s.vaddr, high - low, flags))
         return memory, core._replace(segments=tuple(segments), sections=())
     pieces = []
-    for code in _kept(image):
+    for code in _kept_sections(image):
         begin = (code.vaddr + bias) & _ADDRESSES
         for s in parts:
             low, high = max(begin, s.vaddr), min(begin + code.file_size, s.vaddr + s.file_size)
@@ -158,7 +158,7 @@ def text_of(
     return _RunningCode(file, memory, pieces), image
 
 
-def _kept(image: Image) -> list[Section]:
+def _kept_sections(image: Image) -> list[Section]:
     """The sections of code that stay in memory."""
     return [s for s in image.sections if s.flags & SegmentFlags.EXECUTE and s.file_size and not _ONCE.match(s.name)]
 
@@ -232,7 +232,7 @@ def use_running_code(profile: Profile, path: str, kcore: str | None) -> None:
     where = kcore if kcore is not None else beside if os.path.isfile(os.path.join(beside, "kcore")) else None
     if where is None:
         return
-    mapped = _mapped(profile)
+    mapped = _kernel_addresses(profile)
     kernel = next((row for row in mapped if profile.modules[row].kind is ModuleKind.KERNEL), None)
     if kernel is None:
         why = "the capture has no kernel, or one that moved"
@@ -254,7 +254,7 @@ def use_running_code(profile: Profile, path: str, kcore: str | None) -> None:
         profile.notes.append(f"{visible(where)} is not used: {why}")
 
 
-def _mapped(profile: Profile) -> dict[int, tuple[int, int]]:
+def _kernel_addresses(profile: Profile) -> dict[int, tuple[int, int]]:
     """The addresses of the kernel and of each of its modules that stayed where it was, by row of the modules."""
     changes = profile.timeline.columns()
     of_kernel = np.array([m.kind in PATCHED for m in profile.modules], bool)

@@ -93,7 +93,7 @@ class RestingFile:
     def readinto(self, offset: int, buffer: memoryview) -> int:
         """Fill ``buffer`` from ``offset``: see `Source`."""
         with self._lock:
-            file, self._rests = self._opened(), False
+            file, self._rests = self._open_again(), False
             self._readers += 1
         try:
             return file.readinto(offset, buffer)
@@ -119,7 +119,7 @@ class RestingFile:
             self._file.close()
             self._file = None
 
-    def _opened(self) -> FileSource:
+    def _open_again(self) -> FileSource:
         if self._file is None:
             self._file = FileSource(self.name)
             if self._file.state() != self._state:

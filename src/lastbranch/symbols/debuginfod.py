@@ -79,7 +79,7 @@ class _Limit:
         def limited(make: Callable[..., HTTPConnection]) -> Callable[..., HTTPConnection]:
             def connection(*words: Any, **more: Any) -> HTTPConnection:
                 made = make(*words, **more)
-                made._create_connection = limit._connected  # type: ignore[attr-defined] # also before TLS has begun
+                made._create_connection = limit._connect  # type: ignore[attr-defined] # also before TLS has begun
                 return made
 
             return connection
@@ -94,7 +94,7 @@ class _Limit:
 
         return [Http(), Https()]
 
-    def _connected(self, *words: Any, **more: Any) -> socket.socket:
+    def _connect(self, *words: Any, **more: Any) -> socket.socket:
         made = socket.create_connection(*words, **more)
         self._sockets.append(made.dup())
         return made

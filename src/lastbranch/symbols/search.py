@@ -61,15 +61,15 @@ class AddressMap(NamedTuple):
 
     def to_file(self, address: NDArray[np.uint64]) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
         """(addresses of the file, where there are any)."""
-        return _shifted(address, self.ranges)
+        return _shift(address, self.ranges)
 
     def to_module(self, address: NDArray[np.uint64]) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
         """(addresses of the module, where there are any)."""
         moved = (((first + added) % _ADDRESSES, last - first, -added) for first, last, added in self.ranges)
-        return _shifted(address, [(first, first + length, added) for first, length, added in moved])
+        return _shift(address, [(first, first + length, added) for first, length, added in moved])
 
 
-def _shifted(
+def _shift(
     address: NDArray[np.uint64], ranges: Iterable[tuple[int, int, int]]
 ) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
     out, known = address.copy(), np.zeros(len(address), bool)
@@ -182,12 +182,12 @@ def _find_elf(search: Search, row: int) -> Found:
             continue
         addresses = _from_offsets(search, row, debug)
         if addresses is not None:
-            return Found(_files(search, path, path), build_id.hex(), addresses, _lacking(debug))
+            return Found(_files(search, path, path), build_id.hex(), addresses, _lacks(debug))
         search.reject(path, "does not show where the mapped code belongs")
     fetched = _fetch(search, build_id, "executable")
     if fetched and (image := search.image(fetched)):
         files = _debug_of(search, module, fetched, image, build_id)
-        return Found(files, build_id.hex(), _segments(image), _lacking(image))
+        return Found(files, build_id.hex(), _segments(image), _lacks(image))
     return search.nothing(module.missing or "not found")
 
 
@@ -198,7 +198,7 @@ def _with_binary(search: Search, module: Module, image: Image, build_id: bytes) 
         if breakpad is not None:
             return breakpad
     debug = read_regular(files.debug, _image, []) if files.debug else None
-    return Found(files, build_id.hex(), why=_sentence(_lacking(image, debug), *search.rejected[:1]))
+    return Found(files, build_id.hex(), why=_sentence(_lacks(image, debug), *search.rejected[:1]))
 
 
 def _debug_of(search: Search, module: Module, binary: str, image: Image, build_id: bytes) -> DebugFiles:
@@ -296,7 +296,7 @@ def _has(image: Image, *names: str) -> bool:
     return any(s.name in wanted and s.file_size for s in image.sections)
 
 
-def _lacking(*images: Image | None) -> str:
+def _lacks(*images: Image | None) -> str:
     """The names and lines that a binary and its debug file lack."""
     files = [image for image in images if image]
     if any(_has(image, ".debug_info") for image in files):

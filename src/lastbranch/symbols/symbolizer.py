@@ -75,7 +75,7 @@ class Symbolizer(Closing):
             row[known] = np.searchsorted(wanted, in_file[known])
             names = names.take(row if back is None else row[back])
         if not found.addresses.identical:
-            names.functions = _moved(names.functions, found.addresses)
+            names.functions = _move_functions(names.functions, found.addresses)
         return names
 
     def functions(self, module: int) -> FunctionTable:
@@ -254,7 +254,7 @@ class Symbolizer(Closing):
         return [files.kind, found.identity, backend, version_of(backend, files.kind), states, list(files.dwo)]
 
 
-def _moved(functions: Sequence[Function], addresses: AddressMap) -> list[Function]:
+def _move_functions(functions: Sequence[Function], addresses: AddressMap) -> list[Function]:
     start, known = addresses.to_module(np.array([f.start for f in functions], np.uint64))
     return [
         f._replace(start=s) if k and f.start else f
@@ -269,10 +269,10 @@ def _moved_table(table: FunctionTable, addresses: AddressMap) -> FunctionTable:
     rows = rows[np.argsort(start[rows], kind="stable")]
     begin, end = start[rows], start[rows] + (table.end - table.start)[rows]
     aliases = {new: table.aliases[old] for new, old in enumerate(rows.tolist()) if old in table.aliases}
-    return FunctionTable(begin, end, _Moved(table.functions, rows, begin), aliases)
+    return FunctionTable(begin, end, _MovedFunctions(table.functions, rows, begin), aliases)
 
 
-class _Moved(Sequence[Function]):
+class _MovedFunctions(Sequence[Function]):
     """The functions in ``rows`` of a table at other addresses. Made on use: a program has tens of thousands."""
 
     def __init__(self, functions: Sequence[Function], rows: NDArray[np.int64], start: NDArray[np.uint64]) -> None:

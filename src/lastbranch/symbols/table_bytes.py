@@ -48,12 +48,12 @@ def pack(meta: Mapping[str, object], columns: Mapping[str, NDArray[Any]]) -> byt
     listed = [[name, p.dtype.str, len(p)] for name, p in zip(columns, parts, strict=True)]
     text = json.dumps({"meta": meta, "columns": listed}).encode()
     text += b" " * (-len(text) % _ALIGNED)
-    size = sum(_padded(p.nbytes) for p in parts)
+    size = sum(_pad(p.nbytes) for p in parts)
     padded = (part for p in parts for part in (p.data, bytes(-p.nbytes % _ALIGNED)))
     return b"".join([_HEAD.pack(_MAGIC, len(text), size), text, *padded])
 
 
-def _padded(size: int) -> int:
+def _pad(size: int) -> int:
     return size + -size % _ALIGNED
 
 
@@ -88,7 +88,7 @@ def unpack(packed: bytes | memoryview) -> tuple[dict[str, Any], Columns]:
         if not 0 <= count * kind.itemsize <= len(packed) - at:
             raise ValueError(f"a column of {count} values is longer than what is left")
         out[name] = np.frombuffer(packed, kind, count, at)
-        at += _padded(count * kind.itemsize)
+        at += _pad(count * kind.itemsize)
     return header["meta"], out
 
 
@@ -253,13 +253,13 @@ class _Texts:
     def at(self, row: int) -> str:
         if self._ends is None:
             self._ends = np.flatnonzero(self._data == 0)
-        return _decoded(self._data[self._ends[row - 1] + 1 if row else 0 : self._ends[row]].tobytes())
+        return _decode(self._data[self._ends[row - 1] + 1 if row else 0 : self._ends[row]].tobytes())
 
     def all(self) -> list[str]:
-        return _decoded(self._data[:-1].tobytes()).split("\0") if len(self) else []
+        return _decode(self._data[:-1].tobytes()).split("\0") if len(self) else []
 
 
-def _decoded(data: bytes) -> str:
+def _decode(data: bytes) -> str:
     try:
         return data.decode("utf-8", "surrogatepass")
     except UnicodeDecodeError:

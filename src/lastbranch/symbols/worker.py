@@ -59,13 +59,13 @@ def main() -> None:
     requests, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a library prints is no answer
     restrict_tools()
-    work = _Reader(answers).work if hasattr(os, "fork") else _answer
+    work = _ReaderProcess(answers).work if hasattr(os, "fork") else _answer
     while packed := read_packed(requests):
         answers.write(work(packed))
         answers.flush()
 
 
-class _Reader:
+class _ReaderProcess:
     """The confined process, forked so that it has all imported modules. ``other`` is a stream that it must not have."""
 
     def __init__(self, other: IO[bytes]) -> None:
@@ -101,7 +101,7 @@ class _Reader:
             head, columns = unpack(said)
             if "ask" not in head:
                 return said
-            packed = _asked(head["ask"], _files(meta), columns)
+            packed = _ask_program(head["ask"], _files(meta), columns)
 
     def _end_alike(self) -> NoReturn:
         code = os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1])
@@ -133,10 +133,10 @@ def _answer(packed: bytes) -> bytes:
         _limit(meta["memory"], meta["seconds"])
         return _VERBS[meta["verb"]](meta["backend"], _files(meta), columns)
 
-    return _packed(read)
+    return _pack(read)
 
 
-def _packed(make: Callable[[], Columns]) -> bytes:
+def _pack(make: Callable[[], Columns]) -> bytes:
     """The columns of ``make``, or the reason why it failed, as an answer."""
     try:
         return pack({"ok": True}, make())
@@ -145,12 +145,12 @@ def _packed(make: Callable[[], Columns]) -> bytes:
         return pack({"ok": False, "why": said}, {})
 
 
-def _asked(what: str, files: DebugFiles, columns: Columns) -> bytes:
+def _ask_program(what: str, files: DebugFiles, columns: Columns) -> bytes:
     """Run a program for the confined process, on the files of the request and no others. Returns the answer."""
     if what == "llvm":
         from .backends import llvm
 
-        return _packed(lambda: pack_names(llvm.resolve(files, columns["address"])))
+        return _pack(lambda: pack_names(llvm.resolve(files, columns["address"])))
     return pack({"ok": True}, {"shown": texts_column(demangle(texts_of(columns, "name")))})
 
 
@@ -232,16 +232,16 @@ class WorkerClient:
 
     def names(self, files: DebugFiles, backend: str, address: NDArray[np.uint64]) -> Names:
         """The names of ``address`` (distinct, ascending). Raises `WorkerFailed`."""
-        return self._checked(lambda c: unpack_names(c, len(address)), "names", files, backend, {"address": address})
+        return self._check(lambda c: unpack_names(c, len(address)), "names", files, backend, {"address": address})
 
     def functions(self, files: DebugFiles, backend: str) -> FunctionTable:
         """Every function. Raises `WorkerFailed`."""
-        return self._checked(unpack_functions, "functions", files, backend, {})
+        return self._check(unpack_functions, "functions", files, backend, {})
 
     def jit_names(self, files: DebugFiles, address: NDArray[np.uint64], time: NDArray[np.uint64] | None) -> Names:
         """The names of ``address``, each at its ``time`` (ns; ``None``: in the end). Raises `WorkerFailed`."""
         columns = {"address": address} if time is None else {"address": address, "time": time}
-        return self._checked(lambda c: unpack_names(c, len(address)), "jit", files, "", columns)
+        return self._check(lambda c: unpack_names(c, len(address)), "jit", files, "", columns)
 
     def close(self) -> None:
         """End the process, if there is one."""
@@ -250,7 +250,7 @@ class WorkerClient:
             _kill(process)
             _close(process)
 
-    def _checked(
+    def _check(
         self, read: Callable[[Columns], _Answer], verb: str, files: DebugFiles, backend: str, columns: Columns
     ) -> _Answer:
         try:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import etl_builder as eb
 from lastbranch.errors import Damage
 from lastbranch.formats.etl import TraceLog, read_etl
-from lastbranch.formats.etl.profile.stacks import Spool
+from lastbranch.formats.etl.profile.stacks import StackSpool
 from lastbranch.model import MAX_ENTRIES, MAX_SAMPLES, BytesSource, Profile, concatenate
 from lastbranch.opening import open_source
 
@@ -158,7 +158,7 @@ def test_a_real_log_has_the_same_stacks_with_little_memory() -> None:
     st.lists(st.tuples(st.integers(0, 300), st.integers(0, 40)), max_size=20),
 )
 def test_a_spool_is_an_array(parts: list[list[int]], limit: int, asked: list[tuple[int, int]]) -> None:
-    spool, items = Spool(np.uint16, limit), [i for part in parts for i in part]
+    spool, items = StackSpool(np.uint16, limit), [i for part in parts for i in part]
     for part in parts:
         assert spool.append(np.array(part, np.uint16)) + len(part) == len(spool)
     ends = [(min(first, len(items)), min(first + count, len(items))) for first, count in asked]

@@ -57,14 +57,14 @@ from lastbranch.formats.etl.payload.types import (
     WIDE,
     Array,
     Bits,
-    Counted,
     CountedBytes,
+    CountedString,
     FileTime,
-    Fixed,
+    FixedString,
     Hex,
     Named,
+    PayloadRows,
     Rest,
-    Rows,
     Short,
     Struct,
 )
@@ -619,7 +619,7 @@ moments = st.datetimes(datetime(1601, 1, 1), datetime(9999, 12, 31)).map(
     lambda m: f"{m.replace(microsecond=0).isoformat()}.{m.microsecond // 1000:03d}"
 )
 FLAGS = Bits(U8, Low=(0x07, 0), One=(0x08, 3), High=(0xF0, 4))
-ROWS = Rows(A=PTR, B=U16)
+ROWS = PayloadRows(A=PTR, B=U16)
 rows = st.lists(st.tuples(unsigned(32), unsigned(16)), min_size=1).map(lambda r: tuple(map(list, zip(*r, strict=True))))
 TYPES = {
     "u8": (U8, unsigned(8)), "u16": (U16, unsigned(16)), "u32": (U32, unsigned(32)), "u64": (U64, unsigned(64)),
@@ -629,9 +629,10 @@ TYPES = {
     "f32": (F32, st.floats(width=32, allow_nan=False)), "f64": (F64, st.floats(allow_nan=False)),
     "guid": (GUID, st.uuids()), "filetime": (FILETIME, unsigned(64)), "systemtime": (SYSTEMTIME, moments),
     "ipv4": (IPV4, st.ip_addresses(v=4).map(str)), "ipv6": (IPV6, st.ip_addresses(v=6).map(str)),
-    "wide": (WIDE, text), "ansi": (ANSI, text), "fixed": (Fixed(44, UTF16), text),
-    "fixed ansi": (Fixed(88, UTF8), text), "counted": (Counted(U16, UTF16), any_text),
-    "counted ansi": (Counted(U16, UTF8), any_text), "counted characters": (Counted(U16, UTF16, 2), any_text),
+    "wide": (WIDE, text), "ansi": (ANSI, text), "fixed": (FixedString(44, UTF16), text),
+    "fixed ansi": (FixedString(88, UTF8), text), "counted": (CountedString(U16, UTF16), any_text),
+    "counted ansi": (CountedString(U16, UTF8), any_text),
+    "counted characters": (CountedString(U16, UTF16, 2), any_text),
     "sid": (PLAIN_SID, sids), "process sid": (SID, sids), "bytes": (CountedBytes(U16), st.binary(max_size=40)),
     "rest": (Rest(), st.binary()), "array": (Array(U32, U16), st.lists(unsigned(32))),
     "array of two": (Array(PTR, 2), st.lists(unsigned(32), min_size=2, max_size=2)),

@@ -43,7 +43,7 @@ from lastbranch.arrays import insertion_points
 from lastbranch.bind import bind
 from lastbranch.errors import NotRecordedError
 from lastbranch.formats.etl import TraceLog, read_etl
-from lastbranch.formats.etl.profile.reader import _Reader
+from lastbranch.formats.etl.profile.reader import _LogReader
 from lastbranch.model import BytesSource, Profile
 
 
@@ -489,7 +489,7 @@ def rows_by_window(data: bytes, window: int) -> list[tuple[object, ...]]:
     """(position, time, cpu, tid, event, branches) of all rows of a file that is read in windows of so many bytes."""
     log = TraceLog(BytesSource(data, "t.etl"))
     log._reader._window = window
-    profile = _Reader(log).profile(None)
+    profile = _LogReader(log).profile(None)
     rows: list[tuple[object, ...]] = []
     for batch in profile.batches():
         for i in range(len(batch)):

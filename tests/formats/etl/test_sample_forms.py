@@ -31,7 +31,7 @@ from lastbranch.analysis.checks.etl import check_log
 from lastbranch.analysis.checks.profile import check_profile
 from lastbranch.bind import bind
 from lastbranch.formats.etl import Decoder, TraceLog, read_etl
-from lastbranch.formats.etl.profile.reader import _Reader
+from lastbranch.formats.etl.profile.reader import _LogReader
 from lastbranch.model import BytesSource, Profile
 
 PERF_INFO = UUID("ce1dbfb4-137e-4da6-87b0-3f59aa102cbc").bytes_le
@@ -263,7 +263,7 @@ def test_parts_of_a_stack_are_in_the_order_they_were_made_wherever_windows_end(w
     trace.add(5, key_event(0x1826, 199, 1, 1))
     log = TraceLog(BytesSource(bytes(trace)))
     log._reader._window = window
-    ((_, _, found),) = chains(_Reader(log).profile(None))
+    ((_, _, found),) = chains(_LogReader(log).profile(None))
     assert found == [KERNEL, 0x21, 0x31, 0x32, 0x41]
 
 

@@ -18,7 +18,7 @@ from command_line import time_limit
 from etl_payload_truth import baseline, captured, differences, learned, printed_lines, real_events
 from lastbranch.formats.etl import Decoder, Event
 from lastbranch.formats.etl.decode import PAYLOAD
-from lastbranch.formats.etl.payload.layouts import REST, Names
+from lastbranch.formats.etl.payload.layouts import REST, EventNames
 from lastbranch.formats.etl.payload.manifest import parse_event_info, parse_map_info
 from lastbranch.formats.etl.payload.manifest_xml import Chunks, parse_manifest
 from lastbranch.formats.etl.payload.tracelogging import describe, parse_schema, parse_traits
@@ -313,7 +313,7 @@ def test_elements_of_nothing_but_empty_arrays_do_not_multiply():
 
 
 def test_names_are_unique():
-    names = Names()
+    names = EventNames()
     assert [names.add(n) for n in ("a", "a", "a_2", "a", "", "", "rest", "Field5")] == [
         "a",
         "a_2",
@@ -325,7 +325,7 @@ def test_names_are_unique():
         "Field5_2",
     ]
     with time_limit(30):
-        many = Names()
+        many = EventNames()
         assert len({many.add(name) for _ in range(50000) for name in ("x", "x_2")}) == 100000
 
 

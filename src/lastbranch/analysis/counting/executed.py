@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from ...arrays import covered, distinct
+from ...arrays import distinct, sum_covering
 from ...binaries.image import Code
 from ...isa import NOT_A_BRANCH, UNDECODABLE, Decoder
 from ...lbr import KIND
@@ -103,7 +103,7 @@ def executed_instructions(profile: Profile, ranges: BoundPairs, code_of: CodeOf)
         good, reasons = straight(stop & (not patched), first, last, mine.count)
         for reason, number in reasons.items():
             out.left_out[reason] = out.left_out.get(reason, 0) + number
-        count = covered(first[good], last[good] + 1, mine.count[good], len(address))
+        count = sum_covering(first[good], last[good] + 1, mine.count[good], len(address))
         parts.append((row, address[count > 0], count[count > 0]))
     if parts:
         out.module = np.concatenate([np.full(len(address), row) for row, address, _ in parts])

@@ -9,7 +9,7 @@ from itertools import chain
 
 import numpy as np
 
-from ...arrays import Ints, covered, distinct, group
+from ...arrays import Ints, distinct, group, sum_covering
 from ...binaries.block_map import BlockFlags, BlockMap
 from ...binaries.image import Code, Image
 from ...isa import Decoder, Instructions
@@ -177,8 +177,8 @@ def block_counts(
     notes = []
     if wrong := int(times[known & ~good].sum()):
         notes.append(f"{counted(wrong, 'range')} left out: no block runs on there")
-    through = covered(first[good], last[good], times[good], n)
-    touched = covered(first[good], last[good] + 1, times[good], n) > 0
+    through = sum_covering(first[good], last[good], times[good], n)
+    touched = sum_covering(first[good], last[good] + 1, times[good], n) > 0
 
     source, target, taken = branches
     at, to = blocks.at(source), blocks.at(target)

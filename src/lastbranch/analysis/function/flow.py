@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ...arrays import Table, covered, distinct, group
+from ...arrays import Table, distinct, group, sum_covering
 from ...isa import UNDECODABLE, Decoder
 from ...lbr import KIND
 from ...model import Array
@@ -247,7 +247,7 @@ def _cycles(mine: BoundPairs, first: Array, last: Array, cut: Array, n: int) -> 
     spent, timed = mine.values["cycles"][whole], mine.values["timed"][whole]
     first, last = first[whole], last[whole]
     each = spent / (last - first + 1)
-    cycles, ranges = (covered(first, last + 1, values, n) for values in (each, timed))
+    cycles, ranges = (sum_covering(first, last + 1, values, n) for values in (each, timed))
     cycles[ranges == 0] = 0  # what rounding leaves
     return cycles, ranges
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ... import native
-from ...arrays import StackSums, numbered, offsets_of, ranges, take_rows
+from ...arrays import StackSums, number_rows, offsets_of, ranges, take_rows
 from ...errors import NotRecordedError
 from ...lbr import ACTIONS, KIND, call_frames, call_stack_mode, no_call_stacks_because, open_calls
 from ...model import BRANCH, FRAME, Array, Event, Profile, SampleBatch, SampleFilter
@@ -117,7 +117,7 @@ class Tally:
     def _bind(self) -> None:
         (event, scope), frame, offsets, values = self._fresh.take()
         values *= self._binder.weights_of(scope)
-        numbers = numbered(self._frames, *self._binder.locate(np.repeat(scope, np.diff(offsets)), frame)[::-1])
+        numbers = number_rows(self._frames, *self._binder.locate(np.repeat(scope, np.diff(offsets)), frame)[::-1])
         self._bound.add([event, self._binder.process_of(scope)], numbers, offsets, values)
 
 

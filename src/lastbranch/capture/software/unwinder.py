@@ -15,7 +15,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from ...binaries.call_frames import CallFrames, Cie, Row, Rule, RuleKind, evaluate
+from ...binaries.call_frames import CallFrames, Cie, FrameRow, Rule, RuleKind, evaluate
 from ...errors import LastbranchError
 from ...isa import NOT_A_BRANCH, Decoder
 from ...lbr import KIND
@@ -81,7 +81,7 @@ class Plain(NamedTuple):
 
 _LAST = Plain(0, 0, ())
 """The frame of a function without a caller."""
-_Found = Plain | tuple[Cie, Row] | int | None
+_Found = Plain | tuple[Cie, FrameRow] | int | None
 """What is known of an address. ``None``: nothing. A number: stacks end there, so."""
 
 
@@ -255,7 +255,7 @@ _TO_ITS_STACK = "mov rsp, rcx"
 _LAST_BYTES = 256
 
 
-def _goes_to_handler(space: AddressSpace, cie: Cie, row: Row, address: int) -> bool:
+def _goes_to_handler(space: AddressSpace, cie: Cie, row: FrameRow, address: int) -> bool:
     """Whether the code from ``address`` on leaves its frame for an exception handler, as the last instructions of
     `_Unwind_RaiseException` do (``__builtin_eh_return`` of GCC).
 
@@ -280,7 +280,7 @@ def _goes_to_handler(space: AddressSpace, cie: Cie, row: Row, address: int) -> b
 _WITHIN = frozenset((NOT_A_BRANCH, KIND["cond"], KIND["uncond"], KIND["call"]))
 
 
-def _shape(cie: Cie, row: Row) -> _Found:
+def _shape(cie: Cie, row: FrameRow) -> _Found:
     """A row as a `Plain` one, if it is."""
     rules = dict(row.rules)
     returns = rules.pop(cie.return_register, Rule(RuleKind.SAME))
@@ -381,7 +381,7 @@ class _Walker:
         registers[_RSP], self.exact = cfa, False
         return None
 
-    def _by_row(self, cie: Cie, row: Row) -> int | None:
+    def _by_row(self, cie: Cie, row: FrameRow) -> int | None:
         """By any row. A signal frame may lead to another stack."""
         before = tuple(self.registers)
         try:

@@ -16,7 +16,7 @@ from functools import cached_property, lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from ...arrays import distinct, insertion_points, ranges, unaligned
+from ...arrays import distinct, insertion_points, ranges, view_unaligned
 from ...errors import Damage, FormatError
 from ...model import Source
 from ..interface import Conversion, Rewriting
@@ -25,7 +25,7 @@ from .container.trace_file import TraceFile
 from .container.writer import Packer
 from .decode import AS_IT_SAYS, Reading
 from .events.columns import EventBlock, events_of
-from .events.merge import Run, joined
+from .events.merge import Run, join_runs
 from .events.reader import TraceLog, runs_of
 from .events.walk import MESSAGE_BYTES
 from .kernel.hooks import (
@@ -97,7 +97,7 @@ Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class EventFacts:
     """Facts about all events of a type, version and pointer size. Places are byte offsets in the payload."""
 
     state: bool = False
@@ -110,10 +110,10 @@ class Kind:
     """For an event about the life of a thread: whether the thread begins, or ends."""
 
 
-_OTHER, _MANIFEST = Kind(), Kind(state=True)
+_OTHER, _MANIFEST = EventFacts(), EventFacts(state=True)
 
 
-def kinds_of(block: EventBlock) -> tuple[Ints, list[Kind]]:
+def kinds_of(block: EventBlock) -> tuple[Ints, list[EventFacts]]:
     """The kind of each event: rows of the list."""
     kernel, manifest = block.is_kernel, np.isin(block.header, list(EVENT_HEADERS))
     shape = block.version.astype(np.int64) << 16 | block.pointer_size.astype(np.int64) << 24
@@ -137,13 +137,13 @@ def kinds_of(block: EventBlock) -> tuple[Ints, list[Kind]]:
 
 
 @lru_cache(maxsize=1024)
-def _kind(key: Key, version: int, pointer: int) -> Kind:
+def _kind(key: Key, version: int, pointer: int) -> EventFacts:
     known = kernel_layout(key, version)
     places = {} if known is None else known.offsets(pointer)
     found = {name: at for name, (at, _) in places.items()}
     threads = tuple(found[name] for name in _THREADS if name in found)
     begins = _THREAD_BEGINS.get(key)
-    return Kind(key in _STATE or key[0] in _GROUPS, key in _STAMPED, found.get("ProcessID"), threads, begins)
+    return EventFacts(key in _STATE or key[0] in _GROUPS, key in _STAMPED, found.get("ProcessID"), threads, begins)
 
 
 def _field(block: EventBlock, rows: Ints, place: int) -> Ints:
@@ -220,7 +220,7 @@ class Cut:
             keep &= self._of_pids(block, which, kinds, time)
         return keep
 
-    def _of_pids(self, block: EventBlock, which: Ints, kinds: list[Kind], time: Ints) -> NDArray[np.bool_]:
+    def _of_pids(self, block: EventBlock, which: Ints, kinds: list[EventFacts], time: Ints) -> NDArray[np.bool_]:
         wanted = np.array(sorted(self.pids))
         with_kernel = np.array(sorted(self.pids | _KERNEL))
         keep = np.isin(block.pid, wanted)
@@ -238,7 +238,7 @@ class Cut:
         return keep
 
 
-def event_times(block: EventBlock, which: Ints, kinds: list[Kind]) -> Ints:
+def event_times(block: EventBlock, which: Ints, kinds: list[EventFacts]) -> Ints:
     """The times of events; for stacks and branch records the time of the event that they belong to."""
     time: Ints = block.time.copy()
     for number, kind in enumerate(kinds):
@@ -294,7 +294,7 @@ class _TimeLine:
             for row in np.flatnonzero(index.buffers.type == BUFFER_TYPE.HEADER).tolist():
                 block = log.load(index, row)
                 if block is not None:
-                    yield _restamped(block.take(~(block.is_kernel & (block.hook == 0))))
+                    yield _restamp(block.take(~(block.is_kernel & (block.hook == 0))))
 
     def runs(self, select: Callable[[EventBlock], EventBlock]) -> Iterator[Run]:
         """The events of the other buffers that ``select`` returns of each, in time order.
@@ -304,17 +304,17 @@ class _TimeLine:
 
         def wanted(block: EventBlock) -> EventBlock:
             is_header = block.window.buffers.type[0] == BUFFER_TYPE.HEADER
-            return block.take(slice(0)) if is_header else _restamped(select(block))
+            return block.take(slice(0)) if is_header else _restamp(select(block))
 
         return runs_of(self.logs, self.indexes, wanted)
 
 
-def _restamped(block: EventBlock) -> EventBlock:
+def _restamp(block: EventBlock) -> EventBlock:
     """``block``, whose window has memory of its own, with times of the log's clock in its bytes."""
     to_log = block.rules.to_log
     if to_log is None or not len(block):
         return block
-    numbers, time, kind = unaligned(block.raw, "<i8"), block.time, block.header
+    numbers, time, kind = view_unaligned(block.raw, "<i8"), block.time, block.header
     which, kinds = kinds_of(block)
     for number, what in enumerate(kinds):
         if what.stamped:
@@ -469,7 +469,7 @@ def _append(packer: Packer, run: Run, seen: set[tuple[int, int]]) -> int:
     """Add the events of ``run`` to ``packer``; their number."""
     for block in run.blocks:
         _mark_losses(packer, block, seen)
-    events = joined([run], ["time"])
+    events = join_runs([run], ["time"])
     cpu, time, length = events.cpu, events.time, events.size + 7 >> 3
     for turn in packer.turns(cpu, time):
         for processor in distinct(cpu[turn]).tolist():

@@ -44,7 +44,7 @@ from .payload.manifest import (
     parse_map_info,
 )
 from .payload.manifest_xml import CHUNK, MANIFEST_ID, Chunks, Manifests, parse_manifest
-from .payload.payload_columns import Column, Lists, Objects, Payloads, decode_columns
+from .payload.payload_columns import FieldColumn, Lists, Objects, Payloads, decode_columns
 from .payload.tracelogging import CHANNEL, describe
 from .payload.types import Rest
 from .single_event import Event
@@ -321,7 +321,7 @@ class Batch:
     known: Known
     first: Event
     rows: Ints
-    columns: dict[str, Column]
+    columns: dict[str, FieldColumn]
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -421,7 +421,7 @@ def _batches(
         yield Batch(known, first, mine, columns)
 
 
-def _counters(block: EventBlock, first: Event, rows: Ints) -> dict[str, Column]:
+def _counters(block: EventBlock, first: Event, rows: Ints) -> dict[str, FieldColumn]:
     """Counter values after the headers of kernel events. All events of a type have the same number of them."""
     count = (int(block.packet_version[rows[0]]) & PMC_COUNTERS) >> 8
     if not count:
@@ -467,7 +467,7 @@ def _one_by_one(block: EventBlock, decoder: Decoder, known: Known, rows: Ints) -
         groups.setdefault(tuple(fields), (event, []))[1].append((row, *fields.values()))
     for names, (first, found) in groups.items():
         mine, *cells = zip(*found, strict=True)
-        columns: dict[str, Column] = {name: Objects(own) for name, own in zip(names, cells, strict=True)}
+        columns: dict[str, FieldColumn] = {name: Objects(own) for name, own in zip(names, cells, strict=True)}
         yield Batch(known, first, np.array(mine, np.int64), columns)
 
 

@@ -22,7 +22,7 @@ from .container.header import LogHeader
 from .decode import AS_IT_SAYS, Batch, Decoder, Reading, batches_of, describes
 from .events.columns import EventBlock, events_of
 from .kernel.hooks import IMAGE, PROCESS, SYS_CONFIG, THREAD, THREAD_LIFE, Key, kernel_key, kernel_names
-from .payload.payload_columns import Blobs, Column, Lists, Numbers, Objects, Texts
+from .payload.payload_columns import Blobs, FieldColumn, Lists, Numbers, Objects, Texts
 from .payload.types import Hex
 
 __all__ = ["dump_etl", "dump_live"]
@@ -43,7 +43,7 @@ class _Memo(dict[Any, str]):
         return made
 
 
-def shown(column: Column, form: Form) -> list[str]:
+def shown(column: FieldColumn, form: Form) -> list[str]:
     """The text of each value."""
     if isinstance(column, Texts):
         return list(map(form.string, column.tolist()))
@@ -180,7 +180,7 @@ class _EventRows:
                 keep &= time >= first
             if last is not None:
                 keep &= time < last
-            rows, names, cells, pid, tid = self._decoded(block, keep)
+            rows, names, cells, pid, tid = self._decode(block, keep)
             if len(rows):
                 columns = (
                     map(text, time[rows].tolist()),
@@ -193,7 +193,7 @@ class _EventRows:
             if last is not None and time[-1] >= last:
                 return
 
-    def _decoded(self, block: EventBlock, keep: NDArray[np.bool_]) -> tuple[Array, list[str], list[str], Array, Array]:
+    def _decode(self, block: EventBlock, keep: NDArray[np.bool_]) -> tuple[Array, list[str], list[str], Array, Array]:
         """Rows, names, fields, pid and tid of the wanted events among ``keep``."""
         wanted, form = self._wanted, self._form
         batches = list(batches_of(block, self._decoder))

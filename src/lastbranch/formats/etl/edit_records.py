@@ -187,7 +187,7 @@ def encode_record(part: BufferRecord | bytes, *, decoder: Decoder | None = None)
     decoder = decoder or Decoder()
     events = [_encode_event(record, decoder) for record in part.events]
     filled = len(events) if part.rest else max(0, len(events) - 1)  # the last event may lack its padding
-    body = b"".join([*map(_filled, events[:filled]), *events[filled:], part.rest])
+    body = b"".join([*map(_pad_event, events[:filled]), *events[filled:], part.rest])
     header = {**part.header, "Offset": BUFFER_HEADER_SIZE + len(body) + part.missing}
     if header["BufferFlag"] & BUFFER_FLAG.COMPRESSED:
         body = compress(body)
@@ -215,6 +215,6 @@ def _encode_event(record: EventRecord, decoder: Decoder) -> bytes:
     return event + record.gap[: -len(event) % 8]
 
 
-def _filled(event: bytes) -> bytes:
+def _pad_event(event: bytes) -> bytes:
     """Padded to a multiple of 8 bytes, also where an event became longer than its gap allows."""
     return event + bytes(-len(event) % 8)

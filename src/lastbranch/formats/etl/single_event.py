@@ -83,7 +83,7 @@ def encode_header(kind: int, values: Mapping[str, Any]) -> bytes:
 
     FormatError for an unknown kind, a missing field and a value out of range.
     """
-    name, declared = _declared(kind, values)
+    name, declared = _declaration_of(kind, values)
     try:
         return pack_fields(declared, values)
     except ValueError as error:
@@ -91,7 +91,7 @@ def encode_header(kind: int, values: Mapping[str, Any]) -> bytes:
         raise FormatError(reason, field="HeaderType", value=kind) from error
 
 
-def _declared(kind: int, values: Mapping[str, Any]) -> tuple[str, Fields]:
+def _declaration_of(kind: int, values: Mapping[str, Any]) -> tuple[str, Fields]:
     """Name and fields of a header."""
     if kind == MESSAGE:
         return "MESSAGE", message_header(values.get("OptionFlags", 0))
@@ -105,7 +105,7 @@ def join_event(kind: int, values: Mapping[str, Any], between: bytes, payload: by
 
     FormatError for what a header cannot hold.
     """
-    size = packed(_declared(kind, values)[1]).size + len(between) + len(payload)
+    size = packed(_declaration_of(kind, values)[1]).size + len(between) + len(payload)
     if size > LARGEST_EVENT:
         raise FormatError(f"an event has at most {LARGEST_EVENT} bytes", field="Size", value=size)
     return encode_header(kind, {**values, "Size": size}) + between + payload

@@ -23,7 +23,7 @@ from ...model import BRANCH, Array, Change, Profile, SampleBatch, Source, read_a
 from .attr import Attr
 
 if TYPE_CHECKING:
-    from .spe import Decoded, Operations
+    from .spe import DecodedTrace, Operations
 
 __all__ = ["ARM_SPE", "COLUMNS", "TRACES", "AuxTrace", "Counts", "Trace"]
 
@@ -68,7 +68,7 @@ _DYNAMIC = 6
 _CPU_MAGIC = 0x1010101010101010
 
 
-class _Block(NamedTuple):
+class _AuxBlock(NamedTuple):
     """An AUXTRACE record: ``ring`` is its offset in the AUX area, ``at`` and ``size`` are its bytes in the file."""
 
     at: int
@@ -108,7 +108,7 @@ class AuxTrace:
         """Of `TRACES`; 0 where there is none."""
         self.bytes = 0
         self._priv: list[int] = []
-        self._blocks: list[_Block] = []
+        self._blocks: list[_AuxBlock] = []
         self._stretches: dict[tuple[str, int], list[_Stretch]] = defaultdict(list)
         self._started: list[tuple[int, int, int, int]] = []  # time, cpu, pid, tid
         self._conversion: dict[str, int] | None = None
@@ -149,7 +149,7 @@ class AuxTrace:
         if fields["offset"] > _MOST_OFFSET:
             raise ValueError(f"offset {fields['offset']:#x} in an AUX area")
         self.bytes += size
-        self._blocks.append(_Block(at, size, fields["offset"], fields["idx"], fields["tid"], fields["cpu"]))
+        self._blocks.append(_AuxBlock(at, size, fields["offset"], fields["idx"], fields["tid"], fields["cpu"]))
 
     # -- once all records are known
 
@@ -199,7 +199,7 @@ class AuxTrace:
     def count(self, source: Source, damage: list[Damage]) -> Counts:
         """Decode the whole trace: its content, and its damage."""
         out = Counts()
-        for batch in self._decoded(source, damage):
+        for batch in self._decode(source, damage):
             out.samples += len(batch)
             out.entries += batch.entries
             out.earliest.append(int(batch.time.min()))
@@ -213,7 +213,7 @@ class AuxTrace:
         self, source: Source, wanted: frozenset[str] | None, later: NDArray[np.int64]
     ) -> Iterator[tuple[SampleBatch, int]]:
         """(samples, watermark) of all of it, piece after piece; ``later``: the watermark after each piece."""
-        for number, piece in enumerate(self._decoded(source, None)):
+        for number, piece in enumerate(self._decode(source, None)):
             parts = [*piece.split()]
             rest = int(later[number])
             ends = [int(part.time.min()) for part in parts]
@@ -223,13 +223,13 @@ class AuxTrace:
 
     # -- samples
 
-    def _decoded(self, source: Source, damage: list[Damage] | None) -> Iterator[SampleBatch]:
+    def _decode(self, source: Source, damage: list[Damage] | None) -> Iterator[SampleBatch]:
         """The samples of each piece that has some."""
         for block, at, found in self._pieces(source, damage):
             if len(found.operations):
                 yield self._batch(block, at, found.operations)
 
-    def _pieces(self, source: Source, damage: list[Damage] | None) -> Iterator[tuple[_Block, int, Decoded]]:
+    def _pieces(self, source: Source, damage: list[Damage] | None) -> Iterator[tuple[_AuxBlock, int, DecodedTrace]]:
         """(block, offset in the file, what is there) of all bytes, a piece at a time.
 
         A record that is cut by the end of a block continues in the next block of the same AUX area, if that block
@@ -275,7 +275,7 @@ class AuxTrace:
         begins = {(b.stream, b.ring) for b in self._blocks}
         return {i for i, b in enumerate(self._blocks) if (b.stream, b.ring + b.size) in begins}
 
-    def _breaks(self, block: _Block) -> list[int]:
+    def _breaks(self, block: _AuxBlock) -> list[int]:
         """Places in the AUX area, inside of ``block``, where recording stopped early."""
         return sorted(
             {
@@ -285,11 +285,11 @@ class AuxTrace:
             }
         )
 
-    def _stretches_of(self, block: _Block) -> list[_Stretch]:
+    def _stretches_of(self, block: _AuxBlock) -> list[_Stretch]:
         key = ("cpu", block.cpu) if block.cpu >= 0 else ("tid", block.tid)
         return self._stretches.get(key, [])
 
-    def _batch(self, block: _Block, at: int, operations: Operations) -> SampleBatch:
+    def _batch(self, block: _AuxBlock, at: int, operations: Operations) -> SampleBatch:
         from .spe import entries_of, modes_of
 
         n, entries = len(operations), entries_of(operations)
@@ -324,7 +324,7 @@ class AuxTrace:
         }
         return SampleBatch(columns, {BRANCH: offsets_of(branch.astype(np.int64))})
 
-    def _times(self, block: _Block, at: int, operations: Operations) -> NDArray[np.int64]:
+    def _times(self, block: _AuxBlock, at: int, operations: Operations) -> NDArray[np.int64]:
         """ns on perf's clock. An operation without a time has the previous operation's time; if no operation in the
         piece has a time, all have the time of the AUX record that announced the piece."""
         stretches = self._stretches_of(block)
@@ -336,9 +336,9 @@ class AuxTrace:
         if self._conversion is None or not timed.any():
             return out
         before = np.maximum.accumulate(np.where(timed, np.arange(len(timed)), -1))
-        return self._converted(operations["time"])[np.where(before < 0, timed.argmax(), before)]
+        return self._convert(operations["time"])[np.where(before < 0, timed.argmax(), before)]
 
-    def _converted(self, ticks: Array) -> NDArray[np.int64]:
+    def _convert(self, ticks: Array) -> NDArray[np.int64]:
         """The arithmetic of struct perf_event_mmap_page: all modulo 2**64."""
         c = {name: np.uint64(value & (1 << 64) - 1) for name, value in (self._conversion or {}).items()}
         if c.get("cap_user_time_short"):
@@ -349,7 +349,7 @@ class AuxTrace:
         ns: NDArray[np.int64] = (whole + c["time_zero"]).view(np.int64)
         return ns
 
-    def _tids(self, block: _Block, operations: Operations, time: NDArray[np.int64]) -> NDArray[np.int32]:
+    def _tids(self, block: _AuxBlock, operations: Operations, time: NDArray[np.int64]) -> NDArray[np.int32]:
         """The thread: of the host's context, the guest's, the area's, or what ran on the processor then."""
         has = operations.has
         tid = np.full(len(operations), block.tid, np.int64)

@@ -13,12 +13,12 @@ from collections.abc import Iterator
 from typing import IO, Any, NamedTuple
 
 from ...model import Progress, SampleBatch, Source, temporary_file
-from ..dump import Cells, Dump, Form, Placed, Row, Wanted, cells_of, sample_rows
+from ..dump import Cells, Dump, EventRow, Form, Placed, Wanted, cells_of, sample_rows
 from ..fields import Hex, decode
 from .layout import RECORD, RECORDS, SAMPLE, USER_RECORDS
 from .reader import Reader
 from .records import fields_of, trailer_of
-from .state import State
+from .state import IndexState
 
 _SAMPLE = RECORD["SAMPLE"]
 _UNKNOWN = (("payload", "bytes"),)
@@ -103,19 +103,19 @@ def _other_records(reader: Reader) -> Iterator[_Other]:
         newest = max([newest, *(time for _, time in times)])
 
 
-def _stamp(state: State, kind: int, body: bytes) -> int:
+def _stamp(state: IndexState, kind: int, body: bytes) -> int:
     """The time in the trailer of a record; 0 without one, and in records of what was there before."""
     return int(trailer_of(state, kind, body)[0].get("time", 0))
 
 
-def _row(state: State, record: _Other) -> Row:
+def _row(state: IndexState, record: _Other) -> EventRow:
     trailer, size = trailer_of(state, record.kind, record.body)
     fields: dict[str, Any] = {"misc": Hex(record.misc)} if record.misc else {}
     declared = fields_of(record.kind, record.misc, _UNKNOWN)
     fields |= decode(declared, record.body[: len(record.body) - size], state.order, Hex, cut=True)
     pid, tid, cpu = (int(fields.get(name, trailer.get(name, -1))) for name in ("pid", "tid", "cpu"))
     time = record.time if record.stamped else None
-    return Row(time, pid, tid, cpu, _name(record.kind), len(record.body), fields)
+    return EventRow(time, pid, tid, cpu, _name(record.kind), len(record.body), fields)
 
 
 class _Sorter:

@@ -28,7 +28,7 @@ from ...model import (
 )
 from .attr import event_of
 from .layout import HEADER, RECORD
-from .reader import Layout, Reader
+from .reader import LayoutSamples, Reader
 from .records import HANDLERS
 from .walk import LONGEST, Block, Inflater, halves, walk_blocks
 
@@ -265,10 +265,10 @@ def _apart(profile: Profile) -> Profile:
 class _BoundedReader(Reader):
     """A `Reader` whose streams end where the index ended when they were made."""
 
-    def _stream(self, number: int, entry: Layout) -> SampleStream:
+    def _stream(self, number: int, entry: LayoutSamples) -> SampleStream:
         made = super()._stream(number, entry)
         made.drawer = made.blocks = None  # they are about blocks that differ from those of the index
-        made.reader = self._bounded(self.layouts.index(entry), *self.data, self._watermark(entry))
+        made.reader = self._bounded_batches(self.layouts.index(entry), *self.data, self._watermark(entry))
         return made
 
     def since(self) -> Callable[[int], list[SampleStream]]:
@@ -280,12 +280,12 @@ class _BoundedReader(Reader):
         def streams_since(start: int) -> list[SampleStream]:
             made = [copy.copy(stream) for stream in streams]
             for stream, (index, watermark) in zip(made, parts, strict=True):
-                stream.reader = self._bounded(index, start, end, watermark)
+                stream.reader = self._bounded_batches(index, start, end, watermark)
             return made
 
         return streams_since
 
-    def _watermark(self, entry: Layout) -> Callable[[int], int]:
+    def _watermark(self, entry: LayoutSamples) -> Callable[[int], int]:
         """The earliest time of what follows a place, or an earlier one: reading has other blocks than the index."""
         starts, times = [start for start, _ in entry.blocks], list(entry.earliest)
         later: list[int] = []
@@ -298,13 +298,13 @@ class _BoundedReader(Reader):
 
         return watermark
 
-    def _bounded(
+    def _bounded_batches(
         self, index: int, start: int, end: int, watermark: Callable[[int], int]
     ) -> Callable[[frozenset[str] | None], Iterator[tuple[SampleBatch, int]]]:
         def batches(wanted: frozenset[str] | None) -> Iterator[tuple[SampleBatch, int]]:
             for block in walk_blocks(self.source, start, end, self.big_endian):
                 after = block.base + 8 * int(block.at[-1] if len(block.at) else 0)
                 for part, event in self.of_layout(block, index):
-                    yield from self.decoded(block, index, part, event, wanted, watermark(after))
+                    yield from self.decode_part(block, index, part, event, wanted, watermark(after))
 
         return batches

@@ -16,7 +16,7 @@ from ..fields import unpack
 from ..interface import not_of_format
 from .attr import parse_attr
 from .layout import FEATURES, HEADER, MAGIC, OLD_MAGIC, PIPE_HEADER_SIZE
-from .state import State
+from .state import IndexState
 
 __all__ = ["decode_feature", "feature_name", "is_perfdata", "read_header", "read_magic"]
 
@@ -45,7 +45,7 @@ def read_magic(source: Source) -> tuple[str, bool]:
     return order, struct.unpack_from(order + "Q", magic, 8)[0] == PIPE_HEADER_SIZE
 
 
-def read_header(source: Source, state: State) -> tuple[int, int]:
+def read_header(source: Source, state: IndexState) -> tuple[int, int]:
     """Read attributes and features into ``state``; (start, end) of the data section in bytes of the file."""
     raw = read_at(source, 8, 8 * len(HEADER))
     if len(raw) < 8 * len(HEADER):
@@ -67,7 +67,7 @@ def read_header(source: Source, state: State) -> tuple[int, int]:
     return start, end
 
 
-def _attrs(source: Source, state: State, h: dict[str, int]) -> None:
+def _attrs(source: Source, state: IndexState, h: dict[str, int]) -> None:
     size, start, total = h["attr_size"], h["attrs.offset"], h["attrs.size"]
     name = source.name
     if size < 64 + _SECTION or size > 1 << 16:
@@ -89,7 +89,7 @@ def _attrs(source: Source, state: State, h: dict[str, int]) -> None:
         state.add_attr(attr)
 
 
-def _features(source: Source, state: State, h: dict[str, int], table: int) -> None:
+def _features(source: Source, state: IndexState, h: dict[str, int], table: int) -> None:
     """The sections after the data, one for each bit that is set, in the order of the bits."""
     room = source.size
     bits = [n * 64 + b for n in range(4) for b in range(64) if h[f"features.{n}"] >> b & 1]
@@ -126,7 +126,7 @@ def feature_name(number: int) -> str:
     return _SIMPLEPERF[known] if 0 <= known < len(_SIMPLEPERF) else f"FEATURE_{number}"
 
 
-class _Reader:
+class _FeatureReader:
     """Values one after the other; `ValueError` past the end."""
 
     def __init__(self, data: bytes, order: str) -> None:
@@ -185,7 +185,7 @@ class _Reader:
         return self.at < len(self.data)
 
 
-def decode_feature(state: State, number: int, data: bytes, offset: int) -> None:
+def decode_feature(state: IndexState, number: int, data: bytes, offset: int) -> None:
     """Store feature ``number``; a damaged feature is kept raw and noted.
 
     An empty feature says nothing: a recorder that could not find out (the processor's name on some machines) left the
@@ -208,7 +208,7 @@ def decode_feature(state: State, number: int, data: bytes, offset: int) -> None:
             state.profile.damage.append(Damage(reason, offset))
         return
     try:
-        decode(state, _Reader(data, state.order))
+        decode(state, _FeatureReader(data, state.order))
     except ValueError as error:
         state.profile.raw_features[name] = data
         state.profile.damage.append(Damage(f"header feature {name} is damaged: {error}", offset))
@@ -217,23 +217,23 @@ def decode_feature(state: State, number: int, data: bytes, offset: int) -> None:
 _EMPTY = {"BRANCH_STACK", "AUXTRACE", "STAT"}  # bits that only say that something is there
 
 
-_Decoder = Callable[[State, _Reader], None]
+_Decoder = Callable[[IndexState, _FeatureReader], None]
 
 
-def _machine(attribute: str, value: Callable[[_Reader], str | int]) -> _Decoder:
+def _machine(attribute: str, value: Callable[[_FeatureReader], str | int]) -> _Decoder:
     return lambda state, r: setattr(state.profile.machine, attribute, value(r))
 
 
-def _header(key: str, value: Callable[[_Reader], str]) -> _Decoder:
+def _header(key: str, value: Callable[[_FeatureReader], str]) -> _Decoder:
     return lambda state, r: state.profile.header.update({key: value(r)})
 
 
-def _cpus(state: State, r: _Reader) -> None:
+def _cpus(state: IndexState, r: _FeatureReader) -> None:
     machine = state.profile.machine
     machine.cpus_available, machine.cpus_online = r.many("II")
 
 
-def _event_desc(state: State, r: _Reader) -> None:
+def _event_desc(state: IndexState, r: _FeatureReader) -> None:
     """Names and ids of events: u32 events, u32 attribute size, then attribute, u32 ids, name, ids."""
     events, size = r.many("II")
     for _ in range(events):
@@ -242,7 +242,7 @@ def _event_desc(state: State, r: _Reader) -> None:
         state.event_names.append((r.many(f"{ids}Q"), name))
 
 
-def _cpu_topology(state: State, r: _Reader) -> None:
+def _cpu_topology(state: IndexState, r: _FeatureReader) -> None:
     """Lists of siblings as text, then core and package of each processor, then (newer) lists of dies and each's die."""
     r.texts(), r.texts()
     n = state.profile.machine.cpus_available
@@ -261,7 +261,7 @@ def _cpu_topology(state: State, r: _Reader) -> None:
     ]
 
 
-def _numa(state: State, r: _Reader) -> None:
+def _numa(state: IndexState, r: _FeatureReader) -> None:
     machine, room = state.profile.machine, _MOST_CPUS
     nodes = []
     for _ in range(min(r.count(24), _MOST_NODES)):
@@ -287,7 +287,7 @@ def _cpu_list(text: str, room: int) -> tuple[int, ...]:
     return tuple(out)
 
 
-def _clock_data(state: State, r: _Reader) -> None:
+def _clock_data(state: IndexState, r: _FeatureReader) -> None:
     """u32 version, u32 clock id, u64 wall clock ns, u64 the same instant in that clock."""
     version, _clock, wall, at = r.many("IIQQ")
     if version != 1:
@@ -297,7 +297,7 @@ def _clock_data(state: State, r: _Reader) -> None:
     state.wall = (at, wall)
 
 
-def _caps(state: State, r: _Reader, pmu: str | None = None) -> None:
+def _caps(state: IndexState, r: _FeatureReader, pmu: str | None = None) -> None:
     caps = {}
     for _ in range(r.count(8)):
         name = r.text()
@@ -305,12 +305,12 @@ def _caps(state: State, r: _Reader, pmu: str | None = None) -> None:
     state.profile.machine.pmu_caps[pmu if pmu is not None else r.text()] = caps
 
 
-def _pmu_caps(state: State, r: _Reader) -> None:
+def _pmu_caps(state: IndexState, r: _FeatureReader) -> None:
     for _ in range(r.count(4)):
         _caps(state, r)
 
 
-def _tracing_data(state: State, r: _Reader) -> None:
+def _tracing_data(state: IndexState, r: _FeatureReader) -> None:
     """The names of tracepoints."""
     state.profile.raw_features["TRACING_DATA"] = r.data
     for system, text in _event_formats(r):
@@ -319,7 +319,7 @@ def _tracing_data(state: State, r: _Reader) -> None:
             state.tracepoints[int(number[1])] = f"{system}:{name[1].decode('utf-8', 'replace')}"
 
 
-def _event_formats(r: _Reader) -> Iterator[tuple[str, bytes]]:
+def _event_formats(r: _FeatureReader) -> Iterator[tuple[str, bytes]]:
     """(system, text) of each event format that perf copies from the kernel's tracefs.
 
     The container is that of trace.dat (manual page trace.dat(5) of trace-cmd; perf's writer is trace-event-info.c): a
@@ -347,7 +347,7 @@ _TRACING = b"\x17\x08\x44tracing"
 _NAME, _ID = re.compile(rb"^name: *(\S+)", re.MULTILINE), re.compile(rb"^ID: *(\d{1,9})\s", re.MULTILINE)
 
 
-def _build_ids(state: State, r: _Reader) -> None:
+def _build_ids(state: IndexState, r: _FeatureReader) -> None:
     """Records {header, s32 pid, 20 bytes, [size of the id], name}."""
     while r.at + 8 + 28 <= len(r.data):
         _type, misc, size = unpack(state.order + "IHH", r.data, r.at)
@@ -357,7 +357,7 @@ def _build_ids(state: State, r: _Reader) -> None:
         r.at += size
 
 
-def _meta_info(state: State, r: _Reader) -> None:
+def _meta_info(state: IndexState, r: _FeatureReader) -> None:
     """simpleperf: pairs of strings, NUL after each."""
     parts = r.data.rstrip(b"\0").decode("utf-8", "replace").split("\0")
     for key, value in zip(parts[::2], parts[1::2], strict=False):
@@ -367,14 +367,14 @@ def _meta_info(state: State, r: _Reader) -> None:
 _DECODERS: dict[str, _Decoder] = {
     "TRACING_DATA": _tracing_data,
     "BUILD_ID": _build_ids,
-    "HOSTNAME": _machine("host", _Reader.text),
-    "OSRELEASE": _machine("os_release", _Reader.text),
-    "VERSION": _header("perf version", _Reader.text),
-    "ARCH": _machine("arch", _Reader.text),
+    "HOSTNAME": _machine("host", _FeatureReader.text),
+    "OSRELEASE": _machine("os_release", _FeatureReader.text),
+    "VERSION": _header("perf version", _FeatureReader.text),
+    "ARCH": _machine("arch", _FeatureReader.text),
     "NRCPUS": _cpus,
-    "CPUDESC": _machine("cpu_description", _Reader.text),
-    "CPUID": _machine("cpuid", _Reader.text),
-    "TOTAL_MEM": _machine("memory", _Reader.kilobytes),
+    "CPUDESC": _machine("cpu_description", _FeatureReader.text),
+    "CPUID": _machine("cpuid", _FeatureReader.text),
+    "TOTAL_MEM": _machine("memory", _FeatureReader.kilobytes),
     "CMDLINE": _header("command line", lambda r: " ".join(r.texts())),
     "EVENT_DESC": _event_desc,
     "CPU_TOPOLOGY": _cpu_topology,

@@ -34,9 +34,9 @@ from .attr import event_of
 from .auxtrace import ARM_SPE, COLUMNS, TRACES, Counts, Trace
 from .header import decode_feature, read_header, read_magic
 from .layout import FEATURES, MISC, PIPE_HEADER_SIZE, RECORD, RECORD_FIELDS, RECORDS, SAMPLE, TYPE
-from .records import ATTR, COUNTED, HANDLERS, handle, stamped, trailer_of
+from .records import ATTR, COUNTED, HANDLERS, handle, has_time_stamps, trailer_of
 from .sample import SampleLayout
-from .state import State
+from .state import IndexState
 from .walk import AUXTRACE, COMPRESSED, COMPRESSED2, TRACING_DATA, Block, first_of_each, halves, walk_blocks
 
 __all__ = ["read_perfdata"]
@@ -81,7 +81,7 @@ def read_perfdata(source: Source, progress: Progress | None = None, watcher: Sta
 
 
 @dataclass(slots=True)
-class Layout:
+class LayoutSamples:
     """Samples of one record layout: a stream in the making."""
 
     layout: SampleLayout
@@ -100,7 +100,7 @@ class SampleReader:
 
     def __init__(self, source: Source, data: tuple[int, int], big_endian: bool) -> None:
         self.source, self.data, self.big_endian = source, data, big_endian
-        self.layouts: list[Layout] = []
+        self.layouts: list[LayoutSamples] = []
         self.layout_of_attr = np.empty(0, np.int64)
         self.id_bit = 0
         self.ids = np.empty(0, np.uint64)
@@ -148,10 +148,10 @@ class SampleReader:
         blocks = 0
         for block in self.blocks():
             for part, event in self.of_layout(block, index):
-                yield from self.decoded(block, index, part, event, wanted, int(later[blocks]))
+                yield from self.decode_part(block, index, part, event, wanted, int(later[blocks]))
                 blocks += 1
 
-    def decoded(
+    def decode_part(
         self,
         block: Block,
         index: int,
@@ -168,7 +168,7 @@ class SampleReader:
             # Samples of the same block that come later are no later than the watermark promises.
             yield batch, int(layout.times(block, part[hi:]).min(initial=watermark))
 
-    def drawn(self, index: int, places: int, wanted: frozenset[str] | None) -> Iterator[SampleBatch]:
+    def draw(self, index: int, places: int, wanted: frozenset[str] | None) -> Iterator[SampleBatch]:
         entry = self.layouts[index]
         if not entry.samples:
             return
@@ -205,7 +205,7 @@ class Reader(SampleReader):
         self.profile = Profile(source.name, "perf.data (pipe)" if self.pipe else "perf.data")
         self.profile.machine.byte_order = "big" if self.big_endian else "little"
         self.profile.machine.os = "Linux"
-        self.state = State(self.profile, order)
+        self.state = IndexState(self.profile, order)
         self.damaged = 0
         self.profile.memory = source.limits.memory_of(source.size)
         self.aux: Counts | None = None
@@ -329,7 +329,7 @@ class Reader(SampleReader):
         times = np.ones(len(at), np.int64)
         if len(at) >= _MANY:
             first = first_of_each(block, at, sizes)
-            if not stamped(self.state):  # then their place is their time: only what follows itself says nothing
+            if not has_time_stamps(self.state):  # then their place is their time: only what follows itself says nothing
                 again = (first == np.append(-1, first[:-1])) | np.isin(kinds, COUNTED)
                 first = np.where(again, first, np.arange(len(at)))
             first[kinds == ATTR] = np.flatnonzero(kinds == ATTR)
@@ -377,7 +377,7 @@ class Reader(SampleReader):
         numbers = [keys.setdefault(a.layout_key, len(keys)) for a in attrs]
         for i in range(len(self.layout_of_attr), len(attrs)):
             if numbers[i] == len(self.layouts) < _MOST_LAYOUTS:
-                self.layouts.append(Layout(SampleLayout(attrs[i]), []))
+                self.layouts.append(LayoutSamples(SampleLayout(attrs[i]), []))
             if numbers[i] < len(self.layouts):
                 self.layouts[numbers[i]].events.append(i)
         if len(keys) > _MOST_LAYOUTS >= len(set(numbers[: len(self.layout_of_attr)])):
@@ -469,7 +469,7 @@ class Reader(SampleReader):
             lambda wanted: aux.batches(source, wanted, later),
         )
 
-    def _stream(self, number: int, entry: Layout) -> SampleStream:
+    def _stream(self, number: int, entry: LayoutSamples) -> SampleStream:
         # Watermark of a block: the earliest time of all later blocks.
         later = watermarks(entry.earliest)
         index, reader = self.layouts.index(entry), self._sample_reader()
@@ -482,6 +482,6 @@ class Reader(SampleReader):
             entry.entries,
             entry.deepest,
             lambda wanted: reader.batches(index, wanted, later),
-            drawer=(lambda places, wanted: reader.drawn(index, places, wanted)) if random_access else None,
+            drawer=(lambda places, wanted: reader.draw(index, places, wanted)) if random_access else None,
             blocks=(lambda numbers: reader.again(index, numbers)) if random_access else None,
         )

@@ -18,9 +18,9 @@ from ..fields import Fields, decode, decoder, unpack
 from .attr import Attr, parse_attr
 from .header import decode_feature
 from .layout import MISC, MMAP2_BUILD_ID, READ, RECORD, RECORD_FIELDS, RECORDS, SAMPLE, USER_RECORDS
-from .state import State, build_id_of
+from .state import IndexState, build_id_of
 
-__all__ = ["ATTR", "COUNTED", "HANDLERS", "Record", "fields_of", "handle", "stamped", "trailer_of"]
+__all__ = ["ATTR", "COUNTED", "HANDLERS", "HandledRecord", "fields_of", "handle", "has_time_stamps", "trailer_of"]
 
 _MOST_LOST = (1 << 63) - 1
 _MOST_LOSSES = 1 << 16
@@ -29,7 +29,7 @@ _MOST_NAMED = 1000  # a file that is damaged all over must not fill the memory w
 
 
 @dataclass(slots=True)
-class Record:
+class HandledRecord:
     """A record: its body after the header, and its time (the time in its trailer, or the nearest known time)."""
 
     kind: int
@@ -54,7 +54,7 @@ class Record:
         return self.misc & MISC.CPUMODE_MASK
 
 
-def handle(state: State, kind: int, misc: int, body: bytes, position: int, times: int = 1) -> None:
+def handle(state: IndexState, kind: int, misc: int, body: bytes, position: int, times: int = 1) -> None:
     """Apply a record that is not a sample to the profile; the file has this record ``times`` times. A record that is
     too short for its type is noted as damage."""
     handler = HANDLERS.get(kind)
@@ -64,7 +64,7 @@ def handle(state: State, kind: int, misc: int, body: bytes, position: int, times
     if trailer and time:  # what recorders make up before the first event has time 0
         state.profile.start = time if state.profile.start is None else min(time, state.profile.start)
     try:
-        handler(state, Record(kind, misc, body, position, time, state.order, trailer, times))
+        handler(state, HandledRecord(kind, misc, body, position, time, state.order, trailer, times))
     except (ValueError, FormatError) as error:
         reason = error.reason if isinstance(error, FormatError) else error
         damage = Damage(f"record cannot be read: {reason}", position, "type", kind, len(body) + 8)
@@ -86,7 +86,7 @@ def _decoder(kind: int, misc: int, order: str) -> Callable[[bytes], dict[str, An
     return decoder(fields_of(kind, misc), order)
 
 
-def trailer_of(state: State, kind: int, body: bytes) -> tuple[dict[str, int], int]:
+def trailer_of(state: IndexState, kind: int, body: bytes) -> tuple[dict[str, int], int]:
     """(fields, bytes) of the trailer that sample_id_all adds to a record of the kernel; (none, 0) without one."""
     attr = None if kind >= USER_RECORDS else attr_of_trailer(state, body)
     if attr is None or not attr.trailer or attr.trailer > len(body):
@@ -94,7 +94,7 @@ def trailer_of(state: State, kind: int, body: bytes) -> tuple[dict[str, int], in
     return decode(attr.sample_id, body[len(body) - attr.trailer :], state.order), attr.trailer
 
 
-def _time_of(state: State, kind: int, body: bytes, position: int) -> tuple[int, int]:
+def _time_of(state: IndexState, kind: int, body: bytes, position: int) -> tuple[int, int]:
     """(time, bytes of the trailer) of a record.
 
     Without a time (before Linux 2.6.39) it is that of the newest sample so far; in files without any time, the position
@@ -106,19 +106,19 @@ def _time_of(state: State, kind: int, body: bytes, position: int) -> tuple[int, 
         return unpack(state.order + "q", body, len(body) - size + attr.time_at)[0], size
     if kind >= USER_RECORDS:
         return 0, 0
-    return (state.newest_time if _timed(state) else position), size
+    return (state.newest_time if _has_times(state) else position), size
 
 
-def _timed(state: State) -> bool:
+def _has_times(state: IndexState) -> bool:
     return any(attr.timed for attr in state.attrs)
 
 
-def stamped(state: State) -> bool:
+def has_time_stamps(state: IndexState) -> bool:
     """Whether every record of the kernel has its own time."""
     return bool(state.attrs) and all(attr.time_at is not None for attr in state.attrs)
 
 
-def attr_of_trailer(state: State, body: bytes) -> Attr | None:
+def attr_of_trailer(state: IndexState, body: bytes) -> Attr | None:
     """The attribute that shaped the trailer: by its identifier, which is the last word, where there are several."""
     if not state.attrs:
         return None
@@ -129,7 +129,7 @@ def attr_of_trailer(state: State, body: bytes) -> Attr | None:
     return first
 
 
-def _mmap(state: State, r: Record) -> None:
+def _mmap(state: IndexState, r: HandledRecord) -> None:
     """MMAP and MMAP2. perf names the kernel's with pid -1."""
     f = r.fields()
     name, start, offset = f["filename"], f["addr"], f["pgoff"]
@@ -156,7 +156,7 @@ _OWNERS: dict[int, Callable[[int], int]] = {
 }
 
 
-def _comm(state: State, r: Record) -> None:
+def _comm(state: IndexState, r: HandledRecord) -> None:
     """MISC_COMM_EXEC: the process has this name because it replaced its program."""
     f = r.fields()
     if r.misc & MISC.COMM_EXEC:
@@ -164,13 +164,13 @@ def _comm(state: State, r: Record) -> None:
     state.profile.timeline.name(r.time, f["pid"], f["tid"], f["comm"])
 
 
-def _task(change: Change) -> Callable[[State, Record], None]:
+def _task(change: Change) -> Callable[[IndexState, HandledRecord], None]:
     """FORK and EXIT. They have a time of their own, which counts in old files, whose records lack the trailer."""
 
-    def handler(state: State, r: Record) -> None:
+    def handler(state: IndexState, r: HandledRecord) -> None:
         f = r.fields()
         own = f["time"] - (f["time"] >> 63 << 64)
-        time = r.time if r.trailer or not _timed(state) else own
+        time = r.time if r.trailer or not _has_times(state) else own
         if change is Change.EXIT:
             state.profile.timeline.add(change, time, f["pid"], tid=f["tid"])
             return
@@ -181,7 +181,7 @@ def _task(change: Change) -> Callable[[State, Record], None]:
     return handler
 
 
-def _read(state: State, r: Record) -> None:
+def _read(state: IndexState, r: HandledRecord) -> None:
     """The count of an event for one thread, which the kernel writes when that ends (inherit_stat, ``perf record -s``):
     of a clock it is CPU time in ns. Of several clocks the first one counts."""
     attr = attr_of_trailer(state, r.body)
@@ -195,20 +195,20 @@ def _read(state: State, r: Record) -> None:
         state.profile.timeline.add(Change.RAN, r.time, f["pid"], tid=f["tid"], start=min(ns, _MOST_LOST))
 
 
-def _count(name: str, field: str | None = None) -> Callable[[State, Record], None]:
+def _count(name: str, field: str | None = None) -> Callable[[IndexState, HandledRecord], None]:
     """A handler that adds ``field`` (``None``: 1) to a loss counter."""
 
-    def handler(state: State, r: Record) -> None:
+    def handler(state: IndexState, r: HandledRecord) -> None:
         lost = state.profile.lost
         more = r.times * (r.fields()[field] if field else 1)
         lost[name] = min(lost.get(name, 0) + more, _MOST_LOST)
-        if field and stamped(state) and len(state.profile.losses) < _MOST_LOSSES:
+        if field and has_time_stamps(state) and len(state.profile.losses) < _MOST_LOSSES:
             state.profile.losses.append((r.time, min(more, _MOST_LOST)))
 
     return handler
 
 
-def _ksymbol(state: State, r: Record) -> None:
+def _ksymbol(state: IndexState, r: HandledRecord) -> None:
     """Code that the kernel makes: BPF programs, trampolines. Flag 1: it is gone."""
     f = r.fields()
     timeline, start, end = state.profile.timeline, f["addr"], min(f["addr"] + f["len"], _LAST)
@@ -221,7 +221,7 @@ def _ksymbol(state: State, r: Record) -> None:
     timeline.add(Change.MAP, r.time, -1, module=module, start=start, end=end, offset=0)
 
 
-def _header_attr(state: State, r: Record) -> None:
+def _header_attr(state: IndexState, r: HandledRecord) -> None:
     """Pipe mode: an attribute, then the ids of its counters."""
     attr = parse_attr(r.body, r.position + 8, state.order, state.profile.name)
     size = attr.fields["size"] or 64
@@ -230,40 +230,40 @@ def _header_attr(state: State, r: Record) -> None:
     state.late_attr |= state.samples_seen
 
 
-def _header_feature(state: State, r: Record) -> None:
+def _header_feature(state: IndexState, r: HandledRecord) -> None:
     """Pipe mode: the contents of a section of the file form."""
     f = r.fields()
     decode_feature(state, f["feat_id"], f["data"], r.position)
 
 
-def _header_build_id(state: State, r: Record) -> None:
+def _header_build_id(state: IndexState, r: HandledRecord) -> None:
     state.add_build_id(r.body, r.misc)
 
 
-def _event_update(state: State, r: Record) -> None:
+def _event_update(state: IndexState, r: HandledRecord) -> None:
     """Type 2 is the event's name."""
     f = r.fields()
     if f["type"] == 2:
         state.event_names.append(((f["id"],), f["data"]))
 
 
-def _event_type(state: State, r: Record) -> None:
+def _event_type(state: IndexState, r: HandledRecord) -> None:
     """Old pipes: the config of a tracepoint, and its name."""
     f = r.fields()
     state.tracepoints[f["event_id"]] = f["name"]
 
 
-def _aux(state: State, r: Record) -> None:
+def _aux(state: IndexState, r: HandledRecord) -> None:
     trailer, _ = trailer_of(state, r.kind, r.body)
     state.aux.stretch(r.fields(), trailer, state.profile, r.times)
 
 
-def _itrace_start(state: State, r: Record) -> None:
+def _itrace_start(state: IndexState, r: HandledRecord) -> None:
     trailer, _ = trailer_of(state, r.kind, r.body)
     state.aux.started(r.fields(), trailer)
 
 
-def _time_conv(state: State, r: Record) -> None:
+def _time_conv(state: IndexState, r: HandledRecord) -> None:
     """Records before Linux 5.10 end after the third field."""
     found = decode(RECORD_FIELDS["TIME_CONV"], r.body, state.order, cut=True)
     if "time_zero" not in found:
@@ -275,7 +275,7 @@ COUNTED = tuple(RECORD[name] for name in ("LOST", "THROTTLE", "LOST_SAMPLES", "A
 """Types that only add to a counter: their order does not matter."""
 ATTR = RECORD["HEADER_ATTR"]
 
-HANDLERS: dict[int, Callable[[State, Record], None]] = {
+HANDLERS: dict[int, Callable[[IndexState, HandledRecord], None]] = {
     RECORD[name]: handler
     for name, handler in {
         "MMAP": _mmap,

@@ -125,7 +125,7 @@ Step = tuple[int, int, int]
 _SKIP, _COUNTED, _RAW, _REGISTERS, _SIZED, _BRANCHES = range(6)
 
 
-class Field:
+class SampleField:
     """A field of variable position: how to read it, which columns it makes, and its step."""
 
     def __init__(
@@ -145,13 +145,13 @@ class Field:
         return self._step(form) if callable(self._step) else self._step
 
 
-def _one_word(name: str) -> Field:
+def _one_word(name: str) -> SampleField:
     def read(w: Cursor) -> None:
         if w.wants(name):
             w.columns[name] = w.word()
         w.skip(1)
 
-    return Field(read, (name,), (_SKIP, 1, 0))
+    return SampleField(read, (name,), (_SKIP, 1, 0))
 
 
 def _read_values(w: Cursor) -> None:
@@ -250,7 +250,7 @@ def _branch_stack(w: Cursor) -> None:
         w.skip(length)
 
 
-def _registers(which: str) -> Field:
+def _registers(which: str) -> SampleField:
     group, abi_name, column = f"{which}_regs", f"{which}_regs_abi", f"{which}_reg"
 
     def read(w: Cursor) -> None:
@@ -266,7 +266,7 @@ def _registers(which: str) -> Field:
             w.ragged(group, np.where(w.bad, 0, length), (column,))
             w.cursor = after
 
-    return Field(read, (abi_name, column), lambda form: (_REGISTERS, form[f"sample_regs_{which}"].bit_count(), 0))
+    return SampleField(read, (abi_name, column), lambda form: (_REGISTERS, form[f"sample_regs_{which}"].bit_count(), 0))
 
 
 def _sized_bytes(w: Cursor, group: str, after: int) -> NDArray[np.int64]:
@@ -305,13 +305,13 @@ def _branch_step(form: Form) -> Step:
     return _BRANCHES, 4 if select & PERF_SELECT["COUNTERS"] else 3, int(bool(select & PERF_SELECT["HW_INDEX"]))
 
 
-VARIABLE: dict[int, Field] = {
-    SAMPLE.READ: Field(_read_values, _read_columns, _read_step),
-    SAMPLE.CALLCHAIN: Field(_callchain, ("frame",), (_COUNTED, 1, 0)),
-    SAMPLE.RAW: Field(_raw, ("raw",), (_RAW, 0, 0)),
-    SAMPLE.BRANCH_STACK: Field(_branch_stack, _branch_columns, _branch_step),
+VARIABLE: dict[int, SampleField] = {
+    SAMPLE.READ: SampleField(_read_values, _read_columns, _read_step),
+    SAMPLE.CALLCHAIN: SampleField(_callchain, ("frame",), (_COUNTED, 1, 0)),
+    SAMPLE.RAW: SampleField(_raw, ("raw",), (_RAW, 0, 0)),
+    SAMPLE.BRANCH_STACK: SampleField(_branch_stack, _branch_columns, _branch_step),
     SAMPLE.REGS_USER: _registers("user"),
-    SAMPLE.STACK_USER: Field(_stack_user, ("user_stack", "user_stack_size"), (_SIZED, 1, 0)),
+    SAMPLE.STACK_USER: SampleField(_stack_user, ("user_stack", "user_stack_size"), (_SIZED, 1, 0)),
     SAMPLE.WEIGHT: _one_word("weight"),
     SAMPLE.WEIGHT_STRUCT: _one_word("weight"),
     SAMPLE.DATA_SRC: _one_word("data_src"),
@@ -321,7 +321,7 @@ VARIABLE: dict[int, Field] = {
     SAMPLE.CGROUP: _one_word("cgroup"),
     SAMPLE.DATA_PAGE_SIZE: _one_word("data_page_size"),
     SAMPLE.CODE_PAGE_SIZE: _one_word("code_page_size"),
-    SAMPLE.AUX: Field(_aux, ("aux",), (_SIZED, 0, 0)),
+    SAMPLE.AUX: SampleField(_aux, ("aux",), (_SIZED, 0, 0)),
 }
 """What follows the fixed fields, in ABI order."""
 

@@ -97,7 +97,7 @@ _DTYPES = {
 }  # fmt: skip
 
 
-class Decoded(NamedTuple):
+class DecodedTrace(NamedTuple):
     """The result of `decode`: the operations, the number of bytes in whole records, and the parts left out: ``damaged``
     bytes that are no packets, ``fragments`` records without a beginning or of two. ``first`` is where the first of
     these was, -1 where there is none."""
@@ -109,7 +109,7 @@ class Decoded(NamedTuple):
     first: int
 
 
-def decode(data: bytes, ring: int, *, last: bool) -> Decoded:
+def decode(data: bytes, ring: int, *, last: bool) -> DecodedTrace:
     """The records in ``data``, which begins at byte ``ring`` of its AUX area (alignment packets count from there).
 
     A record that ``data`` ends in is left (``used``) for a call with more; ``last`` says that there is no next block,
@@ -127,7 +127,7 @@ def decode(data: bytes, ring: int, *, last: bool) -> Decoded:
         where = int(operations.position[torn.argmax()])
         first = min(first, where) if first >= 0 else where
         operations = operations.take(~torn)
-    return Decoded(operations, used, damaged, fragments, first)
+    return DecodedTrace(operations, used, damaged, fragments, first)
 
 
 def _find_packets(data: bytes, ring: int) -> tuple[list[int], int, int, int]:

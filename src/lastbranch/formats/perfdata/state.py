@@ -10,7 +10,7 @@ from .attr import Attr
 from .auxtrace import AuxTrace
 from .layout import MISC, RECORD_FIELDS
 
-__all__ = ["State", "build_id_of", "classify"]
+__all__ = ["IndexState", "build_id_of", "classify"]
 
 _ANONYMOUS = ("//anon", "[heap]", "[stack", "/dev/zero", "/anon_hugepage", "/SYSV", "/memfd:", "[anon", "/dev/ashmem")
 _KERNEL_MODES = (1, 4)
@@ -31,7 +31,7 @@ def classify(name: str, kernel: bool) -> tuple[str, ModuleKind]:
 
 
 @dataclass(slots=True)
-class State:
+class IndexState:
     """The profile under construction, and what only the reader needs."""
 
     profile: Profile

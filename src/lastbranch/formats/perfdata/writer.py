@@ -64,7 +64,7 @@ class Described(NamedTuple):
 
 def record(kind: str, body: bytes, misc: int = 0) -> bytes:
     """One record of a type of `RECORD`, padded to whole words."""
-    body = _padded(body)
+    body = _pad(body)
     return struct.pack("=IHH", RECORD[kind], misc, 8 + len(body)) + body
 
 
@@ -100,7 +100,7 @@ class SideRecords:
         return b"".join(encode(fields, values) for bit, fields in SAMPLE_ID if self.sample_type & bit)
 
     def _record(self, kind: str, values: dict[str, Any], when: int, misc: int = 0, fields: Fields = ()) -> bytes:
-        body = _padded(encode(fields or RECORD_FIELDS[kind], values))
+        body = _pad(encode(fields or RECORD_FIELDS[kind], values))
         return record(kind, body + self.trailer(values["pid"], values["tid"], when), misc)
 
     def fork(self, pid: int, parent: int, tid: int, parent_tid: int, time: int = 0, *, alone: bool = False) -> bytes:
@@ -154,7 +154,7 @@ def _name(name: str) -> bytes:
     return name.encode("utf-8", "surrogateescape")[:_LONGEST_NAME]
 
 
-def _padded(data: bytes, unit: int = 8) -> bytes:
+def _pad(data: bytes, unit: int = 8) -> bytes:
     return data + bytes(-len(data) % unit)
 
 
@@ -163,7 +163,7 @@ def _padded(data: bytes, unit: int = 8) -> bytes:
 
 def text(value: str) -> bytes:
     """u32 length, then the string in so many bytes, with a NUL."""
-    raw = _padded(value.encode("utf-8", "surrogateescape") + b"\0", _ALIGNED)
+    raw = _pad(value.encode("utf-8", "surrogateescape") + b"\0", _ALIGNED)
     return struct.pack("=I", len(raw)) + raw
 
 
@@ -192,7 +192,7 @@ def build_id_entry(build_id: bytes, name: str, misc: int) -> bytes:
     values = {"pid": -1, "build_id": build_id, "size": min(len(build_id), _BUILD_ID), "filename": name}
     body = encode(RECORD_FIELDS["HEADER_BUILD_ID"], values)
     head = len(body) - len(name.encode("utf-8", "surrogateescape")) - 1
-    body = body[:head] + _padded(body[head:], _ALIGNED)
+    body = body[:head] + _pad(body[head:], _ALIGNED)
     return struct.pack("=IHH", 0, misc | MISC.BUILD_ID_SIZE, 8 + len(body)) + body
 
 

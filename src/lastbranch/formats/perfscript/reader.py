@@ -45,10 +45,10 @@ from .encodings import is_text, one_byte_text
 from .headers import NOTHING, Header, Headers
 from .text import (
     RECORD,
-    Block,
     Entries,
     Map,
     Task,
+    TextBlock,
     decode_flags,
     find_entries,
     hexadecimal,
@@ -96,7 +96,7 @@ class Stacks:
     records: frozenset[int]
 
 
-def stacks_of(block: Block, entries: Entries) -> Stacks:
+def stacks_of(block: TextBlock, entries: Entries) -> Stacks:
     """The lines of ``block`` with ``entries``."""
     first = np.searchsorted(entries.start, block.starts)
     depth = np.searchsorted(entries.start, block.ends) - first
@@ -126,7 +126,7 @@ def _addresses(
     return plain & read, ip
 
 
-def _record_lines(block: Block) -> frozenset[int]:
+def _record_lines(block: TextBlock) -> frozenset[int]:
     data, places, at = block.text.tobytes(), [], -1
     while (at := data.find(RECORD, at + 1)) >= 0:
         places.append(at)
@@ -172,7 +172,7 @@ class Lines:
         self._with_ip = False
         """Whether samples have their address in the line of their entries, so that such lines are no frames."""
 
-    def of_block(self, block: Block, stacks: Stacks) -> BlockSamples:
+    def of_block(self, block: TextBlock, stacks: Stacks) -> BlockSamples:
         """The samples of ``block``."""
         if not self._headers.learned:
             self._headers.learn(*_header_lines(block, stacks))
@@ -205,7 +205,7 @@ class Lines:
         """The file is over: what waits is a sample without entries."""
         self._without_stack(found)
 
-    def _run(self, found: BlockSamples, block: Block, stacks: Stacks, lo: int, hi: int) -> None:
+    def _run(self, found: BlockSamples, block: TextBlock, stacks: Stacks, lo: int, hi: int) -> None:
         """Plain lines one after the other."""
         if lo < hi and (self._frames or self._header or self._count != 1):
             self._stack(found, b"%x" % int(stacks.ip[lo]), block.position(int(stacks.begin[lo])), int(stacks.depth[lo]))
@@ -256,7 +256,7 @@ class Lines:
             self._add(found, header, chain[0], chain, 0, frames[0][1])
         self._header, self._frames = None, []
 
-    def _between(self, block: Block, first: int, past: int, found: BlockSamples) -> None:
+    def _between(self, block: TextBlock, first: int, past: int, found: BlockSamples) -> None:
         if first >= past:
             return
         starts, ends = block.starts[first:past].tolist(), block.ends[first:past].tolist()
@@ -271,7 +271,7 @@ class Lines:
         elif (mark := line.find(RECORD)) >= 0:
             self._on_record(line[mark + len(RECORD) :].rstrip(b"\r"), at, time_before_record(line[:mark]))
         elif line.rstrip().isdigit():
-            self._counted(int(line[:_LONGEST_PLAIN]), at)
+            self._repeat_stack(int(line[:_LONGEST_PLAIN]), at)
         elif line[:1].isspace() and (address := _number(line.split(None, 1)[0])) is not None:
             header = None if line[:1] == b"\t" else self._headers.read_known(line[:_LONGEST_HEADER].rstrip())
             if header is None:
@@ -291,7 +291,7 @@ class Lines:
         if header.ip is not None:  # perf prints nothing after it where the stack is empty
             self._add(found, header, header.ip, [], 0, at)
 
-    def _counted(self, count: int, at: int) -> None:
+    def _repeat_stack(self, count: int, at: int) -> None:
         """A line with the number of times that the next stack was seen."""
         if count > MOST_REPEATED:
             self._on_damage(Damage(f"more than {MOST_REPEATED} times the same stack", at, "count", count))
@@ -301,7 +301,7 @@ class Lines:
 _LEARNED_LINES = 1000
 
 
-def _header_lines(block: Block, stacks: Stacks) -> tuple[list[bytes], set[int]]:
+def _header_lines(block: TextBlock, stacks: Stacks) -> tuple[list[bytes], set[int]]:
     """What the first lines of ``block`` have in front of entries and call chains; the threads that records name."""
     entry = dict(zip(stacks.line.tolist(), zip(stacks.entry.tolist(), stacks.plain.tolist(), strict=True), strict=True))
     lines, tids = list[bytes](), set[int]()
@@ -338,7 +338,7 @@ _NONE = np.empty(0, np.int64)
 class Scanned(NamedTuple):
     """The facts that a block alone gives; ``columns`` (from, to, flags), if requested."""
 
-    block: Block
+    block: TextBlock
     entries: Entries
     stacks: Stacks
     columns: tuple[Array, ...] = ()
@@ -346,13 +346,13 @@ class Scanned(NamedTuple):
     """Entries that cannot be read: zeros in the columns."""
 
 
-def scan(block: Block) -> Scanned:
+def scan(block: TextBlock) -> Scanned:
     """The places of the entries of ``block``."""
     entries = find_entries(block.text)
     return Scanned(block, entries, stacks_of(block, entries))
 
 
-def scan_all(block: Block) -> Scanned:
+def scan_all(block: TextBlock) -> Scanned:
     """The entries of ``block``, decoded."""
     entries = find_entries(block.text)
     stacks, good = stacks_of(block, entries), entries.only(entries.good)
@@ -370,7 +370,7 @@ def scan_all(block: Block) -> Scanned:
     return Scanned(block, entries, stacks, spread, np.setdiff1d(np.arange(len(entries)), where))
 
 
-def scanned_ahead(look: Callable[[Block], Scanned], blocks: Iterable[Block]) -> Iterator[Scanned]:
+def scan_ahead(look: Callable[[TextBlock], Scanned], blocks: Iterable[TextBlock]) -> Iterator[Scanned]:
     """The result of ``look`` for each of ``blocks``, in order; the next blocks are looked at on other threads."""
     pool = Threads(_THREADS, "lastbranch-text")
     waiting: deque[Future[Scanned]] = deque()
@@ -394,7 +394,7 @@ _NO_EVENT = "samples"
 _TASKS = {"FORK": Change.FORK, "EXIT": Change.EXIT}
 
 
-class Tables:
+class ProfileTables:
     """Gathers events, modules and the timeline of ``profile``."""
 
     def __init__(self, profile: Profile) -> None:
@@ -548,14 +548,14 @@ def read_perfscript(source: Source, progress: Progress | None = None) -> Profile
     Other damage is in ``profile.damage``. Unreadable entries are found when the samples are read; they become empty
     entries.
     """
-    return _Reader(one_byte_text(source)).index(progress)
+    return _TextReader(one_byte_text(source)).index(progress)
 
 
-class _Reader:
+class _TextReader:
     def __init__(self, source: Source) -> None:
         self.source = source
         self.profile = Profile(source.name, "perf script")
-        self.tables, self.damage = Tables(self.profile), self.profile.damage
+        self.tables, self.damage = ProfileTables(self.profile), self.profile.damage
         self.headers = Headers()
         self.profile.memory = source.limits.memory_of(source.size)
         self.earliest: list[int] = []
@@ -633,11 +633,11 @@ class _Reader:
         self.tables.add(record, text, offset, time)
 
     def _walk(
-        self, look: Callable[[Block], Scanned], lines: Lines, damage: list[Damage] | None
+        self, look: Callable[[TextBlock], Scanned], lines: Lines, damage: list[Damage] | None
     ) -> Iterator[tuple[Scanned, BlockSamples]]:
         """Blocks as ``look`` sees them, and the samples of the blocks."""
         last = None
-        for scanned in scanned_ahead(look, walk_blocks(self.source, damage)):
+        for scanned in scan_ahead(look, walk_blocks(self.source, damage)):
             if last is not None:
                 yield last
             last = scanned, lines.of_block(scanned.block, scanned.stacks)
@@ -661,7 +661,7 @@ class _Reader:
             whole = self._batch(scanned, found, wanted)
             times = np.array(found.times, np.int64)
             watermark = int(later[number])
-            for batch in _repeated(whole, times):
+            for batch in _repeat(whole, times):
                 rest = min(watermark, int(whole.time.min()))
                 yield batch, rest
 
@@ -677,7 +677,7 @@ class _Reader:
         if wanted is None or "position" in wanted:
             columns["position"] = np.array(found.position, np.int64)
         kept = _without(len(scanned.entries), found.dropped)
-        self._broken(scanned, kept)
+        self._note_broken(scanned, kept)
         for name, values in zip(_ENTRY_COLUMNS, scanned.columns, strict=True):
             columns[name] = values if kept is None else values[kept]
         if self.chained and (wanted is None or "frame" in wanted):
@@ -709,7 +709,7 @@ class _Reader:
             columns["event"][bare] = tables.event_of(None)
         return columns
 
-    def _broken(self, scanned: Scanned, kept: NDArray[np.bool_] | None) -> None:
+    def _note_broken(self, scanned: Scanned, kept: NDArray[np.bool_] | None) -> None:
         """Note entries that cannot be read, once."""
         rows = scanned.broken if kept is None else scanned.broken[kept[scanned.broken]]
         for place in scanned.entries.start[rows].tolist():
@@ -730,7 +730,7 @@ def _without(number: int, dropped: list[tuple[int, int]]) -> NDArray[np.bool_] |
     return kept
 
 
-def _repeated(batch: SampleBatch, times: NDArray[np.int64]) -> Iterator[SampleBatch]:
+def _repeat(batch: SampleBatch, times: NDArray[np.int64]) -> Iterator[SampleBatch]:
     """``batch`` with each sample repeated ``times`` times, in pieces."""
     if (times == 1).all():
         yield from batch.split()

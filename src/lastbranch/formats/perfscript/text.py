@@ -15,7 +15,7 @@ from ...lbr import BRANCH_TYPES, FLAG_FIELDS, NEW_TYPES, SPEC
 from ...model import Source
 
 __all__ = [
-    "Block",
+    "TextBlock",
     "Entries",
     "Map",
     "RECORD",
@@ -329,7 +329,7 @@ _TAIL = 1 << 16
 _Place = TypeVar("_Place", int, NDArray[np.int64])
 
 
-class Block(NamedTuple):
+class TextBlock(NamedTuple):
     """Whole lines. ``text`` has `PAD` blanks around them; ``offset`` is the place of the first line in the file.
 
     ``starts`` and ``ends`` int64: first byte of each line in ``text``, and the place of its end of line.
@@ -349,7 +349,7 @@ class Block(NamedTuple):
         return self.text[self.starts[i] : self.ends[i]].tobytes()
 
 
-def walk_blocks(source: Source, damage: list[Damage] | None = None) -> Iterator[Block]:
+def walk_blocks(source: Source, damage: list[Damage] | None = None) -> Iterator[TextBlock]:
     """The lines of ``source``; what is too long for a line is stepped over and noted in ``damage``."""
     offset, size, rest = 0, source.size, np.empty(0, np.uint8)
     while offset < size:
@@ -381,7 +381,7 @@ def _after_last_line(text: NDArray[np.uint8], end: int) -> int:
     return PAD
 
 
-def _block(text: NDArray[np.uint8], end: int, offset: int) -> Block:
+def _block(text: NDArray[np.uint8], end: int, offset: int) -> TextBlock:
     """The lines of ``text`` up to ``end``, with an end of line after the last one, and blanks."""
     if text[end - 1] != _NEWLINE:
         text[end] = _NEWLINE
@@ -392,4 +392,4 @@ def _block(text: NDArray[np.uint8], end: int, offset: int) -> Block:
     starts = np.empty_like(ends)
     starts[0] = PAD
     starts[1:] = ends[:-1] + 1
-    return Block(offset, text, starts, ends)
+    return TextBlock(offset, text, starts, ends)

@@ -17,7 +17,7 @@ from ...errors import Damage, FormatError
 from ...model import Source, read_at
 from ..interface import not_of_format
 from . import is_tb5, layout
-from .layout import Entry, Scope, Table, check_record_size, describe
+from .layout import Scope, Table, TableEntry, check_record_size, describe
 
 __all__ = ["Commit", "block_check", "encode_directory", "encode_header", "encode_slot", "read_commit"]
 
@@ -37,16 +37,16 @@ class Commit:
     end: int
     """Everything of it lies before this offset."""
     closed: bool
-    tables: dict[Table, Entry]
+    tables: dict[Table, TableEntry]
 
 
 def encode_header() -> bytes:
-    return _sealed(layout.HEADER, magic=layout.MAGIC, version=layout.VERSION, data_start=layout.DATA_START)
+    return _seal(layout.HEADER, magic=layout.MAGIC, version=layout.VERSION, data_start=layout.DATA_START)
 
 
 def encode_slot(sequence: int, directory: int, data: bytes, end: int, closed: bool) -> bytes:
     """The slot that puts the directory ``data``, which is at ``directory``, in force."""
-    return _sealed(
+    return _seal(
         layout.SLOT,
         sequence=sequence,
         directory=directory,
@@ -57,7 +57,7 @@ def encode_slot(sequence: int, directory: int, data: bytes, end: int, closed: bo
     )
 
 
-def _sealed(dtype: np.dtype[Any], **fields: object) -> bytes:
+def _seal(dtype: np.dtype[Any], **fields: object) -> bytes:
     record = np.zeros((), dtype)
     for name, value in fields.items():
         record[name] = value
@@ -65,7 +65,7 @@ def _sealed(dtype: np.dtype[Any], **fields: object) -> bytes:
     return record.tobytes()
 
 
-def encode_directory(tables: dict[Table, Entry]) -> bytes:
+def encode_directory(tables: dict[Table, TableEntry]) -> bytes:
     rows = np.zeros(len(tables), layout.DIRECTORY_ENTRY)
     for row, (key, entry) in zip(rows, sorted(tables.items()), strict=True):
         row["scope"], row["stream"], row["section"], row["part"] = key
@@ -156,8 +156,8 @@ def _read_slot(source: Source, which: int, damage: list[Damage]) -> Any:
     return slot
 
 
-def _tables(source: Source, data: bytes, directory: int, end: int) -> dict[Table, Entry]:
-    tables: dict[Table, Entry] = {}
+def _tables(source: Source, data: bytes, directory: int, end: int) -> dict[Table, TableEntry]:
+    tables: dict[Table, TableEntry] = {}
     rows = np.frombuffer(data, layout.DIRECTORY_ENTRY)
     room = end
     for number, row in enumerate(rows.tolist()):
@@ -187,7 +187,7 @@ def _tables(source: Source, data: bytes, directory: int, end: int) -> dict[Table
             raise error("impossible stream number", "stream", stream)
         if blocks and not layout.DATA_START <= index <= end - blocks * layout.BLOCK_INDEX.itemsize:
             raise error(f"{describe(key)}: block index is outside the file", "index", index)
-        tables[key] = Entry(size, count, block_bytes, blocks, index, index_crc)
+        tables[key] = TableEntry(size, count, block_bytes, blocks, index, index_crc)
     return tables
 
 

@@ -114,15 +114,15 @@ class RecordLayout:
         for name, code, shape, kind, subtype in fields:
             kept = np.dtype((np.dtype(code).newbyteorder("<"), shape)) if shape else np.dtype(code).newbyteorder("<")
             if shape and not self.head:
-                at = self.head = self._padded(at)
+                at = self.head = self._pad(at)
             places[name] = kept, at
             self.pieces.append(Piece(_PAIR if name == "branch" else name, kind, subtype, at, kept.itemsize))
             at += kept.itemsize
-        size = self._padded(at)
+        size = self._pad(at)
         self.head = self.head or size
         self.dtype = record_dtype(places, size)
 
-    def _padded(self, at: int) -> int:
+    def _pad(self, at: int) -> int:
         """The next multiple of 8, with an entry for the bytes between: the descriptor says how large a record is."""
         if at % 8:
             self.pieces.append(Piece("", int(St.NONE), int(Sst.BLANK_SPACE), at, -at % 8))

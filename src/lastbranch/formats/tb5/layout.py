@@ -33,7 +33,7 @@ __all__ = [
     "DIRECTORY_ENTRY",
     "DescSubtype",
     "DescType",
-    "Entry",
+    "TableEntry",
     "EventFlag",
     "Field",
     "HEADER",
@@ -445,7 +445,7 @@ class Table(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class TableEntry:
     """The place of a table."""
 
     record_size: int

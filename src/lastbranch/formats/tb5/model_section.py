@@ -213,13 +213,13 @@ def restore(profile: Profile, value: dict[str, Any], file: Tb5File) -> None:
     """Fill ``profile`` with what `write_model` stored, samples excepted."""
     try:
         profile.recorder = value["recorder"]
-        profile.machine = _made(Machine, value["machine"])
-        profile.machine.cpus = [_made(Cpu, c) for c in value["machine"]["cpus"]]
-        profile.machine.nodes = [_made(Node, n | {"cpus": tuple(n["cpus"])}) for n in value["machine"]["nodes"]]
+        profile.machine = _make(Machine, value["machine"])
+        profile.machine.cpus = [_make(Cpu, c) for c in value["machine"]["cpus"]]
+        profile.machine.nodes = [_make(Node, n | {"cpus": tuple(n["cpus"])}) for n in value["machine"]["nodes"]]
         wall = value["clock"]["wall"]
         profile.clock = Clock(value["clock"]["name"], value["clock"]["frequency"], None if wall is None else (*wall,))
         profile.modules = [_restored_module(m) for m in value["modules"]]
-        profile.events = [_made(Event, e | {"ids": tuple(e["ids"])}) for e in value["events"]]
+        profile.events = [_make(Event, e | {"ids": tuple(e["ids"])}) for e in value["events"]]
         profile.first_time, profile.last_time = value["first time"], value["last time"]
         profile.start = value["start"]
         profile.records, profile.lost = value["records"], value["lost"]
@@ -227,7 +227,7 @@ def restore(profile: Profile, value: dict[str, Any], file: Tb5File) -> None:
         profile.header = {"source": value["source"], "source format": value["source format"]} | value["header"]
         profile.raw_features = value["raw features"]
         findings = value.get("findings")
-        profile.findings = None if findings is None else [_finding(*f) for f in findings]
+        profile.findings = None if findings is None else [_finding_of(*f) for f in findings]
         names = [str(n) for n in value["names"]]
     except KeyError as missing:
         raise _error(file, f"there is no {missing}") from None
@@ -240,13 +240,13 @@ def restore(profile: Profile, value: dict[str, Any], file: Tb5File) -> None:
         profile.seen_threads = set(rows)
 
 
-def _finding(name: str, severity: str, seen: str, windows: bool) -> tuple[str, str, str, bool]:
+def _finding_of(name: str, severity: str, seen: str, windows: bool) -> tuple[str, str, str, bool]:
     if not all(isinstance(text, str) for text in (name, severity, seen)):
         raise TypeError("findings are texts")
     return name, severity, seen, bool(windows)
 
 
-def _made(kind: Any, values: dict[str, Any]) -> Any:
+def _make(kind: Any, values: dict[str, Any]) -> Any:
     known = {f.name for f in fields(kind)}
     return kind(**{name: v for name, v in values.items() if name in known})
 
@@ -258,7 +258,7 @@ def _restored_module(values: dict[str, Any]) -> Module:
 
         guid = UUID(bytes_le=guid)
     inode = tuple(int(part) for part in values.get("inode", ()))
-    made: Module = _made(Module, values | {"kind": ModuleKind(values["kind"]), "pdb_guid": guid, "inode": inode})
+    made: Module = _make(Module, values | {"kind": ModuleKind(values["kind"]), "pdb_guid": guid, "inode": inode})
     return made
 
 

@@ -202,7 +202,7 @@ def _read_modules(file: Tb5File, profile: Profile) -> None:
             name = file.text(key[0]) or file.text(key[1])
             kind = ModuleKind.KERNEL_MODULE if everybodys else ModuleKind.FILE
             profile.modules.append(Module(name or "//anon", kind, size=length, code_selector=selector))
-        owner = KERNEL if everybodys and (pid or start >= half) else _signed(pid)
+        owner = KERNEL if everybodys and (pid or start >= half) else _to_signed(pid)
         end, when = min(start + length, _LAST), _time(since)
         timeline.add(Change.MAP, when, owner, module=rows[key], start=start, end=end)
         if until != NEVER:
@@ -235,15 +235,15 @@ def _times_of(file: Tb5File, stream: int | None) -> Iterator[tuple[int, Array]]:
 
 def _read_tasks(file: Tb5File, profile: Profile) -> None:
     for p in _global_records(file, Section.PROCESS_THREAD):
-        pid, name = _signed(int(p["pid_id"])), file.text(int(p["pid_name"])) or file.text(int(p["pid_path"]))
+        pid, name = _to_signed(int(p["pid_id"])), file.text(int(p["pid_name"])) or file.text(int(p["pid_path"]))
         profile.timeline.name(_time(int(p["pid_event_when"])), pid, pid, name)
     for t in _global_records(file, Section.PROCESS_THREAD, 1):
         if int(t["tid_name"]):
-            pid, tid = _signed(int(t["tid_associated_pid"])), _signed(int(t["tid_id"]))
+            pid, tid = _to_signed(int(t["tid_associated_pid"])), _to_signed(int(t["tid_id"]))
             profile.timeline.name(_time(int(t["tid_event_when"])), pid, tid, file.text(int(t["tid_name"])))
 
 
-def _signed(number: int) -> int:
+def _to_signed(number: int) -> int:
     return number - (1 << 32) if number >> 31 else number
 
 
@@ -306,7 +306,7 @@ def read_tb5(source: Source, progress: Progress | None = None) -> Profile:
     else:
         read_guide(file, profile)
     groups = _groups(file)
-    profile.header["tables"] = ", ".join(f"{name}: {n}" for name, n in _shown(file))
+    profile.header["tables"] = ", ".join(f"{name}: {n}" for name, n in _table_sizes(file))
     for number in range(file.streams):
         if _type(file, number) == StreamType.SAMPLING and file.has(Table(Scope.STREAM, number, StreamSection.DATA)):
             _add_stream(file, profile, number, groups.get(str(number), {}), stored.get(number))
@@ -317,7 +317,7 @@ def read_tb5(source: Source, progress: Progress | None = None) -> Profile:
     return profile
 
 
-def _shown(file: Tb5File) -> Iterator[tuple[str, int]]:
+def _table_sizes(file: Tb5File) -> Iterator[tuple[str, int]]:
     for key, entry in sorted(file.tables.items()):
         if key.scope is not Scope.STORE:
             yield describe(key), entry.count

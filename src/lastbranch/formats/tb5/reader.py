@@ -21,7 +21,7 @@ from ..readahead import page_aligned
 from . import layout
 from .commits import Commit, block_check, read_commit
 from .descriptors import check_descriptors
-from .layout import Entry, Scope, Section, StreamSection, StreamType, Table, describe, struct_of
+from .layout import Scope, Section, StreamSection, StreamType, Table, TableEntry, describe, struct_of
 from .strings import StringTable
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ class Tb5File(Closing):
         self.damage: list[Damage] = []
         self._reading = Lock()  # a source need not allow several threads
         self._commit: Commit = read_commit(source, self.damage)
-        self.tables: Mapping[Table, Entry] = MappingProxyType(self._commit.tables)
+        self.tables: Mapping[Table, TableEntry] = MappingProxyType(self._commit.tables)
         """Every table: key -> record size, count and place."""
         self._indexes: dict[Table, Array] = {}
         self._checked: set[int] = set()
@@ -213,7 +213,7 @@ class Tb5File(Closing):
         return index
 
     def _load(
-        self, key: Table, entry: Entry, index: Array, number: int, buffer: NDArray[np.uint8]
+        self, key: Table, entry: TableEntry, index: Array, number: int, buffer: NDArray[np.uint8]
     ) -> NDArray[np.uint8]:
         offset, check, total = index[number].item()
         length = min(entry.block_bytes, entry.bytes - number * entry.block_bytes)

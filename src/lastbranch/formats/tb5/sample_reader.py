@@ -32,7 +32,7 @@ class SampleRecords:
         self.file = file
         self.key = Table(Scope.STREAM, number, StreamSection.DATA)
         self._heads = Table(Scope.STORE, number, HEADS)
-        self.dtype = described_dtype(_described(file, number))
+        self.dtype = described_dtype(_describe(file, number))
         self.names = frozenset(self.dtype.names or ())
 
     def blocks(self, wanted: frozenset[str] | None, damage: list[Damage] | None) -> Iterator[tuple[int, Array]]:
@@ -77,7 +77,7 @@ class SampleRecords:
         return record_dtype({n: (dtype[n], ends[n] - dtype[n].itemsize) for n in inside}, entry.record_size)
 
 
-def _described(file: Tb5File, stream: int) -> Described:
+def _describe(file: Tb5File, stream: int) -> Described:
     entries = file.descriptors(stream)
     names = [file.text(i) for i in entries["desc_name"].tolist()]
     return entries, names, file.record_size(Table(Scope.STREAM, stream, StreamSection.DATA))
@@ -99,7 +99,7 @@ def note_error(damage: list[Damage] | None, error: FormatError, lost: int) -> No
 # -- batches
 
 
-class Rows:
+class GroupRecords:
     """Rows of a custom stream in growing order: one block at a time is kept."""
 
     def __init__(self, file: Tb5File, number: int) -> None:
@@ -149,7 +149,7 @@ class SampleReader:
         for group, other in list(self._groups.items()):
             rows = self.records.key._replace(stream=other)
             if {f"{group} first", f"{group} count"} <= self._names and file.has(rows):
-                self._group_dtypes[group] = described_group_dtype(_described(file, other), group)
+                self._group_dtypes[group] = described_group_dtype(_describe(file, other), group)
             else:
                 del self._groups[group]
 
@@ -183,7 +183,7 @@ class SampleReader:
 
         A damaged block is stepped over and noted in ``damage``, or raised where that is ``None``.
         """
-        runs = {group: Rows(self.file, number) for group, number in self._groups.items()}
+        runs = {group: GroupRecords(self.file, number) for group, number in self._groups.items()}
         for at, records in self.records.blocks(wanted, damage):
             times = self._times(records, at)
             later = np.minimum.accumulate(np.append(times, np.iinfo(np.int64).max)[::-1])[::-1]
@@ -220,7 +220,7 @@ class SampleReader:
         columns: tuple[str, ...],
     ) -> SampleBatch:
         out: dict[str, Array] = {"time": times}
-        self._required(out, records)
+        self._add_required(out, records)
         names = [n for n in columns if n not in out and (wanted is None or n in wanted)]
         branches = [n for n in names if column(n).group == BRANCH]
         for name in names:
@@ -242,7 +242,7 @@ class SampleReader:
             out[name] = values.reshape(-1) if filled is None else values[filled]
         return SampleBatch(out, offsets)
 
-    def _required(self, out: dict[str, Array], records: Array) -> None:
+    def _add_required(self, out: dict[str, Array], records: Array) -> None:
         n, have = len(records), self._names
         unknown = np.full(n, -1, np.int32)
         flags = records["bitFields2"] if "bitFields2" in have else np.full(n, IA64PC)
@@ -280,7 +280,7 @@ class SampleReader:
         batch: SampleBatch,
         records: Array,
         group: str,
-        run: Rows,
+        run: GroupRecords,
         wanted: frozenset[str] | None,
         damage: list[Damage] | None,
     ) -> None:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from ...errors import FormatError
 from ...model import Array
 from . import layout
-from .layout import Entry, Scope, Table, describe
+from .layout import Scope, Table, TableEntry, describe
 
 __all__ = ["StringIds", "StringTable", "decode", "encode", "encode_segment"]
 
@@ -84,7 +84,7 @@ class StringTable:
     """Ids count from 1 over all segments in ``tables``; ``read(key, first, count)`` gives the bytes of a table of the
     file called ``name``."""
 
-    def __init__(self, tables: Mapping[Table, Entry], read: Callable[..., NDArray[np.uint8]], name: str) -> None:
+    def __init__(self, tables: Mapping[Table, TableEntry], read: Callable[..., NDArray[np.uint8]], name: str) -> None:
         self._tables, self._read, self._name = tables, read, name
         self._ends: dict[int, Array] = {}
         self._texts: dict[int, str] = {}

@@ -42,7 +42,7 @@ def verify_tb5(source: Source) -> list[Damage]:
 def verify(file: Tb5File) -> list[Damage]:
     """All that is wrong with ``file``, without repetition."""
     found = list(file.damage)
-    for check in (_blocks, _places, _strings, contradictions, _streams, _heads, _binding):
+    for check in (_blocks, _places, _strings, contradictions, _streams, _heads, _check_binding):
         try:
             found += [d for d in check(file) if d not in found]
         except FormatError as error:
@@ -136,7 +136,7 @@ def _heads(file: Tb5File) -> Iterator[Damage]:
             continue  # reported by _blocks
 
 
-def _binding(file: Tb5File) -> Iterator[Damage]:
+def _check_binding(file: Tb5File) -> Iterator[Damage]:
     """Bind information is complete, counts as many records as what it is about, and its indexes are rows."""
     for stream in sorted({key.stream for key in file.tables if key.scope is Scope.BIND}):
         missing = ", ".join(describe(key) for key in file.missing_bind_tables(stream))

@@ -18,7 +18,7 @@ from ...model import Array, NamedFile, OpenFile, PartFile, Source
 from ..interface import Conversion, Rewriting
 from . import layout
 from .commits import block_check, encode_directory, encode_header, encode_slot
-from .layout import Entry, Scope, Table, check_record_size, describe
+from .layout import Scope, Table, TableEntry, check_record_size, describe
 from .reader import Tb5File
 from .strings import StringIds, encode_segment
 
@@ -82,7 +82,9 @@ Append = Callable[[bytes | NDArray[np.uint8]], int]
 class TableWriter:
     """A table in the making. Bytes may come in any pieces; they are cut into blocks of whole records."""
 
-    def __init__(self, key: Table, record_size: int, append: Append, finish: Callable[[Table, Entry], None]) -> None:
+    def __init__(
+        self, key: Table, record_size: int, append: Append, finish: Callable[[Table, TableEntry], None]
+    ) -> None:
         """``append`` writes bytes at the end of the file, ``finish`` gets the place of the complete table."""
         self.key, self.record_size = key, record_size
         self._append, self._finish = append, finish
@@ -117,7 +119,7 @@ class TableWriter:
         if self._over is None and self._bytes % self.record_size:
             raise ValueError(f"{describe(self.key)}: {self._bytes} bytes are not whole records of {self.record_size}")
         with self._once():
-            self._done()
+            self._end()
         self.end(ValueError(f"{describe(self.key)} is complete"))
 
     @contextmanager
@@ -144,14 +146,14 @@ class TableWriter:
             if self._filled == self._block:
                 self._flush()
 
-    def _done(self) -> None:
+    def _end(self) -> None:
         self._flush()
         self._waiting = None
         if len(self._index) != -(-self._bytes // self._block):
             raise ValueError(f"{describe(self.key)}: {len(self._index)} blocks do not hold {self.count} records")
         data = np.array(self._index, layout.BLOCK_INDEX).tobytes()
         at = self._append(data) if data else 0
-        entry = Entry(self.record_size, self.count, self._block, len(self._index), at, crc32(data))
+        entry = TableEntry(self.record_size, self.count, self._block, len(self._index), at, crc32(data))
         self._finish(self.key, entry)
 
     def _flush(self) -> None:
@@ -175,7 +177,7 @@ class Tb5Writer:
         self.path = path
         """Where the file is now."""
         self._file, self._part = file, part
-        self._tables: dict[Table, Entry] = {}
+        self._tables: dict[Table, TableEntry] = {}
         self._open: dict[Table, TableWriter] = {}
         self._sequence, self._slot, self._end = 0, 1, layout.DATA_START
         self._strings, self._segments = StringIds(), 0
@@ -207,7 +209,7 @@ class Tb5Writer:
             writer._tables = dict(commit.tables)
             writer._sequence, writer._slot = commit.sequence, commit.slot
             size = file.seek(0, os.SEEK_END)
-            writer._end = _aligned(size)
+            writer._end = _align(size)
             writer._strings = StringIds(reader.all_strings())
             writer._segments = 1 + max((k.stream for k in commit.tables if _is_strings(k)), default=-1)
             writer._keep(size)
@@ -283,7 +285,7 @@ class Tb5Writer:
         tables, strings, self._segments, self._committed = self._kept
         self._tables = dict(tables)
         self._strings.forget(strings)
-        self._end = _aligned(self._committed)
+        self._end = _align(self._committed)
         with suppress(OSError):  # nothing refers to bytes after the end
             self._file.truncate(self._committed)
 
@@ -349,11 +351,11 @@ class Tb5Writer:
 
     def _append(self, data: bytes | NDArray[np.uint8]) -> int:
         """Write at the end; the offset."""
-        at, self._end = self._end, _aligned(self._end + len(data))
+        at, self._end = self._end, _align(self._end + len(data))
         write_at(self._file, at, data)
         return at
 
-    def _finish(self, key: Table, entry: Entry) -> None:
+    def _finish(self, key: Table, entry: TableEntry) -> None:
         del self._open[key]
         self._tables[key] = entry
 
@@ -362,7 +364,7 @@ def _is_strings(key: Table) -> bool:
     return key.scope is Scope.STORE and key.section == layout.STRINGS
 
 
-def _aligned(offset: int) -> int:
+def _align(offset: int) -> int:
     return offset + -offset % layout.ALIGNMENT
 
 

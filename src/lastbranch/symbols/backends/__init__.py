@@ -18,7 +18,7 @@ from ...errors import LastbranchError, UnavailableError
 from ..model import DebugFiles, Function, FunctionTable, Names
 from ..tools import newest
 
-__all__ = ["Reader", "backend_of", "version_of"]
+__all__ = ["NamedBackend", "backend_of", "version_of"]
 
 _Answer = TypeVar("_Answer")
 
@@ -29,7 +29,7 @@ VERSIONS = {"dwarf": 4, "symbolic": 4, "llvm": 3, "tables": 2}
 """Increased when the answers of a backend change, so that cached ones are not used any more."""
 
 
-class Reader:
+class NamedBackend:
     """A backend by its name (`lastbranch.symbols.model.Backend`), with demangled names."""
 
     def __init__(self, name: str) -> None:
@@ -39,7 +39,7 @@ class Reader:
         """The names of ``address`` (ascending, distinct). Raises `LastbranchError` or `OSError`."""
         names: Names
         names, notes = self._first(files, lambda module: module.resolve(files, address))
-        names.functions = _demangled(names.functions)
+        names.functions = _demangle_all(names.functions)
         names.notes = [*notes, *names.notes]
         return names
 
@@ -47,7 +47,7 @@ class Reader:
         """Every function of the module. Raises `LastbranchError` or `OSError`."""
         table: FunctionTable
         table, _ = self._first(files, lambda module: module.functions(files))
-        table.functions = _demangled(table.functions)
+        table.functions = _demangle_all(table.functions)
         return table
 
     def _first(self, files: DebugFiles, ask: Callable[[ModuleType], _Answer]) -> tuple[_Answer, list[str]]:
@@ -62,11 +62,11 @@ class Reader:
         return ask(modules[-1]), notes
 
 
-def backend_of(name: str) -> Reader:
+def backend_of(name: str) -> NamedBackend:
     """The backend ``name``: ``auto`` or one of `MODULES`. Raises `UnavailableError` for another one."""
     if name != "auto" and name not in MODULES:
         raise UnavailableError(f"no symbol backend {name!r}", hint=f"one of auto, {', '.join(MODULES)}")
-    return Reader(name)
+    return NamedBackend(name)
 
 
 def version_of(name: str, kind: str) -> str:
@@ -107,7 +107,7 @@ def _module(name: str) -> ModuleType:
     return import_module(f"{__name__}.{MODULES[name]}")
 
 
-def _demangled(functions: Sequence[Function]) -> list[Function]:
+def _demangle_all(functions: Sequence[Function]) -> list[Function]:
     from ..demangle import demangle
 
     names = list(dict.fromkeys(f.name for f in functions))

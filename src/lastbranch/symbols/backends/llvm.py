@@ -46,14 +46,14 @@ def resolve(files: DebugFiles, address: NDArray[np.uint64]) -> Names:
     program = available()
     if program is None:
         raise UnavailableError("llvm-symbolizer is not installed", hint="install LLVM's tools, or use another backend")
-    if not _described(files):
+    if not _has_debug_information(files):
         return symbol_tables.resolve(files, address)
     builder, image_base = NamesBuilder(), _image_base(files)
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile() as asked, tempfile.TemporaryFile() as said:
         asked.write("".join(f"{a:#x}\n" for a in address.tolist()).encode())
         asked.seek(0)
         relative = ("--relative-address",) if files.kind == "pe" else ()
-        command = [program, *OPTIONS, f"--debug-file-directory={folder}", *relative, "--obj", _arranged(files, folder)]
+        command = [program, *OPTIONS, f"--debug-file-directory={folder}", *relative, "--obj", _arrange(files, folder)]
         environment = {**os.environ, "DEBUGINFOD_URLS": ""}
         streams: dict[str, Any] = {"stdin": asked, "stdout": subprocess.PIPE, "stderr": said}
         with subprocess.Popen(command, **streams, env=environment, cwd=folder) as running:
@@ -92,7 +92,7 @@ def _image_base(files: DebugFiles) -> int:
     return open_binary(files.binary).image.image_base if files.kind == "pe" and files.binary else 0
 
 
-def _described(files: DebugFiles) -> bool:
+def _has_debug_information(files: DebugFiles) -> bool:
     """Whether the files have more than symbols. Raises `UnavailableError` where llvm-symbolizer would open other files.
 
     Raises `FormatError` or `OSError` where the files cannot be read.
@@ -110,19 +110,19 @@ def _described(files: DebugFiles) -> bool:
     return True
 
 
-def _arranged(files: DebugFiles, folder: str) -> str:
+def _arrange(files: DebugFiles, folder: str) -> str:
     """The file to pass to the program. It looks for a PDB beside the binary, by the name in the binary."""
     if files.kind == "elf":
-        return _linked(files.debug or files.binary, folder, "program")
+        return _link(files.debug or files.binary, folder, "program")
     if not files.binary:
         raise UnavailableError("llvm-symbolizer reads a PDB through its binary, which was not found")
     recorded = open_binary(files.binary).image.pdb_name or ""
     if not recorded:
-        return _linked(files.binary, folder, "program.exe")
+        return _link(files.binary, folder, "program.exe")
     # If it cannot read that PDB it opens the path in the binary, so the copy has a name without folders there.
     name = recorded.replace("\\", "/").rpartition("/")[2]
     if files.debug:
-        _linked(files.debug, folder, name)
+        _link(files.debug, folder, name)
     old = recorded.encode() + b"\0"
     data = whole_file(files.binary).replace(old, name.encode().ljust(len(old), b"\0"))
     path = os.path.join(folder, "program.exe")
@@ -131,7 +131,7 @@ def _arranged(files: DebugFiles, folder: str) -> str:
     return path
 
 
-def _linked(path: str, folder: str, name: str) -> str:
+def _link(path: str, folder: str, name: str) -> str:
     """A link ``folder/name`` to ``path``, a regular file."""
     os.close(open_regular(path))
     made = os.path.join(folder, name)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from ....arrays import take_ranges
 from ....formats.etl import HEADERS, MESSAGE, MESSAGE_FLAG, LogHeader, offset_of
 from ....formats.etl.container.buffer_header import BufferHeader
-from ....formats.etl.container.trace_file import aligned, encode_first_buffer
+from ....formats.etl.container.trace_file import encode_first_buffer, pad_event
 from ....formats.etl.events.walk import HEADER_BYTES, KIND, MESSAGE_BYTES, SHIFT, chains
 from ...flags import ClientContext, LogFileMode
 from ...properties import SessionRequest
@@ -297,7 +297,7 @@ class Delivery:
 
     def _events(self, header: LogHeader) -> tuple[bytes, ...]:
         """The events that follow ``header`` in its buffer."""
-        return tuple(aligned(event) for event in self._header_events(header.timestamp))
+        return tuple(pad_event(event) for event in self._header_events(header.timestamp))
 
     # -- counts
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from ....arrays import distinct, offsets_of, take_ranges
 from ....errors import FormatError
 from ....formats.etl import Event, encode_event, kernel_names
-from ....formats.etl.container.trace_file import aligned
+from ....formats.etl.container.trace_file import pad_event
 from ....formats.etl.kernel.hooks import guid_text, kernel_key
 from ....formats.etl.profile.sample_events import PeriodEncoding, Trigger, frames_of, sample_events
 from ....model import Array, SampleBatch
@@ -89,7 +89,7 @@ def encoded(events: Iterable[Event], cpu: int) -> Events:
     unwritten: Counter[str] = Counter()
     for event in events:
         try:
-            filled.append(aligned(encode_event(event)))
+            filled.append(pad_event(encode_event(event)))
         except Exception as error:  # numbers of any program: one odd event must not end the source
             count_unwritten(unwritten, _kind(event), error)
         else:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from ....arrays import take_ranges
 from ....formats.perfdata.records import handle
-from ....formats.perfdata.state import State
+from ....formats.perfdata.state import IndexState
 from ....formats.perfdata.walk import Block, find_records
 from ....model import Timeline
 from ...flags import ClientContext
@@ -56,14 +56,14 @@ def record_bytes(block: Block, rows: NDArray[np.bool_]) -> bytes:
     return take_ranges(block.words, at, block.sizes(at) >> 3).tobytes()
 
 
-def handle_records(state: State, block: Block, at: Ints, types: Ints) -> None:
+def handle_records(state: IndexState, block: Block, at: Ints, types: Ints) -> None:
     """Apply the records at ``at``, which have these types, to ``state``."""
     columns = types.tolist(), block.misc(at).tolist(), at.tolist(), block.sizes(at).tolist()
     for kind, misc, place, size in zip(*columns, strict=True):
         handle(state, kind, misc, block.body(place, size), place * 8)
 
 
-def follow_records(state: State, block: Block, at: Ints, types: Ints, ticks: Ticks, floor: int) -> None:
+def follow_records(state: IndexState, block: Block, at: Ints, types: Ints, ticks: Ticks, floor: int) -> None:
     """As `handle_records`. The profile's timeline then has the changes of these records, in ticks, none before
     ``floor``."""
     profile = state.profile

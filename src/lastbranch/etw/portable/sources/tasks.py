@@ -17,7 +17,7 @@ from ....formats.etl import Event, kernel_event
 from ....formats.etl.kernel.hooks import IMAGE, PROCESS, THREAD
 from ....formats.etl.profile.lifecycle_events import LifecycleEvents
 from ....formats.perfdata.layout import RECORD
-from ....formats.perfdata.state import State
+from ....formats.perfdata.state import IndexState
 from ....formats.perfdata.writer import SideRecords
 from ....model import ModuleKind, Profile
 from ....opening import attach_binaries
@@ -44,7 +44,7 @@ class Tasks:
         self._kernel, self.wanted, self._ticks = kernel, wanted, ticks
         self._cpu = host.cpus[0]
         self.stream = Stream(tracking(host, images="image" in wanted), kernel, host)
-        self._state = State(Profile("session", "perf"), "<", attrs=[self.stream.attr])
+        self._state = IndexState(Profile("session", "perf"), "<", attrs=[self.stream.attr])
         self._lives: LifecycleEvents | None = None
         self._identified = 0
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ....arrays import unaligned
+from ....arrays import view_unaligned
 from ....errors import Damage
 from ....model import Source, read_at
 from ..layout import BUFFER_FLAG, BUFFER_HEADER, BUFFER_HEADER_SIZE, BUFFER_TYPE, MAX_BUFFER, offset_of, picked
@@ -60,7 +60,7 @@ class Buffers:
 
         ``filled`` defaults to what the headers say.
         """
-        heads = unaligned(raw, _DTYPE)[at]
+        heads = view_unaligned(raw, _DTYPE)[at]
         # Windows 7 has u8 ProcessorNumber, u8 Alignment where later versions have u16 ProcessorIndex.
         index, flags = heads["ProcessorIndex"].astype(np.int32), heads["BufferFlag"].astype(np.int32)
         cpu = np.where(flags & BUFFER_FLAG.PROC_INDEX, index, index & 0xFF).astype(np.int32)

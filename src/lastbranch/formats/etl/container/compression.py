@@ -67,10 +67,10 @@ def compress(data: bytes | bytearray | memoryview) -> bytes:
     if not data:
         return b"\xff\xff\xff\xff"
     packed = [_deflate(data, begin) for begin in range(0, len(data), _PIECE)]
-    return _compiled(data, packed) or _in_numpy(data, packed)
+    return _compress_natively(data, packed) or _in_numpy(data, packed)
 
 
-def _compiled(data: bytes, packed: list[bytes]) -> bytes | None:
+def _compress_natively(data: bytes, packed: list[bytes]) -> bytes | None:
     """The stream, ``None`` without the library and where it does not know what zlib wrote."""
     library = native.library()
     if library is None:
@@ -103,18 +103,18 @@ def _tokens(data: bytes, begin: int, packed: bytes) -> Tokens:
     length = min(_PIECE, len(data) - begin)
     if len(packed) >= length:
         return _literals(length)
-    lengths, distances = _deflated(packed)
+    lengths, distances = _read_deflate(packed)
     ends, reach = np.cumsum(np.maximum(lengths, 1)), np.where(lengths > 0, distances, 0)
     if not len(ends) or ends[-1] != length or (reach > begin + ends - lengths).any():  # another zlib than expected
         return _literals(length)
-    return _joined(data, begin + ends, lengths, distances)
+    return _join_matches(data, begin + ends, lengths, distances)
 
 
 def _literals(number: int) -> Tokens:
     return np.zeros(number, np.int64), np.ones(number, np.int64)
 
 
-def _deflated(packed: bytes) -> Tokens:
+def _read_deflate(packed: bytes) -> Tokens:
     """The tokens of a DEFLATE stream, up to the first block with codes of its own."""
     padded = packed + bytes(_PAD)
     sizes = _sizes(padded)
@@ -173,7 +173,7 @@ def _values(padded: bytes, places: Ints) -> Tokens:
     return length, codes.distance.take(code) + (after >> np.uint64(5) & codes.distance_mask.take(code)).view(np.int64)
 
 
-def _joined(data: bytes, ends: Ints, lengths: Ints, distances: Ints) -> Tokens:
+def _join_matches(data: bytes, ends: Ints, lengths: Ints, distances: Ints) -> Tokens:
     """Joins matches of the longest length of DEFLATE with their continuations. ``ends`` are places in ``data``."""
     full = lengths == _LONGEST
     following = np.flatnonzero(full[:-1] & (lengths[1:] > 0)) + 1
@@ -196,7 +196,7 @@ def _codes() -> _Codes:
     lengths = [*zip(_steps(_LENGTH_BITS, MIN_MATCH), _LENGTH_BITS, strict=True), (_LONGEST, 0)]
     for symbol in range(_END + 1 + len(lengths)):
         code, bits = _fixed_code(symbol)
-        places = slice(_reversed(code, bits), None, 1 << bits)
+        places = slice(_reverse_bits(code, bits), None, 1 << bits)
         code_bits[places] = bits
         if symbol < _END:
             first[places] = bits | _LITERAL
@@ -204,7 +204,7 @@ def _codes() -> _Codes:
             base, more = lengths[symbol - _END - 1]
             first[places], length[places], length_mask[places] = bits + more, base, (1 << more) - 1
     for code, (base, more) in enumerate(zip(_steps(_DISTANCE_BITS, 1), _DISTANCE_BITS, strict=True)):
-        place = _reversed(code, 5)
+        place = _reverse_bits(code, 5)
         second[place], distance[place], distance_mask[place] = 5 + more, base, (1 << more) - 1
     return _Codes(first, code_bits, length, length_mask, second, distance, distance_mask)
 
@@ -222,7 +222,7 @@ def _fixed_code(symbol: int) -> tuple[int, int]:
     return symbol - 280 + 0xC0, 8
 
 
-def _reversed(code: int, bits: int) -> int:
+def _reverse_bits(code: int, bits: int) -> int:
     """As in a stream: codes begin with their highest bit, everything else with its lowest."""
     return int(f"{code:0{bits}b}"[::-1], 2)
 

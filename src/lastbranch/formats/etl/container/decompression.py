@@ -447,7 +447,7 @@ def _decode_all(format: int, blocks: Blocks, sizes: Sequence[int]) -> Results:
     decoder, results = _decoder(format), Results()
     for block, size in zip(blocks, sizes, strict=True):
         try:
-            results.append(_compiled(format, block, size) or decoder(block, size))
+            results.append(_decompress_natively(format, block, size) or decoder(block, size))
         except FormatError as error:
             results.append(error)
     return results
@@ -468,7 +468,7 @@ def decompress_into(block: memoryview, into: memoryview, *, format: int = XPRESS
     return not done
 
 
-def _compiled(format: int, block: Block, size: int) -> bytes | None:
+def _decompress_natively(format: int, block: Block, size: int) -> bytes | None:
     """The ``size`` bytes of ``block``, ``None`` if the library does not decode the block."""
     if native.library() is None or not 0 < size <= MOST_COMPILED:
         return None
@@ -551,7 +551,7 @@ def _decompress_shared(blocks: Blocks, sizes: Sequence[int], format: int, shares
         own = here(shares[-1])
         answers = [_answer(worker) for worker in asked]
         if None in answers:
-            _lost()
+            _stop_workers()
     except BaseException:
         _stop()  # an interrupted exchange would leave old answers in the pipes
         raise
@@ -593,13 +593,13 @@ def _stop() -> None:
     _running.clear()
 
 
-def _lost() -> None:
+def _stop_workers() -> None:
     global _losses
     _losses += 1
     _stop()
 
 
-def _forked() -> None:
+def _forget_workers() -> None:
     """In a forked child: the workers are the parent's, and so are whatever thread held the lock and its exchange."""
     global _lock
     _lock = threading.Lock()
@@ -608,7 +608,7 @@ def _forked() -> None:
 
 atexit.register(stop)
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forked)
+    os.register_at_fork(after_in_child=_forget_workers)
 
 
 def serve() -> None:

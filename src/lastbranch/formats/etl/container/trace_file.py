@@ -34,7 +34,7 @@ from .compression import compress
 from .decompression import XPRESS
 from .header import LogHeader, encode_log_header, read_header
 
-__all__ = ["TraceFile", "aligned", "encode_first_buffer"]
+__all__ = ["TraceFile", "pad_event", "encode_first_buffer"]
 
 
 # -- Which headers a trace file can have: sizes of buffers, and file modes that exclude or need something
@@ -51,7 +51,7 @@ _EXCLUSIVE = (  # as documented of LogFileMode
 )
 
 
-def _checked(header: LogHeader, path: str) -> LogHeader:
+def _check_header(header: LogHeader, path: str) -> LogHeader:
     """``header``, with the version that its compression or buffer size needs. FormatError names what is wrong."""
     size, mode, limit = header.buffer_size, header.mode, header.maximum_file_size
     if not LEAST_BUFFER <= size <= MAX_BUFFER or size % 1024:
@@ -128,13 +128,13 @@ class TraceFile:
 
     def __init__(self, path: str | os.PathLike[str], header: LogHeader, events: Iterable[bytes] = ()) -> None:
         self.path = os.fspath(path)
-        self.header = _checked(header, self.path)
+        self.header = _check_header(header, self.path)
         self.capacity = header.buffer_size - BUFFER_HEADER_SIZE
         """Bytes for events in one buffer."""
         self.events_lost, self.buffers_lost = header.events_lost, header.buffers_lost
         self.number = 0
         """Of the file in its series, from 1."""
-        self._events = [aligned(event) for event in events]
+        self._events = [pad_event(event) for event in events]
         self._sequence = 0
         self._file: IO[bytes] | None = None
         self._start()
@@ -155,7 +155,7 @@ class TraceFile:
             raise FormatError(reason, file=self.path, field="MaximumFileSize", value=limit)
         self._file = self._open()
         try:
-            self._base = self._copied() if self.header.mode & _M.FILE_MODE_APPEND else 0
+            self._base = self._copy_contents() if self.header.mode & _M.FILE_MODE_APPEND else 0
             if self.header.mode & _M.FILE_MODE_PREALLOCATE:
                 self._reserve(limit)
             self._put(self._base, encode_first_buffer(self.header, self._events, self.path))
@@ -183,7 +183,7 @@ class TraceFile:
         self._file.seek(at)
         self._file.writelines(parts)
 
-    def _copied(self) -> int:
+    def _copy_contents(self) -> int:
         """Copy the existing contents; their bytes, padded to whole buffers."""
         assert self._file is not None
         try:
@@ -327,7 +327,7 @@ class TraceFile:
 
 def encode_first_buffer(header: LogHeader, events: Iterable[bytes] = (), path: str | None = None) -> bytes:
     """The first buffer of a file: the log file header, and ``events``, each padded to 8 bytes."""
-    body = aligned(encode_log_header(header)) + b"".join(events)
+    body = pad_event(encode_log_header(header)) + b"".join(events)
     least, size, state = BUFFER_HEADER_SIZE + len(body), header.buffer_size, BUFFER_STATE.FLUSH
     if header.compressed:
         size, state = (least + _SPARE) // _SPARE * _SPARE, XPRESS
@@ -346,6 +346,6 @@ def encode_first_buffer(header: LogHeader, events: Iterable[bytes] = (), path: s
     return (head + body).ljust(size, b"\xff")
 
 
-def aligned(event: bytes) -> bytes:
+def pad_event(event: bytes) -> bytes:
     """``event``, padded to 8 bytes: the next one begins there."""
     return event + bytes(-len(event) % 8)

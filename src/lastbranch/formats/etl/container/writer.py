@@ -24,7 +24,7 @@ from ....errors import FormatError
 from ..layout import LogFileMode
 from ..single_event import Event, encode_event
 from .header import LogHeader
-from .trace_file import TraceFile, aligned
+from .trace_file import TraceFile, pad_event
 
 __all__ = ["Packer", "TraceWriter"]
 
@@ -163,7 +163,7 @@ class TraceWriter:
             raise FormatError(reason, file=self.file.path, field="TimeStamp", value=event.time)
         if event.hook == 0:
             raise FormatError("a log can have only one header", file=self.file.path, field="HookId", value=event.hook)
-        self._packer.add(cpu, aligned(encode_event(event, **more)), event.time)
+        self._packer.add(cpu, pad_event(encode_event(event, **more)), event.time)
         self._last[cpu] = event.time
 
     def close(self) -> None:

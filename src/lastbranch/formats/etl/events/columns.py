@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ....arrays import unaligned
+from ....arrays import view_unaligned
 from ..container.buffers import DamageLog
 from ..container.header import LogHeader
 from ..container.read_windows import Window
@@ -270,7 +270,7 @@ class EventBlock:
         return self.words[n:].take(self.at)
 
     @cached_property
-    def _stamped(self) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+    def _stamp_words(self) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
         """The words of the time stamp and of thread and process: `Walk.time`, `Walk.ids`."""
         if self.found.time is not None and self.found.ids is not None:
             return self.found.time, self.found.ids
@@ -279,7 +279,7 @@ class EventBlock:
         return np.ascontiguousarray(words[:, 1]), words[:, 0] | NO_IDS.take(self.header)
 
     @cached_property
-    def _untimed(self) -> NDArray[np.bool_]:
+    def _without_time(self) -> NDArray[np.bool_]:
         bare = (self.options & MESSAGE_FLAG.TIMESTAMP) == 0
         result: NDArray[np.bool_] = (self.form == OTHER) | ((self.form == MESSAGE_FORM) & bare)
         return result
@@ -288,13 +288,13 @@ class EventBlock:
     def time(self) -> Ints:
         """Ticks. An event without a time stamp gets the previous event's time in its buffer; the first event gets the
         time of the log's begin."""
-        time = self._stamped[0].view(np.int64)
+        time = self._stamp_words[0].view(np.int64)
         if (self.form < MESSAGE_FORM).all():
             return time if self.rules.to_log is None else self.rules.to_log(time)
         time, message = time.copy(), np.flatnonzero(self.form == MESSAGE_FORM)
         if len(message):
             time[message] = self._message(message, MESSAGE_FLAG.TIMESTAMP)
-        untimed = np.flatnonzero(self._untimed)
+        untimed = np.flatnonzero(self._without_time)
         if len(untimed):
             # The index of the last event with a time, at or before each event and in its buffer.
             last = np.arange(len(self))
@@ -314,7 +314,7 @@ class EventBlock:
 
     @cached_property
     def _ids(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-        halves = self._stamped[1]
+        halves = self._stamp_words[1]
         message = np.flatnonzero(self.form == MESSAGE_FORM)
         if len(message):
             halves, message = halves.copy(), message[(self.options[message] & MESSAGE_FLAG.SYSTEMINFO) != 0]
@@ -383,7 +383,7 @@ class EventBlock:
     def _message(self, rows: Ints, flag: int) -> NDArray[Any]:
         """The field of ``flag`` of the messages ``rows``; none is aligned."""
         place = self.at[rows] * 8 + MESSAGE_BYTES.take(self.options[rows].astype(np.int64) & _EARLIER[flag])
-        found: NDArray[Any] = unaligned(self.raw, _MESSAGE_TYPE[flag])[place]
+        found: NDArray[Any] = view_unaligned(self.raw, _MESSAGE_TYPE[flag])[place]
         return found
 
     @cached_property
@@ -423,7 +423,7 @@ class EventBlock:
 
     def payload_field(self, rows: Ints, place: int, dtype: Any) -> NDArray[Any]:
         """The ``dtype`` at byte ``place`` of the payloads of ``rows``, whether they are that long or not."""
-        found: NDArray[Any] = unaligned(self.raw, dtype)[self.payload[rows] + place]
+        found: NDArray[Any] = view_unaligned(self.raw, dtype)[self.payload[rows] + place]
         return found
 
 

@@ -23,7 +23,7 @@ from ..layout import BUFFER_TYPE
 from .columns import CARRIED, EventBlock
 from .walk import Walk
 
-__all__ = ["Held", "Index", "LAST", "Run", "blocks_of_runs", "in_order", "joined", "release"]
+__all__ = ["Held", "Index", "LAST", "Run", "blocks_of_runs", "in_order", "join_runs", "release"]
 
 
 LAST = np.iinfo(np.int64).max
@@ -174,10 +174,10 @@ def blocks_of_runs(runs: Iterable[Run]) -> Iterator[EventBlock]:
         events += len(run.row)
         weight += _weight(run)
         if events >= LEAST or weight >= HEAVY:
-            yield joined(waiting)
+            yield join_runs(waiting)
             waiting, events, weight = [], 0, 0
     if waiting:
-        yield joined(waiting)
+        yield join_runs(waiting)
 
 
 def _weight(run: Run) -> int:
@@ -186,7 +186,7 @@ def _weight(run: Run) -> int:
     return sum(count * block.raw.nbytes // len(block) for count, block in zip(counts, run.blocks, strict=True))
 
 
-def joined(runs: Sequence[Run], copied: Sequence[str] = CARRIED) -> EventBlock:
+def join_runs(runs: Sequence[Run], copied: Sequence[str] = CARRIED) -> EventBlock:
     """The events of ``runs``, in their order, as a block with memory of its own.
 
     ``copied`` are columns that keep the values they have in the blocks of the runs.

@@ -158,9 +158,9 @@ def _follow_all(words: Words, begin: Ints, bound: Ints) -> tuple[Ints, Words, In
     stop, count = np.minimum(begin, bound), np.zeros(len(begin), np.int64)
     lanes = np.flatnonzero(begin < bound)
     at, limit = begin[lanes], bound[lanes]
-    blocks: list[_Block] = []
+    blocks: list[_StepBlock] = []
     while len(lanes) > FEW_LANES:
-        block = _Block(lanes, *_steps(words, at, limit))
+        block = _StepBlock(lanes, *_steps(words, at, limit))
         blocks.append(block)
         at = block.at[-1]
         alive = block.good[-1] & (at < limit)
@@ -180,7 +180,7 @@ def _follow_all(words: Words, begin: Ints, bound: Ints) -> tuple[Ints, Words, In
 
 
 @dataclass(slots=True)
-class _Block:
+class _StepBlock:
     """Steps of some lanes, arrays (steps, lanes). Only ``good`` ones count."""
 
     lanes: Ints
@@ -208,7 +208,7 @@ def _steps(words: Words, at: Ints, limit: Ints) -> tuple[Ints, Words, NDArray[np
     return place, head, good
 
 
-def _follow_one(words: Words, lane: int, at: int, limit: int) -> tuple[_Block, int]:
+def _follow_one(words: Words, lane: int, at: int, limit: int) -> tuple[_StepBlock, int]:
     memory: Any = memoryview(words)  # type: ignore[arg-type]
     shifts, found = _SHIFTS, []
     while at < limit:
@@ -223,10 +223,10 @@ def _follow_one(words: Words, lane: int, at: int, limit: int) -> tuple[_Block, i
     good = np.arange(len(places)) < len(found)
     lanes = np.full(len(places) // STEPS, lane)
     whole = (places, words.take(places), good)
-    return _Block(lanes, *(part.reshape(-1, STEPS).T for part in whole)), at  # type: ignore[arg-type]
+    return _StepBlock(lanes, *(part.reshape(-1, STEPS).T for part in whole)), at  # type: ignore[arg-type]
 
 
-def _in_order(blocks: list[_Block]) -> tuple[Ints, Words]:
+def _in_order(blocks: list[_StepBlock]) -> tuple[Ints, Words]:
     """The good events lane by lane. The steps of a lane in a block are neighbours, so that few pieces move."""
     lanes = np.concatenate([np.empty(0, np.int64), *(block.lanes for block in blocks)])
     order = np.argsort(lanes, kind="stable")
@@ -284,7 +284,7 @@ def walk(window: Window, damage: DamageLog) -> Walk:
     first = (window.start >> 3) + 9
     limit = window.start + window.buffers.filled
     end = (limit + 7) >> 3
-    whole, stop, all_good = _compiled(window.words, first, end, limit) or _in_numpy(window.words, first, end)
+    whole, stop, all_good = _walk_natively(window.words, first, end, limit) or _in_numpy(window.words, first, end)
     broken = np.flatnonzero(stop < end)
     ends = window.words.take(stop[broken]) & np.uint64(END_OF_BUFFER)
     for row in broken[ends != END_OF_BUFFER].tolist():
@@ -317,7 +317,7 @@ def _in_numpy(words: Words, first: Ints, end: Ints) -> _Found:
     return Walk(found.at, found.head, KIND.take(marks), size, buffer), found.stop, False
 
 
-def _compiled(words: Words, first: Ints, end: Ints, limit: Ints) -> _Found | None:
+def _walk_natively(words: Words, first: Ints, end: Ints, limit: Ints) -> _Found | None:
     """The same, and the stamps; ``None`` without the library."""
     library = native.library()
     if library is None:
@@ -336,14 +336,14 @@ def _compiled(words: Words, first: Ints, end: Ints, limit: Ints) -> _Found | Non
             return Walk(*(column[:number] for column in columns)), stop, not bad
         density = 1.1 * number / max(1, int(span[:walked].sum()))  # of the rest, if it is like what was walked
         room = max(2 * room, int(total * density), total // _SPARSE + 16)
-        columns = [_grown(column[:number], room) for column in columns]
+        columns = [_grow(column[:number], room) for column in columns]
         into = np.array([address(column) for column in columns], np.uintp)
         scratch = address(lengths), len(lengths)
         if library.lb_walk_events(address(_TABLES), *given, *scratch, address(into), room, *results):
             return None
 
 
-def _grown(column: NDArray[Any], room: int) -> NDArray[Any]:
+def _grow(column: NDArray[Any], room: int) -> NDArray[Any]:
     """A column of ``room`` rows that begins with ``column``."""
     grown = np.empty(room, column.dtype)
     grown[: len(column)] = column

@@ -39,11 +39,11 @@ from ..payload.types import (
     Array,
     Bits,
     FieldType,
-    Fixed,
+    FixedString,
     Hex,
     Named,
+    PayloadRows,
     Rest,
-    Rows,
     Scalar,
     named,
 )
@@ -107,10 +107,10 @@ _LOG_HEADER = layout(  # TRACE_LOGFILE_HEADER, 0x110/0x118 bytes, and two names
     LoggerName=PTR,
     LogFileNamePointer=PTR,  # 0x30
     UtcOffsetMinutes=I32,
-    StandardName=Fixed(32, UTF16),
+    StandardName=FixedString(32, UTF16),
     StandardDate=SYSTEMTIME,
     StandardBias=I32,  # 0x40/0x48
-    DaylightName=Fixed(32, UTF16),
+    DaylightName=FixedString(32, UTF16),
     DaylightDate=SYSTEMTIME,
     DaylightBias=I32,  # TIME_ZONE_INFORMATION ends
     Padding=U32,
@@ -334,14 +334,14 @@ _LBR = layout(  # pack(1)
     ThreadID=U32,
     Options=named(U32, _LBR_OPTIONS, flags=True),
     Unused=_Filler({4: 12}),  # 0x14: documented for all, but left out by the readers of 32-bit events
-    Entries=Rows(FromAddress=PTR, ToAddress=PTR, Information=PTR),  # newest first
+    Entries=PayloadRows(FromAddress=PTR, ToAddress=PTR, Information=PTR),  # newest first
 )
 _SAMPLE_FLAGS = Bits(U8, ExecutingDPC=(0x01, 0), ExecutingISR=(0x02, 1), FlagsReserved=(0x04, 2), Priority=(0xF8, 3))
 _SAMPLE = layout(InstructionPointer=PTR, ThreadID=U32, Count=U16, Flags=_SAMPLE_FLAGS, Rank=U8)
 _SAMPLE_CACHE = layout(
     Count=U32,
     Padding=_Filler({4: 12, 8: 16}),  # 64-bit samples are aligned
-    Samples=Rows(InstructionPointer=PTR, ThreadID=U32, SampleCount=U16, Flags=U8, Rank=U8),
+    Samples=PayloadRows(InstructionPointer=PTR, ThreadID=U32, SampleCount=U16, Flags=U8, Rank=U8),
 )
 # Intervals are in 100 ns for source 0 (Timer), in events for the others. The name came with version 3 (Windows 8).
 _INTERVAL = layout(SampleSource=U32, NewInterval=U32, OldInterval=U32)
@@ -439,8 +439,8 @@ def _tcp(middle: Layout) -> Versions:
 # PHYSICAL_DISK_RECORD, WMI_PNP_RECORD_V5. Types 0x21 to 0x25 are named by evntrace.h only; their fields are measured.
 
 
-def _wide(units: int) -> Fixed:
-    return Fixed(units, UTF16)
+def _wide(units: int) -> FixedString:
+    return FixedString(units, UTF16)
 
 
 def _cpu(domain: int, hyper_threading: Scalar) -> Layout:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from .types import Bits, FieldType, Scalar, Short
 
-__all__ = ["Field", "Layout", "Names", "REST", "Versions", "layout", "newest"]
+__all__ = ["Field", "Layout", "EventNames", "REST", "Versions", "layout", "newest"]
 
 
 REST = "rest"
@@ -37,7 +37,7 @@ class Field(NamedTuple):
         return self.type.code_for(pointer) if plain else ""  # type: ignore[attr-defined]
 
 
-class _Run(NamedTuple):
+class _NumberRun(NamedTuple):
     """Adjacent numbers that a single `struct` call reads."""
 
     packed: struct.Struct
@@ -53,7 +53,7 @@ class Layout:
         self.fields = fields
         self.dependent = any(field.type.dependent for field in fields)
         """Whether lengths or counts are in other fields."""
-        self._steps: dict[int, list[_Run | Field]] = {}
+        self._steps: dict[int, list[_NumberRun | Field]] = {}
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -65,7 +65,7 @@ class Layout:
         at, end = 0, len(data)
         try:
             for step in self._plan(pointer):
-                if isinstance(step, _Run):
+                if isinstance(step, _NumberRun):
                     if at + step.packed.size <= end:
                         numbers = step.packed.unpack_from(data, at)
                         for (name, wrap, parts), value in zip(step.cells, numbers, strict=True):
@@ -122,9 +122,9 @@ class Layout:
             at += struct.calcsize("<" + code)
         return found
 
-    def _plan(self, pointer: int) -> list[_Run | Field]:
+    def _plan(self, pointer: int) -> list[_NumberRun | Field]:
         if pointer not in self._steps:
-            steps: list[_Run | Field] = []
+            steps: list[_NumberRun | Field] = []
             for is_number, group in groupby(self.fields, lambda field: bool(field.code(pointer))):
                 fields = tuple(group)
                 steps += [_run(fields, pointer)] if is_number else fields
@@ -132,12 +132,12 @@ class Layout:
         return self._steps[pointer]
 
 
-def _run(fields: tuple[Field, ...], pointer: int) -> _Run:
+def _run(fields: tuple[Field, ...], pointer: int) -> _NumberRun:
     packed = struct.Struct("<" + "".join(field.code(pointer) for field in fields))
-    return _Run(packed, fields, [(f.name, getattr(f.type, "wrap", None), f.type.parts) for f in fields])
+    return _NumberRun(packed, fields, [(f.name, getattr(f.type, "wrap", None), f.type.parts) for f in fields])
 
 
-class Names:
+class EventNames:
     """Makes the names of fields that come from a file unique: an event may have two fields of the same name, or a field
     without a name."""
 

@@ -16,7 +16,7 @@ from typing import Any
 from uuid import UUID
 
 from ..layout import Fields, packed, unpack_fields
-from .layouts import Layout, Names, layout
+from .layouts import EventNames, Layout, layout
 from .types import (
     ANSI,
     BOOL8,
@@ -49,13 +49,13 @@ from .types import (
     WIDE,
     Array,
     Blob,
-    Counted,
     CountedBytes,
+    CountedString,
     Dependent,
     Exact,
     FieldType,
     FileTime,
-    Fixed,
+    FixedString,
     Hex,
     Rest,
     Scalar,
@@ -220,7 +220,7 @@ def _properties(
     if budget[0] < 0:
         raise ValueError("members used twice")
     found: list[Property] = []
-    names = Names()
+    names = EventNames()
     own = data[_PROPERTIES + _PROPERTY.size * first : _PROPERTIES + _PROPERTY.size * (first + number)]
     for flags, name, kind, out, map_name, count, length, _ in _PROPERTY.iter_unpack(own):
         name = names.add(_text(data, name).strip())
@@ -269,7 +269,7 @@ def parse_map_info(data: bytes) -> tuple[MapKey, EventMap] | None:
 IN_TYPES: dict[int, FieldType] = {
     1: WIDE, 2: ANSI, 3: I8, 4: U8, 5: I16, 6: U16, 7: I32, 8: U32, 9: I64, 10: U64, 11: F32, 12: F64, 13: BOOL32,
     14: CountedBytes(U16), 15: GUID, 16: PTR, 17: FILETIME, 18: SYSTEMTIME, 19: PLAIN_SID, 20: HEX32, 21: HEX64,
-    22: Counted(U16, UTF16), 23: Counted(U16, UTF8), 25: CountedBytes(U16),
+    22: CountedString(U16, UTF16), 23: CountedString(U16, UTF8), 25: CountedBytes(U16),
 }  # fmt: skip
 
 (
@@ -318,8 +318,9 @@ class _Ipv6Bytes(CountedBytes):
 
 _BIG16 = Scalar("H", order=">")
 _EXTRA_TYPES: dict[int, FieldType] = {  # TDH_INTYPE_* from 300 up, of classic (WBEM) descriptions
-    300: Counted(U16, UTF16), 301: Counted(U16, UTF8), 302: Counted(_BIG16, UTF16), 303: Counted(_BIG16, UTF8),
-    304: Rest(), 305: Rest(), 306: Fixed(1, UTF16), 307: Fixed(1, UTF8), 308: SIZE, 309: CountedBytes(U32), 310: SID,
+    300: CountedString(U16, UTF16), 301: CountedString(U16, UTF8), 302: CountedString(_BIG16, UTF16),
+    303: CountedString(_BIG16, UTF8), 304: Rest(), 305: Rest(), 306: FixedString(1, UTF16),
+    307: FixedString(1, UTF8), 308: SIZE, 309: CountedBytes(U32), 310: SID,
 }  # fmt: skip
 _STRINGS = {1: (WIDE, UTF16), 2: (ANSI, UTF8)}
 _BINARY = 14
@@ -372,7 +373,7 @@ def _number(value: int | str, scope: Mapping[str, Any]) -> int:
 def _plain_type(item: Property, length: int | None) -> FieldType:
     if item.in_type in _STRINGS:
         terminated, text = _STRINGS[item.in_type]
-        return Fixed(length, text) if length else terminated
+        return FixedString(length, text) if length else terminated
     if item.in_type == _BINARY:
         if item.out_type == OUT_IPV6 and length in (None, 16):
             return IPV6

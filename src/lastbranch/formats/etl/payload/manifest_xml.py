@@ -19,7 +19,7 @@ from xml.etree.ElementTree import Element
 from xml.parsers import expat
 
 from ....errors import FormatError
-from .layouts import Names, layout
+from .layouts import EventNames, layout
 from .manifest import Described, EventMap, MapKey, Property, join_names
 from .types import U8, U16, Rest
 
@@ -333,7 +333,7 @@ class _Provider:
         return tuple(self._properties(element, f"template {element.get('tid', '')}", frozenset(), _MOST_NESTED))
 
     def _properties(self, element: Element, where: str, outer: frozenset[str], nesting: int) -> Iterator[Property]:
-        names, before = Names(), set(outer)
+        names, before = EventNames(), set(outer)
         for item in element:
             if item.tag not in ("struct", "data"):
                 continue

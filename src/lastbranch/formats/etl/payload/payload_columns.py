@@ -1,7 +1,7 @@
 """Payloads of many events with one layout, decoded as columns: the second interpreter of `layouts.Layout`.
 
-A column keeps what the file has (numbers, or bytes and their positions). `Column.tolist` makes the same Python values
-as decoding event by event.
+A column keeps what the file has (numbers, or bytes and their positions). `FieldColumn.tolist` makes the same Python
+values as decoding event by event.
 
 One gather reads adjacent fields of fixed size for all events; for strings and arrays, offset arithmetic moves each
 event's position on. Payloads that hold different prefixes of the layout, or more than the layout, are returned as
@@ -22,12 +22,12 @@ from numpy.typing import NDArray
 
 from ....arrays import Ints, distinct, offsets_of, ranges, take_ranges
 from .layouts import REST, Field, Layout
-from .types import BOOL8, F32, SID, WIDE, Array, Bits, Blob, Exact, FieldType, Rest, Rows, Scalar, Short, Text
+from .types import BOOL8, F32, SID, WIDE, Array, Bits, Blob, Exact, FieldType, PayloadRows, Rest, Scalar, Short, Text
 
 __all__ = [
     "Blobs",
     "Bytes",
-    "Column",
+    "FieldColumn",
     "Encoded",
     "Floats",
     "Lists",
@@ -58,7 +58,7 @@ def _gather_words(raw: NDArray[np.uint8], begin: Ints, size: Ints) -> tuple[NDAr
 
 
 @dataclass(slots=True, eq=False)
-class Column:
+class FieldColumn:
     """The values of a field, one for each event."""
 
     _by_event: ClassVar[tuple[str, ...]] = ("values",)
@@ -67,7 +67,7 @@ class Column:
     def __len__(self) -> int:
         return len(getattr(self, self._by_event[0]))
 
-    def take(self, rows: Any) -> Column:
+    def take(self, rows: Any) -> FieldColumn:
         """The values of some of the events: an index array or a mask."""
         return replace(self, **{name: getattr(self, name)[rows] for name in self._by_event})
 
@@ -77,7 +77,7 @@ class Column:
 
 
 @dataclass(slots=True, eq=False)
-class Numbers(Column):
+class Numbers(FieldColumn):
     """``values``, an array of integers; ``wrap`` makes the value that is shown of each, None: the integer itself."""
 
     values: NDArray[Any]
@@ -89,7 +89,7 @@ class Numbers(Column):
 
 
 @dataclass(slots=True, eq=False)
-class Floats(Column):
+class Floats(FieldColumn):
     """Floating-point numbers; a NaN keeps its bits."""
 
     values: NDArray[Any]
@@ -102,7 +102,7 @@ class Floats(Column):
 
 
 @dataclass(slots=True, eq=False)
-class Blobs(Column):
+class Blobs(FieldColumn):
     """``values``, bytes of one size (dtype V), which ``type`` reads: GUIDs, addresses, text in fixed room, arrays."""
 
     values: NDArray[Any]
@@ -116,7 +116,7 @@ class Blobs(Column):
 
 
 @dataclass(slots=True, eq=False)
-class Bytes(Column):
+class Bytes(FieldColumn):
     """Bytes of varying number: row ``i`` is ``raw[begin[i] : end[i]]``."""
 
     _by_event: ClassVar[tuple[str, ...]] = ("begin", "end")
@@ -136,7 +136,7 @@ class Bytes(Column):
 
 
 @dataclass(slots=True, eq=False)
-class Texts(Column):
+class Texts(FieldColumn):
     """Strings: row ``i`` is ``raw[begin[i] : end[i]]`` in the coding ``text``.
 
     If ``cut`` (bool), the text ended with the event instead of a NUL. Columns that were decoded at once share ``raw``.
@@ -163,7 +163,7 @@ class Texts(Column):
 
 
 @dataclass(slots=True, eq=False)
-class Encoded(Column):
+class Encoded(FieldColumn):
     """Bytes of varying number that ``type`` reads, such as SIDs: row ``i`` is ``raw[begin[i] : end[i]]``."""
 
     _by_event: ClassVar[tuple[str, ...]] = ("begin", "end")
@@ -185,7 +185,7 @@ class Encoded(Column):
 
 
 @dataclass(slots=True, eq=False)
-class Lists(Column):
+class Lists(FieldColumn):
     """Lists of numbers: row ``i`` is ``values[offsets[i] : offsets[i + 1]]``, each shown as ``wrap`` says."""
 
     values: NDArray[Any]
@@ -195,7 +195,7 @@ class Lists(Column):
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
-    def take(self, rows: Any) -> Column:
+    def take(self, rows: Any) -> FieldColumn:
         begin, end = self.offsets[:-1][rows], self.offsets[1:][rows]
         return Lists(*_gather(self.values, begin, end - begin), self.wrap)
 
@@ -207,12 +207,12 @@ class Lists(Column):
 
 
 @dataclass(slots=True, eq=False)
-class Objects(Column):
+class Objects(FieldColumn):
     """Python values as they are."""
 
     values: Sequence[Any]
 
-    def take(self, rows: Any) -> Column:
+    def take(self, rows: Any) -> FieldColumn:
         return Objects([self.values[i] for i in np.arange(len(self.values))[rows].tolist()])
 
     def tolist(self) -> list[Any]:
@@ -266,12 +266,12 @@ class Read(NamedTuple):
     """The result of a step: columns by name, the offset at which each event goes on, and the events that the step fits
     (None: all)."""
 
-    columns: dict[str, Column]
+    columns: dict[str, FieldColumn]
     after: Ints
     good: NDArray[np.bool_] | None = None
 
 
-class _Run:
+class _FixedFields:
     """Fields of fixed size, read by one gather."""
 
     def __init__(self, fields: list[Field], pointer: int) -> None:
@@ -279,22 +279,22 @@ class _Run:
         self.dtype = np.dtype([(str(i), _dtype(field.type, pointer)) for i, field in enumerate(fields)])
         self.least = self.dtype.itemsize
 
-    def prefix(self, room: int) -> _Run | None:
+    def prefix(self, room: int) -> _FixedFields | None:
         """The leading fields that fill ``room`` bytes exactly, else None."""
         ends = np.cumsum([self.dtype[i].itemsize for i in range(len(self.fields))]).tolist()
-        return _Run(self.fields[: ends.index(room) + 1], self.pointer) if room in ends else None
+        return _FixedFields(self.fields[: ends.index(room) + 1], self.pointer) if room in ends else None
 
     def read(self, payloads: Payloads) -> Read:
         raw, size = payloads.raw, self.least
         anywhere: NDArray[Any] = np.ndarray((max(0, len(raw) - size + 1),), f"V{size}", raw, 0, (1,))
         rows = anywhere[payloads.at].view(self.dtype)
-        columns: dict[str, Column] = {}
+        columns: dict[str, FieldColumn] = {}
         for i, of in enumerate(self.fields):
             columns |= _columns_of(of, rows[str(i)], self.pointer)
         return Read(columns, payloads.at + size)
 
 
-def _columns_of(field: Field, values: NDArray[Any], pointer: int) -> dict[str, Column]:
+def _columns_of(field: Field, values: NDArray[Any], pointer: int) -> dict[str, FieldColumn]:
     type_ = field.type
     if isinstance(type_, Bits):
         return {
@@ -365,7 +365,7 @@ def _next_nul(payloads: Payloads, at: Ints, unit: int, odd: int) -> Ints:
     return nuls[np.searchsorted(nuls, (at - odd) // unit)] * unit + odd
 
 
-def _terminated(field: Field, payloads: Payloads) -> Read:
+def _read_terminated(field: Field, payloads: Payloads) -> Read:
     text, at, end = field.type.text, payloads.at, payloads.end  # type: ignore[attr-defined]
     unit = text.unit
     odd = at & (unit - 1)
@@ -406,7 +406,7 @@ def _array(field: Field, payloads: Payloads) -> Read:
     fitting = (payloads.end - at) // dtype.itemsize
     count = fitting
     if counted is not None:
-        head = _Run([Field("", counted)], payloads.pointer)
+        head = _FixedFields([Field("", counted)], payloads.pointer)
         good = payloads.end - at >= head.least
         number = head.read(replace(payloads, at=np.where(good, at, 0)))
         count = number.columns[""].values.astype(np.int64)  # type: ignore[attr-defined]
@@ -423,7 +423,7 @@ def _table(field: Field, payloads: Payloads) -> Read:
     row = np.dtype([(name, _dtype(type_, payloads.pointer)) for name, type_ in columns.items()])
     count = (payloads.end - payloads.at) // row.itemsize
     values, offsets = _rows_at(payloads.raw, payloads.at, count, row)
-    made: dict[str, Column] = {name: Lists(values[name], offsets, type_.wrap) for name, type_ in columns.items()}
+    made: dict[str, FieldColumn] = {name: Lists(values[name], offsets, type_.wrap) for name, type_ in columns.items()}
     return Read(made, payloads.at + count * row.itemsize)
 
 
@@ -441,15 +441,15 @@ def _rest(field: Field, payloads: Payloads) -> Read:
 
 
 _READERS: dict[type[FieldType], Callable[[Field, Payloads], Read]] = {
-    _TERMINATED: _terminated,
+    _TERMINATED: _read_terminated,
     _SID: _sid,
     Array: _array,
-    Rows: _table,
+    PayloadRows: _table,
     Rest: _rest,
 }
 """By the type of a field; `_one_by_one` reads all others."""
 
-_SCAN = frozenset((_one_by_one, _terminated, _sid))
+_SCAN = frozenset((_one_by_one, _read_terminated, _sid))
 """Readers that look at all bytes between the payloads, which `Payloads.compacted` makes few."""
 
 
@@ -473,16 +473,16 @@ class _Single:
 
 
 @lru_cache(2048)
-def _plan(layout: Layout, pointer: int) -> tuple[list[_Run | _Single], bool]:
+def _plan(layout: Layout, pointer: int) -> tuple[list[_FixedFields | _Single], bool]:
     """The steps, and whether they want the payloads compacted."""
-    steps: list[_Run | _Single] = []
+    steps: list[_FixedFields | _Single] = []
     for is_fixed, group in groupby(layout.fields, lambda field: bool(_dtype(field.type, pointer))):
         fields = list(group)
-        steps += [_Run(fields, pointer)] if is_fixed else map(_Single, fields)
+        steps += [_FixedFields(fields, pointer)] if is_fixed else map(_Single, fields)
     return steps, any(isinstance(step, _Single) and step.reader in _SCAN for step in steps)
 
 
-def decode_columns(layout: Layout, payloads: Payloads) -> Iterator[tuple[Ints, dict[str, Column] | None]]:
+def decode_columns(layout: Layout, payloads: Payloads) -> Iterator[tuple[Ints, dict[str, FieldColumn] | None]]:
     """Sets of (row numbers, columns by name) that have every payload once; the caller decodes the rows of a set with
     None.
 
@@ -491,7 +491,7 @@ def decode_columns(layout: Layout, payloads: Payloads) -> Iterator[tuple[Ints, d
     steps, compact = _plan(layout, payloads.pointer)
     if compact:
         payloads = payloads.compacted()
-    rows, columns = np.arange(len(payloads.at)), dict[str, Column]()
+    rows, columns = np.arange(len(payloads.at)), dict[str, FieldColumn]()
     for step in steps:
         room = payloads.end - payloads.at
         short = room < step.least
@@ -502,23 +502,23 @@ def decode_columns(layout: Layout, payloads: Payloads) -> Iterator[tuple[Ints, d
                 if size and part is None:
                     yield rows[mine], None
                 else:
-                    yield rows[mine], _taken(columns, mine) | (part.read(payloads.take(mine)).columns if part else {})
-            rows, payloads, columns = rows[~short], payloads.take(~short), _taken(columns, ~short)
+                    yield rows[mine], _take(columns, mine) | (part.read(payloads.take(mine)).columns if part else {})
+            rows, payloads, columns = rows[~short], payloads.take(~short), _take(columns, ~short)
         if not len(rows):
             return
         made, after, good = step.read(payloads)
         columns, payloads = columns | made, replace(payloads, at=after)
         if good is not None and not good.all():
             yield rows[~good], None
-            rows, payloads, columns = rows[good], payloads.take(good), _taken(columns, good)
+            rows, payloads, columns = rows[good], payloads.take(good), _take(columns, good)
     more = payloads.at < payloads.end
     if not more.all():
-        yield rows[~more], _taken(columns, ~more) if more.any() else columns
+        yield rows[~more], _take(columns, ~more) if more.any() else columns
     if more.any():
         if not more.all():
-            rows, payloads, columns = rows[more], payloads.take(more), _taken(columns, more)
+            rows, payloads, columns = rows[more], payloads.take(more), _take(columns, more)
         yield rows, columns | {REST: Bytes.gather(payloads.raw, payloads.at, payloads.end)}
 
 
-def _taken(columns: dict[str, Column], rows: Any) -> dict[str, Column]:
+def _take(columns: dict[str, FieldColumn], rows: Any) -> dict[str, FieldColumn]:
     return {name: column.take(rows) for name, column in columns.items()}

@@ -19,9 +19,9 @@ from typing import NamedTuple
 from uuid import UUID
 
 from ..single_event import Event
-from .layouts import Field, Layout, Names
+from .layouts import EventNames, Field, Layout
 from .manifest import IN_TYPES, OUT_STRING, shown
-from .types import U16, UTF8, UTF16, Array, Counted, CountedBytes, FieldType, Fixed, Struct
+from .types import U16, UTF8, UTF16, Array, CountedBytes, CountedString, FieldType, FixedString, Struct
 
 __all__ = ["describe", "parse_schema", "parse_traits"]
 
@@ -61,14 +61,14 @@ def describe(event: Event) -> tuple[Schema, Traits | None, bytes] | None:
         return schema, parse_traits(items[TRAITS_ITEM]) if TRAITS_ITEM in items else None, event.payload
     if event.channel != CHANNEL:
         return None
-    traits = parse_traits(_sized(event.payload))
-    schema = None if traits is None else parse_schema(_sized(event.payload[traits.size :]))
+    traits = parse_traits(_sized_block(event.payload))
+    schema = None if traits is None else parse_schema(_sized_block(event.payload[traits.size :]))
     if traits is None or schema is None:
         return None
     return schema, traits, event.payload[traits.size + schema.size :]
 
 
-def _sized(data: bytes) -> bytes:
+def _sized_block(data: bytes) -> bytes:
     """The first block of ``data``, which begins with its own size; b"" where that exceeds ``data``."""
     size = int.from_bytes(data[:2], "little")
     return data[:size] if 2 < size <= len(data) else b""
@@ -97,12 +97,12 @@ def parse_schema(data: bytes) -> Schema | None:
     size = int.from_bytes(data[:2], "little")
     if not 2 < size <= len(data):
         return None
-    reader = _Reader(data, 2, size)
+    reader = _MetadataReader(data, 2, size)
     try:
         reader.tags()
         name = reader.name()
         fields: dict[str, FieldType] = {}
-        names = Names()
+        names = EventNames()
         while reader.at < size:
             _field(reader, fields, names, _MOST_NESTED)
     except (IndexError, ValueError):
@@ -110,7 +110,7 @@ def parse_schema(data: bytes) -> Schema | None:
     return Schema(name, Layout(tuple(Field(*item) for item in fields.items())), size)
 
 
-class _Reader:
+class _MetadataReader:
     def __init__(self, data: bytes, at: int, end: int) -> None:
         self.data, self.at, self.end = data, at, end
 
@@ -134,7 +134,7 @@ class _Reader:
             pass
 
 
-def _field(reader: _Reader, fields: dict[str, FieldType], names: Names, nesting: int) -> None:
+def _field(reader: _MetadataReader, fields: dict[str, FieldType], names: EventNames, nesting: int) -> None:
     name = reader.name()
     coded = reader.byte()
     out = 0
@@ -152,26 +152,26 @@ def _field(reader: _Reader, fields: dict[str, FieldType], names: Names, nesting:
         if not nesting:
             raise ValueError("structures nested too deep")
         members: dict[str, FieldType] = {}
-        inner = Names()
+        inner = EventNames()
         for _ in range(out):
             _field(reader, members, inner, nesting - 1)
         type_ = _array(Struct(members), counted, count)
     elif in_type == 0:
         return  # no data
     else:
-        type_ = _typed(in_type, out, counted, count)
+        type_ = _type_of(in_type, out, counted, count)
     fields[names.add(name)] = type_
 
 
-def _typed(in_type: int, out: int, counted: int, count: int) -> FieldType:
+def _type_of(in_type: int, out: int, counted: int, count: int) -> FieldType:
     type_ = IN_TYPES.get(in_type)
     if type_ is None:
         raise ValueError(f"unknown type {in_type}")
     if out == OUT_STRING and in_type in (3, 4, 5, 6):  # a character; an array of them is a string
         text = UTF8 if in_type < 5 else UTF16
         if counted == _VARIABLE:
-            return Counted(U16, text, text.unit)
-        return Fixed(count if counted else 1, text)
+            return CountedString(U16, text, text.unit)
+        return FixedString(count if counted else 1, text)
     return _array(shown(type_, out), counted, count)
 
 

@@ -29,7 +29,7 @@ __all__ = [
     "BOOL8",
     "Bits",
     "Blob",
-    "Counted",
+    "CountedString",
     "CountedBytes",
     "Dependent",
     "Exact",
@@ -38,7 +38,7 @@ __all__ = [
     "FILETIME",
     "FieldType",
     "FileTime",
-    "Fixed",
+    "FixedString",
     "GUID",
     "HEX32",
     "HEX64",
@@ -54,7 +54,7 @@ __all__ = [
     "PORT",
     "PTR",
     "Rest",
-    "Rows",
+    "PayloadRows",
     "SID",
     "SIZE",
     "SLACK",
@@ -381,7 +381,7 @@ UTF8 = Text(1, "utf-8", "surrogateescape", codecs.utf_8_decode)
 UTF16 = Text(2, "utf-16-le", "surrogatepass", codecs.utf_16_le_decode)
 
 
-class _Terminated(_Exactly):
+class _TerminatedString(_Exactly):
     """A string up to its NUL character, or to the end without one (an `Exact`)."""
 
     def __init__(self, text: Text) -> None:
@@ -402,7 +402,7 @@ class _Terminated(_Exactly):
         return self.text.write(value) + bytes(self.text.unit)
 
 
-class Fixed(Blob):
+class FixedString(Blob):
     """A string in ``units`` characters of room, padded with NUL; one with other bytes after the first NUL is an
     `Exact`."""
 
@@ -418,7 +418,7 @@ class Fixed(Blob):
         return Exact(text, raw) if any(raw[stop:]) else text
 
 
-class Counted(_Exactly):
+class CountedString(_Exactly):
     """A string after its size, in bytes or units of ``scale`` bytes; NUL characters have no meaning in it."""
 
     def __init__(self, size: Scalar, text: Text, scale: int = 1) -> None:
@@ -435,7 +435,7 @@ class Counted(_Exactly):
         return self.size.encode(len(raw) // self.scale, pointer) + raw
 
 
-WIDE, ANSI = _Terminated(UTF16), _Terminated(UTF8)
+WIDE, ANSI = _TerminatedString(UTF16), _TerminatedString(UTF8)
 
 
 # -- Security identifiers
@@ -604,7 +604,7 @@ class Array(FieldType):
         return head + b"".join(self.item.encode(item, pointer) for item in value)
 
 
-class Rows(FieldType):
+class PayloadRows(FieldType):
     """Rows of number fields up to the end of the payload, as one list a column."""
 
     empty = True

@@ -91,10 +91,10 @@ def read_etl(
     About ``stack_bytes`` of call stacks are held in memory, the rest in temporary files. Raises `FormatError` where
     nothing of ``source`` is readable; damaged buffers are skipped and listed in ``profile.damage``.
     """
-    return _Reader(reading.log(source), reading, stack_bytes).profile(progress)
+    return _LogReader(reading.log(source), reading, stack_bytes).profile(progress)
 
 
-class _Reader:
+class _LogReader:
     def __init__(self, log: TraceLog, reading: Reading = AS_IT_SAYS, stack_bytes: int = STACK_BYTES) -> None:
         self.log, self._reading = log, reading
         self.stacks, self.supplement = Stacks(log.source, stack_bytes), Supplement()

@@ -507,28 +507,28 @@ class Sampler:
         records = records.by_owner()
         is_row = _IS_SAMPLE.take(block.kernel_hook)
         is_row[records.row[records.owner == records.row]] = True
-        waiting = self._waiting(block, candidates)
+        waiting = self._waiting_rows(block, candidates)
         waits = np.zeros(len(block), bool)
         waits[waiting] = True
         held = self._batch(block, waiting, records.take(waits[records.owner]))
         of_row = {row: held.slice(i, i + 1) for i, row in enumerate(waiting.tolist())}
-        yield from self._finished(self._carried.follow(block, candidates, of_row))
+        yield from self._finish(self._carried.follow(block, candidates, of_row))
         if len(waiting):
             is_row[waiting] = False
             records = records.take(~waits[records.owner])
         rows = np.flatnonzero(is_row)
         for lo, hi in cuts(np.cumsum(_depth(rows, records)), MAX_ENTRIES):
             mine = slice(*np.searchsorted(records.owner, (rows[lo], rows[hi - 1] + 1)))
-            yield from self._finished([self._batch(block, rows[lo:hi], records.take(mine))])
+            yield from self._finish([self._batch(block, rows[lo:hi], records.take(mine))])
         cached = CachedSamples.of(block)
         for lo in range(0, len(cached), MAX_SAMPLES):
-            yield from self._finished([self._cached(block, cached.slice(lo, lo + MAX_SAMPLES))])
+            yield from self._finish([self._cached_batch(block, cached.slice(lo, lo + MAX_SAMPLES))])
 
     def rest(self) -> Iterator[SampleBatch]:
         """The rows that are held back at the end of the log."""
-        yield from self._finished(self._carried.rest())
+        yield from self._finish(self._carried.rest())
 
-    def _finished(self, batches: Iterable[SampleBatch]) -> Iterator[SampleBatch]:
+    def _finish(self, batches: Iterable[SampleBatch]) -> Iterator[SampleBatch]:
         kept = [batch for batch in batches if len(batch)]
         if not kept:
             return
@@ -548,7 +548,7 @@ class Sampler:
         first[order[1:]] = (time[1:] != time[:-1]) | (tid[1:] != tid[:-1])
         return np.asarray((kind == _RANK["source"]) | (first & (kind == _RANK["hook"])))
 
-    def _waiting(self, block: EventBlock, candidates: dict[int, TriggerCandidates]) -> Ints:
+    def _waiting_rows(self, block: EventBlock, candidates: dict[int, TriggerCandidates]) -> Ints:
         """The rows of the samples whose records may still come, ascending."""
         buffers = block.window.buffers
         if buffers.offset[-1] + buffers.length[-1] >= self._size:
@@ -585,7 +585,7 @@ class Sampler:
                 columns["branch_flags"] = flags_of(entries[2], narrow, extended=self._extended)
         return SampleBatch(columns, {BRANCH: offsets_of(_depth(rows, records))})
 
-    def _cached(self, block: EventBlock, samples: CachedSamples) -> SampleBatch:
+    def _cached_batch(self, block: EventBlock, samples: CachedSamples) -> SampleBatch:
         """A row for each of ``samples``."""
         part, none = block.take(samples.row), np.zeros(len(samples), np.int64)
         pid = self._threads.pid(samples.tid, part.time)

@@ -6,8 +6,8 @@ may come thousands of events later. The kernel can use a key again for another s
 a reference belongs to the first definition of its key at or after the reference, else to the last definition before.
 
 Both can exceed memory. They are kept as runs in file order, each sorted by itself; a lookup searches all runs whose
-times reach that far. Runs past the limit are in temporary files (`Spool`). The frames stay in the log where possible
-(`Frames`).
+times reach that far. Runs past the limit are in temporary files (`StackSpool`). The frames stay in the log where
+possible (`Frames`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ..events.columns import EventBlock
 from ..kernel.hooks import STACK, STACK_DEFINITIONS, STACK_KEY_KERNEL, STACK_KEY_USER, STACK_WALK
 from ..layout import BUFFER_FLAG
 
-__all__ = ["STACK_BYTES", "Spool", "Stacks"]
+__all__ = ["STACK_BYTES", "StackSpool", "Stacks"]
 
 
 # -- Arrays that may become larger than memory: past a limit they are in a temporary file
@@ -35,7 +35,7 @@ __all__ = ["STACK_BYTES", "Spool", "Stacks"]
 _NEAR = 4096  # fewer bytes between two ranges are read too
 
 
-class Spool:
+class StackSpool:
     """Items of one ``dtype``: appended at the end, read and replaced in ranges.
 
     They are in memory up to ``limit`` bytes. Then all go to a file, and as many later ones are held again.
@@ -132,7 +132,7 @@ class Frames:
 
     def __init__(self, source: Source, limit: int) -> None:
         self._source, self._limit = source, limit
-        self.spool = Spool(np.uint64, limit)
+        self.spool = StackSpool(np.uint64, limit)
         self._left = False
 
     def __bool__(self) -> bool:
@@ -193,7 +193,7 @@ def _table(dtype: np.dtype[np.void], rows: int, **columns: Array | int) -> Array
 
 
 @dataclass(slots=True)
-class _Run:
+class _SortedRun:
     """Rows ``first:past`` of a spool, in the end sorted by time. ``times`` int64: those of every `_STEP`-th row."""
 
     first: int
@@ -216,8 +216,8 @@ class _Runs:
 
     def __init__(self, dtype: np.dtype[np.void], limit: int) -> None:
         self._rows = max(1, limit // dtype.itemsize)
-        self.spool = Spool(dtype, limit)
-        self._runs: list[_Run] = []
+        self.spool = StackSpool(dtype, limit)
+        self._runs: list[_SortedRun] = []
 
     def append(self, rows: Array) -> None:
         for begin in range(0, len(rows), self._rows):
@@ -226,12 +226,12 @@ class _Runs:
             if self._runs and first + len(piece) - self._runs[-1].first <= self._rows:
                 self._runs[-1].past += len(piece)
             else:
-                self._runs.append(_Run(first, first + len(piece)))
+                self._runs.append(_SortedRun(first, first + len(piece)))
 
-    def __iter__(self) -> Iterator[_Run]:
+    def __iter__(self) -> Iterator[_SortedRun]:
         return iter(self._runs)
 
-    def read(self, run: _Run) -> Array:
+    def read(self, run: _SortedRun) -> Array:
         return self.spool.read(run.first, run.past)
 
 
@@ -318,7 +318,7 @@ class Stacks:
             rows = self._definitions.read(run)
             self._definitions.spool.replace(run.first, rows[np.lexsort((rows["time"], rows["key"]))])
         for run in self._references:
-            rows = self._resolved(self._references.read(run))
+            rows = self._with_definitions(self._references.read(run))
             rows = rows[np.lexsort((rows["when"], rows["part"], rows["tid"], rows["time"]))]
             self._references.spool.replace(run.first, rows)
             run.past = run.first + len(rows)
@@ -326,7 +326,7 @@ class Stacks:
                 run.times, run.last = rows["time"][::_STEP].copy(), int(rows["time"][-1])
         self._definitions = _Runs(_DEFINITION, 0)
 
-    def _resolved(self, rows: Array) -> Array:
+    def _with_definitions(self, rows: Array) -> Array:
         """The references ``rows``; a reference by key has the frames of its definition, and is left out without a
         definition."""
         keyed = np.flatnonzero(~np.isin(rows["part"], _DIRECT))

@@ -176,7 +176,7 @@ def recording_events(profile: Profile, time: int) -> Iterator[Event]:
             yield supplement_event("Lost", time, {"Name": name, "Count": count})
 
 
-def _described(name: str, fields: Mapping[str, int]) -> bytes:
+def _schema_of(name: str, fields: Mapping[str, int]) -> bytes:
     """The body of a schema."""
     return b"".join(
         [b"\0", name.encode(), b"\0", *(own.encode() + b"\0" + bytes([kind]) for own, kind in fields.items())]
@@ -186,7 +186,7 @@ def _described(name: str, fields: Mapping[str, int]) -> bytes:
 _LATER = {"Mapping": 1}
 """How many fields, the last ones, older versions did not write."""
 _REQUIRED = {name: dict(list(fields.items())[: len(fields) - _LATER.get(name, 0)]) for name, fields in EVENTS.items()}
-_BODIES = {name: _described(name, fields) for name, fields in _REQUIRED.items()}
+_BODIES = {name: _schema_of(name, fields) for name, fields in _REQUIRED.items()}
 
 
 def fields_of(event: Event) -> tuple[str, dict[str, Any]] | None:
@@ -205,7 +205,7 @@ def fields_of(event: Event) -> tuple[str, dict[str, Any]] | None:
 @lru_cache
 def _schema(name: str) -> tuple[bytes, Layout]:
     """The schema item of an event, and its layout."""
-    body = _described(name, EVENTS[name])
+    body = _schema_of(name, EVENTS[name])
     raw = (len(body) + 2).to_bytes(2, "little") + body
     parsed = parse_schema(raw)
     assert parsed is not None
@@ -419,7 +419,7 @@ class Supplement:
                 code = -1 - before if found is None or fields is None else int(found["Module"])
                 if code not in rows:
                     rows[code] = len(new)
-                    new.append(old[before] if fields is None else self._completed(old[before], fields))
+                    new.append(old[before] if fields is None else self._complete(old[before], fields))
                 row["module"] = rows[code]
                 if found is not None and fields is not None:
                     row |= {"pid": found["ProcessID"], "start": found["Start"], "end": found["End"]}
@@ -427,7 +427,7 @@ class Supplement:
             timeline.add(**row)
         profile.modules, profile.timeline = new, timeline
 
-    def _completed(self, module: Module, fields: Fields) -> Module:
+    def _complete(self, module: Module, fields: Fields) -> Module:
         kind, found = str(fields["Kind"]), self._find("Segments", fields["Number"])
         return replace(
             module,

@@ -20,7 +20,7 @@ from ....errors import FormatError
 from ....model import BRANCH, FRAME, REQUIRED, Mode, Profile, Progress, SampleBatch
 from ...interface import Conversion
 from ..container.header import LogHeader
-from ..container.trace_file import TraceFile, aligned
+from ..container.trace_file import TraceFile, pad_event
 from ..container.writer import Packer
 from ..layout import LogFileMode
 from ..single_event import Event, encode_event
@@ -63,7 +63,7 @@ def write_profile(
     ``progress`` is called with (samples written, samples in all).
     FormatError for what a reader of the log would take for something else; OSError where the file cannot be written.
     """
-    writer = _Writer(profile, os.fspath(path), progress)
+    writer = _LogWriter(profile, os.fspath(path), progress)
     mode |= LogFileMode.COMPRESSED_MODE if compress else 0
     return writer.write(buffer_size, mode, maximum_file_size)
 
@@ -75,7 +75,7 @@ def write_log(profile: Profile, path: str, *, compress: bool = False, progress: 
     return Conversion(f"{done.samples} of {profile.samples} samples written", notes=notes)
 
 
-class _Writer:
+class _LogWriter:
     def __init__(self, profile: Profile, path: str, progress: Progress | None) -> None:
         self.profile, self.path, self._progress = profile, path, progress
         self.session = SessionEvents(profile)
@@ -113,7 +113,7 @@ class _Writer:
             file.discard()
             raise
         file.close()
-        return Written(self.samples, header, self._left_out())
+        return Written(self.samples, header, self._omission_notes())
 
     # -- events that are no samples
 
@@ -122,7 +122,7 @@ class _Writer:
         for event in events:
             event.time = max(event.time, self._cpu_time.get(0, event.time))
             self._cpu_time[0] = event.time
-            packer.add(0, aligned(encode_event(event)), event.time)
+            packer.add(0, pad_event(encode_event(event)), event.time)
         if events:
             self.last = max(self.last, events[-1].time)
 
@@ -224,7 +224,7 @@ class _Writer:
             notes[f"frames left out, after the first {MOST_FRAMES} of a stack"] += recorded - kept
         notes["samples without a known processor are written for processor 0"] += int(np.count_nonzero(batch.cpu < 0))
 
-    def _left_out(self) -> tuple[str, ...]:
+    def _omission_notes(self) -> tuple[str, ...]:
         columns = sorted({name for stream in self.profile.streams for name in stream.columns} - _KEPT)
         notes = [f"{text} ({number})" for text, number in self.notes.items() if number]
         return (*notes, f"columns left out: {', '.join(columns)}") if columns else tuple(notes)

@@ -31,7 +31,7 @@ from .units import (
     size_of,
 )
 
-__all__ = ["Column", "Kind", "Tree", "read_attributes", "texts", "walk"]
+__all__ = ["AttributeColumn", "EntryKind", "Tree", "read_attributes", "texts", "walk"]
 
 
 DEPTH_LIMIT = 4096
@@ -196,15 +196,15 @@ def _end_of(space: Space, shape: Shape, at: int) -> int:
 # -- Attributes of many entries at once, as columns
 
 
-class Kind:
+class EntryKind:
     """Kinds of attribute values."""
 
     ABSENT, NUMBER, ADDRESS, STR, LINE_STR, INLINE, REFERENCE, OFFSET, INDEX, OTHER = range(10)
 
 
 @dataclass(slots=True)
-class Column:
-    """One attribute of n entries: its `Kind` and its value in each.
+class AttributeColumn:
+    """One attribute of n entries: its `EntryKind` and its value in each.
 
     References are offsets in ``.debug_info``; strings are offsets in ``.debug_str``, ``.debug_line_str`` or (INLINE)
     ``.debug_info``; OFFSET is one in the section that the attribute belongs to, INDEX a row of a table there.
@@ -214,12 +214,12 @@ class Column:
     value: Words
 
     @classmethod
-    def absent(cls, count: int) -> Column:
+    def absent(cls, count: int) -> AttributeColumn:
         return cls(np.zeros(count, np.uint8), np.zeros(count, np.uint64))
 
     @property
     def there(self) -> NDArray[np.bool_]:
-        there: NDArray[np.bool_] = self.kind != Kind.ABSENT
+        there: NDArray[np.bool_] = self.kind != EntryKind.ABSENT
         return there
 
 
@@ -228,23 +228,25 @@ _NUMBERS = (
     DW_FORM.flag, DW_FORM.flag_present,
 )  # fmt: skip
 KINDS = {
-    **dict.fromkeys(REFERENCES | {DW_FORM.ref_addr}, Kind.REFERENCE),
-    **dict.fromkeys(INDEXED | {DW_FORM.addr}, Kind.ADDRESS),
-    **dict.fromkeys(STRINGS | {DW_FORM.strp}, Kind.STR),
-    DW_FORM.line_strp: Kind.LINE_STR,
-    DW_FORM.string: Kind.INLINE,
-    DW_FORM.sec_offset: Kind.OFFSET,
-    DW_FORM.rnglistx: Kind.INDEX,
-    **dict.fromkeys(_NUMBERS, Kind.NUMBER),
+    **dict.fromkeys(REFERENCES | {DW_FORM.ref_addr}, EntryKind.REFERENCE),
+    **dict.fromkeys(INDEXED | {DW_FORM.addr}, EntryKind.ADDRESS),
+    **dict.fromkeys(STRINGS | {DW_FORM.strp}, EntryKind.STR),
+    DW_FORM.line_strp: EntryKind.LINE_STR,
+    DW_FORM.string: EntryKind.INLINE,
+    DW_FORM.sec_offset: EntryKind.OFFSET,
+    DW_FORM.rnglistx: EntryKind.INDEX,
+    **dict.fromkeys(_NUMBERS, EntryKind.NUMBER),
 }
 """Form -> kind of its values; others are OTHER: present, but not used here."""
 
 
-def read_attributes(info: Info, offset: Ints, wanted: tuple[int, ...], unit: Ints | None = None) -> dict[int, Column]:
+def read_attributes(
+    info: Info, offset: Ints, wanted: tuple[int, ...], unit: Ints | None = None
+) -> dict[int, AttributeColumn]:
     """The ``wanted`` attributes of the entries at ``offset``; they are absent where no entry is."""
     unit = info.unit_of(offset) if unit is None else unit
     shape, at = info.shapes_of(offset, unit)
-    columns = {name: Column.absent(len(offset)) for name in wanted}
+    columns = {name: AttributeColumn.absent(len(offset)) for name in wanted}
     order = np.argsort(shape, kind="stable")
     cuts = np.flatnonzero(np.diff(shape[order], prepend=-2))
     for first, last in zip(cuts, np.append(cuts[1:], len(order)), strict=False):
@@ -255,7 +257,9 @@ def read_attributes(info: Info, offset: Ints, wanted: tuple[int, ...], unit: Int
     return columns
 
 
-def _read_shape(info: Info, shape: Shape, rows: Ints, at: Ints, unit: Ints, columns: dict[int, Column]) -> None:
+def _read_shape(
+    info: Info, shape: Shape, rows: Ints, at: Ints, unit: Ints, columns: dict[int, AttributeColumn]
+) -> None:
     left = sum(attribute in columns for attribute, _, _ in shape.attributes)
     for attribute, form, constant in shape.attributes:
         if not left:
@@ -266,7 +270,7 @@ def _read_shape(info: Info, shape: Shape, rows: Ints, at: Ints, unit: Ints, colu
             continue
         left -= 1
         value, at = _value(info.space, form, constant, shape.format, at)
-        kind = KINDS.get(form, Kind.OTHER)
+        kind = KINDS.get(form, EntryKind.OTHER)
         if form in REFERENCES:
             value = value + info.start[unit].astype(np.uint64)
         elif form in INDEXED:
@@ -274,7 +278,7 @@ def _read_shape(info: Info, shape: Shape, rows: Ints, at: Ints, unit: Ints, colu
         elif form in STRINGS:
             value = _word(info.sections("str_offsets"), info.string_base[unit], value, shape.format.offset_size)
         elif shape.format.version < 4 and form in (DW_FORM.data4, DW_FORM.data8):
-            kind = Kind.NUMBER  # an offset for some attributes, a number for others: their readers know
+            kind = EntryKind.NUMBER  # an offset for some attributes, a number for others: their readers know
         column.kind[rows], column.value[rows] = kind, value
 
 
@@ -315,10 +319,10 @@ def _past(space: Space, form: int, sizes: Format, at: Ints) -> Ints:
     return past + np.minimum(count, np.uint64(space.size)).astype(np.int64)
 
 
-def texts(info: Info, column: Column) -> list[str]:
+def texts(info: Info, column: AttributeColumn) -> list[str]:
     """The strings of ``column``, empty where there is none; equal offsets are read once."""
     found: list[str] = [""] * len(column.kind)
-    for kind, name in ((Kind.STR, "str"), (Kind.LINE_STR, "line_str"), (Kind.INLINE, "info")):
+    for kind, name in ((EntryKind.STR, "str"), (EntryKind.LINE_STR, "line_str"), (EntryKind.INLINE, "info")):
         rows = np.flatnonzero(column.kind == kind)
         if not len(rows):
             continue

@@ -19,10 +19,20 @@ from ....binaries.files import Space, Words
 from ...model import Function, Names
 from ..symbol_tables import Symbols
 from .bytecode import instruction_starts, state_table
-from .entries import Column, Kind, Tree, read_attributes, texts
+from .entries import AttributeColumn, EntryKind, Tree, read_attributes, texts
 from .units import NO_BASE, Cursor, Info
 
-__all__ = ["Frames", "LinePlaces", "Origins", "Ranges", "chains_of", "described", "innermost", "named", "ranges_of"]
+__all__ = [
+    "InlineFrames",
+    "LinePlaces",
+    "Origins",
+    "Ranges",
+    "chains_of",
+    "describe_chains",
+    "innermost",
+    "name_addresses",
+    "ranges_of",
+]
 
 
 # -- Address ranges: ``DW_AT_low_pc`` and ``high_pc``, or a range list (DWARF 5, 2.17 and 7.25; DWARF 4, 7.23)
@@ -81,23 +91,23 @@ def ranges_of(info: Info, offset: Ints, unit: Ints) -> Ranges:
     """The addresses of the entries at ``offset``."""
     found = read_attributes(info, offset, WANTED, unit)
     low, high, lists = (found[name] for name in WANTED)
-    whole = np.flatnonzero((low.kind == Kind.ADDRESS) & high.there & ~lists.there)
-    end = np.where(high.kind[whole] == Kind.ADDRESS, high.value[whole], low.value[whole] + high.value[whole])
+    whole = np.flatnonzero((low.kind == EntryKind.ADDRESS) & high.there & ~lists.there)
+    end = np.where(high.kind[whole] == EntryKind.ADDRESS, high.value[whole], low.value[whole] + high.value[whole])
     parts = [Ranges(low.value[whole], end, whole)]
     old = lists.there & (info.version[unit] < 5) if len(unit) else lists.there
-    for rows, read in ((np.flatnonzero(old), _pairs), (np.flatnonzero(lists.there & ~old), _coded)):
+    for rows, read in ((np.flatnonzero(old), _pairs), (np.flatnonzero(lists.there & ~old), _read_rnglists)):
         if len(rows):
-            part = Column(lists.kind[rows], lists.value[rows])
+            part = AttributeColumn(lists.kind[rows], lists.value[rows])
             found_ranges = read(info, part, unit[rows])
             parts.append(Ranges(found_ranges.low, found_ranges.high, rows[found_ranges.row]))
     return Ranges.join(parts)
 
 
-def _pairs(info: Info, lists: Column, unit: Ints) -> Ranges:
+def _pairs(info: Info, lists: AttributeColumn, unit: Ints) -> Ranges:
     """``.debug_ranges`` of DWARF 3 and 4: pairs of addresses from a base, ended by zeros."""
     space, parts = info.sections("ranges"), []
     base_at = np.where(info.range_base[unit] < NO_BASE, info.range_base[unit], 0)
-    at: Ints = _bounded(lists.value) + base_at
+    at: Ints = _clip_base(lists.value) + base_at
     for width in (4, 8):
         for part in range(2 * width):
             rows = np.flatnonzero((info.address_size[unit] == width) & (at % (2 * width) == part) & (at < space.size))
@@ -124,24 +134,24 @@ OPERANDS = {
 """Kind of entry -> operands: -1 a LEB128 number, 0 an address."""
 
 
-def _coded(info: Info, lists: Column, unit: Ints) -> Ranges:
+def _read_rnglists(info: Info, lists: AttributeColumn, unit: Ints) -> Ranges:
     """``.debug_rnglists`` of DWARF 5: entries that begin with their kind."""
     space = info.sections("rnglists")
     parts: list[Ranges] = []
     width = info.offset_size[unit]
     base = info.range_base[unit]
-    table = (base + np.minimum(_bounded(lists.value), NO_BASE >> 4) * width).astype(np.int64)
+    table = (base + np.minimum(_clip_base(lists.value), NO_BASE >> 4) * width).astype(np.int64)
     entry = np.where(width == 4, space.read(table, 4), space.read(table, 8))
-    indexed = lists.kind == Kind.INDEX
-    at = np.where(indexed, base + _bounded(entry), _bounded(lists.value))
+    indexed = lists.kind == EntryKind.INDEX
+    at = np.where(indexed, base + _clip_base(entry), _clip_base(lists.value))
     for size in (4, 8):
         rows = np.flatnonzero((info.address_size[unit] == size) & (at < space.size))
         if len(rows):
-            parts.append(_coded_at(info, space, at[rows], unit[rows], size, rows))
+            parts.append(_read_rnglists_at(info, space, at[rows], unit[rows], size, rows))
     return Ranges.join(parts)
 
 
-def _coded_at(info: Info, space: Space, at: Ints, unit: Ints, size: int, rows: Ints) -> Ranges:
+def _read_rnglists_at(info: Info, space: Space, at: Ints, unit: Ints, size: int, rows: Ints) -> Ranges:
     codes = {kind: tuple(size if o == 0 else o for o in operands) for kind, operands in OPERANDS.items()}
     lists = distinct(at)
     entry, _ = instruction_starts(space, *_stretches(space, lists), state_table(codes))
@@ -206,7 +216,7 @@ def _bases(value: Words, there: NDArray[np.bool_], count: Ints, first: Words) ->
     return np.where(selected, np.append(value, np.uint64(0))[newest], np.repeat(first, count))
 
 
-def _bounded(value: Words) -> Ints:
+def _clip_base(value: Words) -> Ints:
     return np.minimum(value, np.uint64(NO_BASE)).astype(np.int64)
 
 
@@ -293,9 +303,9 @@ REFERENCES = DW_AT.abstract_origin, DW_AT.specification
 
 def origins_of(info: Info, offset: Ints, inlined: NDArray[np.bool_]) -> tuple[Ints, Origins]:
     """(row of the origins for each entry at ``offset``, the origins): inlined calls of one function share its row."""
-    following, refers = _referred(read_attributes(info, offset, REFERENCES))
+    following, refers = _references(read_attributes(info, offset, REFERENCES))
     places, inverse = np.unique(np.where(refers & inlined, following, offset), return_inverse=True)
-    columns = {name: Column.absent(len(places)) for name in NAMES}
+    columns = {name: AttributeColumn.absent(len(places)) for name in NAMES}
     file_unit = np.zeros(len(places), np.int64)
     rows, at = np.arange(len(places)), places
     for _ in range(HOPS):
@@ -308,7 +318,7 @@ def origins_of(info: Info, offset: Ints, inlined: NDArray[np.bool_]) -> tuple[In
             column.value[rows[new]] = found[name].value[back][new]
             if name == DW_AT.decl_file:
                 file_unit[rows[new]] = unit[back][new]
-        following, goes_on = _referred(found)
+        following, goes_on = _references(found)
         complete = columns[DW_AT.linkage_name].there & columns[DW_AT.decl_line].there & columns[DW_AT.decl_file].there
         goes_on = goes_on[back] & ~complete[rows]
         rows, at = rows[goes_on], following[back][goes_on]
@@ -320,18 +330,18 @@ def origins_of(info: Info, offset: Ints, inlined: NDArray[np.bool_]) -> tuple[In
     return inverse, Origins(shown, file_unit, file, numbers(columns[DW_AT.decl_line]))
 
 
-def _referred(found: dict[int, Column]) -> tuple[Ints, NDArray[np.bool_]]:
+def _references(found: dict[int, AttributeColumn]) -> tuple[Ints, NDArray[np.bool_]]:
     """(offset of the entry to which each entry refers, whether there is such a reference)."""
     origin, specification = (found[name] for name in REFERENCES)
-    use = origin.kind == Kind.REFERENCE
-    there = use | (specification.kind == Kind.REFERENCE)
+    use = origin.kind == EntryKind.REFERENCE
+    there = use | (specification.kind == EntryKind.REFERENCE)
     value = np.where(use, origin.value, specification.value)
     return np.minimum(value, np.uint64(1 << 62)).astype(np.int64), there
 
 
-def numbers(column: Column) -> Ints:
+def numbers(column: AttributeColumn) -> Ints:
     """Values of ``column`` as numbers of files, lines and columns; what is no number or too large is 0."""
-    fits = (column.kind == Kind.NUMBER) & (column.value < np.uint64(1 << 32))
+    fits = (column.kind == EntryKind.NUMBER) & (column.value < np.uint64(1 << 32))
     return np.where(fits, column.value, np.uint64(0)).astype(np.int64)
 
 
@@ -342,7 +352,7 @@ Path = Callable[[int, int], str]
 
 
 @dataclass(slots=True)
-class Frames:
+class InlineFrames:
     """Frames of some addresses: the columns of `Names`, files as (unit, number) of line tables."""
 
     owner: Ints
@@ -358,7 +368,7 @@ class Frames:
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     @classmethod
-    def join(cls, parts: list[Frames]) -> Frames:
+    def join(cls, parts: list[InlineFrames]) -> InlineFrames:
         """All frames by address and step."""
         columns = {f.name: np.concatenate([getattr(part, f.name) for part in parts]) for f in fields(cls)}
         order = np.lexsort((columns["step"], columns["owner"]))
@@ -376,7 +386,7 @@ class LinePlaces:
     discriminator: NDArray[np.uint32]
 
 
-def described(info: Info, tree: Tree, chains: InlineChains) -> tuple[Frames, Origins]:
+def describe_chains(info: Info, tree: Tree, chains: InlineChains) -> tuple[InlineFrames, Origins]:
     """``chains`` as frames, and the origins that these refer to."""
     used, inverse = np.unique(chains.entry, return_inverse=True)
     origin, origins = origins_of(info, tree.offset[used], tree.inlined[used])
@@ -389,11 +399,16 @@ def described(info: Info, tree: Tree, chains: InlineChains) -> tuple[Frames, Ori
         value = np.where(calls[name].there, numbers(calls[name]), unknown)
         column[call] = value[back]
         columns.append(column)
-    return Frames(chains.owner, chains.step, origin[inverse], tree.unit[chains.entry], *columns), origins
+    return InlineFrames(chains.owner, chains.step, origin[inverse], tree.unit[chains.entry], *columns), origins
 
 
-def named(
-    unit: Ints, symbol: Ints, places: LinePlaces, parts: list[tuple[Frames, Origins]], symbols: Symbols, path: Path
+def name_addresses(
+    unit: Ints,
+    symbol: Ints,
+    places: LinePlaces,
+    parts: list[tuple[InlineFrames, Origins]],
+    symbols: Symbols,
+    path: Path,
 ) -> Names:
     """The names of addresses in ``unit`` that have ``symbol`` and lines at ``places`` (-1, or not there: none).
 
@@ -427,7 +442,7 @@ def named(
     )
 
 
-def _complete(parts: list[tuple[Frames, Origins]], count: int, known: NDArray[np.bool_]) -> Frames:
+def _complete(parts: list[tuple[InlineFrames, Origins]], count: int, known: NDArray[np.bool_]) -> InlineFrames:
     """All frames by address and step, origins numbered through; ``known`` addresses without a chain have one frame."""
     chained = np.zeros(count, bool)
     base = 0
@@ -437,12 +452,12 @@ def _complete(parts: list[tuple[Frames, Origins]], count: int, known: NDArray[np
         base += len(origins.name)
     alone = np.flatnonzero(~chained & known)
     zero = np.zeros(len(alone), np.int64)
-    single = Frames(alone, zero, zero - 1, zero, zero - 1, zero, zero, zero)
-    return Frames.join([*(frames for frames, _ in parts), single])
+    single = InlineFrames(alone, zero, zero - 1, zero, zero - 1, zero, zero, zero)
+    return InlineFrames.join([*(frames for frames, _ in parts), single])
 
 
 def _functions(
-    parts: list[tuple[Frames, Origins]], origin: Ints, symbol: Ints, symbols: Symbols, files: _Files
+    parts: list[tuple[InlineFrames, Origins]], origin: Ints, symbol: Ints, symbols: Symbols, files: _Files
 ) -> tuple[list[Function], Ints]:
     """The functions of frames: each pair of origin and symbol (-1: inlined, or none) once. (functions, row of each)."""
     names = [name for _, origins in parts for name in origins.name]

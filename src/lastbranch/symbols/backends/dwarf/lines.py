@@ -211,7 +211,7 @@ class LineTable:
 
 def read_lines(space: Space, headers: dict[int, LineHeader]) -> LineTable:
     """The line tables of ``headers`` (unit -> header) in one table."""
-    return _joined([_read(space, part) for part in _parts(headers)])
+    return _join_tables([_read(space, part) for part in _parts(headers)])
 
 
 def _parts(headers: dict[int, LineHeader]) -> Iterator[dict[int, LineHeader]]:
@@ -291,7 +291,7 @@ def _decode(space: Space, headers: list[LineHeader]) -> _Instructions:
 def _read(space: Space, headers: dict[int, LineHeader]) -> LineTable:
     code = _decode(space, list(headers.values()))
     if not len(code.program):
-        return _joined([])
+        return _join_tables([])
     program, standard, kind, operand, by = code.program, code.standard, code.kind, code.operand, code.address_by
     ends = kind == DW_LNE.end_sequence
     emits = (standard == 256) | (standard == DW_LNS.copy) | ends
@@ -347,7 +347,7 @@ _DTYPES: dict[str, type[np.generic]] = {
 """The columns of `LineTable`."""
 
 
-def _joined(tables: list[LineTable]) -> LineTable:
+def _join_tables(tables: list[LineTable]) -> LineTable:
     """All rows and the sequences that are not empty, by unit and end."""
     columns: dict[str, Any] = {
         name: np.concatenate([np.empty(0, dtype), *(getattr(table, name) for table in tables)])

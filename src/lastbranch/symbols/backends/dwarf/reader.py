@@ -24,8 +24,18 @@ from ...model import DebugFiles, FunctionTable, Names
 from ...table_bytes import Columns, pack, texts_column, texts_of, unpack
 from .. import symbol_tables
 from ..symbol_tables import Symbols
-from .entries import Kind, Tree, read_attributes, texts, walk
-from .frames import Frames, LinePlaces, Origins, Ranges, chains_of, described, innermost, named, ranges_of
+from .entries import EntryKind, Tree, read_attributes, texts, walk
+from .frames import (
+    InlineFrames,
+    LinePlaces,
+    Origins,
+    Ranges,
+    chains_of,
+    describe_chains,
+    innermost,
+    name_addresses,
+    ranges_of,
+)
 from .lines import LineHeader, read_header, read_lines
 from .units import NO_BASE, Info, Sections
 
@@ -84,7 +94,7 @@ FIRST = DW_AT.low_pc, DW_AT.stmt_list, DW_AT.comp_dir, DW_AT.dwo_name, DW_AT.GNU
 
 
 @dataclass(slots=True)
-class Wanted:
+class WantedAddresses:
     """The addresses to name, ascending."""
 
     address: Words
@@ -109,7 +119,7 @@ class Dwarf:
         self.entries = np.array([u.entry for u in info.units], np.int64)
         self.old_ranges = set_bases(info, self.entries)
         first = read_attributes(info, self.entries, FIRST, every)
-        info.low = np.where(first[DW_AT.low_pc].kind == Kind.ADDRESS, first[DW_AT.low_pc].value, np.uint64(0))
+        info.low = np.where(first[DW_AT.low_pc].kind == EntryKind.ADDRESS, first[DW_AT.low_pc].value, np.uint64(0))
         statements = first[DW_AT.stmt_list]
         self.statements = np.where(statements.there, np.minimum(statements.value, np.uint64(NO_BASE)), NO_BASE).astype(
             np.int64
@@ -124,22 +134,22 @@ class Dwarf:
 
     def resolve(self, address: Words, symbols: Symbols) -> Names:
         """The names of ``address`` (ascending). The outermost function has its name from ``symbols`` (by address)."""
-        owners = self._clipped(self._unit_ranges()).disjoint()
+        owners = self._clip(self._unit_ranges()).disjoint()
         unit, symbol = owners.at(address), symbols.at(address)
         # With exported symbols only, an address without a symbol may be in a local function.
         expected = (symbol >= 0) | bool(symbols.public.all())
-        wanted = Wanted(address, unit, expected)
+        wanted = WantedAddresses(address, unit, expected)
         places = self._places(address, unit)
         splits = {n: info for n in distinct(unit[unit >= 0]).tolist() if (info := self._split(n)) is not None}
         here = np.flatnonzero((unit >= 0) & ~np.isin(unit, list(splits)))
-        shared = np.isin(unit[here], self._shared(unit[here]))
+        shared = np.isin(unit[here], self._units_for_copy(unit[here]))
         others = self._chains_meanwhile(here[shared], wanted, owners)
         parts = [self._chains(self.info, here[~shared], wanted, None, owners)]
         for number, info in splits.items():
             parts.append(self._chains(info, np.flatnonzero(unit == number), wanted, number, owners))
-        return named(unit, symbol, places(), [*parts, *others()], symbols, self._path)
+        return name_addresses(unit, symbol, places(), [*parts, *others()], symbols, self._path)
 
-    def _shared(self, unit: Ints) -> Ints:
+    def _units_for_copy(self, unit: Ints) -> Ints:
         """Which of the units in ``unit`` a copy of this process reads; none where that is not worth it."""
         used = distinct(unit)
         sums = np.cumsum((self.info.end - self.info.start)[used])
@@ -147,8 +157,8 @@ class Dwarf:
         return used[sums > (1 - SHARE) * total] if total > LARGE else used[:0]
 
     def _chains_meanwhile(
-        self, rows: Ints, wanted: Wanted, owners: Ranges
-    ) -> Callable[[], list[tuple[Frames, Origins]]]:
+        self, rows: Ints, wanted: WantedAddresses, owners: Ranges
+    ) -> Callable[[], list[tuple[InlineFrames, Origins]]]:
         """Start `_chains` of ``rows`` in a copy of this process. The function that is returned waits for the result."""
         if not len(rows):
             return list
@@ -167,11 +177,13 @@ class Dwarf:
 
         finish = meanwhile(work)
 
-        def chains() -> list[tuple[Frames, Origins]]:
+        def chains() -> list[tuple[InlineFrames, Origins]]:
             columns = finish()
             self.notes += texts_of(columns, "notes")
             numbers = (columns[f"origin_{name}"] for name in ("unit", "file", "line"))
-            frames = Frames(**{name: column for name, column in columns.items() if name in Frames.__slots__})
+            frames = InlineFrames(
+                **{name: column for name, column in columns.items() if name in InlineFrames.__slots__}
+            )
             return [(frames, Origins(texts_of(columns, "origin_name"), *numbers))]
 
         return chains
@@ -199,14 +211,14 @@ class Dwarf:
         found = ranges_of(self.info, tree.offset, tree.unit)
         return Ranges.join([own_ranges, Ranges(found.low, found.high, tree.unit[found.row])])
 
-    def _clipped(self, ranges: Ranges) -> Ranges:
+    def _clip(self, ranges: Ranges) -> Ranges:
         low, high = self.code
         kept = (ranges.low >= np.uint64(low)) & (ranges.high <= np.uint64(high))
         return ranges.take(kept)
 
     def _chains(
-        self, info: Info, rows: Ints, wanted: Wanted, skeleton: int | None, owners: Ranges
-    ) -> tuple[Frames, Origins]:
+        self, info: Info, rows: Ints, wanted: WantedAddresses, skeleton: int | None, owners: Ranges
+    ) -> tuple[InlineFrames, Origins]:
         """Frames of the addresses in ``rows`` from ``info``. A split file has one unit, the unit of ``skeleton``."""
         mine = wanted.unit[rows] if skeleton is None else np.zeros(len(rows), np.int64)
         address = wanted.address[rows]
@@ -227,7 +239,7 @@ class Dwarf:
             more, found = find(left, True)
             entry[left] = np.where(found >= 0, found + len(tree), -1)
             tree = tree.join(more)
-        frames, origins = described(info, tree, chains_of(tree, entry))
+        frames, origins = describe_chains(info, tree, chains_of(tree, entry))
         frames.owner = rows[frames.owner]
         if skeleton is not None:
             frames.unit[:] = skeleton
@@ -315,7 +327,7 @@ def resolve(files: DebugFiles, address: Words) -> Names:
     notes: list[str] = []
     splits = SplitUnits(files, sections, notes)
     names = Dwarf(sections, _code_range(main), splits.open, notes).resolve(address + base, symbols)
-    names.notes = [*_few(notes, "more damaged parts"), *_missing(splits.missing), *_moved(described)]
+    names.notes = [*_few(notes, "more damaged parts"), *_missing_note(splits.missing), *_dwz_note(described)]
     if base:
         names.functions = [f._replace(start=max(0, f.start - int(base))) for f in names.functions]
     return names
@@ -338,13 +350,13 @@ def _binaries(files: DebugFiles) -> list[Binary]:
     return [open_binary(path) for path in paths if path]
 
 
-def _missing(names: list[str]) -> list[str]:
+def _missing_note(names: list[str]) -> list[str]:
     """The note about split files that were not found."""
     which = ", ".join(_few(names, "more"))
     return [f"split DWARF is missing or from another build (no inlined frames there): {which}"] if names else []
 
 
-def _moved(binary: Binary) -> list[str]:
+def _dwz_note(binary: Binary) -> list[str]:
     """dwz moves what several files share to one of its own, whose name and build id are in ``.gnu_debugaltlink``."""
     if not binary.has(".gnu_debugaltlink"):
         return []
