@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import click
@@ -22,7 +22,7 @@ from .options import (
     filter_options,
     force_option,
     format_option,
-    stacked,
+    grouped,
 )
 from .output import EXCEEDED, Cell, print_notes, print_rows, share
 from .symbols import symbol_options
@@ -35,7 +35,65 @@ if TYPE_CHECKING:
 _BINARY = ("pprof", "gcov", "gopgo")
 _EXTBINARY = ("sampleprof", "mispredictions")
 
-output_options = stacked(
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """What to write an export to, and in which form."""
+
+    binary: str | None
+    output: str | None
+    force: bool
+    symbol_order: str | None
+    list_version: str
+    extbinary: bool
+    fail_empty: bool
+
+    def check(self, name: str) -> None:
+        """Raise `click.UsageError` where the format ``name`` cannot be written to this output (without ``output``:
+        standard output), with the second file ``symbol_order``, or in the form ``extbinary``."""
+        if self.extbinary and name not in _EXTBINARY:
+            raise click.UsageError(f"--extbinary goes with --to {' and '.join(_EXTBINARY)}.")
+        if self.symbol_order is not None:
+            if name != "propeller" or self.binary is None:
+                raise click.UsageError("--symbol-order goes with --to propeller and --binary.")
+            check_new(self.symbol_order, self.force, "--symbol-order")
+        if self.output is None and (name in _BINARY or self.extbinary) and sys.stdout.isatty():
+            raise click.UsageError(
+                f"--to {name} is binary, and standard output a terminal: give -o FILE, or redirect it"
+            )
+        each = "table" if name in FOLDERS else "module" if name in BY_MODULE and self.binary is None else ""
+        if self.output is not None:
+            check_new(self.output, self.force, "--output", folder=bool(each))
+        elif each:
+            other = ", or --binary NAME" if name in BY_MODULE else ""
+            raise click.UsageError(f"--to {name} writes a file for each {each}: give -o FOLDER{other}")
+
+    def write(self, profile: Profile, name: str, options: ExportOptions) -> ExportResult:
+        """Write ``profile`` in the format ``name``, and the second file where it has a name; the form is as asked."""
+        options = replace(options, binary=self.binary, list_version=int(self.list_version), extbinary=self.extbinary)
+        if self.symbol_order is None:
+            return _write(profile, name, self.output, options)
+        from ..model import writing_file
+
+        with writing_file(self.symbol_order) as second:
+            return _write(profile, name, self.output, replace(options, symbol_order=second))
+
+    def code(self, done: ExportResult, code: int) -> int:
+        """The exit code: ``code``, unless --fail-empty asks for another."""
+        return NotRecordedError.exit_code if self.fail_empty and done.partial else code
+
+
+def _write(profile: Profile, name: str, output: str | None, options: ExportOptions) -> ExportResult:
+    if output is not None:
+        return export_to(profile, name, output, options)
+    done = exporter(name)(profile, sys.stdout.buffer, options)
+    sys.stdout.buffer.flush()
+    return done
+
+
+output_options = grouped(
+    "out",
+    Output,
     click.option("--binary", metavar="NAME|PATH", help="Only this module; a PATH also locates its binary."),
     click.option(
         "-o", "--output", metavar="OUT", shell_complete=complete_file, help="File to write, instead of standard output."
@@ -65,7 +123,7 @@ output_options = stacked(
         help="Exit with code 4 if the output is empty or covers less than half of what was recorded.",
     ),
 )
-"""--binary, --output, --force, those of propeller, --extbinary and --fail-empty."""
+"""--binary, --output, --force, those of propeller, --extbinary and --fail-empty, as one `Output` argument ``out``."""
 
 
 @click.command()
@@ -99,13 +157,7 @@ def command(
     capture: Capture,
     make_filter: FilterMaker,
     name: str | None,
-    binary: str | None,
-    output: str | None,
-    force: bool,
-    symbol_order: str | None,
-    list_version: str,
-    extbinary: bool,
-    fail_empty: bool,
+    out: Output,
     symbols: SymbolOptions,
     check: str | None,
     fail_under: float | None,
@@ -139,100 +191,46 @@ def command(
     profile by pseudo probe: the functions whose control flow has not changed.
     """
     if check is not None:
-        if capture.paths or name or binary is None or symbol_order is not None:
+        if capture.paths or name or out.binary is None or out.symbol_order is not None:
             raise click.UsageError("--check PROFILE goes with --binary PATH, and without FILE and --to.")
-        return _check(check, binary, symbols, form, fail_under, output, force, extbinary)
+        return _check(check, out.binary, symbols, form, fail_under, out)
     if name is None:
         raise click.UsageError(f"Missing option '--to'. It is one of {', '.join(EXPORTS)}.")
     if fail_under is not None:
         raise click.UsageError("--fail-under goes with --check.")
+    _check_counts(name, counts, contexts)
+    out.check(name)
+    wanted = count_request(name)
+    profile = capture.open(make_filter.early(**wanted) if wanted else None)
+    chosen = make_filter(profile)
+    estimate = counts.of(capture, profile, chosen)
+    options = ExportOptions(chosen, symbols=symbols, estimate=estimate, contexts=contexts)
+    with capture.reading(profile, printing=out.output is None):
+        done = out.write(profile, name, options)
+    notes = [estimate.note] if name in COUNTED and done.unit != "samples" else counts.notes(estimate)
+    from ..answers.names import brief
+
+    return out.code(done, capture.finish(profile, brief(profile, [*notes, *done.all_notes])))
+
+
+def _check_counts(name: str, counts: EstimateChoice, contexts: bool) -> None:
+    """Raise `click.UsageError` where the format ``name`` cannot have these counts."""
     if counts.executions and name not in ESTIMATED:
         raise click.UsageError(f"--estimate executions is for counts: {', '.join(ESTIMATED)}; {name} has samples.")
     if contexts and name != "sampleprof":
         raise click.UsageError("--context goes with --to sampleprof.")
     if contexts and counts.executions:
         raise click.UsageError("--context counts samples; --estimate executions is for counts without context.")
-    check_output(name, binary, output, force, symbol_order, extbinary)
-    wanted = count_request(name)
-    profile = capture.open(make_filter.early(**wanted) if wanted else None)
-    chosen = make_filter(profile)
-    estimate = counts.of(capture, profile, chosen)
-    options = ExportOptions(
-        chosen,
-        binary,
-        symbols,
-        estimate=estimate,
-        list_version=int(list_version),
-        contexts=contexts,
-        extbinary=extbinary,
-    )
-    with capture.reading(profile, printing=output is None):
-        done = write(profile, name, output, options, symbol_order)
-    notes = [estimate.note] if name in COUNTED and done.unit != "samples" else counts.notes(estimate)
-    from ..answers.names import brief
-
-    code = capture.finish(profile, brief(profile, [*notes, *done.all_notes]))
-    return NotRecordedError.exit_code if fail_empty and done.partial else code
 
 
-def check_output(
-    name: str,
-    binary: str | None,
-    output: str | None,
-    force: bool,
-    symbol_order: str | None = None,
-    extbinary: bool = False,
-) -> None:
-    """Raise `click.UsageError` where the format ``name`` cannot be written to ``output`` (``None``: standard output),
-    with a second file ``symbol_order``, or in the form ``extbinary``."""
-    if extbinary and name not in _EXTBINARY:
-        raise click.UsageError(f"--extbinary goes with --to {' and '.join(_EXTBINARY)}.")
-    if symbol_order is not None:
-        if name != "propeller" or binary is None:
-            raise click.UsageError("--symbol-order goes with --to propeller and --binary.")
-        check_new(symbol_order, force, "--symbol-order")
-    if output is None and (name in _BINARY or extbinary) and sys.stdout.isatty():
-        raise click.UsageError(f"--to {name} is binary, and standard output a terminal: give -o FILE, or redirect it")
-    each = "table" if name in FOLDERS else "module" if name in BY_MODULE and binary is None else ""
-    if output is not None:
-        check_new(output, force, "--output", folder=bool(each))
-    elif each:
-        other = ", or --binary NAME" if name in BY_MODULE else ""
-        raise click.UsageError(f"--to {name} writes a file for each {each}: give -o FOLDER{other}")
-
-
-def write(
-    profile: Profile, name: str, output: str | None, options: ExportOptions, symbol_order: str | None = None
-) -> ExportResult:
-    """Write ``profile`` as ``output``, or to standard output; and the second file where it has a name."""
-    if symbol_order is not None:
-        from ..model import writing_file
-
-        with writing_file(symbol_order) as second:
-            return write(profile, name, output, replace(options, symbol_order=second))
-    if output is not None:
-        return export_to(profile, name, output, options)
-    done = exporter(name)(profile, sys.stdout.buffer, options)
-    sys.stdout.buffer.flush()
-    return done
-
-
-def _check(
-    path: str,
-    binary: str,
-    symbols: SymbolOptions,
-    form: str,
-    least: float | None,
-    output: str | None,
-    force: bool,
-    extbinary: bool,
-) -> int:
+def _check(path: str, binary: str, symbols: SymbolOptions, form: str, least: float | None, out: Output) -> int:
     """Print how much of the profile at ``path`` fits ``binary``, and write what fits as ``output``."""
     from ..export.fit import fit
 
+    output = out.output
     if output is not None:
-        check_new(output, force, "--output")
-    elif extbinary:
+        check_new(output, out.force, "--output")
+    elif out.extbinary:
         raise click.UsageError("--extbinary goes with -o OUT.")
     found = fit(path, binary, symbols)
     if output is not None and found.fitting is None:
@@ -246,7 +244,7 @@ def _check(
     print_rows(["what", "number", "fit", "counts", "counts that fit", "fit %"], rows, form)
     print_notes(found.notes)
     if output is not None and found.fitting is not None:
-        _write_tree(found.fitting, output, extbinary)
+        _write_tree(found.fitting, output, out.extbinary)
     if least is not None and 100 * found.share < least:
         fitting = int(10_000 * found.share) / 100  # never rounded up to the limit
         click.echo(f"error: {fitting:g} % of the counts fit, less than {least:g} %", err=True)

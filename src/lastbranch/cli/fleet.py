@@ -6,16 +6,15 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING, cast
 
 import click
 
-from ..errors import NotRecordedError
 from ..export import COUNTED
 from .diff import difference_options, exceeded, print_comparison
-from .export import check_output, output_options, write
+from .export import Output, output_options
 from .group import Group
 from .options import (
     complete_file,
@@ -292,13 +291,7 @@ def export(
     symfs: str | None,
     symbols: SymbolOptions,
     name: str,
-    binary: str | None,
-    output: str | None,
-    force: bool,
-    symbol_order: str | None,
-    list_version: str,
-    extbinary: bool,
-    fail_empty: bool,
+    out: Output,
 ) -> int:
     """Write what is selected of STORE for compilers, as `lastbranch export` does of one capture.
 
@@ -315,18 +308,15 @@ def export(
     with Store(store).reading(selection) as reading:
         counts = reading.counts()
         modules = counts.profile.modules
-        if binary is None and selection.modules and len(modules) == 1:
-            binary = modules[0].name
-        check_output(name, binary, output, force, symbol_order, extbinary)
+        if out.binary is None and selection.modules and len(modules) == 1:
+            out = replace(out, binary=modules[0].name)
+        out.check(name)
         notes = [*counts.find_binaries(symfs, symbols), *counts.scale_notes()]
-        options = ExportOptions(
-            binary=binary, symbols=symbols, counted=counts.counted, list_version=int(list_version), extbinary=extbinary
-        )
-        done = write(counts.profile, name, output, options, symbol_order)
+        done = out.write(counts.profile, name, ExportOptions(symbols=symbols, counted=counts.counted))
     missing = [f"{m.name}: binary {m.missing} ({m.identity or 'no build id'})" for m in modules if m.missing]
     more = [f"{len(missing) - _LISTED} more binaries are missing"] if len(missing) > _LISTED else []
     print_notes([*notes, *brief(counts.profile, done.all_notes), *missing[:_LISTED], *more])
-    return NotRecordedError.exit_code if fail_empty and done.partial else 0
+    return out.code(done, 0)
 
 
 @command.command(short_help="Report functions, modules, or what more captures would change.")
@@ -404,8 +394,6 @@ _SIDES = ("service", "host", "version", "day", "since", "until")
 
 
 def _of_side(selection: Selection, side: dict[str, str]) -> Selection:
-    from dataclasses import replace
-
     day = side.get("day", "")
     days = (side.get("since") or day or selection.days[0], side.get("until") or day or selection.days[1])
     return replace(

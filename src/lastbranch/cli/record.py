@@ -16,7 +16,8 @@ from .options import DEFAULT_FILE, Count, complete_file, grouped, no_progress_op
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-    from ..capture import ProcessGroup, Summary, SwitchOutput
+    from ..capture import HardwareSummary, ProcessGroup, Summary, SwitchOutput
+    from ..etw import SessionSummary
     from ..recording.live import LiveViewer
 
 
@@ -266,12 +267,7 @@ def command(
     target.check()
     check_trigger(options)
     options["switch"] = _switch(options.pop("switch_output"), options.pop("switch_max_files"))
-    if options["switch"] and (live or view):
-        raise click.UsageError("--switch-output makes several files: `lastbranch view` shows them when they are done")
-    if live and view:
-        raise click.UsageError("--live goes on when the recording is done: --view is not needed")
-    if no_open and not (live or view):
-        raise click.BadParameter("opens nothing: add --live or --view", param_hint="--no-open")
+    _check_viewer(live, view, no_open, switches=options["switch"] is not None)
     from ..capture import Options
     from ..recording.recorders import branch_select, record_file
 
@@ -287,19 +283,34 @@ def command(
             viewer=viewer,
             progress=_Line() if not no_progress and sys.stderr.isatty() else lambda summary: None,
         )
-        _say(f"{done} written to {_written(output, done)}")
-        for note in done.notes:
-            _say(f"note: {note}")
-        if target.command_words and done.exit_code is None:
-            from ..model import visible
-
-            _say(f"note: the recording has ended, and {visible(target.command_words[0])} runs on")
+        _say_done(done, output, target)
         if viewer:
             _say("the viewer goes on; Ctrl-C ends it")
             viewer.finish()
     if view:
         _look_at(output, not no_progress, not no_open)
     return done.exit_code or 0
+
+
+def _check_viewer(live: bool, view: bool, no_open: bool, *, switches: bool) -> None:
+    """Raise `click.UsageError` where the options about the viewer contradict each other or those about files."""
+    if switches and (live or view):
+        raise click.UsageError("--switch-output makes several files: `lastbranch view` shows them when they are done")
+    if live and view:
+        raise click.UsageError("--live goes on when the recording is done: --view is not needed")
+    if no_open and not (live or view):
+        raise click.BadParameter("opens nothing: add --live or --view", param_hint="--no-open")
+
+
+def _say_done(done: Summary | HardwareSummary | SessionSummary, output: str, target: TargetChoice) -> None:
+    """Print what was written, and what the user should know of it."""
+    _say(f"{done} written to {_written(output, done)}")
+    for note in done.notes:
+        _say(f"note: {note}")
+    if target.command_words and done.exit_code is None:
+        from ..model import visible
+
+        _say(f"note: the recording has ended, and {visible(target.command_words[0])} runs on")
 
 
 def _viewer(output: str, browse: bool) -> LiveViewer:
@@ -318,10 +329,10 @@ def _look_at(output: str, progress: bool, browse: bool) -> None:
     """Open the viewer on the recording, until Ctrl-C."""
     from ..symbols import SymbolOptions
     from .options import Capture
-    from .view import show
+    from .view import Viewer
 
     capture = Capture((output,), None, progress)
-    show(capture, capture.open(), SymbolOptions(), (), browse=browse)
+    Viewer(capture=capture, symbols=SymbolOptions(), browse=browse).show(capture.open())
 
 
 def _switch(text: str | None, keep: int | None) -> SwitchOutput | None:

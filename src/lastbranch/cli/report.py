@@ -20,6 +20,7 @@ from .symbols import symbol_options
 
 if TYPE_CHECKING:
     from ..analysis import Key, View
+    from ..answers.functions import NamedSamples
     from ..model import Profile, SampleFilter
     from ..symbols import SymbolOptions
 
@@ -93,15 +94,7 @@ def command(
         with capture.reading(profile):
             found = samples_by_name(names, cast("View", by or "function"), chosen, estimate)
         if by or found.named:
-            table = found.table(limit, source_root)
-            print_table(table, form)
-            notes = [
-                *capture.why_empty(profile, table),
-                *_losses(profile),
-                *([] if by else [f"by function; {_OTHERS}"]),
-                *table.notes,
-            ]
-            return capture.finish(profile, notes + found.name_notes(limit, lines=by not in (None, "function")))
+            return _print_names(capture, found, form, limit, by, source_root)
         by = "module"
         why = "by module, because no function has a name; " if len(found.counted) else "by module; "
         notes = [f"{why}{_OTHERS}", *found.time_notes, *names.all_notes]
@@ -111,6 +104,17 @@ def command(
         table = samples_by_key(profile, cast("Key", by), chosen, limit, time_is_said=bool(notes))
     print_table(table, form)
     return capture.finish(profile, [*capture.why_empty(profile, table), *_losses(profile), *notes, *table.notes])
+
+
+def _print_names(
+    capture: Capture, found: NamedSamples, form: str, limit: int, by: str | None, roots: tuple[str, ...]
+) -> int:
+    """Print samples by function, inlined function or line; ``by`` ``None``: by function, as nobody chose."""
+    profile, table = found.names.profile, found.table(limit, roots)
+    print_table(table, form)
+    notes = [*capture.why_empty(profile, table), *_losses(profile), *([] if by else [f"by function; {_OTHERS}"])]
+    notes += [*table.notes, *found.name_notes(limit, lines=by not in (None, "function"))]
+    return capture.finish(profile, notes)
 
 
 def _losses(profile: Profile) -> list[str]:

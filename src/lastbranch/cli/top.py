@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import sys
 import time
+from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any, cast
 
 import click
 
-from .options import Count, complete_file, format_option, symfs_option
+from .options import Count, complete_file, format_option, grouped, symfs_option
 from .record import TargetChoice, check_trigger, duty_option, filter_classes_option, target_options, trigger_options
 from .symbols import symbol_options
 
@@ -22,35 +23,74 @@ if TYPE_CHECKING:
     from .top_tables import Session, View
 
 
+@dataclass(frozen=True, slots=True)
+class Display:
+    """How a recording is shown while it runs, and what is left of it."""
+
+    interval: float
+    duration: float | None
+    once: bool
+    plain: bool
+    form: str
+    limit: int
+    output: str | None
+
+    def has_screen(self) -> bool:
+        """Whether it is a screen with keys: in a terminal, unless lines are asked for. Says what that needs."""
+        if self.once or self.plain or not all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr)):
+            return False
+        from importlib.util import find_spec
+
+        if find_spec("textual") is None:
+            click.echo('note: for a screen with keys, pip install "lastbranch[tui]"', err=True)
+            return False
+        return True
+
+    @property
+    def end(self) -> float | None:
+        """After how many seconds it ends; ``None``: with the recording, or by Ctrl-C."""
+        return self.duration if self.duration is not None else self.interval if self.once else None
+
+
+display_options = grouped(
+    "display",
+    Display,
+    click.option(
+        "--interval",
+        type=click.FloatRange(0.1, 3600),
+        default=1,
+        show_default=True,
+        metavar="SECONDS",
+        help="Time between two refreshes.",
+    ),
+    click.option(
+        "--duration",
+        type=click.FloatRange(min=0, min_open=True),
+        metavar="SECONDS",
+        help="End after this time. [default with --once: the interval]",
+    ),
+    click.option("--once", is_flag=True, help="Print the totals once, at the end."),
+    click.option("--plain", is_flag=True, help="Print lines even in a terminal."),
+    format_option("table", "json", help="Output format; json needs --once."),
+    click.option(
+        "--limit", type=Count(), default=20, show_default=True, help="Functions and branches to print; 0 is all."
+    ),
+    click.option(
+        "-o",
+        "--output",
+        metavar="OUT",
+        shell_complete=complete_file,
+        help="At the end write what was recorded to this file, as `lastbranch record` does.",
+    ),
+)
+"""--interval, --duration, --once, --plain, --format, --limit and --output, as one `Display` argument ``display``."""
+
+
 @click.command(context_settings={"allow_interspersed_args": False})
 @trigger_options
 @filter_classes_option
 @duty_option
-@click.option(
-    "--interval",
-    type=click.FloatRange(0.1, 3600),
-    default=1,
-    show_default=True,
-    metavar="SECONDS",
-    help="Time between two refreshes.",
-)
-@click.option(
-    "--duration",
-    type=click.FloatRange(min=0, min_open=True),
-    metavar="SECONDS",
-    help="End after this time. [default with --once: the interval]",
-)
-@click.option("--once", is_flag=True, help="Print the totals once, at the end.")
-@click.option("--plain", is_flag=True, help="Print lines even in a terminal.")
-@format_option("table", "json", help="Output format; json needs --once.")
-@click.option("--limit", type=Count(), default=20, show_default=True, help="Functions and branches to print; 0 is all.")
-@click.option(
-    "-o",
-    "--output",
-    metavar="OUT",
-    shell_complete=complete_file,
-    help="At the end write what was recorded to this file, as `lastbranch record` does.",
-)
+@display_options
 @click.option(
     "--keep",
     type=Count(1),
@@ -81,13 +121,7 @@ def command(
     engine: str,
     filters: str,
     duty: float,
-    interval: float,
-    duration: float | None,
-    once: bool,
-    plain: bool,
-    form: str,
-    limit: int,
-    output: str | None,
+    display: Display,
     keep: int,
     program_output: str,
     file: str | None,
@@ -109,14 +143,11 @@ def command(
     """
     target.check("-i FILE", given=file is not None)
     check_trigger(options)
-    if form == "json" and not once:
+    if display.form == "json" and not display.once:
         raise click.BadParameter("needs --once", param_hint="--format json")
     from ..recording.live import LiveCapture, LiveRecorder, StreamCopy
 
-    screen = not (once or plain) and all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr))
-    if screen and not _has_textual():
-        click.echo('note: for a screen with keys, pip install "lastbranch[tui]"', err=True)
-        screen = False
+    screen = display.has_screen()
     folders = (*symbols.debug_dirs, *symbols.symbol_store)
     from .top_tables import Session
 
@@ -129,12 +160,12 @@ def command(
             source = _copy_of(stream.file, "<stdin>")
             read_magic(source)  # an error now, and not at the end
             with LiveCapture(source, symbols, symfs=symfs, folders=folders, kept=keep << 20, ours=True) as live:
-                return _show(Session(live, stream=stream), False, interval, duration, once, form, limit, output)
+                return _show(Session(live, stream=stream), display, screen=False)
     if file is not None:
         from ..opening import FileSource
 
         with LiveCapture(FileSource(file), symbols, symfs=symfs, folders=folders) as live:
-            return _show(Session(live), screen, interval, duration, once, form, limit, output)
+            return _show(Session(live), display, screen=screen)
     from ..capture import Options
     from ..recording.recorders import branch_select
 
@@ -143,7 +174,7 @@ def command(
     with LiveRecorder(target.find(), chosen, engine=engine, command_line=line, output=program_output) as recorder:
         source = _copy_of(recorder.file, "the recording")
         with LiveCapture(source, symbols, symfs=symfs, folders=folders, kept=keep << 20, ours=True) as live:
-            return _show(Session(live, recorder), screen, interval, duration, once, form, limit, output)
+            return _show(Session(live, recorder), display, screen=screen)
 
 
 def _copy_of(file: IO[bytes], name: str) -> OpenFile:
@@ -153,41 +184,25 @@ def _copy_of(file: IO[bytes], name: str) -> OpenFile:
     return OpenFile(os.fdopen(os.dup(file.fileno()), "rb", buffering=0), name)
 
 
-def _has_textual() -> bool:
-    from importlib.util import find_spec
-
-    return find_spec("textual") is not None
-
-
-def _show(
-    session: Session,
-    screen: bool,
-    interval: float,
-    duration: float | None,
-    once: bool,
-    form: str,
-    limit: int,
-    output: str | None,
-) -> int:
+def _show(session: Session, display: Display, *, screen: bool) -> int:
     _wait_for_begin(session)
     if screen:
         from .top_screen import TopScreen
 
-        TopScreen(session, interval, duration, output).run()
+        TopScreen(session, display.interval, display.duration, display.output).run()
     else:
-        end = duration if duration is not None else interval if once else None
         try:
-            _print(session, interval, end, once, form, limit)
+            _print(session, display)
         except KeyboardInterrupt:
             click.echo(err=True)
     if session.recorder is not None:
         _check(session.recorder.stop())
     session.read()
-    if once:
-        _print_once(session, session.look(), form, limit)
-    if output is not None and session.live.profile is not None:
-        session.save(output)
-        click.echo(f"written to {output}", err=True)
+    if display.once:
+        _print_once(session, session.look(), display.form, display.limit)
+    if display.output is not None and session.live.profile is not None:
+        session.save(display.output)
+        click.echo(f"written to {display.output}", err=True)
     return 0
 
 
@@ -221,15 +236,15 @@ def _wait(session: Session, interval: float, end: float | None) -> bool:
     return not session.ended and (end is None or session.seconds < end)
 
 
-def _print(session: Session, interval: float, end: float | None, once: bool, form: str, limit: int) -> None:
-    """Lines for each interval, or with ``once`` nothing but counting."""
+def _print(session: Session, display: Display) -> None:
+    """Lines for each interval; with --once nothing but counting."""
     more = True
     while more:
         session.read()
-        more = _wait(session, interval, end)
+        more = _wait(session, display.interval, display.end)
         session.read()
-        if not once:
-            _print_lines(session, session.look(), limit)
+        if not display.once:
+            _print_lines(session, session.look(), display.limit)
 
 
 def _print_lines(session: Session, view: View, limit: int) -> None:

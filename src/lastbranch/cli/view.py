@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
@@ -22,7 +23,7 @@ from .output import print_notes
 from .symbols import symbol_options
 
 if TYPE_CHECKING:
-    from ..model import Profile
+    from ..model import Profile, SampleFilter
     from ..symbols import SymbolOptions
     from ..view.loaded import Loaded, Parameters
 
@@ -97,19 +98,17 @@ def command(
         raise click.BadParameter("is of a second capture: add --diff", param_hint="--symfs-b")
     profile = capture.open()
     file = None if output is None else HtmlFile(output, bool(source_root) and not no_source, anonymise)
-    return show(
-        capture,
-        profile,
-        symbols,
-        source_root,
-        make_filter(profile),
-        file,
-        port,
-        not no_open,
-        counts.executions,
-        before,
-        not no_cache,
+    viewer = Viewer(
+        capture=capture,
+        symbols=symbols,
+        source_root=source_root,
+        port=port,
+        browse=not no_open,
+        executions=counts.executions,
+        before=before,
+        keep=not no_cache,
     )
+    return viewer.show(profile, make_filter(profile), file)
 
 
 class HtmlFile(NamedTuple):
@@ -120,56 +119,60 @@ class HtmlFile(NamedTuple):
     anonymise: bool
 
 
-def show(
-    capture: Capture,
-    profile: Profile,
-    symbols: SymbolOptions,
-    source_root: tuple[str, ...],
-    chosen: Any = None,
-    file: HtmlFile | None = None,
-    port: int = 0,
-    browse: bool = True,
-    executions: bool = False,
-    before: Capture | None = None,
-    keep: bool = True,
-) -> int:
-    """Serve ``profile``, compared with the capture ``before`` if there is one, or write it to ``file``. ``keep``: in
-    the user's cache."""
-    from ..view.loaded import parameters_of
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Viewer:
+    """How a capture is shown: compared with the capture ``before`` if there is one. ``keep``: counts in the user's
+    cache."""
 
-    loaded = _loaded(capture, profile, symbols, source_root)
-    if before is not None:
-        loaded.before = _loaded(before, before.open(), symbols, source_root)
-    parameters = parameters_of(profile, chosen) | ({"estimate": "executions"} if executions else {})
-    if file is not None:
-        _write(capture, loaded, parameters, file)
-    else:
+    capture: Capture
+    symbols: SymbolOptions
+    source_root: tuple[str, ...] = ()
+    port: int = 0
+    browse: bool = True
+    executions: bool = False
+    before: Capture | None = None
+    keep: bool = True
+
+    def show(self, profile: Profile, chosen: SampleFilter | None = None, file: HtmlFile | None = None) -> int:
+        """Serve the samples of ``profile`` that ``chosen`` keeps, until Ctrl-C, or write them to ``file``."""
+        from ..view.loaded import parameters_of
+
+        loaded, before = self._load(self.capture, profile), self.before
+        if before is not None:
+            loaded.before = self._load(before, before.open())
+        parameters = parameters_of(profile, chosen) | ({"estimate": "executions"} if self.executions else {})
+        if file is not None:
+            self._write(loaded, parameters, file)
+        else:
+            self._serve(loaded, parameters)
+        codes = [before.finish(loaded.other.profile)] if before is not None else []
+        return max([*codes, self.capture.finish(profile)])
+
+    def _load(self, capture: Capture, profile: Profile) -> Loaded:
+        from ..view.loaded import Loaded
+
+        paths = capture.paths if capture.paths == ("-",) else tuple(one.name for one in profile.captures)
+        return Loaded(
+            profile, self.symbols, paths, capture.symfs, capture.folders, self.source_root, capture.log.given()
+        )
+
+    def _serve(self, loaded: Loaded, parameters: Parameters) -> None:
         from urllib.parse import urlencode
 
         from ..view.kept import kept_answers
         from ..view.server import listen, serve
 
-        screen = "diff" if before else "hot"
-        start = f"#/{screen}?{urlencode(parameters)}" if parameters or before else ""
-        kept = kept_answers(loaded, lambda said: print_notes([said])) if keep else None
-        serve(loaded, listen(port), start, click.echo, browse, kept)
-    codes = [before.finish(loaded.other.profile)] if before is not None else []
-    return max([*codes, capture.finish(profile)])
+        screen = "diff" if self.before else "hot"
+        start = f"#/{screen}?{urlencode(parameters)}" if parameters or self.before else ""
+        kept = kept_answers(loaded, lambda said: print_notes([said])) if self.keep else None
+        serve(loaded, listen(self.port), start, click.echo, self.browse, kept)
 
+    def _write(self, loaded: Loaded, parameters: Parameters, file: HtmlFile) -> None:
+        from ..model import writing_file
+        from ..view.single_file import single_file
+        from .progress import bar
 
-def _loaded(capture: Capture, profile: Profile, symbols: SymbolOptions, source_root: tuple[str, ...]) -> Loaded:
-    from ..view.loaded import Loaded
-
-    paths = capture.paths if capture.paths == ("-",) else tuple(one.name for one in profile.captures)
-    return Loaded(profile, symbols, paths, capture.symfs, capture.folders, source_root, capture.log.given())
-
-
-def _write(capture: Capture, loaded: Loaded, parameters: Parameters, file: HtmlFile) -> None:
-    from ..model import writing_file
-    from ..view.single_file import single_file
-    from .progress import bar
-
-    with bar("writing", capture.progress) as progress:
-        data = single_file(loaded, parameters, progress, source=file.source, anonymise=file.anonymise)
-    with writing_file(file.path) as out:
-        out.write(data)
+        with bar("writing", self.capture.progress) as progress:
+            data = single_file(loaded, parameters, progress, source=file.source, anonymise=file.anonymise)
+        with writing_file(file.path) as out:
+            out.write(data)
