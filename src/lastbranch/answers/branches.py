@@ -13,9 +13,10 @@ from ..analysis.statistics.significance import ENOUGH
 from ..arrays import distinct
 from ..lbr import type_name
 from ..model import Array, SampleFilter
-from .columns import GUESS, Column, TableKind, To
+from .columns import Column, TableKind, To
 from .estimates import estimate_notes
 from .names import Names
+from .sample_columns import MISPREDICTED
 from .table import Known, Ratio, Table, make_table
 
 if TYPE_CHECKING:
@@ -42,6 +43,14 @@ class BranchRows:
         if isinstance(self.table, BranchTable):
             return self.table.from_module, self.table.from_address
         return self.table.module, self.table.address
+
+    @property
+    def mispredicted(self) -> Array:
+        return self.table.mispredicted
+
+    @property
+    def predicted(self) -> Array:
+        return self.table.predicted
 
     @property
     def ends(self) -> list[tuple[Array, Array]]:
@@ -153,18 +162,6 @@ _COUNTS = (
         form="percent", to=To.ALL, rests_on=("bursts", "samples", "count"), value=_noise,
     ),
 )  # fmt: skip
-_MISPREDICTED = Column(
-    name="mispredicted",
-    title="mispredicted %",
-    meaning="of the entries with a known outcome",
-    unit="%",
-    form="percent",
-    to=To.ALL,
-    heat=GUESS,
-    rests_on=("bursts", "count"),
-    may_lack=True,
-    value=lambda rows: Ratio(rows.table.mispredicted, rows.table.mispredicted + rows.table.predicted),
-)
 _CYCLES = Column(
     name="cycles",
     title="cycles",
@@ -192,7 +189,7 @@ BRANCHES = TableKind(
         *_end("from", "from", "source", "where it begins"),
         *_end("to", "to", "target", "where it goes"),
         *_COUNTS,
-        _MISPREDICTED,
+        MISPREDICTED,
         _CYCLES,
         _TYPE,
         Column(
@@ -238,7 +235,7 @@ SITES = TableKind(
             to=To.ALL,
             value=lambda rows: Known(rows.table.mispredicted, rows.table.mispredicted + rows.table.predicted > 0),
         ),
-        _MISPREDICTED,
+        MISPREDICTED,
         _CYCLES,
         _TYPE,
         Column(

@@ -20,7 +20,7 @@ __all__ = ["CALLEES", "CALLERS", "call_partners"]
 
 
 @dataclass(slots=True)
-class _Rows:
+class _PartnerRows:
     """Rows of ``table``, all of which have so many ``calls``."""
 
     profile: Profile
@@ -33,12 +33,12 @@ def _part(values: Array | None, whole: int) -> Ratio | None:
     return None if values is None else Ratio(values, np.full(len(values), whole))
 
 
-def _jumps(rows: _Rows) -> Known | None:
+def _jumps(rows: _PartnerRows) -> Known | None:
     jumps = rows.table.jumps
     return None if jumps is None else Known(jumps, jumps != 0)
 
 
-def _mispredicted(rows: _Rows) -> Ratio | None:
+def _mispredicted(rows: _PartnerRows) -> Ratio | None:
     wrong, right = rows.table.mispredicted, rows.table.predicted
     return None if wrong is None or right is None else Ratio(wrong, wrong + right)
 
@@ -90,7 +90,7 @@ def call_partners(
     every, shown = 0 if table.calls is None else int(table.calls.sum()), table.take(slice(limit or None))
     labels = [table.labels[row] for row in shown.function.tolist()]
     answer = make_table(
-        {"caller": CALLERS, "callee": CALLEES}[direction], _Rows(profile, shown, labels, every), len(shown)
+        {"caller": CALLERS, "callee": CALLEES}[direction], _PartnerRows(profile, shown, labels, every), len(shown)
     )
     answer.notes = [] if len(shown) else [f"no {direction} of {place.label.shown(profile)} was seen"]
     answer.notes += [*(f"samples: {source}" for source in table.stacks), *table.notes]

@@ -28,7 +28,7 @@ RATE = 0.05
 
 
 @dataclass(slots=True)
-class _Rows:
+class _DifferenceRows:
     """The first rows of ``found``."""
 
     found: Difference
@@ -77,7 +77,9 @@ _OF: dict[Thing, str] = {
 }
 
 
-def _points(name: str, title: str, meaning: str, value: Callable[[_Rows], Array], unit: str = "points") -> Column:
+def _points(
+    name: str, title: str, meaning: str, value: Callable[[_DifferenceRows], Array], unit: str = "points"
+) -> Column:
     """A column of shares, or of their changes."""
     return Column(
         name=name, title=title, meaning=meaning, unit=unit, form="percent", decimals=4, to=To.ALL, value=value
@@ -150,7 +152,9 @@ DIFFERENCES: dict[Thing, TableKind] = {by: _kind(by) for by in _ENDS}
 def difference_table(found: Difference, by: Thing, rate: float, limit: int | None) -> Table:
     """The first ``limit`` rows (``None``: all), significant at the false discovery rate ``rate``."""
     shown = slice(limit)
-    return make_table(DIFFERENCES[by], _Rows(found, shown, found.significant(rate)[shown]), len(found.event[shown]))
+    return make_table(
+        DIFFERENCES[by], _DifferenceRows(found, shown, found.significant(rate)[shown]), len(found.event[shown])
+    )
 
 
 @dataclass(slots=True)

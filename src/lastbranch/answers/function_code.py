@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from ..analysis import Estimate
-from .columns import GUESS, Cell, Column, TableKind, share
+from .columns import Cell, Column, TableKind, To
 from .estimates import estimate_notes
 from .names import Names, module_of
-from .table import Table, table_of_cells
+from .sample_columns import MISPREDICTED
+from .table import Ratio, Table, Values, make_table
 
 if TYPE_CHECKING:
-    from ..analysis import Annotation, Flow, Label, Namer, Place
+    from ..analysis import Annotation, BlockGraph, Blocks, Flow, Label, Loop, Namer, Place
     from ..analysis.counting.mispredictions import Mispredictions
-    from ..analysis.function.paths import Distribution
+    from ..analysis.function.paths import Distribution, Trips
     from ..model import Array, Profile, SampleFilter
 
 __all__ = [
@@ -39,23 +40,36 @@ def _column(name: str, title: str, meaning: str, unit: str = "", **more: Any) ->
     return Column(name=name, title=title, meaning=meaning, unit=unit, **more)
 
 
-_COUNT = _column("count", "count", "how often it ran, or was taken", "executions", if_replaced="executions")
-_BURSTS = _column("bursts", "bursts", "bursts of a recording by software that saw it", "bursts")
+def _hexadecimal(addresses: Array) -> list[str]:
+    return [f"{at:#x}" for at in addresses.tolist()]
+
+
+# Rows of blocks and of instructions are a `FunctionCode`, whose columns `FunctionCode.each` brings to their rows; rows
+# of edges, loops... are in classes of their own.
+
 _FEW = ("bursts", "count")
-_MISPREDICTED = _column(
-    "mispredicted",
-    "mispredicted %",
-    "of the entries with a known outcome",
+_COUNT = _column(
+    "count",
+    "count",
+    "how often it ran, or was taken",
+    "executions",
+    if_replaced="executions",
+    value=lambda rows: rows.count,
+)
+_BURSTS = _column(
+    "bursts", "bursts", "bursts of a recording by software that saw it", "bursts", value=lambda rows: rows.bursts
+)
+_MISPREDICTED = replace(MISPREDICTED, to=To.VERBS)
+_PART_OF_BRANCH = _column(
+    "share",
+    "share %",
+    "of the ways out of its branch",
     "%",
     form="percent",
-    heat=GUESS,
+    heat=100.0,
     rests_on=_FEW,
-    may_lack=True,
-)
-_CYCLES = _column("cycles", "cycles", "on average, each time", "cycles", form="decimal", rests_on=_FEW)
-_IPC = _column("ipc", "ipc", "instructions per cycle", form="decimal")
-_PART_OF_BRANCH = _column(
-    "share", "share %", "of the ways out of its branch", "%", form="percent", heat=100.0, rests_on=_FEW, bar=True
+    bar=True,
+    value=lambda rows: rows.share,
 )
 _NOISE = _column(
     "noise",
@@ -64,54 +78,87 @@ _NOISE = _column(
     "points",
     form="percent",
     rests_on=("bursts", "samples", "count"),
+    value=lambda rows: rows.noise,
 )
-_COUNT_NOISE = _column("noise", "noise %", "standard error of the count, in percent of it", "%", form="percent")
-_FROM, _TO = _column("from", "from", "where it begins"), _column("to", "to", "where it goes")
-_FIRST = _column("from", "from", "address of its first instruction")
-_LAST = _column("to", "to", "address of its last instruction")
-_KIND = _column("kind", "kind", "type of the branch")
-_BRANCH = _column("branch", "branch", "where the branch is")
+_COUNT_NOISE = _column(
+    "noise",
+    "noise %",
+    "standard error of the count, in percent of it",
+    "%",
+    form="percent",
+    value=lambda rows: rows.count_noise,
+)
+_CYCLES = _column(
+    "cycles", "cycles", "on average, each time", "cycles", form="decimal", rests_on=_FEW, value=lambda rows: rows.cycles
+)
+_IPC = _column("ipc", "ipc", "instructions per cycle", form="decimal", value=lambda rows: rows.ipc)
+_FROM = _column("from", "from", "where it begins", value=lambda rows: rows.source)
+_TO = _column("to", "to", "where it goes", value=lambda rows: rows.target)
+_FIRST = _column("from", "from", "address of its first instruction", value=lambda rows: _hexadecimal(rows.first))
+_LAST = _column("to", "to", "address of its last instruction", value=lambda rows: _hexadecimal(rows.last))
+_KIND = _column("kind", "kind", "type of the branch", value=lambda rows: rows.kind)
+_BRANCH = _column("branch", "branch", "where the branch is", value=lambda rows: rows.source)
+_FILE = _column("file", "file", "source file", value=lambda rows: rows.file)
+_LINE = _column("line", "line", "line in it", value=lambda rows: rows.line)
 
 INSTRUCTIONS = TableKind(
     name="instructions of a function",
     row="an instruction",
     columns=(
-        _column("address", "address", "as linked, hexadecimal"),
-        _column("instruction", "instruction", "its text"),
-        _column("samples", "samples", "samples at its address", "samples"),
-        _column("block", "block", "number of its block"),
+        _column("address", "address", "as linked, hexadecimal", value=lambda rows: _hexadecimal(rows.flow.address)),
+        _column("instruction", "instruction", "its text", value=lambda rows: rows.texts),
+        _column("samples", "samples", "samples at its address", "samples", value=lambda rows: rows.samples),
+        _column("block", "block", "number of its block", value=lambda rows: rows.block),
         _COUNT,
         _BURSTS,
         _COUNT_NOISE,
-        _column("taken", "taken %", "of the executions of a conditional branch", "%", form="percent"),
-        _column("taken_noise", "taken noise", "standard error of taken %", "points", form="percent"),
+        _column(
+            "taken",
+            "taken %",
+            "of the executions of a conditional branch",
+            "%",
+            form="percent",
+            value=lambda rows: rows.taken,
+        ),
+        _column(
+            "taken_noise",
+            "taken noise",
+            "standard error of taken %",
+            "points",
+            form="percent",
+            value=lambda rows: rows.taken_noise,
+        ),
         _MISPREDICTED,
         _CYCLES,
         _IPC,
-        _column("loop", "loop", "number of the innermost loop"),
-        _column("file", "file", "source file"),
-        _column("line", "line", "line in it"),
-        _column("source", "source", "text of the line"),
+        _column("loop", "loop", "number of the innermost loop", value=lambda rows: rows.loop),
+        _FILE,
+        _LINE,
+        _column("source", "source", "text of the line", value=lambda rows: rows.source),
     ),
 )
 """`annotate`. The values of a block are in each of its rows, those of its branch in the last."""
 COSTS = (
-    _column("mispredictions", "mispredictions", "entries that were mispredicted", "entries"),
-    _column("cycles_lost", "cycles lost", "how much longer the code after them took", "cycles"),
+    _column(
+        "mispredictions",
+        "mispredictions",
+        "entries that were mispredicted",
+        "entries",
+        value=lambda rows: rows.mispredictions,
+    ),
+    _column(
+        "cycles_lost",
+        "cycles lost",
+        "how much longer the code after them took",
+        "cycles",
+        value=lambda rows: rows.cycles_lost,
+    ),
 )
 """Columns of instructions, where they are asked for."""
 _COSTLY_INSTRUCTIONS = replace(INSTRUCTIONS, columns=(*INSTRUCTIONS.columns, *COSTS))
 
 _BELOW = ("depth", "blocks", "longest", "trips_p90", "trips_p50", "bursts", "noise")
 """Columns of the tables below the listing that are left out before places are shortened."""
-_TRIPS = tuple(
-    _column(name, title, meaning, rests_on=("bursts",))
-    for name, title, meaning in (
-        ("trips", "trips", "times round for each time it was entered, on average"),
-        ("trips_p50", "trips p50", "half of the visits have at most so many"),
-        ("trips_p90", "trips p90", "nine tenths of the visits have at most so many"),
-    )
-)
 EDGES = TableKind(
     name="edges of a function",
     row="a taken branch, or a way past a conditional one",
@@ -120,17 +167,7 @@ EDGES = TableKind(
         _TO,
         _KIND,
         _COUNT,
-        _column(
-            "share",
-            "share %",
-            "of all edges",
-            "%",
-            form="percent",
-            heat=100.0,
-            rests_on=_FEW,
-            bar=True,
-            by_basis="share of {} %",
-        ),
+        replace(_PART_OF_BRANCH, meaning="of all edges", by_basis="share of {} %"),
         _BURSTS,
         _NOISE,
         _MISPREDICTED,
@@ -145,20 +182,58 @@ TARGETS = TableKind(
     last=("branch", "to"),
     spare=_BELOW,
 )
+
+
+def _of_loop(name: str, title: str, meaning: str, value: Callable[[Loop, Trips], Cell], **more: Any) -> Column:
+    return _column(
+        name,
+        title,
+        meaning,
+        value=lambda rows: [value(loop, trips) for loop, trips in zip(rows.loops, rows.trips, strict=True)],
+        **more,
+    )
+
+
 LOOPS = TableKind(
     name="loops of a function",
     row="a loop",
     columns=(
-        _column("loop", "loop", "its number"),
+        _column("loop", "loop", "its number", value=lambda rows: rows.number),
         _FIRST,
         _LAST,
-        _column("depth", "depth", "1 for a loop in no other one"),
-        _column("blocks", "blocks", "how many it has"),
-        _column("iterations", "iterations", "how often its first block ran", "executions"),
+        _of_loop("depth", "depth", "1 for a loop in no other one", lambda loop, _: loop.depth),
+        _of_loop("blocks", "blocks", "how many it has", lambda loop, _: len(loop.blocks)),
+        _of_loop(
+            "iterations",
+            "iterations",
+            "how often its first block ran",
+            lambda loop, _: loop.iterations,
+            unit="executions",
+        ),
         _BURSTS,
-        *_TRIPS,
-        _column("longest", "longest", "most times round that were seen"),
-        _CYCLES,
+        _of_loop(
+            "trips",
+            "trips",
+            "times round for each time it was entered, on average",
+            lambda loop, _: _rounded(loop.trips),
+            rests_on=("bursts",),
+        ),
+        _of_loop(
+            "trips_p50",
+            "trips p50",
+            "half of the visits have at most so many",
+            lambda _, trips: _quantile(trips.of_visit, 0.5),
+            rests_on=("bursts",),
+        ),
+        _of_loop(
+            "trips_p90",
+            "trips p90",
+            "nine tenths of the visits have at most so many",
+            lambda _, trips: _quantile(trips.of_visit, 0.9),
+            rests_on=("bursts",),
+        ),
+        _of_loop("longest", "longest", "most times round that were seen", lambda _, trips: trips.longest or None),
+        replace(_CYCLES, value=lambda rows: [_rounded(loop.cycles) for loop in rows.loops]),
     ),
     spare=_BELOW,
 )
@@ -166,17 +241,29 @@ BLOCKS = TableKind(
     name="blocks of a function",
     row="a block",
     columns=(
-        _column("block", "block", "its number"),
+        _column("block", "block", "its number", value=lambda rows: rows.block),
         _FIRST,
         _LAST,
         _COUNT,
         _BURSTS,
         _COUNT_NOISE,
-        _column("came", "came", "of its executions, those that edges explain"),
-        _column("went", "went", "of its executions, those that edges go on from"),
+        _column("came", "came", "of its executions, those that edges explain", value=lambda rows: rows.came),
+        _column("went", "went", "of its executions, those that edges go on from", value=lambda rows: rows.went),
         _CYCLES,
-        _column("cycles_p50", "cycles p50", "half of its executions take at most so many", "cycles"),
-        _column("cycles_p90", "cycles p90", "nine tenths of its executions take at most so many", "cycles"),
+        _column(
+            "cycles_p50",
+            "cycles p50",
+            "half of its executions take at most so many",
+            "cycles",
+            value=lambda rows: [_quantile(spent, 0.5) for spent in rows.found.cycles],
+        ),
+        _column(
+            "cycles_p90",
+            "cycles p90",
+            "nine tenths of its executions take at most so many",
+            "cycles",
+            value=lambda rows: [_quantile(spent, 0.9) for spent in rows.found.cycles],
+        ),
         _IPC,
     ),
 )
@@ -189,9 +276,9 @@ LINES = TableKind(
     name="source lines of a function",
     row="a source line",
     columns=(
-        _column("file", "file", "source file"),
-        _column("line", "line", "line in it"),
-        _column("samples", "samples", "samples in its code", "samples"),
+        _FILE,
+        _LINE,
+        _column("samples", "samples", "samples in its code", "samples", value=lambda rows: rows.samples),
         _COUNT,
     ),
 )
@@ -201,7 +288,7 @@ COSTLY = TableKind(
     columns=(
         _BRANCH,
         _KIND,
-        _column("count", "count", "entries with a known outcome", "entries"),
+        _column("count", "count", "entries with a known outcome", "entries", value=lambda rows: rows.count),
         COSTS[0],
         _MISPREDICTED,
         COSTS[1],
@@ -210,7 +297,218 @@ COSTLY = TableKind(
     spare=_BELOW,
 )
 
-_QUANTILES = (0.5, 0.9)
+
+@dataclass(slots=True)
+class _PerBlock:
+    """Rows of `INSTRUCTIONS` or of `BLOCKS`: the numbers of ``block`` (a row of the blocks for each row); ``last``
+    says which rows end their block."""
+
+    code: FunctionCode
+    block: Array
+    ends: Array
+
+    @property
+    def flow(self) -> Flow:
+        return self.code.flow
+
+    @property
+    def found(self) -> Annotation:
+        return self.code.found
+
+    @property
+    def blocks(self) -> Blocks:
+        return self.flow.blocks
+
+    def if_counted(self, values: Array) -> Array | None:
+        """The values of all blocks at their rows; ``None`` where nothing was counted."""
+        return values[self.block] if self.found.missing is None else None
+
+    @property
+    def count(self) -> Array | None:
+        return self.if_counted(self.blocks.count)
+
+    @property
+    def bursts(self) -> Array | None:
+        noise = self.found.noise
+        return None if noise is None else noise.blocks[self.block]
+
+    @property
+    def count_noise(self) -> Array | None:
+        noise = self.found.noise
+        return None if noise is None else noise.count[self.block]
+
+    @property
+    def cycles(self) -> Ratio:
+        return Ratio(self.blocks.cycles[self.block], self.blocks.timed[self.block])
+
+    @property
+    def ipc(self) -> Ratio:
+        sizes = self.blocks.last - self.blocks.first + 1
+        return Ratio((sizes * self.blocks.timed)[self.block], self.blocks.cycles[self.block])
+
+
+@dataclass(slots=True)
+class _Instructions(_PerBlock):
+    """Rows of `INSTRUCTIONS`, and of these with `COSTS`."""
+
+    @property
+    def texts(self) -> list[str]:
+        calls = self.code.call_names()
+        return [text + calls.get(row, "") for row, text in enumerate(self.flow.text)]
+
+    @property
+    def samples(self) -> Array:
+        return self.found.samples
+
+    @property
+    def decides(self) -> Array:
+        """bool: rows of conditional branches at the end of their block that went on or were taken."""
+        from ..lbr import KIND
+
+        executed = (self.blocks.ended + self.blocks.through)[self.block]
+        decides: Array = self.ends & (self.flow.kind == KIND["cond"]) & (executed > 0)
+        return decides
+
+    @property
+    def taken(self) -> Ratio:
+        ended, through = self.blocks.ended[self.block], self.blocks.through[self.block]
+        return Ratio(ended, np.where(self.decides, ended + through, 0))
+
+    @property
+    def taken_noise(self) -> Array | None:
+        noise = self.found.noise
+        return None if noise is None else np.where(self.decides, noise.taken[self.block], np.nan)
+
+    @property
+    def mispredicted(self) -> Array:
+        return np.where(self.ends, self.blocks.mispredicted[self.block], 0)
+
+    @property
+    def predicted(self) -> Array:
+        return np.where(self.ends, self.blocks.predicted[self.block], 0)
+
+    @property
+    def loop(self) -> list[int | None]:
+        return [self.code.loop_of[block] for block in self.block.tolist()]
+
+    @property
+    def file(self) -> list[str | None]:
+        return [line.label.file or None if line else None for line in self.code.lines]
+
+    @property
+    def line(self) -> list[int | None]:
+        return [line.label.line or None if line else None for line in self.code.lines]
+
+    @property
+    def source(self) -> list[str | None]:
+        return [line.text if line else None for line in self.code.lines]
+
+    @property
+    def mispredictions(self) -> list[Cell]:
+        return [None if cost is None else cost[0] for cost in self._costs()]
+
+    @property
+    def cycles_lost(self) -> list[Cell]:
+        return [None if cost is None else cost[1] for cost in self._costs()]
+
+    def _costs(self) -> list[tuple[int, int | None] | None]:
+        costs = self.code.costs
+        if costs is None:
+            return [None] * len(self.block)
+        cost_of = dict(zip(costs.address.tolist(), _cost_cells(costs), strict=True))
+        return [cost_of.get(address) for address in self.flow.address.tolist()]
+
+
+@dataclass(slots=True)
+class _Blocks(_PerBlock):
+    """Rows of `BLOCKS`."""
+
+    graph: BlockGraph
+
+    @property
+    def first(self) -> Array:
+        return self.flow.address[self.blocks.first]
+
+    @property
+    def last(self) -> Array:
+        return self.flow.address[self.blocks.last]
+
+    @property
+    def bursts(self) -> Array | None:
+        noise = self.found.noise
+        return None if noise is None else self.if_counted(noise.blocks)
+
+    @property
+    def count_noise(self) -> Array | None:
+        noise = self.found.noise
+        return None if noise is None else self.if_counted(noise.count)
+
+    @property
+    def came(self) -> Array | None:
+        return self.if_counted(self.graph.came)
+
+    @property
+    def went(self) -> Array | None:
+        return self.if_counted(self.graph.went)
+
+
+@dataclass(slots=True)
+class _Ways:
+    """Rows of `EDGES`, `TARGETS`, `ARCS` and `COSTLY`: ``source`` and ``target`` by name, and what is known of each."""
+
+    source: list[str]
+    target: list[str]
+    count: Array | None
+    share: Values | None
+    mispredicted: Array
+    predicted: Array
+    kind: list[str | None] = field(default_factory=list)
+    bursts: Array | None = None
+    noise: Array | None = None
+    mispredictions: list[Cell] = field(default_factory=list)
+    cycles_lost: list[Cell] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Loops:
+    """Rows of `LOOPS`: loops of ``code`` by their ``number``, from 1."""
+
+    code: FunctionCode
+    number: list[int]
+
+    @property
+    def loops(self) -> list[Loop]:
+        return [self.code.found.loops[number - 1] for number in self.number]
+
+    @property
+    def trips(self) -> list[Trips]:
+        return [self.code.found.trips[number - 1] for number in self.number]
+
+    @property
+    def first(self) -> Array:
+        flow = self.code.flow
+        return flow.address[flow.blocks.first[[loop.header for loop in self.loops]]]
+
+    @property
+    def last(self) -> Array:
+        flow = self.code.flow
+        return flow.address[flow.blocks.last[[loop.blocks[-1] for loop in self.loops]]]
+
+    @property
+    def bursts(self) -> Array | None:
+        noise = self.code.found.noise
+        return None if noise is None else noise.blocks[[loop.header for loop in self.loops]]
+
+
+@dataclass(slots=True)
+class _Lines:
+    """Rows of `LINES`."""
+
+    file: list[str]
+    line: Array
+    samples: Array
+    count: Array | None
+
 
 _NEAR = ("cond", "uncond", "ind", "call", "ind_call", "ret")
 
@@ -275,67 +573,30 @@ class FunctionCode:
     def instructions(self) -> Table:
         """Rows of `INSTRUCTIONS`, with `COSTS` if these are known. The values of a block are in each of its rows, those
         of its branch in the last."""
-        return table_of_cells(
-            INSTRUCTIONS if self.costs is None else _COSTLY_INSTRUCTIONS, self._instructions(), self.estimate
-        )
-
-    def _instructions(self) -> list[list[Cell]]:
-        flow, blocks, counted = self.flow, self.flow.blocks, self.found.missing is None
-        calls, noise = self._call_names(), self.found.noise
-        costs = [] if self.costs is None else _cost_cells(self.costs)
-        cost_of = {} if self.costs is None else dict(zip(self.costs.address.tolist(), costs, strict=True))
-        rows: list[list[Cell]] = []
-        for i, block in enumerate(self.block_of.tolist()):
-            last, line = i == blocks.last[block], self.lines[i]
-            taken, through = int(blocks.ended[block]), int(blocks.through[block])
-            wrong, right = int(blocks.mispredicted[block]), int(blocks.predicted[block])
-            cycles, timed = float(blocks.cycles[block]), int(blocks.timed[block])
-            size = int(blocks.last[block] - blocks.first[block]) + 1
-            decides = last and self.kinds.get(int(flow.kind[i])) == "cond"
-            rows.append(
-                [
-                    f"{int(flow.address[i]):#x}",
-                    flow.text[i] + calls.get(i, ""),
-                    int(self.found.samples[i]),
-                    block,
-                    int(blocks.count[block]) if counted else None,
-                    *self._bursts(block),
-                    share(taken, taken + through) if decides else None,
-                    _percent(noise.taken[block]) if decides and noise and taken + through else None,
-                    share(wrong, wrong + right) if last else None,
-                    round(cycles / timed, 2) if timed else None,
-                    round(size * timed / cycles, 2) if cycles else None,
-                    self.loop_of[block],
-                    (line.label.file or None) if line else None,
-                    (line.label.line or None) if line else None,
-                    line.text if line else None,
-                    *(cost_of.get(int(flow.address[i]), (None, None)) if self.costs is not None else ()),
-                ]
-            )
-        return rows
-
-    def _bursts(self, block: int) -> tuple[Cell, Cell]:
-        """The bursts that saw a block, and the standard error of its count in percent of it."""
-        noise = self.found.noise
-        return (None, None) if noise is None else (int(noise.blocks[block]), _percent(noise.count[block]))
+        kind = INSTRUCTIONS if self.costs is None else _COSTLY_INSTRUCTIONS
+        ends = np.arange(len(self.flow)) == self.flow.blocks.last[self.block_of]
+        return make_table(kind, _Instructions(self, self.block_of, ends), len(self.flow), self.estimate)
 
     def costly(self, limit: int) -> Table:
         """Rows of `COSTLY`: its branches that were mispredicted, those that cost most first."""
-        return table_of_cells(COSTLY, self._costly(limit), self.estimate)
-
-    def _costly(self, limit: int) -> list[list[Cell]]:
         if self.costs is None:
-            return []
+            return make_table(COSTLY, _Ways([], [], _NONE, _NONE, _NONE, _NONE), 0, self.estimate)
         costs = self.costs.take(slice(limit or None))
-        kinds = self.flow.kind[self.flow.row_of(costs.address)].tolist()
-        names = self.places(costs.module, costs.address)
-        columns = (names, kinds, costs.count.tolist(), costs.predicted.tolist(), _cost_cells(costs))
-        return [
-            [name, self.kinds.get(kind), count, wrong, share(wrong, wrong + right), lost]
-            for name, kind, count, right, (wrong, lost) in zip(*columns, strict=True)
-        ]
+        cells = _cost_cells(costs)
+        rows = _Ways(
+            self.places(costs.module, costs.address),
+            [],
+            costs.count,
+            None,
+            costs.mispredicted,
+            costs.predicted,
+            [self.kinds.get(kind) for kind in self.flow.kind[self.flow.row_of(costs.address)].tolist()],
+            mispredictions=[wrong for wrong, _ in cells],
+            cycles_lost=[lost for _, lost in cells],
+        )
+        return make_table(COSTLY, rows, len(cells), self.estimate)
 
-    def _call_names(self) -> dict[int, str]:
+    def call_names(self) -> dict[int, str]:
         """Row -> `` <function>`` for direct branches that leave the function."""
         flow = self.flow
         away = np.flatnonzero((flow.target != 0) & (flow.row_of(flow.target) < 0))
@@ -344,141 +605,97 @@ class FunctionCode:
 
     def edges(self, limit: int) -> Table:
         """Rows of `EDGES`: taken branches that begin or end in the function, and ways past conditional ones."""
-        return table_of_cells(EDGES, self._edges(limit), self.estimate)
-
-    def _edges(self, limit: int) -> list[list[Cell]]:
         from ..analysis.counting.branch_kinds import CodeOf
         from ..lbr import KIND
 
         flow, edges, blocks, noise = self.flow, self.flow.edges, self.flow.blocks, self.found.noise
         passed = np.flatnonzero((blocks.through != 0) & (flow.kind[blocks.last] == KIND["cond"]))
-        total = int(edges.count.sum() + blocks.through[passed].sum())
-        found = [(count, i, True) for i, count in enumerate(edges.count.tolist())]
-        found += [(int(blocks.through[b]), b, False) for b in passed.tolist()]
-        found = sorted(found, key=lambda edge: (-edge[0], not edge[2]))[: limit or None]
-        rows: list[list[Cell]] = []
-        branches = np.array([i for _, i, taken in found if taken], np.int64)
+        none = np.zeros(len(passed), np.int64)
+        here = np.full(len(passed), flow.module)
+        count = np.concatenate([edges.count, blocks.through[passed]])
+        first = np.lexsort((np.arange(len(count)) >= len(edges), -count))[: limit or None]  # taken ones before others
+
+        def both(taken: Array, through: Array) -> Array:
+            return np.concatenate([taken, through])[first]
+
+        branches = first[first < len(edges)]
         codes = CodeOf(self.profile).kinds(edges.from_module[branches], edges.from_address[branches])
         kinds = dict(zip(branches.tolist(), codes.tolist(), strict=True))
-        for count, i, taken in found:
-            if taken:
-                source, target, mispredicted = self._edge(i)
-                kind = self.kinds.get(kinds[i])
-                bursts = (int(noise.edges[i]), _percent(noise.share[i])) if noise else (None, None)
-                rows.append([source, target, kind, count, share(count, total), *bursts, mispredicted])
-            else:
-                ends = flow.address[[blocks.last[i], blocks.last[i] + 1]]
-                source, target = self.places(np.full(2, flow.module), ends)
-                bursts = (int(noise.through[i]), _percent(noise.share_through[i])) if noise else (None, None)
-                rows.append([source, target, "fall through", count, share(count, total), *bursts, None])
-        return rows
+        rows = _Ways(
+            self.places(both(edges.from_module, here), both(edges.from_address, flow.address[blocks.last[passed]])),
+            self.places(both(edges.to_module, here), both(edges.to_address, flow.address[blocks.last[passed] + 1])),
+            count[first],
+            Ratio(count[first], np.full(len(first), int(count.sum()))),
+            both(edges.mispredicted, none),
+            both(edges.predicted, none),
+            [self.kinds.get(kinds[row]) if row in kinds else "fall through" for row in first.tolist()],
+            None if noise is None else both(noise.edges, noise.through[passed]),
+            None if noise is None else both(noise.share, noise.share_through[passed]),
+        )
+        return make_table(EDGES, rows, len(first), self.estimate)
 
     def targets(self, limit: int) -> Table:
         """Rows of `TARGETS`: for each indirect jump and call, hottest first, where it went, most often first."""
-        return table_of_cells(TARGETS, self._targets(limit), self.estimate)
-
-    def _targets(self, limit: int) -> list[list[Cell]]:
         from ..analysis.function.annotation import indirect_targets
 
-        found, noise = indirect_targets(self.flow), self.found.noise
-        out: list[list[Cell]] = []
-        before, listed = -1, 0
-        for edge, site, part in zip(found.edge.tolist(), found.site.tolist(), found.share.tolist(), strict=True):
+        found, edges, noise = indirect_targets(self.flow), self.flow.edges, self.found.noise
+        shown, before, listed = list[int](), -1, 0
+        for row, site in enumerate(found.site.tolist()):
             before, listed = site, listed + 1 if site == before else 1
             if not limit or listed <= limit:
-                source, target, mispredicted = self._edge(edge)
-                bursts = (int(noise.edges[edge]), _percent(noise.target[edge])) if noise else (None, None)
-                count = int(self.flow.edges.count[edge])
-                out.append([source, target, count, round(100 * part, 2), *bursts, mispredicted])
-        return out
-
-    def _edge(self, i: int) -> tuple[str, str, float | None]:
-        """Both ends of an edge, and the share of mispredictions."""
-        edges = self.flow.edges
-        module = np.array([edges.from_module[i], edges.to_module[i]])
-        source, target = self.places(module, np.array([edges.from_address[i], edges.to_address[i]]))
-        wrong, right = int(edges.mispredicted[i]), int(edges.predicted[i])
-        return source, target, share(wrong, wrong + right)
+                shown.append(row)
+        at = found.edge[shown]
+        rows = _Ways(
+            self.places(edges.from_module[at], edges.from_address[at]),
+            self.places(edges.to_module[at], edges.to_address[at]),
+            edges.count[at],
+            found.share[shown],
+            edges.mispredicted[at],
+            edges.predicted[at],
+            bursts=None if noise is None else noise.edges[at],
+            noise=None if noise is None else noise.target[at],
+        )
+        return make_table(TARGETS, rows, len(shown), self.estimate)
 
     def loops(self, every: bool = True) -> Table:
-        """Rows of `LOOPS`; ``from`` and ``to`` are the header and the last instruction, cycles are of an iteration."""
-        rows = self._loops()
-        at = [column.name for column in LOOPS.columns].index("iterations")
-        return table_of_cells(LOOPS, (row for row in rows if row[at] or every), self.estimate)
-
-    def _loops(self) -> Iterator[list[Cell]]:
-        flow, blocks = self.flow, self.flow.blocks
-        for number, (loop, trips) in enumerate(zip(self.found.loops, self.found.trips, strict=True), 1):
-            last = int(blocks.last[loop.blocks[-1]])
-            first = int(blocks.first[loop.header])
-            yield [
-                number,
-                f"{int(flow.address[first]):#x}",
-                f"{int(flow.address[last]):#x}",
-                loop.depth,
-                len(loop.blocks),
-                loop.iterations,
-                self._bursts(loop.header)[0],
-                _rounded(loop.trips),
-                *_quantiles(trips.of_visit),
-                trips.longest or None,
-                _rounded(loop.cycles),
-            ]
+        """Rows of `LOOPS`, those that ran unless ``every``; ``from`` and ``to`` are the header and the last
+        instruction, cycles are of an iteration."""
+        numbers = [number for number, loop in enumerate(self.found.loops, 1) if loop.iterations or every]
+        return make_table(LOOPS, _Loops(self, numbers), len(numbers), self.estimate)
 
     def blocks(self) -> Table:
         """Rows of `BLOCKS`; what came and went are the edges into and out of it that were seen."""
-        return table_of_cells(BLOCKS, self._blocks(), self.estimate)
-
-    def _blocks(self) -> Iterator[list[Cell]]:
         from ..analysis import block_graph
 
-        flow, blocks, graph = self.flow, self.flow.blocks, block_graph(self.flow)
-        counted = self.found.missing is None
-        for i, spent in enumerate(self.found.cycles):
-            first, last = int(blocks.first[i]), int(blocks.last[i])
-            cycles, timed = float(blocks.cycles[i]), int(blocks.timed[i])
-            ran = (int(blocks.count[i]), *self._bursts(i), int(graph.came[i]), int(graph.went[i]))
-            yield [
-                i,
-                f"{int(flow.address[first]):#x}",
-                f"{int(flow.address[last]):#x}",
-                *(ran if counted else [None] * len(ran)),
-                _rounded(cycles / timed if timed else None),
-                *_quantiles(spent),
-                _rounded((last - first + 1) * timed / cycles if cycles else None),
-            ]
+        size = len(self.flow.blocks)
+        rows = _Blocks(self, np.arange(size), np.ones(size, bool), block_graph(self.flow))
+        return make_table(BLOCKS, rows, size, self.estimate)
 
     def arcs(self) -> Table:
         """Rows of `ARCS`: jumps within the function, also those that were not seen to be taken, hottest first."""
-        return table_of_cells(ARCS, self._arcs(), self.estimate)
-
-    def _arcs(self) -> Iterator[list[Cell]]:
         from ..analysis.function.flow import arcs_of
 
-        arcs, address, counted = arcs_of(self.flow), self.flow.address.tolist(), self.found.missing is None
-        columns = (arcs.source, arcs.target, arcs.count, arcs.share, arcs.mispredicted, arcs.predicted)
-        for source, target, count, part, wrong, right in zip(*(c.tolist() for c in columns), strict=True):
-            known = counted and not np.isnan(part)
-            yield [
-                f"{address[source]:#x}",
-                f"{address[target]:#x}",
-                count if counted else None,
-                round(100 * part, 2) if known else None,
-                share(wrong, wrong + right),
-            ]
+        arcs, address, counted = arcs_of(self.flow), self.flow.address, self.found.missing is None
+        rows = _Ways(
+            _hexadecimal(address[arcs.source]),
+            _hexadecimal(address[arcs.target]),
+            arcs.count if counted else None,
+            arcs.share if counted else None,
+            arcs.mispredicted,
+            arcs.predicted,
+        )
+        return make_table(ARCS, rows, len(arcs), self.estimate)
 
     def source_lines(self) -> Table:
         """Rows of `LINES`: source lines that the function has code of; ``count`` as in `analysis.SourceLines`."""
-        return table_of_cells(LINES, self._source_lines(), self.estimate)
-
-    def _source_lines(self) -> Iterator[list[Cell]]:
         from ..analysis.function.annotation import source_lines
 
         if not self.has_lines:
-            return
+            return make_table(LINES, _Lines([], _NONE, _NONE, _NONE), 0, self.estimate)
         found = source_lines(self.namer, self.found)
-        for file, line, samples, count in zip(*(column.tolist() for column in found.arrays().values()), strict=True):
-            yield [found.files[file], line, samples, count if self.found.missing is None else None]
+        files = [found.files[file] for file in found.file.tolist()]
+        count = found.count if self.found.missing is None else None
+        return make_table(LINES, _Lines(files, found.line, found.samples, count), len(files), self.estimate)
 
     def summary(self) -> dict[str, Cell]:
         """The function as a whole."""
@@ -538,15 +755,14 @@ def _cost_cells(costs: Mispredictions) -> list[tuple[int, int | None]]:
     ]
 
 
-def _percent(part: float) -> float | None:
-    return None if np.isnan(part) else round(100 * float(part), 2)
-
-
 def _rounded(value: float | None) -> float | None:
     return None if value is None else round(value, 2)
 
 
-def _quantiles(found: Distribution) -> list[Cell]:
-    """Half of the observations, and nine tenths, are at most that."""
-    values = map(found.quantile, _QUANTILES)
-    return [int(value) if value is not None and value.is_integer() else _rounded(value) for value in values]
+def _quantile(found: Distribution, part: float) -> Cell:
+    """The least number that so many of the observations do not exceed."""
+    value = found.quantile(part)
+    return int(value) if value is not None and value.is_integer() else _rounded(value)
+
+
+_NONE = np.empty(0, np.int64)

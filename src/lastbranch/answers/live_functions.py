@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 from ..analysis.running.counts import LiveFunctions, Snapshot
 from ..model import Array, Profile
-from .columns import GUESS, Column, TableKind
+from .columns import Column, TableKind
 from .names import EVENT, FILE, FUNCTION, LINE_NUMBER, LINKAGE_NAME, MODULE
+from .sample_columns import MISPREDICTED, SAMPLES, SAMPLES_SHARE
 from .table import Known, Ratio, Table, make_table
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ __all__ = ["LIVE_FUNCTIONS", "live_functions"]
 
 
 @dataclass(slots=True)
-class _Rows:
+class _LiveRows:
     profile: Profile
     seen: Snapshot
     found: LiveFunctions
@@ -32,6 +33,22 @@ class _Rows:
         return [self.seen.labels[row] for row in self.found.name.tolist()]
 
     @property
+    def samples(self) -> Array:
+        return self.found.samples
+
+    @property
+    def all_samples(self) -> Array:
+        return self.seen.samples[self.event]
+
+    @property
+    def mispredicted(self) -> Array:
+        return self.found.mispredicted
+
+    @property
+    def predicted(self) -> Array:
+        return self.found.predicted
+
+    @property
     def now(self) -> Ratio:
         return Ratio(self.found.recent, self.seen.recent[self.event])
 
@@ -40,7 +57,7 @@ class _Rows:
         return Ratio(self.found.before, self.seen.before[self.event])
 
 
-def _change(rows: _Rows) -> list[float | None]:
+def _change(rows: _LiveRows) -> list[float | None]:
     """The difference of the shares that are shown."""
     shares = (
         [round(100 * a / b, 2) if b else None for a, b in zip(part.tolist(), whole.tolist(), strict=True)]
@@ -54,24 +71,8 @@ LIVE_FUNCTIONS = TableKind(
     row="an event and a function",
     columns=(
         EVENT,
-        Column(
-            name="samples",
-            title="samples",
-            meaning="samples whose own address is there",
-            unit="samples",
-            value=lambda rows: rows.found.samples,
-        ),
-        Column(
-            name="samples_share",
-            title="samples %",
-            meaning="of all samples of the event",
-            unit="%",
-            form="percent",
-            heat=100.0,
-            rests_on=("bursts", "samples"),
-            bar=True,
-            value=lambda rows: Ratio(rows.found.samples, rows.seen.samples[rows.event]),
-        ),
+        SAMPLES,
+        SAMPLES_SHARE,
         Column(
             name="now_share",
             title="now %",
@@ -97,17 +98,7 @@ LIVE_FUNCTIONS = TableKind(
             unit="entries",
             value=lambda rows: Known(rows.found.branches, rows.found.branches != 0),
         ),
-        Column(
-            name="mispredicted",
-            title="mispredicted %",
-            meaning="of the entries with a known outcome",
-            unit="%",
-            form="percent",
-            heat=GUESS,
-            rests_on=("bursts", "count"),
-            may_lack=True,
-            value=lambda rows: Ratio(rows.found.mispredicted, rows.found.mispredicted + rows.found.predicted),
-        ),
+        MISPREDICTED,
         Column(
             name="cycles",
             title="cycles",
@@ -134,4 +125,4 @@ def live_functions(profile: Profile | None, seen: Snapshot | None, found: LiveFu
     """Some of the functions of a snapshot."""
     if profile is None or seen is None:
         return Table(LIVE_FUNCTIONS, LIVE_FUNCTIONS.columns, dict.fromkeys(c.name for c in LIVE_FUNCTIONS.columns), 0)
-    return make_table(LIVE_FUNCTIONS, _Rows(profile, seen, found), len(found))
+    return make_table(LIVE_FUNCTIONS, _LiveRows(profile, seen, found), len(found))

@@ -22,7 +22,7 @@ __all__ = ["MISPREDICTIONS", "misprediction_costs"]
 
 
 @dataclass(slots=True)
-class _Rows:
+class _CostRows:
     profile: Profile
     table: NamedMispredictions
     labels: list[Label]
@@ -64,7 +64,7 @@ _COLUMNS = (
 )  # fmt: skip
 
 
-def _lost(rows: _Rows) -> Known:
+def _lost(rows: _CostRows) -> Known:
     """Whole cycles, not below 0: where chance outweighs the cost, nothing is known to be lost."""
     return Known(np.rint(np.maximum(0.0, rows.table.lost)).astype(np.int64), rows.table.timed > 0)
 
@@ -110,7 +110,7 @@ def misprediction_costs(
     sources, total = Sources(profile, source_roots), int(table.mispredicted.sum())
     table = table.take(slice(limit or None))
     labels = [namer.labels[row] for row in table.name.tolist()]
-    rows = _Rows(profile, table, labels, total, cycles, sources if by == "line" else None)
+    rows = _CostRows(profile, table, labels, total, cycles, sources if by == "line" else None)
     answer = make_table(_KINDS.get(by or "", MISPREDICTIONS), rows, len(table))
     shown = {module_of(profile, label) for label in labels}
     answer.notes = [cost_note(found), *sources.notes, *names.notes(shown, lines=by in ("line", "inline"))]

@@ -15,11 +15,12 @@ import numpy as np
 from ..analysis.counting.count_tables import WeightCounter
 from ..analysis.counting.cpu_time import cpu_time
 from ..model import Array, Profile, SampleBatch, SampleFilter
-from .columns import Column, To
+from .columns import GUESS, Column, To
 from .table import Known, Ratio
 
 __all__ = [
     "BURSTS",
+    "MISPREDICTED",
     "NOISE",
     "PERIOD",
     "PERIOD_SHARE",
@@ -49,6 +50,19 @@ SAMPLES_SHARE = Column(
     bar=True,
     value=lambda rows: Ratio(rows.samples, rows.all_samples),
 )
+MISPREDICTED = Column(
+    name="mispredicted",
+    title="mispredicted %",
+    meaning="of the entries with a known outcome",
+    unit="%",
+    form="percent",
+    to=To.ALL,
+    heat=GUESS,
+    rests_on=("bursts", "count"),
+    may_lack=True,
+    value=lambda rows: Ratio(rows.mispredicted, rows.mispredicted + rows.predicted),
+)
+"""Rows have the entries of branch stacks that were ``mispredicted``, and those that were ``predicted``."""
 BURSTS = Column(
     name="bursts",
     title="bursts",

@@ -11,8 +11,9 @@ import numpy as np
 from ..analysis import Namer, StackCounts
 from ..analysis.stacks.functions import NamedCounts, counts_by_function
 from ..model import Array, Profile
-from .columns import GUESS, Column, TableKind
+from .columns import Column, TableKind
 from .names import FUNCTION, MODULE_OR_UNKNOWN, Names, module_of
+from .sample_columns import MISPREDICTED, SAMPLES, SAMPLES_SHARE
 from .table import Ratio, Table, make_table
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ __all__ = ["STORED_FUNCTIONS", "stored_functions"]
 
 
 @dataclass(slots=True)
-class _Rows:
+class _StoredRows:
     """Rows of several events: each ``event`` by its name; ``all_samples`` and ``all_branches`` are sums of the event.
     Other columns are those of `NamedCounts`."""
 
@@ -45,24 +46,8 @@ STORED_FUNCTIONS = TableKind(
         Column(name="event_name", title="event", meaning="what took the samples", value=lambda rows: rows.events),
         FUNCTION,
         MODULE_OR_UNKNOWN,
-        Column(
-            name="samples",
-            title="samples",
-            meaning="samples whose own address is there",
-            unit="samples",
-            value=lambda rows: rows.samples,
-        ),
-        Column(
-            name="samples_share",
-            title="samples %",
-            meaning="of all samples of the event",
-            unit="%",
-            form="percent",
-            heat=100.0,
-            rests_on=("bursts", "samples"),
-            bar=True,
-            value=lambda rows: Ratio(rows.samples, rows.all_samples),
-        ),
+        SAMPLES,
+        SAMPLES_SHARE,
         Column(
             name="branches",
             title="branches",
@@ -78,16 +63,7 @@ STORED_FUNCTIONS = TableKind(
             form="percent",
             value=lambda rows: Ratio(rows.branches, rows.all_branches),
         ),
-        Column(
-            name="mispredicted",
-            title="mispredicted %",
-            meaning="of the entries with a known outcome",
-            unit="%",
-            form="percent",
-            heat=GUESS,
-            rests_on=("bursts", "count"),
-            value=lambda rows: Ratio(rows.mispredicted, rows.mispredicted + rows.predicted),
-        ),
+        MISPREDICTED,
         Column(
             name="ranges",
             title="ranges",
@@ -118,7 +94,7 @@ def stored_functions(names: Names, counted: Mapping[str, StackCounts], by: str |
     return make_table(kind, rows, len(rows.labels), notes=[*notes, *names.notes(shown)])
 
 
-def _rows(profile: Profile, namer: Namer, tables: Mapping[str, NamedCounts], limit: int) -> _Rows:
+def _rows(profile: Profile, namer: Namer, tables: Mapping[str, NamedCounts], limit: int) -> _StoredRows:
     first = {event: table.take(slice(limit or None)) for event, table in tables.items()}
     events = [event for event, table in first.items() for _ in range(len(table))]
 
@@ -130,7 +106,7 @@ def _rows(profile: Profile, namer: Namer, tables: Mapping[str, NamedCounts], lim
         return np.array([sums[event] for event in events], np.int64)
 
     labels = [namer.labels[row] for row in column("name").tolist()]
-    return _Rows(
+    return _StoredRows(
         profile,
         labels,
         events,

@@ -103,7 +103,7 @@ WEIGHTS: dict[Key, TableKind] = {
 
 
 @dataclass(slots=True)
-class _Rows:
+class _WeightRows:
     """Rows of one of `WEIGHTS`: see `sample_columns`."""
 
     profile: Profile
@@ -128,7 +128,7 @@ class _Rows:
         return [-1 if spent is None or key < 0 else int(spent.spent[key]) for key in self.key.tolist()]
 
     @classmethod
-    def of(cls, profile: Profile, table: WeightTable, noise: Noise, spent: CpuTime | None) -> _Rows:
+    def of(cls, profile: Profile, table: WeightTable, noise: Noise, spent: CpuTime | None) -> _WeightRows:
         event, shared = table.event, share_bursts(profile)[table.event]
         samples, period, entries = (
             event_sums(event, column) for column in (table.samples, table.period, table.entries)
@@ -150,7 +150,7 @@ class _Rows:
             spent,
         )
 
-    def take(self, rows: list[int]) -> _Rows:
+    def take(self, rows: list[int]) -> _WeightRows:
         columns = {name: getattr(self, name)[rows] for name in self.__slots__ if name not in ("profile", "spent")}
         return replace(self, **columns)
 
@@ -168,7 +168,7 @@ def samples_by_key(
     if spent is not None:
         table = spent.every_row(table, profile)
     noise = sums.of(table.event, table.key, table.samples, lambda key: key)
-    rows = _Rows.of(profile, table, noise, spent).take(first_rows(table.event, limit))
+    rows = _WeightRows.of(profile, table, noise, spent).take(first_rows(table.event, limit))
     kind = WEIGHTS[by] if spent is not None else WEIGHTS[by].without(*(column.name for column in _TIMES))
     notes = [*(beside.notes if beside is not None else []), *noise.notes]
     return make_table(kind, rows, len(rows.event), notes=notes)

@@ -156,6 +156,43 @@ class _Record(click.Command):
         )
 
 
+class ViewerChoice(NamedTuple):
+    """Whether the viewer shows the recording, and when."""
+
+    view: bool
+    live: bool
+    no_open: bool
+
+    def check(self, *, several_files: bool) -> None:
+        """Raise `click.UsageError` where these options contradict each other, or a recording of several files."""
+        if several_files and (self.live or self.view):
+            raise click.UsageError(
+                "--switch-output makes several files: `lastbranch view` shows them when they are done"
+            )
+        if self.live and self.view:
+            raise click.UsageError("--live goes on when the recording is done: --view is not needed")
+        if self.no_open and not (self.live or self.view):
+            raise click.BadParameter("opens nothing: add --live or --view", param_hint="--no-open")
+
+
+_viewer_options = grouped(
+    "viewing",
+    ViewerChoice,
+    click.option(
+        "--view", is_flag=True, help="Show the recording in the browser when it is done, as `lastbranch view` does."
+    ),
+    click.option(
+        "--live",
+        is_flag=True,
+        help="Watch the recording in the browser while it grows; when it is done, Ctrl-C ends the viewer.",
+    ),
+    click.option(
+        "--no-open", is_flag=True, help="With --live or --view: print the address instead of opening the browser."
+    ),
+)
+"""--view, --live and --no-open, as one `ViewerChoice` argument ``viewing``."""
+
+
 @click.command(cls=_Record, context_settings={"allow_interspersed_args": False})
 @click.option(
     "-o",
@@ -214,17 +251,7 @@ class _Record(click.Command):
     "the thread with breakpoints. auto: where the thread has all rights of the recorder.",
 )
 @click.option("--allow-risk", is_flag=True, help="Attach even if a kill of the collector would kill the process.")
-@click.option(
-    "--view", is_flag=True, help="Show the recording in the browser when it is done, as `lastbranch view` does."
-)
-@click.option(
-    "--live",
-    is_flag=True,
-    help="Watch the recording in the browser while it grows; when it is done, Ctrl-C ends the viewer.",
-)
-@click.option(
-    "--no-open", is_flag=True, help="With --live or --view: print the address instead of opening the browser."
-)
+@_viewer_options
 @no_progress_option
 @target_options
 def command(
@@ -232,9 +259,7 @@ def command(
     engine: str,
     filters: str,
     duty: float,
-    view: bool,
-    live: bool,
-    no_open: bool,
+    viewing: ViewerChoice,
     no_progress: bool,
     target: TargetChoice,
     **options: Any,
@@ -264,15 +289,12 @@ def command(
     The exit code is that of the program, or 128+n if signal n killed it; 125 if recording fails, 126 if the command
     cannot be executed, 127 if it is not found.
     """
-    target.check()
-    check_trigger(options)
-    options["switch"] = _switch(options.pop("switch_output"), options.pop("switch_max_files"))
-    _check_viewer(live, view, no_open, switches=options["switch"] is not None)
+    _check(target, viewing, options)
     from ..capture import Options
     from ..recording.recorders import branch_select, record_file
 
     select = branch_select(filters, options["call_graph"] == "lbr")
-    with _viewer(output, not no_open) if live else nullcontext() as viewer:
+    with _viewer(output, not viewing.no_open) if viewing.live else nullcontext() as viewer:
         done = record_file(
             target.find(),
             output,
@@ -287,19 +309,17 @@ def command(
         if viewer:
             _say("the viewer goes on; Ctrl-C ends it")
             viewer.finish()
-    if view:
-        _look_at(output, not no_progress, not no_open)
+    if viewing.view:
+        _look_at(output, not no_progress, not viewing.no_open)
     return done.exit_code or 0
 
 
-def _check_viewer(live: bool, view: bool, no_open: bool, *, switches: bool) -> None:
-    """Raise `click.UsageError` where the options about the viewer contradict each other or those about files."""
-    if switches and (live or view):
-        raise click.UsageError("--switch-output makes several files: `lastbranch view` shows them when they are done")
-    if live and view:
-        raise click.UsageError("--live goes on when the recording is done: --view is not needed")
-    if no_open and not (live or view):
-        raise click.BadParameter("opens nothing: add --live or --view", param_hint="--no-open")
+def _check(target: TargetChoice, viewing: ViewerChoice, options: dict[str, Any]) -> None:
+    """Raise `click.UsageError` where options contradict each other. ``options`` get ``switch`` for --switch-output."""
+    target.check()
+    check_trigger(options)
+    options["switch"] = _switch(options.pop("switch_output"), options.pop("switch_max_files"))
+    viewing.check(several_files=options["switch"] is not None)
 
 
 def _say_done(done: Summary | HardwareSummary | SessionSummary, output: str, target: TargetChoice) -> None:

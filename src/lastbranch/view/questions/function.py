@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
-from ...analysis import Annotation, BlockGraph, EdgeKind, Place, block_graph, find_functions, place_of
+from ...analysis import Annotation, BlockGraph, EdgeKind, Estimate, Place, block_graph, find_functions, place_of
 from ...analysis.function.annotation import SourceLines, indirect_targets, source_lines
 from ...analysis.function.flow import arcs_of
 from ...analysis.function.paths import Distribution
@@ -42,35 +44,13 @@ def function(loaded: Loaded, parameters: Parameters) -> Answer:
     count, cut. The matrix of indirect branches: ``targets.`` edge, site (a row), share, column, and by column
     ``columns.`` edge (one to it) and count.
     """
-    profile = loaded.profile
     place = place_asked(loaded, parameters)
     estimate = loaded.estimate(parameters)
     found = loaded.annotate(place, loaded.filter(parameters), estimate)
     flow, lines = found.flow, source_lines(loaded.namer, found)
     sources = _source(loaded, place.module, lines)
     graph = block_graph(flow)
-    answer = Answer(
-        {
-            "function": texts([place.label.shown(profile)])[0],
-            "module": texts([profile.modules[place.module].short])[0],
-            "module_row": place.module,
-            "start": f"{flow.start:#x}",
-            "end": f"{flow.end:#x}",
-            "samples": int(found.samples.sum()),
-            "executed": None if found.missing else flow.executed,
-            "ipc": flow.ipc,
-            "missing": found.missing,
-            "hint": found.hint,
-            "notes": texts(found.notes + loaded.sources.notes),
-            "distributions_of": found.part,
-            "no_cycles": found.no_cycles,
-            "enough": ENOUGH,
-            "arch": profile.machine.arch,
-            "rests_on": "executions" if found.noise is None else "bursts",
-            "halving": time_to_halve(found.noise.seconds) if found.noise else "",
-            "counts": counts_of(estimate),
-        }
-    )
+    answer = Answer(_header(loaded, place, found, estimate))
     tables: dict[str, dict[str, Column]] = {
         "instructions": {**_instructions(found), "line": np.array(lines.of, np.int64)},
         "blocks": _blocks(found) | {"came": graph.came, "went": graph.went},
@@ -88,6 +68,30 @@ def function(loaded: Loaded, parameters: Parameters) -> Answer:
     for table, columns in tables.items():
         answer.columns |= {f"{table}.{name}": column for name, column in columns.items()}
     return answer
+
+
+def _header(loaded: Loaded, place: Place, found: Annotation, estimate: Estimate) -> dict[str, Any]:
+    profile, flow = loaded.profile, found.flow
+    return {
+        "function": texts([place.label.shown(profile)])[0],
+        "module": texts([profile.modules[place.module].short])[0],
+        "module_row": place.module,
+        "start": f"{flow.start:#x}",
+        "end": f"{flow.end:#x}",
+        "samples": int(found.samples.sum()),
+        "executed": None if found.missing else flow.executed,
+        "ipc": flow.ipc,
+        "missing": found.missing,
+        "hint": found.hint,
+        "notes": texts(found.notes + loaded.sources.notes),
+        "distributions_of": found.part,
+        "no_cycles": found.no_cycles,
+        "enough": ENOUGH,
+        "arch": profile.machine.arch,
+        "rests_on": "executions" if found.noise is None else "bursts",
+        "halving": time_to_halve(found.noise.seconds) if found.noise else "",
+        "counts": counts_of(estimate),
+    }
 
 
 def _instructions(found: Annotation) -> dict[str, Column]:
