@@ -215,7 +215,7 @@ LOOPS = TableKind(
             "trips",
             "trips",
             "times round for each time it was entered, on average",
-            lambda loop, _: _rounded(loop.trips),
+            lambda loop, _: _round(loop.trips),
             rests_on=("bursts",),
         ),
         _of_loop(
@@ -233,7 +233,7 @@ LOOPS = TableKind(
             rests_on=("bursts",),
         ),
         _of_loop("longest", "longest", "most times round that were seen", lambda _, trips: trips.longest or None),
-        replace(_CYCLES, value=lambda rows: [_rounded(loop.cycles) for loop in rows.loops]),
+        replace(_CYCLES, value=lambda rows: [_round(loop.cycles) for loop in rows.loops]),
     ),
     spare=_BELOW,
 )
@@ -708,7 +708,7 @@ class FunctionCode:
             "end": f"{flow.end:#x}",
             "samples": int(self.found.samples.sum()),
             "instructions_executed": flow.executed if self.found.missing is None else None,
-            "ipc": _rounded(flow.ipc),
+            "ipc": _round(flow.ipc),
         }
 
 
@@ -755,14 +755,14 @@ def _cost_cells(costs: Mispredictions) -> list[tuple[int, int | None]]:
     ]
 
 
-def _rounded(value: float | None) -> float | None:
+def _round(value: float | None) -> float | None:
     return None if value is None else round(value, 2)
 
 
 def _quantile(found: Distribution, part: float) -> Cell:
     """The least number that so many of the observations do not exceed."""
     value = found.quantile(part)
-    return int(value) if value is not None and value.is_integer() else _rounded(value)
+    return int(value) if value is not None and value.is_integer() else _round(value)
 
 
 _NONE = np.empty(0, np.int64)

@@ -52,7 +52,7 @@ def _instructions(rows: FunctionRows) -> Known | None:
     return None if table.instructions is None else Known(table.instructions, table.has_instructions)
 
 
-def _known_where(values: Array | None, known: Array) -> Known | None:
+def _where_known(values: Array | None, known: Array) -> Known | None:
     return None if values is None else Known(values, known)
 
 
@@ -95,7 +95,7 @@ FUNCTIONS = TableKind(
             title="total",
             meaning="samples with it anywhere in their call stack",
             unit="samples",
-            value=lambda rows: _known_where(rows.table.total, rows.table.has_total),
+            value=lambda rows: _where_known(rows.table.total, rows.table.has_total),
         ),
         Column(
             name="total_share",
@@ -112,7 +112,7 @@ FUNCTIONS = TableKind(
             title="total period",
             meaning="the periods of these samples",
             unit="events",
-            value=lambda rows: _known_where(rows.table.total_period, rows.table.has_total & rows.has_period),
+            value=lambda rows: _where_known(rows.table.total_period, rows.table.has_total & rows.has_period),
         ),
         Column(
             name="instructions",

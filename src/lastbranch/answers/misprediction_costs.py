@@ -54,17 +54,17 @@ _COLUMNS = (
         value=lambda rows: Ratio(rows.table.mispredicted, rows.table.mispredicted + rows.table.predicted),
     ),
     Column(
-        name="cycles_lost", title="cycles lost", unit="cycles", value=lambda rows: _lost(rows),
+        name="cycles_lost", title="cycles lost", unit="cycles", value=lambda rows: _cycles_lost(rows),
         meaning="how much longer the code after them took than the same code after predicted branches",
     ),
     Column(
         name="lost_share", title="lost %", meaning="of all cycles of the branch entries", unit="%", form="percent",
-        value=lambda rows: Ratio(_lost(rows).values, np.where(rows.table.timed > 0, rows.all_cycles, 0)),
+        value=lambda rows: Ratio(_cycles_lost(rows).values, np.where(rows.table.timed > 0, rows.all_cycles, 0)),
     ),
 )  # fmt: skip
 
 
-def _lost(rows: _CostRows) -> Known:
+def _cycles_lost(rows: _CostRows) -> Known:
     """Whole cycles, not below 0: where chance outweighs the cost, nothing is known to be lost."""
     return Known(np.rint(np.maximum(0.0, rows.table.lost)).astype(np.int64), rows.table.timed > 0)
 

@@ -123,18 +123,18 @@ def make_table(
 ) -> Table:
     """The table of ``kind`` of ``rows``, from which the columns take their values. ``estimate`` is what counts were
     made with, which titles say."""
-    columns = _titled(kind, estimate)
+    columns = _columns_for(kind, estimate)
     return Table(kind, columns, {column.name: column.value(rows) for column in columns}, size, list(notes))
 
 
 def table_of_cells(kind: TableKind, rows: Iterable[Sequence[Cell]], estimate: Estimate | None = None) -> Table:
     """The table of ``kind`` of rows that are made already, cell by cell."""
-    columns, cells = _titled(kind, estimate), list(rows)
+    columns, cells = _columns_for(kind, estimate), list(rows)
     values = zip(*cells, strict=True) if cells else [() for _ in columns]
     return Table(kind, columns, {c.name: list(v) for c, v in zip(columns, values, strict=True)}, len(cells))
 
 
-def _titled(kind: TableKind, estimate: Estimate | None) -> tuple[Column, ...]:
+def _columns_for(kind: TableKind, estimate: Estimate | None) -> tuple[Column, ...]:
     if estimate is None:
         return kind.columns
     return tuple(column.titled(estimate.basis, estimate.replaced) for column in kind.columns)
@@ -161,13 +161,13 @@ def _cells(column: Column, values: Values | None, size: int) -> list[Cell]:
             cells = _cells(column, numbers, size)
             return [cell if is_known else None for cell, is_known in zip(cells, known.tolist(), strict=True)]
         case np.ndarray() if values.dtype.kind == "f":
-            return [None if one != one else _rounded(column, one * scale) for one in values.tolist()]
+            return [None if one != one else _round(column, one * scale) for one in values.tolist()]
         case np.ndarray():
             return list(values.tolist())
     return list(values)
 
 
-def _rounded(column: Column, value: float) -> float | int:
+def _round(column: Column, value: float) -> float | int:
     if column.form == "probability":
         return value
     return round(value) if column.form == "count" else round(value, column.decimals)

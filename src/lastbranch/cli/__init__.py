@@ -125,7 +125,7 @@ def run(command: click.Command, name: str) -> None:
             stream.reconfigure(errors="backslashreplace")
     long_waits.tell = _tell_wait
     failed: list[int] = []
-    hook, threading.excepthook = threading.excepthook, lambda args: failed.append(_crashed(args.exc_value))
+    hook, threading.excepthook = threading.excepthook, lambda args: failed.append(_report_crash(args.exc_value))
     try:
         # Not command.main(): that one ends a closed pipe with exit code 1.
         with command.make_context(name, sys.argv[1:]) as context:
@@ -151,13 +151,13 @@ def run(command: click.Command, name: str) -> None:
         _complain("not enough memory", None)
         code = UnavailableError.exit_code
     except Exception as error:
-        code = _crashed(error)
+        code = _report_crash(error)
     finally:
         threading.excepthook = hook
     sys.exit(failed[0] if failed and not code else code)
 
 
-def _crashed(error: BaseException | None) -> int:
+def _report_crash(error: BaseException | None) -> int:
     """The last resort: an error that nobody foresaw, as one line and a report."""
     from ..crashes import EXIT_CODE, crash_line
 

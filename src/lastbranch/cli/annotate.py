@@ -20,7 +20,7 @@ from .options import (
 )
 from .output import print_json, print_lines, print_table, shorten, table_lines, terminal_options, terminal_width
 from .symbols import chosen_function, symbol_options
-from .terminal import FAINT, can_print, colours, emphasis, heat, painted, terminal
+from .terminal import FAINT, can_print, colours, emphasis, heat, paint, terminal
 
 if TYPE_CHECKING:
     from ..analysis import Flow
@@ -181,7 +181,7 @@ def _text(shown: FunctionCode, limit: int, every: bool) -> Iterator[str]:
     room = terminal_width()
     yield shorten(visible(str(facts["function"])), None if room is None else max(_LEAST, room - len(where))) + where
     yield ""
-    yield from _listing(shown, every)
+    yield from _list_instructions(shown, every)
     for title, table in (
         ("Loops", shown.loops(every)),
         ("Hottest edges", shown.edges(limit)),
@@ -194,7 +194,7 @@ def _text(shown: FunctionCode, limit: int, every: bool) -> Iterator[str]:
             yield from table_lines(table)
 
 
-def _listing(shown: FunctionCode, every: bool) -> Iterator[str]:
+def _list_instructions(shown: FunctionCode, every: bool) -> Iterator[str]:
     """Instructions, each block's values at its beginning; what was not seen to run is one line unless ``every``.
 
     Branch records are samples: code that is not in them may have run."""
@@ -247,7 +247,7 @@ def _listing(shown: FunctionCode, every: bool) -> Iterator[str]:
             yield f"{'':{indent}}{before_it(i)}{shorten(visible(source), room)}"
         before = line
         cells = [
-            painted(t.rjust(w), FAINT if few[i] and c in _RATES else heat(parts[c][i] if c in parts else None))
+            paint(t.rjust(w), FAINT if few[i] and c in _RATES else heat(parts[c][i] if c in parts else None))
             for c, t, w in zip(used, texts[i], width, strict=True)
         ]
         yield "  ".join([*cells, at(i) + _instruction(visible(str(row["instruction"])), room)]).rstrip()
@@ -363,5 +363,5 @@ class Arrows:
             return " " * self.width
         signs = [(self._signs[one], lane) for lane, one in enumerate(directions)]
         return (
-            "".join(painted(sign, heat(self._heat.get((row, lane)))) for sign, lane in [*signs[::-1], (head, -1)]) + " "
+            "".join(paint(sign, heat(self._heat.get((row, lane)))) for sign, lane in [*signs[::-1], (head, -1)]) + " "
         )

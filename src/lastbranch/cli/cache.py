@@ -70,7 +70,7 @@ def command(action: str, form: str, limit: int) -> int:
             print_notes([f"{counted(len(files), 'file')} of {sum(size for _, size, _ in files):,} bytes were removed"])
         case _:
             for one in caches.values():
-                rows += _listed(one)
+                rows += _rows_of(one)
             rows.sort(key=lambda row: str(row[0]), reverse=True)
             print_rows(["last used", "bytes", "kept", "of"], rows[: limit or None], form, last=("of",))
             if not rows:
@@ -78,7 +78,7 @@ def command(action: str, form: str, limit: int) -> int:
     return 0
 
 
-def _listed(one: Cache) -> list[list[Cell]]:
+def _rows_of(one: Cache) -> list[list[Cell]]:
     from datetime import datetime
 
     rows: list[list[Cell]] = []

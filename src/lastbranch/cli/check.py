@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from .options import Capture, capture_options, format_options
-from .output import print_table, wrapped
+from .output import print_table, wrap_text
 from .symbols import symbol_options
 
 if TYPE_CHECKING:
@@ -56,4 +56,4 @@ def _print_paragraphs(found: Table) -> None:
 
     for severity, name, means, seen, remedy in found.cells():
         for head, text in ((f"{severity}: {name}: ", means), ("  seen:   ", seen), ("  remedy: ", remedy)):
-            click.echo(wrapped(head + visible(str(text)), indent=10))
+            click.echo(wrap_text(head + visible(str(text)), indent=10))

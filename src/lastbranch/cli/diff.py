@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 __all__ = [
     "SecondSide",
     "difference_options",
-    "exceeded",
+    "exit_code_of_growth",
     "print_comparison",
     "side_options",
 ]
@@ -183,7 +183,7 @@ def command(
         made = compare_captures(sides, cast("Thing", by), filters, rate, limit, lines=form == "sarif")
     print_comparison(made, form, limit, fail_over)
     codes = [captures[0].finish(profiles[0], [made.verdict, *made.notes]), captures[1].finish(profiles[1])]
-    return exceeded(made, fail_over) or max(codes)
+    return exit_code_of_growth(made, fail_over) or max(codes)
 
 
 # -- rows
@@ -201,7 +201,7 @@ def print_comparison(made: Comparison, form: str, limit: int, fail_over: float |
         print_table(made.table(limit), form)
 
 
-def exceeded(made: Comparison, points: float | None) -> int:
+def exit_code_of_growth(made: Comparison, points: float | None) -> int:
     """`EXCEEDED` where a share grew significantly by more than --fail-over allows, which is said; else 0."""
     said = made.growth_over(points)
     for sentence in said:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, cast
 import click
 
 from ..export import COUNTED
-from .diff import difference_options, exceeded, print_comparison
+from .diff import difference_options, exit_code_of_growth, print_comparison
 from .export import Output, output_options
 from .group import Group
 from .options import (
@@ -461,7 +461,7 @@ def diff(
     made = compare_stored(sides, sums, event, cast("Thing", by), rate, limit, lines=form == "sarif")
     print_comparison(made, form, limit, fail_over)
     print_notes([made.verdict, *notes, *made.notes])
-    return exceeded(made, fail_over)
+    return exit_code_of_growth(made, fail_over)
 
 
 # -- the store itself

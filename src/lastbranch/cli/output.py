@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from ..answers.columns import Cell, Column, Spare, To, key, plain, share
-from .terminal import FAINT, Style, bar, can_print, colours, emphasis, has_pager, heat, page, painted, terminal
+from .terminal import FAINT, Style, bar, can_print, colours, emphasis, has_pager, heat, page, paint, terminal
 
 if TYPE_CHECKING:
     from ..answers.table import Table
@@ -35,7 +35,7 @@ __all__ = [
     "table_lines",
     "terminal_options",
     "terminal_width",
-    "wrapped",
+    "wrap_text",
 ]
 
 EXCEEDED = 6
@@ -97,7 +97,7 @@ def terminal_width() -> int | None:
     return max(_NARROWEST, get_terminal_size().columns)
 
 
-def _laid_out(
+def _lay_out(
     columns: Sequence[Column],
     rows: Sequence[Sequence[Cell]],
     *,
@@ -115,7 +115,7 @@ def _laid_out(
     shown = [i for i in range(len(columns)) if i not in ends] + ends
     right = [any(isinstance(row[i], int | float) for row in rows) for i in range(len(columns))]
     flexible = {i for i in ends or shown if not right[i]}
-    texts = [[_shown(cell) for cell in row] for row in rows]
+    texts = [[_text_of(cell) for cell in row] for row in rows]
     heads = [column.title for column in columns]
     widths = [_width(i, heads, texts) for i in range(len(columns))]
     room = width()
@@ -135,7 +135,7 @@ def _laid_out(
                 widths[its] = _width(its, heads, texts)
         cut = _total([widths[i] for i in shown]) > room
         if cut:
-            widths = _fitted(widths, shown, flexible, room)
+            widths = _fit_widths(widths, shown, flexible, room)
         if cut and not wrap:
             texts = [[shorten(t, widths[i]) if i in flexible else t for i, t in enumerate(row)] for row in texts]
         if left_out or (cut and not wrap):
@@ -177,7 +177,7 @@ def _part(cell: Cell, whole: float) -> float | None:
     return cell / whole if isinstance(cell, int | float) and whole else None
 
 
-def wrapped(text: str, *, indent: int) -> str:
+def wrap_text(text: str, *, indent: int) -> str:
     """``text`` in lines of the terminal's width, all but the first indented; as it is where there is no terminal."""
     room = terminal_width()
     return text if room is None else "\n".join(_Wrapper(room, subsequent_indent=" " * indent).wrap(text))
@@ -247,7 +247,7 @@ def _total(widths: Sequence[int]) -> int:
     return sum(widths) + _GAP * (len(widths) - 1)
 
 
-def _fitted(widths: Sequence[int], shown: Sequence[int], flexible: Collection[int], room: int) -> list[int]:
+def _fit_widths(widths: Sequence[int], shown: Sequence[int], flexible: Collection[int], room: int) -> list[int]:
     """``widths`` with the widest of the ``flexible`` ones as narrow as it takes, all of these alike."""
     room -= _total([0 if i in flexible else widths[i] for i in shown])
     out, left = list(widths), sorted((i for i in shown if i in flexible), key=lambda i: widths[i])
@@ -299,12 +299,12 @@ def _line(
 ) -> str:
     cells = []
     for i in shown:
-        fill, text = " " * (widths[i] - _cells(row[i])), painted(row[i], styles.get(i, {}))
+        fill, text = " " * (widths[i] - _cells(row[i])), paint(row[i], styles.get(i, {}))
         cells.append(fill + text if right[i] else text + fill)
     return (" " * _GAP).join(cells).rstrip()
 
 
-def _shown(cell: Cell) -> str:
+def _text_of(cell: Cell) -> str:
     if cell is None:
         return ""
     if isinstance(cell, bool):
@@ -361,9 +361,9 @@ def print_rows(
 
     ``None`` is an empty cell (``null`` in JSON). Text out of files is made visible here. Programs get each column by
     its `Column.key`; people do not get those of `To.PROGRAMS` alone, nor those without a value in any row. The rest is
-    how `_laid_out` lays out a table.
+    how `_lay_out` lays out a table.
     """
-    keys = [column.key for column in map(_declared, columns)]
+    keys = [column.key for column in map(_as_column, columns)]
     if form == "json":
         print_json([dict(zip(keys, row, strict=True)) for row in rows])
         return
@@ -389,7 +389,7 @@ def row_lines(
 ) -> Iterator[str]:
     """The lines of the table that `print_rows` prints, in as many columns as ``width`` says (by default those of the
     terminal), ``None`` for any."""
-    safe, declared = list(_safe(rows)), [*map(_declared, columns)]
+    safe, declared = list(_safe(rows)), [*map(_as_column, columns)]
     shown = [
         i
         for i, column in enumerate(declared)
@@ -397,10 +397,10 @@ def row_lines(
     ]
     cells = [[row[i] for i in shown] for row in safe]
     left = [declared[i] for i in shown]
-    return _laid_out(left, cells, last=last, spare=spare, wrap=wrap, width=width or terminal_width, styled=styled)
+    return _lay_out(left, cells, last=last, spare=spare, wrap=wrap, width=width or terminal_width, styled=styled)
 
 
-def _declared(column: str | Column) -> Column:
+def _as_column(column: str | Column) -> Column:
     return plain(column) if isinstance(column, str) else column
 
 

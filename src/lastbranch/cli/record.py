@@ -324,7 +324,7 @@ def _check(target: TargetChoice, viewing: ViewerChoice, options: dict[str, Any])
 
 def _say_done(done: Summary | HardwareSummary | SessionSummary, output: str, target: TargetChoice) -> None:
     """Print what was written, and what the user should know of it."""
-    _say(f"{done} written to {_written(output, done)}")
+    _say(f"{done} written to {_name_of_output(output, done)}")
     for note in done.notes:
         _say(f"note: {note}")
     if target.command_words and done.exit_code is None:
@@ -368,7 +368,7 @@ def _switch(text: str | None, keep: int | None) -> SwitchOutput | None:
         raise click.BadParameter(str(error), param_hint="--switch-output") from error
 
 
-def _written(output: str, done: object) -> str:
+def _name_of_output(output: str, done: object) -> str:
     """The name of the file, or of the last one of several."""
     files: tuple[str, ...] = getattr(done, "files", ())
     if not files:

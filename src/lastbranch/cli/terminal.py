@@ -24,7 +24,7 @@ __all__ = [
     "has_pager",
     "heat",
     "page",
-    "painted",
+    "paint",
     "terminal",
 ]
 
@@ -61,7 +61,7 @@ def heat(part: float | None) -> Style:
     return next((style for least, style in _HEAT if part is not None and part >= least), {})
 
 
-def painted(text: str, style: Style) -> str:
+def paint(text: str, style: Style) -> str:
     """``text`` in a style, its outer spaces without it."""
     inner = text.strip(" ")
     if not style or not inner or not colours():

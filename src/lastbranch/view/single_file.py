@@ -189,7 +189,7 @@ def _page(facts: str, data: str) -> bytes:
     """index.html with its script and style sheet in it, which a policy allows by their hashes."""
     style, script = page.asset("app.css").decode(), page.asset("app.js").decode()
     policy = content_security_policy(f"{_hash(script)} {WASM}", _hash(style), worker_src="blob:", img_src="data:")
-    worker = f'<script type="application/gzip" id="graph.js">{_encoded(_zipped("graph.js"))}</script>'
+    worker = f'<script type="application/gzip" id="graph.js">{_encoded(_compress("graph.js"))}</script>'
     licences = f'<script type="text/plain" id="licences.txt">{page.asset("licences.txt").decode()}</script>'
     html = page.asset("index.html").decode()
     for mark, text in (
@@ -204,7 +204,7 @@ def _page(facts: str, data: str) -> bytes:
 
 
 @cache
-def _zipped(name: str) -> bytes:
+def _compress(name: str) -> bytes:
     return gzip.compress(page.asset(name), 9, mtime=0)
 
 

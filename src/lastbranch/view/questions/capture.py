@@ -21,7 +21,7 @@ __all__ = ["capture", "doctor", "findings", "overview"]
 
 def capture(loaded: Loaded, _parameters: Parameters) -> Answer:
     """The header is what `analysis.summarize` makes (docs/reference/info.md)."""
-    return Answer(_shown(CaptureFacts.of(loaded.profile).facts))
+    return Answer(_make_safe(CaptureFacts.of(loaded.profile).facts))
 
 
 def findings(loaded: Loaded, _parameters: Parameters) -> Answer:
@@ -44,13 +44,13 @@ def doctor(_loaded: Loaded, _parameters: Parameters) -> Answer:
     return Answer({}, {name: [visible(row[i]) for row in rows] for i, name in enumerate(COLUMNS)})
 
 
-def _shown(value: Any) -> Any:
+def _make_safe(value: Any) -> Any:
     """Every text in ``value`` made safe to show."""
     match value:
         case dict():
-            return {visible(str(key)): _shown(one) for key, one in value.items()}
+            return {visible(str(key)): _make_safe(one) for key, one in value.items()}
         case list() | tuple():
-            return [_shown(one) for one in value]
+            return [_make_safe(one) for one in value]
         case str():
             return visible(str(value))
     return value
@@ -86,11 +86,11 @@ def overview(loaded: Loaded, _parameters: Parameters) -> Answer:
         if row >= 0:
             name = profile.processes[row].name
             by_pid.setdefault(profile.processes[row].pid, []).append(name)
-    pid, samples = _summed(pids, processes.samples)
+    pid, samples = _sum_by_key(pids, processes.samples)
     answer.columns["processes.pid"] = pid
     answer.columns["processes.name"] = texts(", ".join(dict.fromkeys(by_pid.get(p, []))) for p in pid.tolist())
     answer.columns["processes.samples"] = samples
-    row, samples = _summed(modules.key, modules.samples)
+    row, samples = _sum_by_key(modules.key, modules.samples)
     answer.columns["modules.row"] = row
     answer.columns["modules.name"] = module_names(profile, row.tolist())
     answer.columns["modules.samples"] = samples
@@ -115,7 +115,7 @@ def _warnings(profile: Profile) -> Iterator[str]:
         yield f"No branches are known, because {why}: {how_to_record(profile)}."
 
 
-def _summed(key: np.ndarray, samples: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _sum_by_key(key: np.ndarray, samples: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """(keys, none below 0; their sums over events), the largest first."""
     known = key >= 0
     keys, which = np.unique(key[known], return_inverse=True)

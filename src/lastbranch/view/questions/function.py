@@ -131,8 +131,8 @@ def _edges(loaded: Loaded, found: Annotation) -> dict[str, Column]:
     return {
         "source": edges.source,
         "target": edges.target,
-        "from": _named(loaded, edges.from_module, edges.from_address),
-        "to": _named(loaded, edges.to_module, edges.to_address),
+        "from": _names_of(loaded, edges.from_module, edges.from_address),
+        "to": _names_of(loaded, edges.to_module, edges.to_address),
         "count": edges.count,
         "observed": edges.count if noise is None else noise.edges,
         "mispredicted": ratio(edges.mispredicted, edges.mispredicted + edges.predicted),
@@ -229,7 +229,7 @@ def _matrix(found: Annotation) -> dict[str, dict[str, Column]]:
     return {"targets": {**cells.arrays()}, "columns": {"edge": first, "count": count}}
 
 
-def _named(loaded: Loaded, module: np.ndarray, address: np.ndarray) -> list[str]:
+def _names_of(loaded: Loaded, module: np.ndarray, address: np.ndarray) -> list[str]:
     """``function+0x12``, ``module+0x12`` where no name is known."""
     names = loaded.namer.places(module, address)
     rows = zip(names, module.tolist(), address.tolist(), strict=True)

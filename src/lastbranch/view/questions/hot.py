@@ -43,7 +43,7 @@ def hot(loaded: Loaded, parameters: Parameters) -> Answer:
     """
     chosen, limit = loaded.filter(parameters), whole_number(parameters, "limit", 0)
     estimate = loaded.estimate(parameters)
-    found = loaded.once(("hot", chosen, estimate.replaced), lambda: _counted(loaded, chosen, estimate))
+    found = loaded.once(("hot", chosen, estimate.replaced), lambda: _count(loaded, chosen, estimate))
     samples = found.rows.samples
     rows = np.sort(np.argsort(-samples, kind="stable")[: limit or len(samples)])
     left = int(samples.sum() - samples[rows].sum())
@@ -86,7 +86,7 @@ class _Counted:
     notes: list[str]
 
 
-def _counted(loaded: Loaded, chosen: SampleFilter | None, estimate: Estimate) -> _Counted:
+def _count(loaded: Loaded, chosen: SampleFilter | None, estimate: Estimate) -> _Counted:
     table, times, noise, *_ = loaded.functions(chosen, PARTS, estimate)
     rows = FunctionRows.of(loaded.profile, table, noise, loaded.namer)
     share = "instructions_share" if estimate.replaced else "samples_share"
