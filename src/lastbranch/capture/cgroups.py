@@ -72,12 +72,12 @@ def hierarchies(root: str = "/") -> list[Hierarchy]:
             continue
         options = kind[2].split(",") if kind[0] == "cgroup" and len(kind) > 2 else []
         controllers = frozenset(word for word in options if word not in ("rw", "ro", "none", "xattr", "noprefix"))
-        folder = os.path.join(root, _unescaped(fields[4]).lstrip("/"))
-        found.setdefault(controllers, Hierarchy(controllers, folder, _unescaped(fields[3])))
+        folder = os.path.join(root, _unescape(fields[4]).lstrip("/"))
+        found.setdefault(controllers, Hierarchy(controllers, folder, _unescape(fields[3])))
     return sorted(found.values(), key=lambda one: (bool(one.controllers), "name=systemd" not in one.controllers))
 
 
-def _unescaped(path: str) -> str:
+def _unescape(path: str) -> str:
     return _ESCAPED.sub(lambda found: chr(int(found[1], 8)), path)
 
 
@@ -99,11 +99,11 @@ class CgroupProcesses(ProcessGroup):
         self.folder, self.shown, self._root, self.ends = folder, shown, root, ends
 
     def members(self) -> set[int]:
-        found = {pid for folder, _, _ in os.walk(self.folder) for pid in _listed(folder)}
+        found = {pid for folder, _, _ in os.walk(self.folder) for pid in _read_pids(folder)}
         return {pid for pid in found if is_program(pid, self._root)}
 
 
-def _listed(folder: str) -> list[int]:
+def _read_pids(folder: str) -> list[int]:
     """Process ids of one cgroup. Empty if the cgroup was removed, or is threaded: its processes are listed above it.
     The kernel lists processes of another process id namespace as 0; they are left out."""
     with suppress(OSError), open(os.path.join(folder, _PROCESSES), encoding="ascii") as lines:
@@ -133,13 +133,13 @@ def cgroup_at(name: str, root: str = "/") -> CgroupProcesses:
     If several hierarchies of version 1 have such a path, the first hierarchy with processes there counts; a folder
     names a single hierarchy. Raises `UnavailableError` where there is none, or it has no processes.
     """
-    mounted = _mounted(root)
+    mounted = _read_hierarchies(root)
     found = [folder for folder in _folders_named(name, mounted, root) if os.path.exists(f"{folder}/{_PROCESSES}")]
     if not found:
         names = (one.path_of(folder) for one in mounted for folder in _all_folders(one))
         raise UnavailableError(f"there is no cgroup {name}", hint=near("/" + name.lstrip("/"), names, "cgroups"))
     for folder in found:
-        group = CgroupProcesses(folder, f"cgroup {_shown(folder, mounted)}", root)
+        group = CgroupProcesses(folder, f"cgroup {_name_of(folder, mounted)}", root)
         if group.members():
             return group
     _check_listed(found[0], name)
@@ -148,7 +148,7 @@ def cgroup_at(name: str, root: str = "/") -> CgroupProcesses:
     )
 
 
-def _mounted(root: str) -> list[Hierarchy]:
+def _read_hierarchies(root: str) -> list[Hierarchy]:
     mounted = hierarchies(root)
     if not mounted:
         raise UnavailableError(
@@ -172,7 +172,7 @@ def _all_folders(hierarchy: Hierarchy) -> Iterator[str]:
         yield folder
 
 
-def _shown(folder: str, mounted: Iterable[Hierarchy]) -> str:
+def _name_of(folder: str, mounted: Iterable[Hierarchy]) -> str:
     """The path of the cgroup in a folder; of version 1 with its controllers, as others may have the same path."""
     inside = [one for one in mounted if folder == one.folder or folder.startswith(one.folder + "/")]
     deepest = max(inside, key=lambda one: len(one.folder))
@@ -211,7 +211,7 @@ def unit_called(name: str, root: str = "/") -> CgroupProcesses:
     if not _UNIT.fullmatch(name):
         name += _SERVICE
     units: dict[str, list[str]] = {}
-    mounted = [one for one in _mounted(root) if not one.controllers or "name=systemd" in one.controllers]
+    mounted = [one for one in _read_hierarchies(root) if not one.controllers or "name=systemd" in one.controllers]
     for one in mounted:
         for folder in _all_folders(one):
             units.setdefault(_unit_of(folder), []).append(one.path_of(folder))

@@ -92,7 +92,7 @@ def containers(root: str = "/") -> list[Container]:
                 found[name] = Container(name, folder=at)
     for pattern, parse in _FILES.items():
         for path in glob.glob(os.path.join(glob.escape(root), pattern)):
-            for one in _parsed(path, parse):
+            for one in _read_containers(path, parse):
                 _merge(found, one, root)
     return [one for one in found.values() if one.folder or one.pid]
 
@@ -168,7 +168,7 @@ def container_called(name: str, root: str = "/") -> ProcessGroup:
 # -- the files of runtimes: parsers of their contents
 
 
-def _parsed(path: str, parse: Callable[[str, str], Iterator[Container]]) -> list[Container]:
+def _read_containers(path: str, parse: Callable[[str, str], Iterator[Container]]) -> list[Container]:
     """The containers in a file; empty if the file cannot be read or is malformed."""
     try:
         return list(parse(path, read(path, "replace") or ""))

@@ -107,12 +107,12 @@ def findings(kernel: Kernel) -> Iterator[Finding]:
     host = read_host(kernel)
     first: dict[str, Finding] = {}
     for capability, event, what in _PROBES:
-        found = _tried(capability, _probe(event, what), kernel, host)
+        found = _try_request(capability, _probe(event, what), kernel, host)
         base = first.setdefault(event, found)
         same = found is not base and found.state == base.state == "no" and found.why == base.why
         yield Finding(capability, "no", f"as {base.capability}") if same else found
     yield _software(kernel, host)
-    yield _attaching(host)
+    yield _examine_attaching(host)
     yield from _settings(kernel, host)
 
 
@@ -126,7 +126,7 @@ def _probe(event: str, what: str) -> Request:
     return Request(target, branches=_ANY | levels, call_stack=what == "call stacks")
 
 
-def _tried(capability: str, request: Request, kernel: Kernel, host: Host) -> Finding:
+def _try_request(capability: str, request: Request, kernel: Kernel, host: Host) -> Finding:
     """Open the events of ``request`` as a recording would, and close them."""
     from .hardware import negotiated
     from .perf_events.refusals import EventUnavailable
@@ -167,7 +167,7 @@ def _why_no_ptrace(host: Host) -> str:
     return "a seccomp filter" if host.seccomp == SECCOMP_FILTER else "a security module, or this sandbox"
 
 
-def _attaching(host: Host) -> Finding:
+def _examine_attaching(host: Host) -> Finding:
     name, scope = "attach to other processes", host.ptrace_scope or 0
     if host.can(CAP_SYS_PTRACE) and scope < 3:
         return Finding(name, "yes", "CAP_SYS_PTRACE")

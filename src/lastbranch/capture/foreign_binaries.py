@@ -62,9 +62,9 @@ class ForeignBinaries:
             if not name.startswith("/") or name.startswith("//"):
                 continue
             if (place, name) not in self._files and len(self._files) < _MOST:
-                self._files[place, name] = self._opened(pid, place, name)
+                self._files[place, name] = self._open_file(pid, place, name)
 
-    def _opened(self, pid: int, place: tuple[str, int, int], name: str) -> int:
+    def _open_file(self, pid: int, place: tuple[str, int, int], name: str) -> int:
         """A descriptor of the file; -1 where it is no file, or the same as here."""
         try:
             if place not in self._roots:
@@ -82,14 +82,14 @@ class ForeignBinaries:
         """Copy the opened files to the user's cache, and close them. Sentences of what went wrong."""
         try:
             found = [(place, fd) for (place, _), fd in self._files.items() if fd >= 0]
-            return self._copied(found) if found else ()
+            return self._copy_files(found) if found else ()
         finally:
             for fd in (*self._files.values(), *self._roots.values()):
                 if fd >= 0:
                     os.close(fd)
             self._files, self._roots = {}, {}
 
-    def _copied(self, found: list[tuple[tuple[str, int, int], int]]) -> tuple[str, ...]:
+    def _copy_files(self, found: list[tuple[tuple[str, int, int], int]]) -> tuple[str, ...]:
         from ..symbols import CacheRefused, open_cache  # loads NumPy
 
         try:

@@ -130,11 +130,11 @@ def negotiated(request: Request, kernel: Kernel, host: Host, tid: int) -> list[E
         try:
             negotiate(spec, kernel, tid)
         except OSError as error:
-            raise _explained(error, spec, specs, request, kernel, host) from error
+            raise _explain_refusal(error, spec, specs, request, kernel, host) from error
     return specs
 
 
-def _explained(
+def _explain_refusal(
     error: OSError, spec: EventSpec, all_of_them: list[EventSpec], request: Request, kernel: Kernel, host: Host
 ) -> UnavailableError:
     pid = request.target.pid
@@ -185,7 +185,7 @@ class Recording(Closing):
             with on_failure(self.close):
                 self._begin(path, attach, elsewhere)
         except EventRefused as no:
-            why = _explained(no.error, no.spec, self._specs, request, self._kernel, self._host)
+            why = _explain_refusal(no.error, no.spec, self._specs, request, self._kernel, self._host)
             raise why from no.error
 
     def _begin(self, path: str, attach: bool, elsewhere: Elsewhere) -> None:
@@ -200,15 +200,15 @@ class Recording(Closing):
         else:
             self._set.open_thread(target.pid)
         self._ids = [len(spec.ids) for spec in self._specs]
-        self._file = PerfFile(path, self._described(), *elsewhere)
+        self._file = PerfFile(path, self._describe_events(), *elsewhere)
         for part in (*self._before(pids), *early):
-            self._file.write(self._arrived(part))
+            self._file.write(self._take_arrivals(part))
         self._file.flush()
 
-    def _arrived(self, records: bytes) -> bytes:
+    def _take_arrivals(self, records: bytes) -> bytes:
         return self._group.arrived(records) if self._group else records
 
-    def _described(self) -> list[Described]:
+    def _describe_events(self) -> list[Described]:
         return [Described(p.choice.name, p.attr, p.ids) for p in self._specs] + [_TIMES] * bool(self._times)
 
     def _count(self, pids: Iterable[int]) -> None:
@@ -286,7 +286,7 @@ class Recording(Closing):
     def _copy(self) -> None:
         assert self._file is not None
         write = self._file.write
-        came = self._set.drain(lambda records: write(self._arrived(records)))
+        came = self._set.drain(lambda records: write(self._take_arrivals(records)))
         if self._times:
             self._state(self._times.ended())  # after the records of the forks
         if came:
@@ -314,7 +314,7 @@ class Recording(Closing):
         lost = sum(self._lost.values())
         counted = all(p.counts_losses for p in self._specs)
         command, select = self._request.command_line, self._request.select
-        features = features_of(self._kernel, self._host, self._described(), command, bool(select))
+        features = features_of(self._kernel, self._host, self._describe_events(), command, bool(select))
         self._file.flush()
         with suppress(LastbranchError, OSError):  # the recording is worth more than that
             recorded = FileSource(self._file.path)

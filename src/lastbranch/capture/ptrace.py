@@ -446,7 +446,7 @@ class Resumer:
 
     def go(self, tid: int, pokes: Sequence[Poke], seconds: float, *, step: bool = False) -> int | None:
         """Resume it, and return as `next_stop` does; at most `_POKES` words. ``step``: for one instruction."""
-        batch = None if step else self._aimed(tid)
+        batch = None if step else self._aim(tid)
         if batch is None:
             for offset, value in pokes:
                 poke_user(tid, offset, value)
@@ -460,19 +460,19 @@ class Resumer:
         for offset, value in pokes:
             words[at + _OFFSET], words[at + _VALUE] = offset, value
             at += WORDS
-        return self._waited(tid, batch, batch.run(first), seconds)
+        return self._finish_wait(tid, batch, batch.run(first), seconds)
 
     def wait(self, tid: int, seconds: float) -> int | None:
         """The same for a running thread."""
-        batch = self._aimed(tid)
+        batch = self._aim(tid)
         if batch is not None:
-            return self._waited(tid, batch, batch.run(_WAIT), seconds)
+            return self._finish_wait(tid, batch, batch.run(_WAIT), seconds)
         status = next_stop(tid, seconds, patient=False)
         if status is not None and stopped(status):
             registers(tid, self._registers)
         return status
 
-    def _waited(self, tid: int, batch: SyscallBatch, failed: int, seconds: float) -> int | None:
+    def _finish_wait(self, tid: int, batch: SyscallBatch, failed: int, seconds: float) -> int | None:
         end = 0.0
         while failed == _WAIT and batch.error(_WAIT) == errno.EINTR:
             now = time.monotonic()
@@ -485,7 +485,7 @@ class Resumer:
             raise refusal(tid, batch.error(failed))
         return status
 
-    def _aimed(self, tid: int) -> SyscallBatch | None:
+    def _aim(self, tid: int) -> SyscallBatch | None:
         """The batch, set up for ``tid``."""
         batch = self._batch
         if batch is None or tid == self._tid:

@@ -139,7 +139,7 @@ def collect(
             def run(summary: Summary) -> None:
                 from .software import record_software  # while the parent loads what the end needs
 
-                announcing = replace(callbacks, progress=_announcing(writes, callbacks.progress))
+                announcing = replace(callbacks, progress=_announce_first(writes, callbacks.progress))
                 record_software(request, file, announcing, unblocked, summary, switcher)
 
             _collect(run, file, writes)
@@ -203,7 +203,7 @@ _RUNNING = b" "
 """The byte that the collector writes when the recording runs; JSON ignores a blank."""
 
 
-def _announcing(pipe: int, progress: Callable[[Summary], None]) -> Callable[[Summary], None]:
+def _announce_first(pipe: int, progress: Callable[[Summary], None]) -> Callable[[Summary], None]:
     """``progress``, whose first call also writes `_RUNNING` to ``pipe``."""
     announced = False
 

@@ -172,11 +172,14 @@ def parse_event(text: str, pmus: Mapping[str, Pmu]) -> list[EventChoice]:
         terms, closed, modifiers = rest.rpartition("/")
         if not closed:
             raise SelectionError(f"{text!r}: the terms do not end with a slash")
-        return [_modified(_of_terms(pmu, terms), modifiers.lstrip(":"), text) for pmu in _sources(pmu_name, text, pmus)]
+        return [
+            _apply_modifiers(_of_terms(pmu, terms), modifiers.lstrip(":"), text)
+            for pmu in _sources(pmu_name, text, pmus)
+        ]
     name, _, modifiers = text.partition(":")
     if "," in text:
         raise SelectionError(f"{text!r}: more than one event", hint="give one event")
-    return [_modified(choice, modifiers, text) for choice in _named(name, pmus)]
+    return [_apply_modifiers(choice, modifiers, text) for choice in _find_by_name(name, pmus)]
 
 
 def _sources(name: str, text: str, pmus: Mapping[str, Pmu]) -> list[Pmu]:
@@ -193,7 +196,7 @@ def core_sources(pmus: Mapping[str, Pmu]) -> list[Pmu]:
     return [pmu for pmu in pmus.values() if pmu.core]
 
 
-def _named(name: str, pmus: Mapping[str, Pmu]) -> list[EventChoice]:
+def _find_by_name(name: str, pmus: Mapping[str, Pmu]) -> list[EventChoice]:
     core, generic = core_sources(pmus), _ALIASES.get(name, name)
     if generic in _SOFTWARE:
         return [EventChoice(name, TYPE.SOFTWARE, _SOFTWARE[generic])]
@@ -246,7 +249,7 @@ def _number(text: str, term: str) -> int:
         raise SelectionError(f"{term!r}: {text!r} is not a number") from None
 
 
-def _modified(choice: EventChoice, modifiers: str, text: str) -> EventChoice:
+def _apply_modifiers(choice: EventChoice, modifiers: str, text: str) -> EventChoice:
     levels, precise, at_most = set(modifiers) & set(_LEVELS), modifiers.count("p"), "P" in modifiers
     exclude = {_LEVELS[level] for level in _LEVELS if levels and level not in levels}
     if set(modifiers) & {"G", "H"}:

@@ -166,10 +166,10 @@ def _taken_branches(host: Host) -> list[EventChoice]:
     core = host.core
     if not core:
         return [EventChoice("branches", TYPE.HARDWARE, _BRANCHES, precise=None)]
-    return [_taken(pmu, host) for pmu in core]
+    return [_choice_for(pmu, host) for pmu in core]
 
 
-def _taken(pmu: Pmu, host: Host) -> EventChoice:
+def _choice_for(pmu: Pmu, host: Host) -> EventChoice:
     for name in ("branch-brs", "br_retired"):  # AMD Zen 3's only one; Arm's
         if name in pmu.events:
             return parse_event(f"{pmu.name}/{name}/", {pmu.name: pmu})[0]

@@ -104,27 +104,27 @@ def read_host(kernel: Kernel) -> Host:
         pmus=read_pmus(kernel),
         cpus=cpu_list(kernel.text("/sys/devices/system/cpu/online") or "0"),
         possible=len(cpu_list(kernel.text("/sys/devices/system/cpu/possible") or "0")),
-        paranoid=_setting(kernel, "perf_event_paranoid"),
-        max_rate=_setting(kernel, "perf_event_max_sample_rate"),
-        mlock_kb=_setting(kernel, "perf_event_mlock_kb"),
-        nmi_watchdog=_setting(kernel, "nmi_watchdog"),
-        ptrace_scope=_setting(kernel, "yama/ptrace_scope"),
-        kptr_restrict=_setting(kernel, "kptr_restrict"),
+        paranoid=_read_setting(kernel, "perf_event_paranoid"),
+        max_rate=_read_setting(kernel, "perf_event_max_sample_rate"),
+        mlock_kb=_read_setting(kernel, "perf_event_mlock_kb"),
+        nmi_watchdog=_read_setting(kernel, "nmi_watchdog"),
+        ptrace_scope=_read_setting(kernel, "yama/ptrace_scope"),
+        kptr_restrict=_read_setting(kernel, "kptr_restrict"),
         capabilities=int(status.get("CapEff", "0"), 16),
         seccomp=int(status.get("Seccomp", "0")),
         user_namespace=bool(uid_map) and uid_map != _WHOLE_MACHINE,
         container=_container(kernel),
         hypervisor=_hypervisor(kernel, flags),
-        lockdown=_chosen(kernel.text("/sys/kernel/security/lockdown") or ""),
+        lockdown=_word_in_brackets(kernel.text("/sys/kernel/security/lockdown") or ""),
     )
 
 
-def _setting(kernel: Kernel, name: str) -> int | None:
+def _read_setting(kernel: Kernel, name: str) -> int | None:
     text = kernel.text(f"/proc/sys/kernel/{name}")
     return int(text) if text and re.fullmatch(r"-?\d+", text) else None
 
 
-def _chosen(text: str) -> str:
+def _word_in_brackets(text: str) -> str:
     """``none [integrity] confidentiality`` -> ``integrity``."""
     found = re.search(r"\[(\w+)\]", text)
     return found.group(1) if found and found.group(1) != "none" else ""

@@ -18,7 +18,7 @@ from ..procfs import program_of
 from .event_set import EventRefused, EventSet, EventSpec
 from .ring_records import HEAD, records_in
 
-__all__ = ["GroupEvents", "relabeled"]
+__all__ = ["GroupEvents", "relabel"]
 
 
 _ID = struct.Struct("=Q")
@@ -27,7 +27,7 @@ _ID_AT = {RECORD["LOST"]: 8, RECORD["THROTTLE"]: 16, RECORD["UNTHROTTLE"]: 16}
 _MOST_NAMED = 20
 
 
-def relabeled(records: bytes, labels: Mapping[int, int]) -> bytes:
+def relabel(records: bytes, labels: Mapping[int, int]) -> bytes:
     """``records`` with identifiers exchanged as ``labels`` says; others stay."""
     out = bytearray(records)
     for at, kind, size in records_in(records):
@@ -91,11 +91,11 @@ class GroupEvents:
 
     def arrived(self, records: bytes) -> bytes:
         """``records`` with early ids. Processes that are forked have inherited their events."""
-        self._known.update(_forked(records))
-        return relabeled(records, self.labels) if self.labels else records
+        self._known.update(_new_threads(records))
+        return relabel(records, self.labels) if self.labels else records
 
 
-def _forked(records: bytes) -> Iterator[int]:
+def _new_threads(records: bytes) -> Iterator[int]:
     """Processes in FORK records: u32 pid, ..."""
     for at, kind, size in records_in(records):
         if kind == RECORD["FORK"] and size >= HEAD.size + 4:

@@ -130,7 +130,7 @@ def machine_features(
         "CPUDESC": text(cpu_model(cpu)),
         "CPUID": text(cpuid(cpu)),
         "TOTAL_MEM": number(memory_kb(read("/proc/meminfo") or "")),
-        "CMDLINE": texts(_fitting(command_line)),
+        "CMDLINE": texts(_cut_to_fit(command_line)),
         "CLOCKID": number(1),
         "CLOCK_DATA": clock_data(CLOCK, wall, at),
     }
@@ -140,7 +140,7 @@ _COMMAND_LINE = 32 << 10
 """Bytes of a command line that are written: in the pipe form a feature is one record, which has at most 64 KiB."""
 
 
-def _fitting(words: Sequence[str]) -> list[str]:
+def _cut_to_fit(words: Sequence[str]) -> list[str]:
     """As many words as there is room for, and "..." for those that are left out."""
     kept, size = list[str](), 0
     for word in words:

@@ -290,7 +290,7 @@ class BurstRunner:
             return foreseen, stat.cpu
         in_place = self.ahead is not None and self._may_execute(thread)
         limits = limits.of(followed or limits.depth, begun + limits.in_place if in_place else inf)
-        burst, cpu = self._followed(thread, stat, is_trigger, limits)
+        burst, cpu = self._follow(thread, stat, is_trigger, limits)
         if foreseen is None:
             return burst, cpu
         self.compared.spent(time.monotonic() - begun, compared=True)
@@ -338,7 +338,7 @@ class BurstRunner:
             self.lacked_rights |= not thread.may_as_much
         return thread.may_as_much
 
-    def _followed(
+    def _follow(
         self, thread: Thread, stat: Stat, is_trigger: Callable[[int], bool], limits: BurstLimits
     ) -> tuple[Burst, int]:
         """A burst by the engine."""

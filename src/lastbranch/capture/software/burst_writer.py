@@ -83,7 +83,7 @@ class BurstWriter:
         records = self._chains.records(thread, burst, depth)
         for number, (end, stacks) in enumerate(records):
             part = weight * (number + 1) // len(records) - weight * number // len(records)
-            self._out.packed(BurstSample(when, pid, thread.tid, cpu, burst.start, end, part), stacks)
+            self._out.sample_packed(BurstSample(when, pid, thread.tid, cpu, burst.start, end, part), stacks)
         self._summary.branches += count
         self._summary.full += count // depth
         self._summary.bursts += 1

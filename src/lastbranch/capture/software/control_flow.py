@@ -510,15 +510,15 @@ def joined(fork: Fork, end: End, taken: Side, other: Side) -> Fork | None:
 
     Where both sides have the same end, a breakpoint on the first instruction of one of them reveals it.
     """
-    marked = () if end.awaits_store else ((taken, _marked(other)), (_marked(taken), other))
+    marked = () if end.awaits_store else ((taken, _mark(other)), (_mark(taken), other))
     for sides in ((taken, other), *marked):
-        found = _joined(fork, end, sides)
+        found = _join_sides(fork, end, sides)
         if found is not None:
             return found
     return None
 
 
-def _marked(side: Side) -> Side:
+def _mark(side: Side) -> Side:
     """``side`` up to its first instruction only."""
     place, end = side
     into = tuple(edge for edge in end.path[:1] if edge[1] == place)
@@ -529,7 +529,7 @@ def goes_on(registers: Registers, branch: Branch, read: Memory) -> int:
     return NOT_TAKEN
 
 
-def _joined(fork: Fork, end: End, sides: tuple[Side, Side]) -> Fork | None:
+def _join_sides(fork: Fork, end: End, sides: tuple[Side, Side]) -> Fork | None:
     """``None`` where a breakpoint on one end would stop the program on the path to another."""
     others = {address: other for address, other in fork.ends.items() if address != end.branch.address}
     reached = {side.branch.address for _, side in sides}

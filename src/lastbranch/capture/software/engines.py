@@ -504,7 +504,6 @@ class BlockStep(Engine):
         registers = self._registers
         ptrace.registers(thread.tid, registers)
         burst = Burst(registers[PC], registers[PC])
-        edges = burst.edges
         first = successors.line(burst.start)
         if first is not None and first.address == burst.start:  # it is at its first branch
             expected, here = Expectation(Fork({first.address: End(first, ())}, frozenset()), None), True
@@ -531,7 +530,7 @@ class BlockStep(Engine):
                     burst.why = self._run(thread, fork, burst, limits, pending)
                     successors.read.moved()
                     if chosen and (burst.why == "full" or registers[PC] != chosen[0]):
-                        edges.append(chosen)
+                        burst.edges.append(chosen)
                         burst.end = chosen[1]
                     if burst.why != "full":
                         break
@@ -540,7 +539,7 @@ class BlockStep(Engine):
                 if successors.diverged(expected, end, registers[STACK]):
                     burst.why = "unexpected path"
                     break
-                edges += end.path
+                burst.edges += end.path
                 burst.end = branch.address
                 if branch.goes is None:
                     burst.why = "system call"

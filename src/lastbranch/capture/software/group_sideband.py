@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from ...errors import UnavailableError
 from ...model import counted
-from ..perf_events.late_events import relabeled
+from ..perf_events.late_events import relabel
 from ..perf_events.syscall import FLAG
 from .record_writer import KernelSideband, RecordWriter, Sideband, TracerSideband, time_attribute
 from .tree import Thread
@@ -63,32 +63,32 @@ class GroupSideband(KernelSideband):
             os.close(self._fds.pop(key))
         self._alive.pop(tid, None)
 
-    def labeled(self, records: bytes) -> bytes:
-        return relabeled(records, self._labels)
+    def label(self, records: bytes) -> bytes:
+        return relabel(records, self._labels)
 
     # -- what ptrace events say: counted, and of processes without perf events written
 
-    def forked(self, out: RecordWriter, thread: Thread, parent: Thread) -> None:
+    def write_fork(self, out: RecordWriter, thread: Thread, parent: Thread) -> None:
         if thread.origin in self._alive:
             self._alive[thread.origin] += 1
         else:
-            self._tracer.forked(out, thread, parent)
+            self._tracer.write_fork(out, thread, parent)
 
-    def executed(self, out: RecordWriter, thread: Thread) -> None:
+    def write_exec(self, out: RecordWriter, thread: Thread) -> None:
         if thread.origin not in self._alive:
-            self._tracer.executed(out, thread)
+            self._tracer.write_exec(out, thread)
 
-    def ended(self, out: RecordWriter, thread: Thread) -> None:
+    def write_exit(self, out: RecordWriter, thread: Thread) -> None:
         if thread.origin not in self._alive:
-            self._tracer.ended(out, thread)
+            self._tracer.write_exit(out, thread)
             return
         self._alive[thread.origin] -= 1
         if not self._alive[thread.origin]:
             self._close(thread.origin)  # others are about to be opened
 
-    def reached(self, out: RecordWriter, thread: Thread, when: int) -> None:
+    def write_mappings(self, out: RecordWriter, thread: Thread, when: int) -> None:
         if thread.origin not in self._alive:
-            self._tracer.reached(out, thread, when)
+            self._tracer.write_mappings(out, thread, when)
 
 
 def open_group_sideband(period: int, *, chains: bool) -> Sideband:

@@ -371,10 +371,10 @@ def stored(text: str) -> Store | None:
     found = _STORED.fullmatch(first)
     if found is None or found[1] not in _SIZES or mnemonic == "pop":
         return ANYWHERE
-    return _placed(found[3], _SEGMENTS.get(found[2], ()), _SIZES[found[1]])
+    return _store_at(found[3], _SEGMENTS.get(found[2], ()), _SIZES[found[1]])
 
 
-def _placed(inside: str, terms: tuple[tuple[int, int], ...], size: int) -> Store:
+def _store_at(inside: str, terms: tuple[tuple[int, int], ...], size: int) -> Store:
     """``inside`` is the text in the brackets of an operand."""
     displacement, end = 0, 0
     for found in _TERM.finditer(inside):

@@ -198,9 +198,9 @@ class RecordWriter:
         words = [len(chain), *chain] if self._chains else []
         words.append(len(stack))
         words += [word for source, target, kind in stack for word in (source, target, kind << _TYPE_SHIFT | _PRIV_USER)]
-        self.packed(burst, struct.pack(f"={len(words)}Q", *words), call=call)
+        self.sample_packed(burst, struct.pack(f"={len(words)}Q", *words), call=call)
 
-    def packed(self, burst: BurstSample, stacks: bytes, *, call: bool = False) -> None:
+    def sample_packed(self, burst: BurstSample, stacks: bytes, *, call: bool = False) -> None:
         """`sample` with ``stacks`` as they are in the record: the call chain, if there are any, and the branches."""
         when, pid, tid, cpu, start, end, weight = burst
         body = _SAMPLE.pack(_CALL_ID if call else _BURST_ID, end, pid, tid, when, start, cpu, 0, weight)
@@ -261,13 +261,13 @@ class Sideband:
         """Take no time samples of ``thread`` on ``cpu`` for now."""
         yield
 
-    def forked(self, out: RecordWriter, thread: Thread, parent: Thread) -> None: ...
+    def write_fork(self, out: RecordWriter, thread: Thread, parent: Thread) -> None: ...
 
-    def executed(self, out: RecordWriter, thread: Thread) -> None: ...
+    def write_exec(self, out: RecordWriter, thread: Thread) -> None: ...
 
-    def ended(self, out: RecordWriter, thread: Thread) -> None: ...
+    def write_exit(self, out: RecordWriter, thread: Thread) -> None: ...
 
-    def reached(self, out: RecordWriter, thread: Thread, when: int) -> None:
+    def write_mappings(self, out: RecordWriter, thread: Thread, when: int) -> None:
         """``thread`` had a burst at ``when``."""
 
     def attach(self, threads: Sequence[Thread]) -> None:
@@ -315,9 +315,9 @@ class KernelSideband(Sideband):
 
     def drain(self, out: RecordWriter) -> None:
         def take(records: bytes) -> None:
-            records = self.labeled(records)
+            records = self.label(records)
             places = _mappings(records)
-            out.write(self._identified(records, places) if places else records)
+            out.write(self._add_build_ids(records, places) if places else records)
             of_process: dict[int, list[int]] = {}
             for at in places:
                 of_process.setdefault(_PID.unpack_from(records, at)[0], []).append(at)
@@ -338,11 +338,11 @@ class KernelSideband(Sideband):
                 elif kind == RECORD["EXIT"] and pid == tid:
                     self.listener.on_exit(pid)
 
-    def labeled(self, records: bytes) -> bytes:
+    def label(self, records: bytes) -> bytes:
         """``records`` with the ids that they are to have."""
         return records
 
-    def _identified(self, records: bytes, places: Sequence[int]) -> bytes:
+    def _add_build_ids(self, records: bytes, places: Sequence[int]) -> bytes:
         """``records`` with the build ids of binaries in which the kernel finds none: it looks into the first note
         segment alone, and that of Go's programs has another note."""
         out = bytearray(records)
@@ -421,26 +421,26 @@ class TracerSideband(Sideband):
         self._known: dict[int, list[Mapping]] = {}
         self._build_ids: dict[object, bytes] = {}
 
-    def forked(self, out: RecordWriter, thread: Thread, parent: Thread) -> None:
+    def write_fork(self, out: RecordWriter, thread: Thread, parent: Thread) -> None:
         pid, old = thread.process.pid, parent.process.pid
         out.write(RECORDS.fork(pid, old, thread.tid, parent.tid, now()))
         if pid != old:
             self._known[pid] = list(self._known.get(old, ()))
 
-    def executed(self, out: RecordWriter, thread: Thread) -> None:
+    def write_exec(self, out: RecordWriter, thread: Thread) -> None:
         pid = thread.process.pid
         stat = stat_of(pid)
         out.write(RECORDS.comm(pid, thread.tid, stat.name if stat else "?", now(), exec=True))
         self._known[pid] = []
-        self.reached(out, thread, now())
+        self.write_mappings(out, thread, now())
 
-    def ended(self, out: RecordWriter, thread: Thread) -> None:
+    def write_exit(self, out: RecordWriter, thread: Thread) -> None:
         pid = thread.process.pid
         out.write(RECORDS.exit(pid, thread.tid, now()))
         if not thread.process.threads:
             self._known.pop(pid, None)
 
-    def reached(self, out: RecordWriter, thread: Thread, when: int) -> None:
+    def write_mappings(self, out: RecordWriter, thread: Thread, when: int) -> None:
         pid = thread.process.pid
         found = mappings(self._kernel.text(f"/proc/{pid}/maps") or "")
         new = set(found) - set(self._known.get(pid, ()))

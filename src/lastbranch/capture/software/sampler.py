@@ -101,7 +101,7 @@ class Sampler:
         when = now()  # before it runs again, and may map other code there
         written = bool(len(burst)) and not burst.dropped
         if written:
-            state.sideband.reached(state.out, thread, when)
+            state.sideband.write_mappings(state.out, thread, when)
         state.chains.end(thread, burst)
         thread.carried = 0 if written or thread.drawn else weight
         return TakenBurst(thread, burst, when, weight, cpu_time, ran_then - ran, waited_then - waited, cpu, length)

@@ -63,7 +63,7 @@ class TaskEvents:
             thread.process.name = parent.process.name
         thread.leaves = state.draws
         state.summary.threads += 1
-        state.sideband.forked(state.out, thread, parent)
+        state.sideband.write_fork(state.out, thread, parent)
         return thread
 
     def find_unfollowed(self) -> None:
@@ -101,7 +101,7 @@ class TaskEvents:
         thread.seen, thread.process.by_loader = thread.stat(), has_interpreter(process.pid)
         path = program_of(process.pid)
         process.name = os.path.basename(path)
-        state.sideband.executed(state.out, thread)
+        state.sideband.write_exec(state.out, thread)
         self._listener.on_exec(process.pid, path)
         if state.settings.is_ignored(path) and process.pid != state.settings.root:
             self._leave_ignored(thread, status)
@@ -137,7 +137,7 @@ class TaskEvents:
             state.writer.write_left_call(thread)
             self._listener.on_end(thread)
             state.trigger.disarm(thread)
-            state.sideband.ended(state.out, thread)
+            state.sideband.write_exit(state.out, thread)
             if self._watched is not None and thread.process.pid not in state.tree.processes:
                 self._watched.forget(thread.process.pid)
         state.losses.given_up.discard(tid)
