@@ -67,15 +67,15 @@ class Processors:
                 _priority(0, os.SCHED_OTHER, 0)
 
     @contextmanager
-    def giving_way(self, *, always: bool = False) -> Iterator[bool]:
-        """Within `realtime`, do what no stopped thread waits for: with the usual priority if a processor is spare, or
-        ``always``; whether one is spare. On a busy machine others would keep us from the stops of threads, which are
-        longer than what they would save."""
+    def giving_way(self) -> Iterator[bool]:
+        """Within `realtime`, do what no stopped thread waits for: with the usual priority if a processor is spare. The
+        result says whether one is. On a busy machine others would run for longer than that takes, while a thread that
+        stops waits for us."""
         spare = spare_processor()
         if not self._is_realtime:
             yield spare
             return
-        if not (spare or always):
+        if not spare:
             time.sleep(_BREATH)  # else what we do now would make the stop before it longer
             yield spare
             return

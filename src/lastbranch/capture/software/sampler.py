@@ -18,6 +18,8 @@ from .tree import Call, Thread
 
 __all__ = ["Sampler", "TakenBurst"]
 
+_AT_ONCE = 0.002
+"""Seconds for which ends are looked for at once if no processor is spare."""
 _OF_A_STOP = 20_000
 """Most ns of a followed thread's CPU time that a stop takes. The rest is its own: it may repeat an instruction long."""
 
@@ -131,12 +133,12 @@ class Sampler:
         if taken is None:
             return
         try:
-            self._write(taken)
+            self._write(taken, spare=spare)
         finally:
             if not spare:
                 self._state.duty.lost(time.thread_time() - begun + taken.took)
 
-    def _write(self, taken: TakenBurst) -> None:
+    def _write(self, taken: TakenBurst, *, spare: bool) -> None:
         state, burst = self._state, taken.burst
         state.sideband.drain(state.out)  # the program may have mapped code just before
         if taken.thread.drawn:
@@ -146,8 +148,7 @@ class Sampler:
         successors = taken.thread.process.successors
         if burst.stops > 1 and burst.status is None and successors is not None and successors.burst > 1:
             # Finding ends is to cost less than the bursts, which programs that soon end would not repay.
-            with state.runner.processor.giving_way(always=True):
-                successors.widen(taken.took)
+            successors.widen(taken.took if spare else min(taken.took, _AT_ONCE))
 
     # -- system calls at which bursts ended
 
