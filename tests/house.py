@@ -71,7 +71,7 @@ LIMITS = {
     "circles": 0,
     "classes": 0,
     "functions": 6,
-    "parameters": 3,
+    "parameters": 2,
     "faces": 0,
     "verbs": 0,
     "participles": 478,

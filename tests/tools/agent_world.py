@@ -19,7 +19,7 @@ import pytest
 
 from lastbranch.errors import UnavailableError
 from lastbranch.fleet import Part, Store
-from lastbranch.fleet.agent import Agent, NotRunningError, Service, Settings
+from lastbranch.fleet.agent import Agent, NotRunningError, Service, Settings, Work
 from lastbranch.fleet.host import Host
 from lastbranch.fleet.objects import Folder
 from lastbranch.fleet.spool import Spool, SpoolEntry
@@ -105,9 +105,7 @@ class World:
             host=cast("Host", self),
             say=self.lines.append,
             draw=self.draw,
-            count=self._count,
-            ship=self._ship,
-            spool=lambda folder, limit: Spool(folder, limit, merge),
+            work=Work(self._count, self._ship, lambda folder, limit: Spool(folder, limit, merge)),
         )
 
     def _record(self, service: Service, path: str, seconds: float) -> float:

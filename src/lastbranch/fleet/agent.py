@@ -57,6 +57,16 @@ Ship = Callable[[str, str, "list[Part]", bool], bool]
 
 
 @dataclass(frozen=True, slots=True)
+class Work:
+    """The functions by which an agent counts a recording, ships it, and opens its spool (a folder, its limit in bytes).
+    ``None``: the agent's own."""
+
+    count: Counter | None = None
+    ship: Ship | None = None
+    open_spool: Callable[[str, int], Spool] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """``spool_limit`` in bytes; ``ship_every`` in seconds, about; ``host`` as the store is to call this one."""
 
@@ -151,18 +161,14 @@ class Agent:
         host: Host | None = None,
         say: Callable[[str], None] = print,
         draw: random.Random | None = None,
-        count: Counter | None = None,
-        ship: Ship | None = None,
-        spool: Callable[[str, int], Spool] | None = None,
+        work: Work | None = None,
     ) -> None:
         self._settings, self._services, self._record, self._say = settings, services, record, say
         self._host = host or Host()
         self._draw = draw or random.Random()
-        self._count, self._ship, self._open_spool = (
-            count or partial(_count_recording, settings.host),
-            ship or _adopt_parts,
-            spool,
-        )
+        work = work or Work()
+        self._count = work.count or partial(_count_recording, settings.host)
+        self._ship, self._open_spool = work.ship or _adopt_parts, work.open_spool
         self._spool: Spool | None = None
         self._last: dict[str, str] = {}
         """The last line about each service: a line is not repeated each turn."""
