@@ -400,6 +400,39 @@ def test_vfork_other_users_and_an_exec_by_another_thread_are_as_without_a_record
     assert (done.code, done.out) == (0, b"0\n0\nexecuted by another thread\n"), done.err
 
 
+@pytest.mark.parametrize("how", [AT_ONCE, "from lastbranch.cli import main; main()"], ids=["let go", "traced"])
+def test_a_program_that_waits_for_its_child_outlives_the_recording(how: str, tmp_path: Path) -> None:
+    """Between vfork and the end of the child it cannot be stopped."""
+    source, program, go = tmp_path / "waits.c", tmp_path / "waits", tmp_path / "go"
+    source.write_text(VFORK)
+    subprocess.run(["cc", "-O1", "-o", program, source], check=True)
+    with subprocess.Popen(["sleep", "1000"]) as other:  # which nothing but us ends
+        words = ("--duration", "1", "-o", tmp_path / "it.tb5", "--", program, go, str(other.pid))
+        command = [sys.executable, "-c", how, "record", "--no-progress", *SOFTWARE, *words]
+        assert subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode == 0
+        assert not go.exists()
+        other.kill()
+        other.wait()
+    until(go.exists)
+
+
+VFORK = r"""
+#include <fcntl.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <unistd.h>
+int main(int count, char **words)
+{
+    if (!vfork()) {
+        while (!kill(atoi(words[2]), 0)) usleep(1000);
+        _exit(0);
+    }
+    return close(creat(words[1], 0600));
+}
+"""
+"""waits FILE PID: makes FILE when the process has ended."""
+
+
 def is_traced(pid: int) -> bool:
     with open(f"/proc/{pid}/status") as lines:
         return any(line.startswith("TracerPid") and line.split()[1] != "0" for line in lines)

@@ -8,7 +8,18 @@ from contextlib import suppress
 
 from .. import ptrace
 from ..procfs import process_of, spare_processor
-from ..ptrace import EVENT_CLONE, EVENT_EXEC, EVENT_STOP, NEW_TASK, TICK, at_call, event_of, signal_of, stopped
+from ..ptrace import (
+    EVENT_CLONE,
+    EVENT_EXEC,
+    EVENT_STOP,
+    EVENT_VFORK,
+    NEW_TASK,
+    TICK,
+    at_call,
+    event_of,
+    signal_of,
+    stopped,
+)
 from .attacher import Attacher
 from .drawn_bursts import NO_SIGNAL, DrawnBursts
 from .sampler import Sampler
@@ -174,6 +185,9 @@ class Collector:
 
     def _handle_stop(self, thread: Thread, status: int) -> None:
         state = self.state
+        if thread.spared:
+            thread.spared = False
+            ptrace.set_options(thread.tid, ptrace.EXITKILL if thread.drawn else state.settings.options_of(thread))
         if thread.timed_out:
             self._recover(thread, status)
             return
@@ -184,11 +198,15 @@ class Collector:
             state.writer.write_left_call(thread)
         if not thread.follows and state.stops.few:
             thread.follows = True
-            ptrace.set_options(thread.tid, state.settings.ptrace_options)
+            ptrace.set_options(thread.tid, state.settings.options_of(thread))
         event = event_of(status)
         if event in NEW_TASK:
             self.tasks.add_child(thread, event)
             self._limit_stops(thread, event)
+            if event == EVENT_VFORK and state.settings.kills and not thread.leaves:
+                # Until its child ends or executes a program it cannot be stopped, not even at the end of the recording.
+                thread.spared = True
+                ptrace.set_options(thread.tid, state.settings.options_of(thread) & ~ptrace.EXITKILL)
             self._go_on(thread, status)
         elif event == EVENT_EXEC:
             if self.tasks.handle_exec(thread, status):
@@ -264,7 +282,7 @@ class Collector:
         if state.draws or self.drawn.begin() or event != EVENT_CLONE or not parent.follows:
             return
         parent.follows, parent.process.unfollowed = False, True
-        ptrace.set_options(parent.tid, state.settings.ptrace_options & ~ptrace.THREADS)
+        ptrace.set_options(parent.tid, state.settings.options_of(parent))
         if _TOO_FAST not in state.summary.notes:
             state.summary.notes = (*state.summary.notes, _TOO_FAST)
 

@@ -134,7 +134,7 @@ class DrawnBursts:
         """Trace a thread for one burst of ``weight``."""
         state, settings = self._state, self._state.settings
         try:
-            ptrace.seize(tid, ptrace.EXITKILL if settings.kills else 0)
+            ptrace.seize(tid, 0)
         except (OSError, ptrace.Gone) as error:
             state.miss((isinstance(error, OSError) and error.strerror) or ENDED, weight)
             if is_traced_here(tid):  # it took this number when it executed a program
@@ -142,7 +142,7 @@ class DrawnBursts:
             return
         thread = state.tree.add(tid, pid)
         thread.drawn, thread.since, thread.process.drawn = True, time.monotonic(), True
-        thread.origin = settings.root if settings.kills else tid
+        thread.origin, thread.spared = settings.root if settings.kills else tid, settings.kills
         thread.seen = stat = thread.stat()
         thread.first_weight, thread.drawn_at = max(weight, 1), self.cpu
         thread.blocks_internal = stat is None or bool(stat.blocked >> INTERNAL - 1 & 1)

@@ -158,8 +158,7 @@ class Sampler:
         if not (settings.options.calls and taken.burst.why == "system call"):
             ptrace.cont(thread.tid)
             return
-        traced = settings.ptrace_options
-        ptrace.set_options(thread.tid, traced if thread.follows else traced & ~ptrace.THREADS)
+        ptrace.set_options(thread.tid, settings.options_of(thread))
         thread.call = Call(taken.burst, taken.cpu)
         ptrace.cont_to_call(thread.tid)
 

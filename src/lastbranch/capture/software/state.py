@@ -49,6 +49,10 @@ class RecordingSettings:
         calls = ptrace.TRACE_CALLS if self.options.calls else 0
         return ptrace.FOLLOW | (ptrace.EXITKILL if self.kills else 0) | calls
 
+    def options_of(self, thread: Thread) -> int:
+        """PTRACE_O_* of a traced thread, whose new threads may be too many to follow."""
+        return self.ptrace_options if thread.follows else self.ptrace_options & ~ptrace.THREADS
+
     def is_ignored(self, path: str) -> bool:
         """Whether programs at ``path`` are not to be recorded."""
         return any(fnmatch(path, p) or fnmatch(os.path.basename(path), p) for p in self.options.no_follow)

@@ -202,14 +202,15 @@ _SECONDS = 2.0
 
 
 def detach_all(tree: Tree, trigger: Trigger, bursts: BurstRunner, *, killed: bool) -> None:
-    """Detach from the threads of ``tree``. ``killed``: they would be killed at our end, so each one is stopped first.
+    """Detach from the threads of ``tree``. ``killed``: they would be killed at our end, unless they are spared, so each
+    one is stopped first.
 
     The kernel releases others when we end, without interrupting system calls; here only the remains of a burst are
     removed, and signals of triggers that are on their way.
     """
     for thread in tree.threads.values():
         trigger.disarm(thread)
-    stopped_first = [thread for thread in tree.threads.values() if killed or thread.timed_out]
+    stopped_first = [thread for thread in tree.threads.values() if (killed and not thread.spared) or thread.timed_out]
     for thread in stopped_first:
         with suppress(ptrace.Gone, OSError):
             ptrace.interrupt(thread.tid)

@@ -193,6 +193,8 @@ class Thread:
     """The weight of bursts that have no branches: the next burst has it, too."""
     follows: bool = True
     """Whether threads that it creates are traced."""
+    spared: bool = False
+    """It would not be killed if we ended now: it waits for a child, or was not stopped since it was drawn."""
     drawn: bool = False
     """It is traced for one burst, from `since` on (`time.monotonic`)."""
     since: float = 0.0
