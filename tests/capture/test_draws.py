@@ -282,7 +282,7 @@ def test_a_thread_that_has_got_the_number_of_a_drawn_one_is_not_traced() -> None
 
 def test_a_process_that_somebody_else_traces_is_left_alone(folder: Path, tmp_path: Path) -> None:
     program, go = build(folder, "takes"), tmp_path / "go"
-    script = f"{program} trap 1 3000000 & while ! [ -e {go} ]; do :; done; wait"
+    script = f"{program} trap 1 800000 & while ! [ -e {go} ]; do :; done; wait"
     command = [
         sys.executable,
         "-c",
@@ -334,7 +334,7 @@ def test_bursts_are_drawn_from_processes_in_a_namespace_of_their_own(folder: Pat
 def test_a_program_that_was_let_go_outlives_a_killed_recorder(folder: Path, tmp_path: Path) -> None:
     end, program = tmp_path / "end", build(folder, "takes")
     words = ("--period", "1000000000", "-o", str(tmp_path / "it.tb5"), "--")
-    script = f"{program} trap 1 2000000; touch {end}"
+    script = f"{program} trap 1 600000; touch {end}"
     command = [sys.executable, "-c", AT_ONCE, "record", "--no-progress", *SOFTWARE, *words, "sh", "-c", script]
     with subprocess.Popen(command, stderr=subprocess.DEVNULL) as recorder:
         pid = int(until(lambda: running(program)))
@@ -365,7 +365,7 @@ def test_a_stopped_program_stays_stopped_while_bursts_are_drawn(folder: Path, tm
         "--duty",
         "30",
     ]
-    words = ("-o", str(tmp_path / "it.tb5"), "--", program, "trap", "1", "2000000")
+    words = ("-o", str(tmp_path / "it.tb5"), "--", program, "trap", "1", "800000")
     with subprocess.Popen([*command, *words], stdout=subprocess.PIPE) as recorder:
         pid = int(until(lambda: running(program)))
         for _ in range(5):
