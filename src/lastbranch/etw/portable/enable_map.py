@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from ..flags import GROUPS, EnableFlag
 
-__all__ = ["ALIASES", "ROWS", "WORDS", "Row", "kinds_of", "rows_of", "normalised_masks", "unmapped"]
+__all__ = ["ALIASES", "ROWS", "WORDS", "Row", "kinds_of", "rows_of", "normalised_masks", "find_unmapped"]
 
 WORDS = 8
 """u32 words of PERFINFO_GROUPMASK."""
@@ -116,6 +116,6 @@ def kinds_of(masks: Sequence[int]) -> frozenset[str]:
     return frozenset(kind for row in rows_of(masks) for kind in row.kinds)
 
 
-def unmapped(masks: Sequence[int]) -> list[Row]:
+def find_unmapped(masks: Sequence[int]) -> list[Row]:
     """The rows of bits that enable no events of Linux, each with its reason."""
     return [row for row in rows_of(masks) if row.why]

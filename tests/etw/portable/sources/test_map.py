@@ -13,7 +13,7 @@ import pytest
 import fake_kernel as fake
 from fake_kernel import Machine
 from lastbranch.etw.flags import GROUPS, KERNEL_LOGGER, EnableFlag, LogFileMode, hook_ids
-from lastbranch.etw.portable.enable_map import ROWS, Row, kinds_of, normalised_masks, rows_of, unmapped
+from lastbranch.etw.portable.enable_map import ROWS, Row, find_unmapped, kinds_of, normalised_masks, rows_of
 from lastbranch.etw.portable.sources import argv, check, needed
 from lastbranch.etw.portable.sources.kinds import KINDS
 from lastbranch.etw.portable.sources.plan import COUNTERS, FOLLOWERS, TASKS
@@ -74,7 +74,7 @@ class TestTable:
         assert {KINDS[kind].hook for kind in kinds_of([flag])} == hooks
 
     def test_bits_without_a_name_are_refused_by_their_number(self) -> None:
-        (row,) = unmapped([0, 0, 0, 0x8000])
+        (row,) = find_unmapped([0, 0, 0, 0x8000])
         assert row.name == "bit 0x8000 of mask 3"
         assert [r.name for r in rows_of([7])] == ["PROCESS", "THREAD", "IMAGE_LOAD"]
 

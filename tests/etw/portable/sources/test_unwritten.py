@@ -15,7 +15,7 @@ from fake_kernel import VM, FakeKernel
 from lastbranch.etw.portable.lbr.conversion import Conversion, Scope
 from lastbranch.etw.portable.sources import event_words
 from lastbranch.etw.portable.sources.configuration import SourceConfiguration
-from lastbranch.etw.portable.sources.event_words import Events, encoded, unwritten_name
+from lastbranch.etw.portable.sources.event_words import Events, encode_events, unwritten_name
 from lastbranch.etw.portable.sources.joint_events import Row, Sockets, TracepointFollower
 from lastbranch.etw.portable.sources.process import Output
 from lastbranch.etw.portable.sources.recorder import Recorder
@@ -162,10 +162,10 @@ def too_long() -> Event:
 
 def test_an_event_of_more_than_64_kb_is_counted() -> None:
     short = kernel_event((PROCESS, 32), 6, 8, {"ProcessID": 7}, version=2)
-    made = encoded([too_long(), short], 0)
+    made = encode_events([too_long(), short], 0)
     assert (len(made), made.time.tolist()) == (1, [6])
     assert made.unwritten == {"Windows Kernel/FileIO/Name": 1}
-    assert Events.joined([made, made]).unwritten == {"Windows Kernel/FileIO/Name": 2}
+    assert Events.join([made, made]).unwritten == {"Windows Kernel/FileIO/Name": 2}
 
 
 def test_segments_fit_an_event() -> None:
@@ -182,7 +182,7 @@ def test_the_log_says_what_could_not_be_written(tmp_path: Path, monkeypatch: pyt
     log = Log(tmp_path / "x.etl")
     recorder = Recorder(SourceConfiguration(masks=(1, *[0] * 7)), log, SourceKernel(ROOT))
     recorder.begin()
-    recorder._write(encoded([too_long()] * 3, 0))
+    recorder._write(encode_events([too_long()] * 3, 0))
     assert recorder._tasks is not None
     monkeypatch.setattr(recorder._tasks, "of", lambda took, floor: [][1])
     recorder.round()
@@ -240,7 +240,7 @@ def test_a_processor_without_room_loses_its_own_events(monkeypatch: pytest.Monke
     monkeypatch.setattr("lastbranch.etw.portable.sources.process.connect_writer", connect)
     output = Output("socket", (0,), patience=0.0)
     event = kernel_event((PROCESS, 32), 6, 8, {"ProcessID": 7}, version=2)
-    both = Events.joined([encoded([event], 0), encoded([event, event, too_long()], 1)])
+    both = Events.join([encode_events([event], 0), encode_events([event, event, too_long()], 1)])
     output.put(both)
     assert lost == [3]
 
@@ -261,6 +261,6 @@ def test_what_programs_make_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_kept_counts_as_the_session_does() -> None:
     kept = Kept()
-    kept.put(encoded([too_long()], 0))
+    kept.put(encode_events([too_long()], 0))
     assert kept.lost_events == 1
-    assert np.size(encoded([], 0).words) == 0
+    assert np.size(encode_events([], 0).words) == 0

@@ -39,7 +39,7 @@ from ....opening import attach_binaries
 from ...flags import ClientContext
 from ..lbr_configuration import SOFTWARE_BRANCHES
 from ..profile_sources import TIMER
-from ..sources.event_words import Events, encoded, made_or_counted, of_samples, shown_hook, unwritten_name
+from ..sources.event_words import Events, encode_events, made_or_counted, of_samples, shown_hook, unwritten_name
 from ..sources.perf_records import FOREVER, Ints, Ticks, follow_records, record_bytes, records_in
 from ..sources.process import Output
 
@@ -110,11 +110,11 @@ class Conversion:
         """Take ``data``. Returns the events that are complete now."""
         self._kept += data
         if self._reader is None and not self._begin():
-            return Events.joined([])
+            return Events.join([])
         block = records_in(self._kept)
         rounds = block.at[block.types == FINISHED_ROUND]
         if not len(rounds):
-            return Events.joined([])
+            return Events.join([])
         times = [self._before, *map(int, block.words[rounds + 1])]
         self._before = times[-1]
         return self._round(block, times[-2])
@@ -162,7 +162,7 @@ class Conversion:
         if not records.any():
             self._keep(block, ~of_perf)
             self.until = until
-            return Events.joined([])
+            return Events.join([])
         parts = [self._first(int(time[records].min()))] if self._lives is None else []
         lives = records & ~is_sample
         parts.append(made_or_counted(_LIVES, int(lives.sum()), partial(self._life, block, lives)))
@@ -171,7 +171,7 @@ class Conversion:
         self._keep(block, ~(of_perf | records))
         self.until = until
         self._floor = self._ticks.of(until)
-        events = Events.joined(parts)
+        events = Events.join(parts)
         self._unwritten += events.unwritten
         return events
 
@@ -186,13 +186,13 @@ class Conversion:
         session.begin = self._ticks.of(begin)
         self._lives = LifecycleEvents(self._profile, session.begin, session.pointer)
         if self._scope.whole:
-            return encoded(session.configuration(), 0)
+            return encode_events(session.configuration(), 0)
         first = [supplement_event("Event", session.begin, self._describe_hook(hook)) for hook in self._scope.call_hooks]
         if self._scope.bursts and not self._scope.sampled:
             said = event_fields(self._profile.events[self._bursts], self._triggers[self._bursts])
             first.append(supplement_event("Event", session.begin, said))
             first += session.interval_events(session.intervals, begin=True, time=session.begin)
-        return encoded(first, 0)
+        return encode_events(first, 0)
 
     def _describe_hook(self, hook: int) -> dict[str, Any]:
         """The fields of the Event of a kernel event whose records software makes."""
@@ -207,18 +207,18 @@ class Conversion:
         self.lost += int(block.words[at[types == _LOST] + 2].sum())
         follow_records(self._reader.state, block, at, types, self._ticks, self._floor)
         if not self._scope.whole:
-            return Events.joined([])
+            return Events.join([])
         new = profile.modules[self._modules :]
         self._modules = len(profile.modules)
         attach_binaries(new, profile.machine.os_release)
         assert self._lives is not None
         self._lives.reload()
-        return encoded(self._lives.until(FOREVER), 0)
+        return encode_events(self._lives.until(FOREVER), 0)
 
     def _sample_events(self, layout: int, block: Block, at: Ints, event: NDArray[np.int32]) -> Events:
         """The events of samples of one layout."""
         assert self._reader is not None
-        return Events.joined([*self._samples(self._reader.layouts[layout].layout.decode(block, at, event, None))])
+        return Events.join([*self._samples(self._reader.layouts[layout].layout.decode(block, at, event, None))])
 
     def _samples(self, batch: SampleBatch) -> Iterator[Events]:
         """Interrupts and branch records; before them the threads that no record announced."""
@@ -237,7 +237,7 @@ class Conversion:
             threads = np.unique(np.stack([batch.pid, batch.tid]), axis=1).T.tolist()
             lives, first = self._lives, int(time[0])
             assert lives is not None
-            yield encoded((event for pid, tid in threads for event in lives.thread_of_sample(first, pid, tid)), 0)
+            yield encode_events((event for pid, tid in threads for event in lives.thread_of_sample(first, pid, tid)), 0)
         if BRANCH in batch.offsets:
             self._measured.add(batch)
         if self._scope.sampled:
@@ -253,11 +253,11 @@ class Conversion:
         """The rest of the records, and the lists of what runs ``now`` (ns). ``describe`` adds facts about the whole
         recording."""
         if self._reader is None:
-            return Events.joined([])
+            return Events.join([])
         block = records_in(self._kept)
         parts = [self._round(block, now)] if len(block.at) else []
         if self._lives is None:
-            return Events.joined([])
+            return Events.join([])
         end = self._ticks.of(now)
         last = self._measured.events(self._triggers, end)
         for hook in self._scope.call_hooks:
@@ -271,7 +271,7 @@ class Conversion:
             describe(self._profile)
             intervals = self._session.interval_events(self._periods.now, begin=False, time=end)
             last = [*self._lives.end(end), *intervals, *last, *recording_events(self._profile, end)]
-        return Events.joined([*parts, encoded(last, 0)])
+        return Events.join([*parts, encode_events(last, 0)])
 
 
 # -- The recording as it grows, from a pipe

@@ -31,7 +31,7 @@ from ..lbr_configuration import CSWITCH_HOOK, SAMPLED_HOOK, SOFTWARE_BRANCHES, S
 from ..protocol import Connection, Kind, unpack
 from ..sources.call_branches import CallRecords, records_of
 from ..sources.configuration import SourceConfiguration
-from ..sources.event_words import encoded
+from ..sources.event_words import encode_events
 from ..sources.perf_records import FOREVER, Ticks
 from ..sources.process import Output, serve
 from .conversion import PATIENCE, Conversion, RecordingFollower, Scope
@@ -154,7 +154,7 @@ class _Recording:
     def _log(self, name: str, **fields: Any) -> None:
         """Write an event about the recording."""
         event = supplement_event(name, Ticks(self._configuration.clock).of(time.monotonic_ns()), fields)
-        self._output.put(encoded([event], 0))
+        self._output.put(encode_events([event], 0))
 
     def _begin_listening(self, collector: int) -> None:
         self._follower.start()

@@ -13,7 +13,7 @@ from ...properties import Filter, SessionRequest
 from ...status import EtwError, Status
 from ..session_registry import EnableState, process_key
 
-__all__ = ["Target", "admitted", "target_of"]
+__all__ = ["Target", "check_admission", "target_of"]
 
 
 # -- EVENT_FILTER_DESCRIPTORs that the portable kernel applies: by process, by executable, by event id (evntprov.h)
@@ -30,7 +30,7 @@ def takes_process(filters: Iterable[Filter], pid: int) -> bool:
     return all(_SCOPES[f.kind](f.data, pid) for f in filters if f.kind in _SCOPES)
 
 
-def admitted(request: SessionRequest, pid: int) -> None:
+def check_admission(request: SessionRequest, pid: int) -> None:
     """Raise `EtwError` 5 if the filters of ``request`` (a private logger) exclude process ``pid``."""
     if not takes_process(request.filters, pid):
         raise EtwError("attach", Status.ACCESS_DENIED, f"the session takes no events of process {pid}")

@@ -28,7 +28,7 @@ from ...status import EtwError
 from ..clock import Clock
 from ..pool import ANY_PROCESSOR, geometry_for
 from ..protocol import pack
-from ..provider.targets import admitted
+from ..provider.targets import check_admission
 from ..request import flush_seconds, real_flush_timer
 from .flight_recorder import Changed, FlightRecorder
 from .log_file import Disk
@@ -113,7 +113,7 @@ class Logger:
         The logger keeps the descriptors. ``processor`` is the desired processor index; if another writer has it, the
         slot gets another. Raises `EtwError` 1450 for too many writers, 5 if the session excludes that process.
         """
-        admitted(self.request, pid)
+        check_admission(self.request, pid)
         attached, descriptors = self._writers.attach(pid, processor)
         return attached.slot, pack(attached), descriptors
 

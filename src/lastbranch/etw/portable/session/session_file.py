@@ -30,14 +30,14 @@ from ...properties import SessionRequest
 from ..clock import FILETIME_EPOCH, Clock, filetime
 from .log_file import open_log
 
-__all__ = ["SessionFile", "Totals", "appended_at", "session_header"]
+__all__ = ["SessionFile", "Totals", "find_append_offset", "session_header"]
 
 
 _MOST = (1 << 32) - 1
 _ENOUGH = 1 << 17  # bytes with the whole first event of a file
 
 
-def appended_at(fd: int, path: str, buffer_size: int, compressed: bool) -> int:
+def find_append_offset(fd: int, path: str, buffer_size: int, compressed: bool) -> int:
     """The offset at which an appended session begins in the log in ``fd``. Raises `FormatError` for a log of another
     form."""
     size = os.fstat(fd).st_size
@@ -90,7 +90,7 @@ class SessionFile(TraceFile):
     def _copy_earlier(self) -> int:
         """Bytes of earlier sessions in the file, padded to whole buffers."""
         assert self._file is not None
-        return appended_at(self._file.fileno(), self._name, self.header.buffer_size, self.header.compressed)
+        return find_append_offset(self._file.fileno(), self._name, self.header.buffer_size, self.header.compressed)
 
     def _appear(self) -> None:
         assert self._file is not None

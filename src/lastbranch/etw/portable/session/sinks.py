@@ -101,12 +101,12 @@ class FileSink:
                 raise as_status(call, first, error) from error
 
     def _check_appended(self, path: str, call: str) -> None:
-        from .session_file import appended_at
+        from .session_file import find_append_offset
 
         assert self._fd is not None
         compressed = bool(self._request.mode & LogFileMode.COMPRESSED_MODE)
         try:
-            appended_at(self._fd, path, self._request.buffer_size * 1024, compressed)
+            find_append_offset(self._fd, path, self._request.buffer_size * 1024, compressed)
         except FormatError as error:
             self.abandon()
             raise EtwError(call, Status.INVALID_PARAMETER, str(error)) from error

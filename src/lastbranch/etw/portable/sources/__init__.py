@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from ...flags import EnableFlag
 from ...properties import SessionRequest
 from ...status import EtwError, Status
-from ..enable_map import kinds_of, normalised_masks, unmapped
+from ..enable_map import find_unmapped, kinds_of, normalised_masks
 from ..lbr_configuration import SOFTWARE_BRANCHES
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def check(
         raise EtwError(call, Status.INVALID_PARAMETER, "EnableFlags are for system loggers only")
     if masks and masks[0] & EnableFlag.DISK_FILE_IO and not masks[0] & EnableFlag.DISK_IO:
         raise EtwError(call, Status.INVALID_PARAMETER, "DISK_FILE_IO needs DISK_IO")
-    for row in unmapped(normalised_masks(masks)):
+    for row in find_unmapped(normalised_masks(masks)):
         raise EtwError(call, Status.NOT_SUPPORTED, f"{row.name} is not available: {row.why}")
     if needed(request, masks):
         from .plan import try_masks

@@ -151,7 +151,7 @@ class CallBranches:
         """
         rows, found = self._match(hook, batch.tid.astype(np.int64), ns, state)
         if not rows:
-            return Events.joined([])
+            return Events.join([])
         at = np.array(rows, np.int64)
         depth = np.array([len(one.entries) for one in found], np.int64)
         entries = np.concatenate([one.entries for one in found])

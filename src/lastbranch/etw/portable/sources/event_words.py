@@ -28,7 +28,7 @@ __all__ = [
     "Ints",
     "Words",
     "count_unwritten",
-    "encoded",
+    "encode_events",
     "kernel_events",
     "made_or_counted",
     "of_samples",
@@ -63,10 +63,10 @@ class Events:
         return len(self.size)
 
     @classmethod
-    def joined(cls, parts: Sequence[Events]) -> Events:
+    def join(cls, parts: Sequence[Events]) -> Events:
         """All of ``parts``, by processor and time; equal times keep their order."""
         if not parts:
-            return encoded([], 0)
+            return encode_events([], 0)
         time, cpu = np.concatenate([p.time for p in parts]), np.concatenate([p.cpu for p in parts])
         size, words = np.concatenate([p.size for p in parts]), np.concatenate([p.words for p in parts])
         order = np.lexsort((time, cpu))
@@ -82,7 +82,7 @@ class Events:
             yield cpu, self.words[ends[first] : ends[past]].tobytes(), self.size[first:past] * 8
 
 
-def encoded(events: Iterable[Event], cpu: int) -> Events:
+def encode_events(events: Iterable[Event], cpu: int) -> Events:
     """``events`` of one processor in their form on disk. An event that has no such form is counted."""
     filled: list[bytes] = []
     times: list[int] = []
@@ -128,7 +128,7 @@ def made_or_counted(kind: str, number: int, make: Callable[[], Events]) -> Event
     try:
         return make()
     except Exception as error:  # as above, for events that are made together
-        none = encoded([], 0)
+        none = encode_events([], 0)
         count_unwritten(none.unwritten, kind, error, number)
         return none
 

@@ -18,10 +18,10 @@ from ....formats.etl import Event, kernel_event
 from ....formats.etl.kernel.hooks import DISK_IO, PERF_INFO, SPLIT_IO, STACK_WALK, TCP_IP, UDP_IP
 from ....formats.etl.profile.sample_events import frames_of
 from ....model import SampleBatch
-from .event_words import Events, Ints, count_unwritten, encoded, shown_hook
+from .event_words import Events, Ints, count_unwritten, encode_events, shown_hook
 from .kinds import Raw
 
-__all__ = ["BlockIo", "Feed", "Interrupts", "Row", "Sockets", "TracepointFollower", "signed"]
+__all__ = ["BlockIo", "Feed", "Interrupts", "Row", "Sockets", "TracepointFollower", "as_signed"]
 
 
 _POINTER = 8
@@ -149,18 +149,18 @@ class TracepointFollower:
             count_unwritten(self._unwritten, shown_hook(key[0] << 8 | key[1]), error)
             return
         if row is not None:
-            event.pid, event.tid, event.cpu = signed(row.pid), signed(row.tid), row.cpu
+            event.pid, event.tid, event.cpu = as_signed(row.pid), as_signed(row.tid), row.cpu
         self._events.append(event)
 
     def _take_events(self) -> Events:
         made, self._events = self._events, []
-        found = Events.joined([encoded([e for e in made if e.cpu == cpu], cpu) for cpu in {e.cpu for e in made}])
+        found = Events.join([encode_events([e for e in made if e.cpu == cpu], cpu) for cpu in {e.cpu for e in made}])
         found.unwritten += self._unwritten
         self._unwritten = Counter()
         return found
 
 
-def signed(number: int) -> int:
+def as_signed(number: int) -> int:
     """The low 32 bits as an int of C: -1 for 0xFFFFFFFF, as headers of events and registers have it."""
     return (number & 0xFFFFFFFF) - ((number & 0x80000000) << 1)
 

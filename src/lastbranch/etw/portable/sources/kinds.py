@@ -159,12 +159,12 @@ def _switch(batch: SampleBatch, ticks: Ints, raw: Raw) -> Events:
     new, old, state = raw["next_pid"], raw["prev_pid"], raw["prev_state"]
     batch.columns["tid"] = old.astype(np.int32)
     new_priority, old_priority = priority(raw["next_prio"]), priority(raw["prev_prio"])
-    return switched(
+    return switch_events(
         batch, ticks, new, old, np.where(new == 0, 0, new_priority), np.where(old == 0, 0, old_priority), state
     )
 
 
-def switched(
+def switch_events(
     batch: SampleBatch, ticks: Ints, new: Array, old: Array, new_priority: Array, old_priority: Array, state: Array
 ) -> Events:
     """CSwitch events from columns; ``state`` as prev_state of sched_switch."""
@@ -309,7 +309,7 @@ class Switches:
 def _of_records(batch: SampleBatch, ticks: Ints, raw: Raw) -> Events:
     new, old = batch["addr"].astype(np.int64), batch.tid.astype(np.int64)
     new_priority, old_priority = (np.where(thread == 0, 0, _UNKNOWN_PRIORITY) for thread in (new, old))
-    return switched(batch, ticks, new, old, new_priority, old_priority, batch.period.astype(np.int64))
+    return switch_events(batch, ticks, new, old, new_priority, old_priority, batch.period.astype(np.int64))
 
 
 RECORDS = Kind(CSWITCH, _of_records, "context-switch records", 9, flags=frozenset({"context_switch"}))

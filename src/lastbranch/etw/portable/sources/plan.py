@@ -23,7 +23,7 @@ from .configuration import SourceConfiguration
 from .event_words import Events, Ints, of_samples, with_values
 from .joint_events import BlockIo, Interrupts, Sockets, TracepointFollower
 from .kinds import KINDS, PMC, RECORDS, Kind, Place, Raw, has_tracefs, read_tracepoint
-from .ring_stream import ALL, refusal, sampling, tracking, values_of
+from .ring_stream import ALL, refusal, sample_spec, task_spec, values_of
 from .system_calls import SystemCalls
 
 __all__ = ["COUNTERS", "FOLLOWERS", "TASKS", "StreamPlan", "names_of", "try_masks", "plan_streams"]
@@ -98,7 +98,7 @@ class StreamPlan:
         flags = self.kind.flags | (self.kind.counting if self.counters else set()) if self.kind else frozenset()
         flags |= set() if self.kernel_stacks else {"exclude_callchain_kernel"}
         branches = 0 if self.options is None else lbr.convert(self.options, "etw", "perf").value
-        made = sampling(
+        made = sample_spec(
             self.choice,
             host,
             period=self.period,
@@ -157,7 +157,7 @@ def _follower_streams(
 
 def _none(batch: SampleBatch, ticks: Ints, raw: Raw) -> Events:
     """A tracepoint of a follower makes no events by itself."""
-    return Events.joined([])
+    return Events.join([])
 
 
 def _of_kind(name: str, configuration: SourceConfiguration, kernel: Kernel) -> StreamPlan:
@@ -205,7 +205,7 @@ def try_masks(masks: Sequence[int], call: str, kernel: Kernel | None = None) -> 
     given, kernel = kernel, kernel or Kernel()
     host = read_host(kernel)
     configuration = SourceConfiguration(masks=tuple(masks))
-    specs = [tracking(host, images=True)] if kinds_of(masks) & {*TASKS, COUNTERS} else []
+    specs = [task_spec(host, images=True)] if kinds_of(masks) & {*TASKS, COUNTERS} else []
     specs += [one.spec(host) for one in plan_streams(configuration, kernel, host)]
     for spec in specs:
         try:
@@ -213,5 +213,5 @@ def try_masks(masks: Sequence[int], call: str, kernel: Kernel | None = None) -> 
         except OSError as error:
             raise refusal(error, spec, host, call) from error
     if "pmc" in kinds_of(masks) and len(profile_sources(given)) == 1:
-        cycles = sampling(EventChoice("PMC_PROFILE", TYPE.HARDWARE), host)
+        cycles = sample_spec(EventChoice("PMC_PROFILE", TYPE.HARDWARE), host)
         raise refusal(OSError(errno.ENOENT, ""), cycles, host, call)

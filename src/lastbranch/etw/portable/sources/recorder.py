@@ -27,7 +27,7 @@ from ..clock import Clock as SessionClock
 from ..enable_map import WORDS, kinds_of
 from .call_branches import CSWITCH, CallBranches
 from .configuration import SourceConfiguration
-from .event_words import Events, Ints, encoded, made_or_counted, shown_hook, unwritten_name
+from .event_words import Events, Ints, encode_events, made_or_counted, shown_hook, unwritten_name
 from .joint_events import Feed, TracepointFollower
 from .kinds import Raw
 from .perf_records import FOREVER, Ticks
@@ -296,7 +296,7 @@ class Recorder:
                 parts.append(made_or_counted(kind.__name__, rows, partial(self._followers[kind].events, mine)))
         if until != FOREVER:
             self._floor = max(self._floor, self._ticks.of(until))
-        events = Events.joined(parts)
+        events = Events.join(parts)
         self._write(events)
         if lost:
             self._output.lost(lost)
@@ -311,7 +311,7 @@ class Recorder:
         if stream.hook not in self.call_branches.hooks or (
             stream.hook == CSWITCH and "prev_state" not in stream.fields
         ):
-            return Events.joined([])
+            return Events.join([])
         state = Raw(batch, stream.fields)["prev_state"] if stream.hook == CSWITCH else None
         return self.call_branches.following(stream.hook, batch, ns, ticks, state)
 
@@ -351,7 +351,7 @@ class Recorder:
     # -- output
 
     def _write_events(self, events: Iterable[Event]) -> None:
-        self._write(encoded(events, self._host.cpus[0]))
+        self._write(encode_events(events, self._host.cpus[0]))
 
     def _write(self, events: Events) -> None:
         self._unwritten += events.unwritten

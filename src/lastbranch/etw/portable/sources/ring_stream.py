@@ -34,7 +34,7 @@ from .event_words import Ints, Words
 from .kinds import Switches
 from .perf_records import record_bytes, records_in
 
-__all__ = ["ALL", "Counters", "Round", "Stream", "refusal", "sampling", "tracking", "values_of"]
+__all__ = ["ALL", "Counters", "Round", "Stream", "refusal", "sample_spec", "task_spec", "values_of"]
 
 
 PAGES = 1024
@@ -51,7 +51,7 @@ def _wakeup() -> int:
     return PAGES * os.sysconf("SC_PAGESIZE") // 4
 
 
-def sampling(
+def sample_spec(
     choice: EventChoice,
     host: Host,
     *,
@@ -77,7 +77,7 @@ def sampling(
     return EventSpec(choice, own, frozenset(flags), fields, base.extras[:1])
 
 
-def tracking(host: Host, *, images: bool) -> EventSpec:
+def task_spec(host: Host, *, images: bool) -> EventSpec:
     """Forks, exits, names and (``images``) executable mappings of all tasks."""
     base = tracking_spec(ALL, host, _wakeup())
     mapped = set() if images else {"mmap", "mmap2"}

@@ -19,7 +19,7 @@ from ....capture.perf_events.linux_kernel import Kernel
 from ....formats.etl.kernel.hooks import FILE_IO, PAGE_FAULT
 from ...status import EtwError, Status
 from .event_words import Events
-from .joint_events import Row, TracepointFollower, signed
+from .joint_events import Row, TracepointFollower, as_signed
 
 __all__ = ["CALLS", "SystemCalls"]
 
@@ -180,7 +180,7 @@ class SystemCalls(TracepointFollower):
                 continue
             args = _words(row)
             if name == "close":
-                self._last_use["fd", row.pid, signed(args[0])] = row.time
+                self._last_use["fd", row.pid, as_signed(args[0])] = row.time
             elif name in _PATHS:
                 self._last_use["text", row.pid, args[_PATHS[name][1]]] = row.time
         self._look_up(rows)
@@ -236,7 +236,7 @@ class SystemCalls(TracepointFollower):
             kind, info = (_DELETE, _DISPOSITION) if name.startswith("unlink") else (_RENAME, _RENAMED)
             self._log_file(kind, call, file, {"ExtraInfo": 0, "InfoClass": info})
             return
-        file_ = call.file = self._file(call.row.pid, signed(args[0]), call.row)
+        file_ = call.file = self._file(call.row.pid, as_signed(args[0]), call.row)
         if file_ is None:
             return
         if name in _TRANSFERS:
@@ -260,7 +260,7 @@ class SystemCalls(TracepointFollower):
         elif call.file is not None:
             self._move_position(call, result)
         if name == "close" and result == 0:
-            self._files.pop((row.pid, signed(call.args[0])), None)
+            self._files.pop((row.pid, as_signed(call.args[0])), None)
         if "file" in self.kinds and call.file is not None and name != "lseek":
             status = 0 if result >= 0 else _STATUSES.get(-result, _UNSUCCESSFUL)
             fields = {"IrpPtr": call.irp, "ExtraInfo": max(result, 0), "NtStatus": status}
@@ -344,7 +344,7 @@ class SystemCalls(TracepointFollower):
         if b"\0" not in data or not text.isprintable():
             return ""
         if not text.startswith("/"):
-            at = _AT_CWD if folder < 0 else signed(args[folder])
+            at = _AT_CWD if folder < 0 else as_signed(args[folder])
             base = self.kernel.link(f"/proc/{row.pid}/cwd" if at == _AT_CWD else f"/proc/{row.pid}/fd/{at}")
             if base is None or not text:
                 return ""
@@ -382,7 +382,7 @@ class SystemCalls(TracepointFollower):
             self._views.pop((pid, address), None)
             self._log_memory(_ALLOC, call, address, size, _COMMIT | _RESERVE if protection else _RESERVE)
         elif not protection & _PROT_EXEC:
-            file = self._file(pid, signed(descriptor), call.row)
+            file = self._file(pid, as_signed(descriptor), call.row)
             key = file.key if file else 0
             self._views[pid, address] = size, key, offset
             self._log_view(_MAP, call, address, size, key, offset)

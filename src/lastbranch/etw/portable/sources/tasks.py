@@ -22,9 +22,9 @@ from ....formats.perfdata.writer import SideRecords
 from ....model import ModuleKind, Profile
 from ....opening import attach_binaries
 from ....symbols import running_build_id
-from .event_words import Events, encoded
+from .event_words import Events, encode_events
 from .perf_records import FOREVER, Ticks, follow_records, handle_records, records_in
-from .ring_stream import Round, Stream, tracking
+from .ring_stream import Round, Stream, task_spec
 
 __all__ = ["ProcessCounters", "Tasks"]
 
@@ -43,7 +43,7 @@ class Tasks:
     def __init__(self, wanted: frozenset[str], kernel: Kernel, host: Host, ticks: Ticks) -> None:
         self._kernel, self.wanted, self._ticks = kernel, wanted, ticks
         self._cpu = host.cpus[0]
-        self.stream = Stream(tracking(host, images="image" in wanted), kernel, host)
+        self.stream = Stream(task_spec(host, images="image" in wanted), kernel, host)
         self._state = IndexState(Profile("session", "perf"), "<", attrs=[self.stream.attr])
         self._lives: LifecycleEvents | None = None
         self._identified = 0
@@ -104,7 +104,7 @@ class Tasks:
         """The events of a round, none of them before ``floor`` (ticks)."""
         rows = took.types != _SAMPLE
         if not rows.any():
-            return Events.joined([])
+            return Events.join([])
         assert self._lives is not None
         self._state.profile.damage.clear()
         follow_records(self._state, took.block, took.at[rows], took.types[rows], self._ticks, floor)
@@ -122,7 +122,7 @@ class Tasks:
                 module.build_id = running_build_id(read=self._kernel.data)
 
     def _encode(self, events: Iterable[Event]) -> Events:
-        return encoded(filter(self._is_wanted, events), self._cpu)
+        return encode_events(filter(self._is_wanted, events), self._cpu)
 
     def _is_wanted(self, event: Event) -> bool:
         group = event.hook >> 8
@@ -158,7 +158,7 @@ class ProcessCounters:
 
     def __init__(self, kernel: Kernel, host: Host, ticks: Ticks) -> None:
         self._kernel, self._ticks, self._cpu = kernel, ticks, host.cpus[0]
-        self.stream = Stream(tracking(host, images=False), kernel, host)
+        self.stream = Stream(task_spec(host, images=False), kernel, host)
         self._known: dict[int, dict[str, int]] = {}
         self._young: dict[int, int] = {}
         self._looked = 0
@@ -198,7 +198,7 @@ class ProcessCounters:
                 del self._young[pid]
         if now - self._looked > _EVERY:
             self._look()
-        return encoded(made, self._cpu)
+        return encode_events(made, self._cpu)
 
     def _look(self) -> None:
         self._looked = self._ticks.now()
@@ -220,7 +220,7 @@ class ProcessCounters:
         return {"ProcessID": pid, "HandleCount": handles, **sizes}
 
     def _rundown(self, now: int) -> Events:
-        return encoded([self._event(_RUNDOWN, one, now) for _, one in sorted(self._known.items())], self._cpu)
+        return encode_events([self._event(_RUNDOWN, one, now) for _, one in sorted(self._known.items())], self._cpu)
 
     def _event(self, kind: int, counters: dict[str, int], time: int) -> Event:
         return kernel_event((PROCESS, kind), time, 8, counters, version=2, pid=counters["ProcessID"], cut=True)
