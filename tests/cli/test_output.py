@@ -182,7 +182,7 @@ def test_a_folder_is_replaced_where_the_system_cannot_exchange(
     folder, rename = tmp_path / "out", os.rename
     folder.mkdir()
     (folder / INDEX).write_text("older")
-    monkeypatch.setattr("lastbranch.model.atomic_output._exchanged", lambda one, other: False)
+    monkeypatch.setattr("lastbranch.model.atomic_output._exchange", lambda one, other: False)
 
     def refused(source: str, target: str) -> None:
         if fails and ".part-" in source:

@@ -195,11 +195,12 @@ def test_the_verb_takes_the_sides_that_diff_takes(
     assert run("view", before, "--symfs-b", "x", *QUICK).code == 2
     sides: list[tuple[Capture, Capture]] = []
 
-    def shown(capture: Capture, *given: Any) -> int:
-        sides.append((next(one for one in given if isinstance(one, Capture)), capture))
+    def show(viewer: view.Viewer, *given: Any) -> int:
+        assert viewer.before is not None
+        sides.append((viewer.before, viewer.capture))
         return 0
 
-    monkeypatch.setattr(view, "show", shown)
+    monkeypatch.setattr(view.Viewer, "show", show)
     after = demo.capture()
     assert run("view", "--diff", before.parent, after, "--weight", f"{before.name}=3").code == 0
     assert run("view", before, before, "--against", after, "--symfs", "x", "--symfs-b", "y").code == 0

@@ -17,7 +17,7 @@ from lastbranch.etw.flags import Control, LogFileMode
 from lastbranch.etw.portable.kernel import PortableKernel
 from lastbranch.etw.portable.protocol import address_in
 from lastbranch.etw.portable.provider.writer import Writer, connect_writer
-from lastbranch.etw.portable.session.remains import _LEFT, _left, left_sessions, rescue
+from lastbranch.etw.portable.session.remains import _LEFT, _copies_left, left_sessions, rescue
 from lastbranch.etw.portable.session_registry import Registry, process_key
 from lastbranch.etw.properties import SessionRequest
 from lastbranch.etw.status import EtwError, Status
@@ -140,7 +140,7 @@ def test_a_damaged_buffer_of_a_writer_that_left_is_named() -> None:
         with open(os.memfd_create("left"), "w+b") as file:
             file.write(good + spoiled)
             file.flush()
-            found = _left(file.fileno(), damage)
+            found = _copies_left(file.fileno(), damage)
         assert [(time, piece.owner, bytes(piece.bytes)) for time, piece in found] == [(5, 77, bytes(range(16)))]
         assert [f"{said}, at byte {len(good)}" in one for one in damage] == [True]
 
