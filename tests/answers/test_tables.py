@@ -15,7 +15,7 @@ import pytest
 
 from command_line import Ran
 from lastbranch import demo
-from lastbranch.answers import branches, functions
+from lastbranch.answers import branches, differences, function_code, functions
 from lastbranch.answers.catalogue import TABLE_KINDS
 from lastbranch.answers.columns import Column, TableKind, To
 from lastbranch.answers.table import Known, Ratio, make_table
@@ -66,6 +66,31 @@ def test_a_new_column_of_branches_is_one_declaration(run: Run, monkeypatch: pyte
         session = Session(live, None)
         session.read()
         assert branch_table(session, session.look(), 5).shown[-1] is column
+
+
+def test_a_new_column_of_differences_is_one_declaration(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    column = replace(NEW, value=lambda rows: 2.0 * rows.side(rows.found.samples, 1))
+    declared = replace(differences.DIFFERENCES["function"])
+    declared = replace(declared, columns=(*declared.columns, column))
+    monkeypatch.setitem(differences.DIFFERENCES, "function", declared)
+    titles, names, keys = forms(run, "diff", "--against", demo.capture())
+    assert "twice %" in [title.strip() for title in titles]
+    assert (names[-1], keys[-1]) == ("twice_percent", "twice_percent")
+    shown = loaded(demo.capture(), demo.symfs())
+    shown.before = loaded(demo.capture(), demo.symfs())
+    answer = ask(shown, "diff", {})
+    assert np.asarray(answer.columns["twice"]).tolist() == (2.0 * np.asarray(answer.columns["samples"])).tolist()
+    assert "made up" in [one["meaning"] for one in answer.header["columns"]]
+
+
+def test_a_new_column_of_code_is_one_declaration(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    column = replace(NEW, to=To.VERBS, value=lambda rows: 2.0 * rows.samples)
+    declared = function_code.INSTRUCTIONS
+    monkeypatch.setattr(function_code, "INSTRUCTIONS", replace(declared, columns=(*declared.columns, column)))
+    words = ("annotate", demo.capture(), "main", "--symfs", demo.symfs(), "--format")
+    rows = list(csv.DictReader(io.StringIO(run(*words, "csv").out)))
+    assert [float(row["twice_percent"]) for row in rows] == [2.0 * int(row["samples"]) for row in rows]
+    assert "twice_percent" in json.loads(run(*words, "json").out)["instructions"][0]
 
 
 def test_reference_pages_are_made_from_the_declarations(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,6 +144,7 @@ def test_what_is_not_known_is_empty_for_people_and_nan_for_the_viewer() -> None:
     assert "never" not in repr(table)
     assert "<td>b\\x1b</td>" in table._repr_html_()
     assert list(table.df()["share_percent"])[::2] == [37.5, 62.5]
+    assert table.arrow().column("share_percent").to_pylist() == [37.5, None, 62.5]
     arrays = table.arrays()
     assert arrays["text"] == ["a", "", "b\\x1b"]
     assert np.asarray(arrays["share"])[[0, 2]].tolist() == [0.375, 0.625]

@@ -54,7 +54,7 @@ class BranchRows:
 
     @property
     def ends(self) -> list[tuple[Array, Array]]:
-        """What tells the rows apart."""
+        """The places that distinguish the rows."""
         return [self.source, self.target] if isinstance(self.table, BranchTable) else [self.source]
 
     @property
@@ -64,7 +64,7 @@ class BranchRows:
 
 
 def _end(name: str, title: str, end: str, which: str) -> tuple[Column, Column, Column]:
-    """Columns of one end of a branch: as people see it, and its parts for programs."""
+    """Columns of one end of a branch: the place for people, and its parts for programs."""
 
     def place(rows: BranchRows) -> list[str | None]:
         module, address = getattr(rows, end)

@@ -1,4 +1,4 @@
-"""What a capture is and what is wrong with it: the facts of `info`, and the findings of `check`."""
+"""Facts about a capture, for `info`, and findings about its faults, for `check`."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What a column of an answer is, declared once: name, title, unit, meaning, format, and who gets it.
+"""A column of an answer, declared once: name, title, unit, meaning, format, and its readers.
 
-This imports the standard library alone: verbs that print a table of their own need no more of it.
+This module imports the standard library alone, so that verbs with small tables start fast.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Column:
 
     @property
     def key(self) -> str:
-        """What csv and json call it."""
+        """The name of the column in csv and json."""
         return key(self.title)
 
     def titled(self, basis: str, replaced: bool) -> Column:
@@ -90,7 +90,7 @@ class Column:
 
 
 def key(title: str) -> str:
-    """What programs call the column that people see as ``title``: ``share %`` is ``share_percent``."""
+    """The key in csv and json of the column with this ``title``: ``share %`` is ``share_percent``."""
     return title.replace("%", "percent").replace(" ", "_")
 
 
@@ -114,7 +114,7 @@ class TableKind:
     last: tuple[str, ...] = ()
     """Names of columns that come last in a terminal, in that order, and may be shortened."""
     spare: tuple[Spare, ...] = ()
-    """What a narrow terminal leaves out first, in that order."""
+    """Columns that a narrow terminal leaves out, the first ones first."""
 
     def without(self, *names: str) -> TableKind:
         """The table without some of its columns."""

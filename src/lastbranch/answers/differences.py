@@ -1,4 +1,4 @@
-"""What takes a larger or smaller share in one recording than in another: of captures, or of selections of a store."""
+"""Code with a larger or smaller share in one recording than in another: captures, or selections of a store."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ class Comparison:
     by: Thing
     rate: float
     notes: list[str] = field(default_factory=list)
-    """What the user should know of the comparison, without the `verdict`."""
+    """Notes for the user, without the `verdict`."""
 
     def table(self, limit: int) -> Table:
         """The first ``limit`` rows, 0: all."""

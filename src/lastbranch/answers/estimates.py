@@ -1,4 +1,4 @@
-"""What counts of branches and instructions are: as they were observed, or executions that are estimated from them."""
+"""The meaning of counts of branches and instructions: observed counts, or executions that are estimated from these."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ __all__ = ["Estimate", "basis_of_samples", "estimate_notes", "estimate_of"]
 
 
 def estimate_of(profile: Profile, sample_filter: SampleFilter | None, *, executions: bool) -> Estimate:
-    """What to count with, of the samples that the filter keeps. Reads the capture if ``executions`` are asked for."""
+    """The estimate to count with, of the samples that the filter keeps. Reads the capture if ``executions`` are asked
+    for."""
     if not executions:
         return Estimate.observed(profile, sample_filter)
     from ..analysis import estimate_executions
@@ -19,11 +20,11 @@ def estimate_of(profile: Profile, sample_filter: SampleFilter | None, *, executi
 
 
 def estimate_notes(estimate: Estimate) -> list[str]:
-    """What a reader who asked for executions should know of them; nothing where nobody asked."""
+    """Notes about estimated executions; none if nobody asked for executions."""
     return [estimate.note] if estimate.replaced or estimate.refused is not None else []
 
 
 def basis_of_samples(profile: Profile, event: Array) -> Basis:
-    """What samples of these events (int64 rows) follow: ``entries`` where that is not the same of all."""
+    """The quantity that samples of these events (int64 rows) follow: ``entries`` where that is not the same of all."""
     followed = {basis_of_event(profile.events[row]) for row in set(event.tolist())}
     return followed.pop() if len(followed) == 1 else "entries"

@@ -514,7 +514,7 @@ _NEAR = ("cond", "uncond", "ind", "call", "ind_call", "ret")
 
 
 class Line(NamedTuple):
-    """Where an instruction comes from: innermost function, file and line, and the line's text if it is available."""
+    """The source of an instruction: innermost function, file and line, and the line's text if it is available."""
 
     label: Label
     text: str | None
@@ -578,7 +578,7 @@ class FunctionCode:
         return make_table(kind, _Instructions(self, self.block_of, ends), len(self.flow), self.estimate)
 
     def costly(self, limit: int) -> Table:
-        """Rows of `COSTLY`: its branches that were mispredicted, those that cost most first."""
+        """Rows of `COSTLY`: the function's mispredicted branches, the most costly first."""
         if self.costs is None:
             return make_table(COSTLY, _Ways([], [], _NONE, _NONE, _NONE, _NONE), 0, self.estimate)
         costs = self.costs.take(slice(limit or None))
@@ -737,7 +737,7 @@ def count_function(
 
 
 def _of_function(costs: Mispredictions, flow: Flow) -> Mispredictions:
-    """Those of ``flow`` that were mispredicted, those that cost most first."""
+    """The mispredicted branches of ``flow``, the most costly first."""
     from ..analysis.counting.mispredictions import cost_order
 
     inside = (costs.module == flow.module) & (costs.mispredicted > 0)

@@ -1,4 +1,4 @@
-"""Where samples are: by function, by inlined function or by source line, with callers, instructions and noise."""
+"""Samples by function, by inlined function or by source line, with callers, instructions and noise."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ _BRANCHES = (
         form="decimal", to=To.VIEWER, value=lambda rows: Ratio(rows.branches.cycles, rows.branches.timed),
     ),
 )  # fmt: skip
-"""What the viewer counts in the same pass."""
+"""The columns that the viewer counts in the same pass."""
 
 FUNCTIONS = TableKind(
     name="functions",
@@ -267,7 +267,7 @@ def function_table(rows: FunctionRows, estimate: Estimate, *, lines: bool = Fals
 
 @dataclass(slots=True)
 class NamedSamples:
-    """What a pass over the samples counted by ``view``, with its names."""
+    """The counts of a pass over the samples by ``view``, with their names."""
 
     names: Names
     view: View
@@ -275,7 +275,7 @@ class NamedSamples:
     noise: Noise
     estimate: Estimate
     time_notes: list[str]
-    """What no sample stands for."""
+    """Notes about CPU time without samples."""
 
     @property
     def named(self) -> bool:

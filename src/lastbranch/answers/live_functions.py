@@ -1,4 +1,4 @@
-"""The hottest functions of a recording that still runs: of all of it, and of the time since the last look."""
+"""The hottest functions of a running recording: since its beginning, and since the last look."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where branches are mispredicted, and what that costs: by function, inlined function, line or module."""
+"""Mispredicted branches and their cost by function, inlined function, line or module."""
 
 from __future__ import annotations
 

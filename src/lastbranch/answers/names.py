@@ -1,5 +1,5 @@
-"""Names as people see them: columns of functions, modules and lines, notes on names that are missing, and the function
-that somebody means."""
+"""Names as people see them: columns of functions, modules and lines, notes on missing names, and the search for a
+function by its name."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ __all__ = [
 
 
 class Names:
-    """What names the code of ``profile``: symbols as ``options`` say where they are; ``None``: modules alone."""
+    """Names for the code of ``profile``, from the symbol files that ``options`` say; ``None``: modules alone."""
 
     def __init__(self, profile: Profile, options: SymbolOptions | None) -> None:
         self.profile, self._options = profile, options
@@ -51,7 +51,7 @@ class Names:
 
     @property
     def all_notes(self) -> list[str]:
-        """What was noted of symbols, cut short as `brief` does."""
+        """All notes about symbols, cut short as `brief` does."""
         return [] if self.namer.symbols is None else brief(self.profile, self.namer.symbols.notes)
 
     def notes(self, shown: Iterable[str | None], *, lines: bool = False) -> list[str]:
@@ -162,7 +162,8 @@ def line_of(label: Label) -> str | None:
 def symbol_notes(
     profile: Profile, symbolizer: Symbolizer, shown: Iterable[str | None], *, lines: bool = False
 ) -> list[str]:
-    """What ``symbolizer`` noted of the modules whose code is ``shown`` (their short names), and of none in particular.
+    """The notes of ``symbolizer`` on modules whose code is ``shown`` (short names), and notes on no module in
+    particular.
 
     Every module may have been asked for a function, and notes of those without it help nobody. ``lines``: source lines
     or inlined functions are shown, so that it matters where they are missing.
@@ -202,7 +203,8 @@ class NoSuchFunction(SelectionError):
 
 
 def find_function(profile: Profile, namer: Namer, wanted: str, sample_filter: SampleFilter | None) -> Place:
-    """The one function that ``wanted`` means. Raises `NoSuchFunction` that lists what it could be."""
+    """Return the only function with the name ``wanted``. Raises `NoSuchFunction`, whose message lists the
+    candidates."""
     from ..analysis import find_functions
     from ..model import ModuleKind, visible
 
@@ -242,7 +244,7 @@ def _elsewhere(profile: Profile, namer: Namer, wanted: str, sample_filter: Sampl
 
 
 def _like(profile: Profile, namer: Namer, wanted: str, modules: Collection[int]) -> str:
-    """What to say after a name that nothing has in these modules (rows; all where there are none)."""
+    """The rest of the message about a name that no function of these modules (rows; none: all) has."""
     from difflib import get_close_matches
 
     known = [row for row in sorted(modules) or range(len(profile.modules)) if len(namer.table(row))]

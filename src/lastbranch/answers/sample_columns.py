@@ -1,4 +1,4 @@
-"""What all tables of samples have: samples of each row, their share of the event, noise and periods, and a note on CPU
+"""Columns that all tables of samples share: samples, their share of the event, noise and periods; and a note on CPU
 time without samples.
 
 Rows have ``event``, ``samples``, ``period`` and ``has_period``; ``observed`` and ``error`` of the noise; ``shared``
@@ -125,7 +125,7 @@ def first_rows(event: Array, limit: int) -> list[int]:
 
 
 class UnsampledTime:
-    """What no sample stands for, counted beside something else; nothing where samples are filtered."""
+    """Measures CPU time without samples in the pass of another count; does nothing if samples are filtered."""
 
     def __init__(self, profile: Profile, sample_filter: SampleFilter | None) -> None:
         known = sample_filter is None and any(process.cpu_ns is not None for process in profile.processes)

@@ -1,4 +1,4 @@
-"""What is in a store of counts: its captures, modules, services..., and whether there are enough captures."""
+"""The contents of a store of counts: captures, modules, services..., and whether there are enough captures."""
 
 from __future__ import annotations
 

@@ -79,8 +79,8 @@ STORED_FUNCTIONS = TableKind(
 
 
 def stored_functions(names: Names, counted: Mapping[str, StackCounts], by: str | None, limit: int) -> Table:
-    """What was ``counted`` of each event; ``by`` ``None``: function, or module if no function has a name. The first
-    ``limit`` rows of each event, 0: all."""
+    """The functions of what was ``counted`` for each event; ``by`` ``None``: function, or module if no function has a
+    name. The first ``limit`` rows of each event, 0: all."""
     profile, namer, notes = names.profile, names.namer, list[str]()
     tables = {event: counts_by_function(of_event, namer) for event, of_event in counted.items()}
     named = any(label.function for label in namer.labels)

@@ -83,6 +83,18 @@ class Table:
         """As a pandas ``DataFrame``. Raises `UnavailableError` where pandas is not installed."""
         return frame_library("pandas").DataFrame(self.objects(), columns=[column.key for column in self.shown])
 
+    def pl(self) -> Any:
+        """As a Polars ``DataFrame``. Raises `UnavailableError` where Polars is not installed."""
+        return frame_library("polars").DataFrame(self._by_key(), strict=False)
+
+    def arrow(self) -> Any:
+        """As a pyarrow ``Table``. Raises `UnavailableError` where pyarrow is not installed."""
+        return frame_library("pyarrow").table(self._by_key())
+
+    def _by_key(self) -> dict[str, list[Cell]]:
+        rows = self.cells()
+        return {column.key: [row[i] for row in rows] for i, column in enumerate(self.shown)}
+
     def __repr__(self) -> str:
         return text_table(self.kind.name, self.size, *self._heads_and_texts())
 
@@ -102,7 +114,8 @@ class Table:
 
     @property
     def declared(self) -> list[dict[str, str]]:
-        """What the columns of `arrays` are, for JSON: the page shows also those that it does not know."""
+        """The declarations of the columns of `arrays`, for JSON: the page also shows columns that have no presentation
+        of their own."""
         names = ("name", "title", "unit", "meaning", "form")
         return [{name: getattr(c, name) for name in names} for c in self.columns if c.to & To.VIEWER]
 

@@ -1,4 +1,4 @@
-"""Where samples are: by process, thread or module, which need no names of functions."""
+"""Samples by process, thread or module, which need no names of functions."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def samples_by_key(
     profile: Profile, by: Key, sample_filter: SampleFilter | None, limit: int, *, time_is_said: bool = False
 ) -> Table:
     """Count samples by process, thread or module in one pass; the first ``limit`` rows of each event, 0: all. Notes say
-    what CPU time no sample stands for, unless ``time_is_said``."""
+    how much CPU time has no samples, unless ``time_is_said``."""
     sums = noise_of_rows(profile, by)
     beside = None if time_is_said else UnsampledTime(profile, sample_filter)
     watch = sums.add if beside is None else beside.beside(sums.add)

@@ -68,7 +68,7 @@ def command(
     ranges of branch stacks: as often as they were observed, or executed (--estimate).
 
     By process or thread: cpu ms is the CPU time that it spent, and cpu % its share of that, where the capture has it
-    and samples are not filtered; rows without samples are there, too. A note says what no sample stands for.
+    and samples are not filtered; rows without samples are there, too. A note says how much CPU time has no samples.
 
     noise is the standard error of samples %, in percentage points. A note says how much longer to record to halve it.
     bursts counts the bursts of a software recording that have samples there: those of one are no independent samples.

@@ -213,7 +213,7 @@ FINDINGS = {
         "often: a larger --duty, a shorter --period",
     ),
     "time without samples": FindingKind(
-        _W, "CPU time that no sample stands for: processes or threads that ended before they had one, or code that is "
+        _W, "CPU time without samples: processes or threads that ended before their first sample, or code that is "
             "not sampled, as the kernel's",
         "see how much each one took with `lastbranch report --by process`; sample more often (perf record -F), and "
         "the kernel, too",
@@ -221,7 +221,7 @@ FINDINGS = {
         "together: which of many short ones are sampled is drawn by lot",
     ),
     "CPU times missing": FindingKind(
-        _W, "the CPU time of threads that ended is not known: sums of CPU time, and what no sample stands for, are too "
+        _W, "the CPU time of threads that ended is not known: sums of CPU time, and CPU time without samples, are too "
             "small",
         "record fewer short threads at a time (perf record -s loses counts, too, where its buffer is full)",
         lastbranch="attach before the process has many threads; record fewer short threads at a time",

@@ -130,7 +130,7 @@ class SampleHits:
     stacks: int = 0
     """Independent observations among samples of events with branch stacks."""
     unsampled: str = ""
-    """CPU time that no sample stands for; empty if the time is small, or not known."""
+    """CPU time without samples; empty if the time is small, or not known."""
     times: tuple[int, int] | None = None
     """The first and the last tick."""
     places: tuple[Array, ...] = ()

@@ -1,4 +1,4 @@
-"""CPU time beside samples: what processes and threads spent, and what of it no sample stands for."""
+"""CPU time beside samples: how much processes and threads spent, and how much of this has no samples."""
 
 from __future__ import annotations
 
@@ -57,7 +57,8 @@ class CpuTime:
     @property
     def note(self) -> str:
         """A sentence about `said`, where there is something to say."""
-        return f"no sample stands for {self.said}" if self.said else ""
+        time, _, whose = self.said.partition(": ")
+        return f"{time} have no samples: {whose}" if self.said else ""
 
     @property
     def found(self) -> str:
