@@ -35,7 +35,7 @@ def test_llvm(programs: Programs, name: str) -> None:
     needs("llvm")
     path = programs.path(name)
     address = code_addresses(path)
-    own, other = (backend_of(b).resolve(elf(path), address).check(len(address)) for b in ("dwarf", "llvm"))
+    own, other = (backend_of(b).symbolize(elf(path), address).check(len(address)) for b in ("dwarf", "llvm"))
     left, right = agreed(told(own), told(other))
     assert left == right
     shown = [{names.functions[row].shown for row in names.frame_function.tolist()} for names in (own, other)]
@@ -52,10 +52,10 @@ def test_llvm_gets_nothing_to_follow(programs: Programs, tmp_path: Path) -> None
     address = code_addresses(path)
     for refused in (linked, programs.path("clang-split"), programs.path("clang-split4")):
         with pytest.raises(UnavailableError, match="not checked"):
-            backend_of("llvm").resolve(elf(refused), address)
+            backend_of("llvm").symbolize(elf(refused), address)
     shutil.copy(path, tmp_path / "program")  # what the link means, with the right CRC
-    assert told(backend_of("llvm").resolve(elf(bare), address)) == told(
-        backend_of("tables").resolve(elf(path), address)
+    assert told(backend_of("llvm").symbolize(elf(bare), address)) == told(
+        backend_of("tables").symbolize(elf(path), address)
     )
 
 
@@ -69,7 +69,7 @@ def test_symbolic(programs: Programs, name: str) -> None:
     needs("symbolic")
     path = programs.path(name)
     address = code_addresses(path)
-    own, other = (told(backend_of(b).resolve(elf(path), address)) for b in ("dwarf", "symbolic"))
+    own, other = (told(backend_of(b).symbolize(elf(path), address)) for b in ("dwarf", "symbolic"))
     left, right = ([[(f[0], f[1] and os.path.normpath(f[1]), f[2]) for f in x] for x in y] for y in (own, other))
     padding = [len(mine) == 1 and mine[0][0] == "" and not theirs for mine, theirs in zip(left, right, strict=True)]
     assert [x for x, p in zip(left, padding, strict=True) if not p] == [
@@ -82,13 +82,15 @@ def test_symbolic(programs: Programs, name: str) -> None:
 def test_auto_takes_the_best(programs: Programs) -> None:
     path = programs.path("gcc")
     address = code_addresses(path)
-    assert told(backend_of("auto").resolve(elf(path), address)) == told(backend_of("dwarf").resolve(elf(path), address))
+    assert told(backend_of("auto").symbolize(elf(path), address)) == told(
+        backend_of("dwarf").symbolize(elf(path), address)
+    )
 
 
 def test_llvm_is_not_installed(programs: Programs, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")
     with pytest.raises(UnavailableError, match="llvm-symbolizer"):
-        backend_of("llvm").resolve(elf(programs.folder / "x"), np.array([1], np.uint64))
+        backend_of("llvm").symbolize(elf(programs.folder / "x"), np.array([1], np.uint64))
 
 
 def test_symbolic_says_what_it_leaves_out(programs: Programs) -> None:
@@ -96,7 +98,7 @@ def test_symbolic_says_what_it_leaves_out(programs: Programs) -> None:
     needs("symbolic")
     for name, notes in (("clang-split", 1), ("gcc", 0)):
         path = programs.path(name)
-        found = backend_of("symbolic").resolve(elf(path, dwo=path.parent), code_addresses(path, 10)).notes
+        found = backend_of("symbolic").symbolize(elf(path, dwo=path.parent), code_addresses(path, 10)).notes
         assert ["split DWARF" in note for note in found] == [True] * notes
 
 
@@ -106,9 +108,9 @@ def test_symbolic_is_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(llvm, "available", lambda: None)
     (tmp_path / "x.pdb").write_bytes(PDB)
     only = DebugFiles("pe", "", str(tmp_path / "x.pdb"))
-    assert told(backend_of("auto").resolve(only, np.array([0x1010], np.uint64)))[0][0][0] == "?shown@@YAHH@Z"
+    assert told(backend_of("auto").symbolize(only, np.array([0x1010], np.uint64)))[0][0][0] == "?shown@@YAHH@Z"
     with pytest.raises(UnavailableError, match="symbolic"):
-        backend_of("symbolic").resolve(only, np.array([1], np.uint64))
+        backend_of("symbolic").symbolize(only, np.array([1], np.uint64))
 
 
 @pytest.mark.parametrize("backend", ["dwarf", "symbolic", "tables", "auto"])
@@ -116,7 +118,7 @@ def test_what_is_no_binary(tmp_path: Path, backend: str) -> None:
     needs(backend)
     (tmp_path / "text").write_text("neither ELF nor PE")
     with pytest.raises(FormatError, match="text"):
-        backend_of(backend).resolve(elf(tmp_path / "text"), np.array([1], np.uint64))
+        backend_of(backend).symbolize(elf(tmp_path / "text"), np.array([1], np.uint64))
 
 
 @pytest.mark.parametrize("backend", ["dwarf", "tables", "auto"])
@@ -124,7 +126,7 @@ def test_fifo(tmp_path: Path, backend: str) -> None:
     """Nothing waits for a writer."""
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(OSError, match="not a regular file"):
-        backend_of(backend).resolve(elf(tmp_path / "pipe"), np.array([1], np.uint64))
+        backend_of(backend).symbolize(elf(tmp_path / "pipe"), np.array([1], np.uint64))
 
 
 def test_unknown_backend() -> None:

@@ -90,6 +90,6 @@ def test_damaged_files_cost_names_only(store: Path) -> None:
     for cut in range(len(TEXT) // 3, len(TEXT), 17):
         path.write_text(TEXT[:cut])
         table = Breakpad().functions(DebugFiles("breakpad", str(path)))
-        names = Breakpad().resolve(DebugFiles("breakpad", str(path)), np.array(sorted(EXPECTED), np.uint64))
+        names = Breakpad().symbolize(DebugFiles("breakpad", str(path)), np.array(sorted(EXPECTED), np.uint64))
         assert names.check(len(EXPECTED)).function.max() < len(names.functions)
         assert len(table) <= 4

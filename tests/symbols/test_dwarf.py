@@ -53,7 +53,7 @@ def test_as_llvm_symbolizer(programs: Programs, name: str) -> None:
 @pytest.mark.parametrize("name", ["gcc", "clang4", "clang-lld"])
 def test_discriminators(programs: Programs, name: str) -> None:
     """Of lines and of calls: what a sample profile is made from."""
-    names = dwarf_reader.resolve(elf(programs.path(name)), code_addresses(programs.path(name)))
+    names = dwarf_reader.symbolize(elf(programs.path(name)), code_addresses(programs.path(name)))
     found = [f.discriminator for row in range(len(names)) for f in names.frames(row)[:1]]
     assert any(found)
     if name != "gcc":  # -fdebug-info-for-profiling says it of calls, too
@@ -64,7 +64,7 @@ def test_discriminators(programs: Programs, name: str) -> None:
 def test_outermost_frame_is_the_symbol(programs: Programs) -> None:
     path = programs.path("gcc")
     address = code_addresses(path)
-    names = dwarf_reader.resolve(elf(path), address)
+    names = dwarf_reader.symbolize(elf(path), address)
     symbols = backend_of("tables").functions(elf(path))
     row = symbols.at(address)
     known = np.flatnonzero((row >= 0) & (names.function >= 0))
@@ -82,7 +82,7 @@ def test_compressed_sections(programs: Programs, tmp_path: Path, kind: str) -> N
     names = {s.name for s in dwarf_reader.open_binary(str(tmp_path / "packed")).image.sections}
     assert (".zdebug_info" in names) == (kind == "zlib-gnu")
     address = code_addresses(path)
-    packed, whole = (backend_of("auto").resolve(elf(p), address) for p in (tmp_path / "packed", path))
+    packed, whole = (backend_of("auto").symbolize(elf(p), address) for p in (tmp_path / "packed", path))
     assert told(packed) == told(whole)
 
 
@@ -90,7 +90,7 @@ def test_shared_debugging_information_is_missed(programs: Programs, tmp_path: Pa
     path = programs.path("gcc")
     (tmp_path / "link").write_bytes(b"/usr/lib/debug/.dwz/shared.debug\0" + bytes(20))
     command(["objcopy", f"--add-section=.gnu_debugaltlink={tmp_path / 'link'}", str(path), "linked"], tmp_path)
-    (note,) = backend_of("auto").resolve(elf(tmp_path / "linked"), code_addresses(path, 10)).notes
+    (note,) = backend_of("auto").symbolize(elf(tmp_path / "linked"), code_addresses(path, 10)).notes
     assert "/usr/lib/debug/.dwz/shared.debug" in note
 
 
@@ -98,8 +98,8 @@ def test_package(programs: Programs, tmp_path: Path) -> None:
     path = programs.path("clang-split")
     address = code_addresses(path)
     command(["llvm-dwp-19", "-e", str(path), "-o", str(tmp_path / "program.dwp")], path.parent)
-    packed = dwarf_reader.resolve(elf(path, dwp=tmp_path / "program.dwp"), address)
-    loose = dwarf_reader.resolve(elf(path, dwo=path.parent), address)
+    packed = dwarf_reader.symbolize(elf(path, dwp=tmp_path / "program.dwp"), address)
+    loose = dwarf_reader.symbolize(elf(path, dwo=path.parent), address)
     assert told(packed) == told(loose)
     assert any(len(frames) > 2 for frames in told(packed))
 
@@ -108,7 +108,7 @@ def test_split_units_that_are_missing_or_of_another_build(programs: Programs, tm
     """Lines are in the binary; of inline chains nothing is made up."""
     path = programs.path("clang-split")
     address = code_addresses(path)
-    names = dwarf_reader.resolve(elf(path, dwo=tmp_path), address)
+    names = dwarf_reader.symbolize(elf(path, dwo=tmp_path), address)
     alone = told(names)
     (missing,) = names.notes
     assert "split DWARF is missing" in missing
@@ -120,10 +120,10 @@ def test_split_units_that_are_missing_or_of_another_build(programs: Programs, tm
         at = next(i for i in range(len(data)) if data[i : i + 3] == b"\x05\x00\x05" and data[i + 3] == 8)
         data[at + 8] ^= 1  # the DWO id
         (tmp_path / other.name).write_bytes(data)
-    other_build = dwarf_reader.resolve(elf(path, dwo=tmp_path), address)
+    other_build = dwarf_reader.symbolize(elf(path, dwo=tmp_path), address)
     assert told(other_build) == alone
     assert other_build.notes == [missing]
-    assert dwarf_reader.resolve(elf(path, dwo=path.parent), address).notes == []
+    assert dwarf_reader.symbolize(elf(path, dwo=path.parent), address).notes == []
 
 
 def test_stripped_with_debug_file(programs: Programs, tmp_path: Path) -> None:
@@ -132,15 +132,15 @@ def test_stripped_with_debug_file(programs: Programs, tmp_path: Path) -> None:
     command(["objcopy", "--only-keep-debug", str(path), str(debug)], tmp_path)
     command(["objcopy", "--strip-all", f"--add-gnu-debuglink={debug}", str(path), str(bare)], tmp_path)
     address = code_addresses(path)
-    whole = told(dwarf_reader.resolve(elf(path), address))
-    assert told(dwarf_reader.resolve(elf(bare, debug), address)) == whole
+    whole = told(dwarf_reader.symbolize(elf(path), address))
+    assert told(dwarf_reader.symbolize(elf(bare, debug), address)) == whole
     # a debug file alone has no code, and so no stubs of calls
     stubs = [bool(frames) and frames[0][0].endswith(("@plt", ".plt", ".plt.got")) for frames in whole]
-    alone = told(dwarf_reader.resolve(DebugFiles("elf", "", str(debug)), address))
+    alone = told(dwarf_reader.symbolize(DebugFiles("elf", "", str(debug)), address))
     assert [f for f, stub in zip(alone, stubs, strict=True) if not stub] == [
         f for f, stub in zip(whole, stubs, strict=True) if not stub
     ]
-    stripped = told(backend_of("auto").resolve(elf(bare), address))
+    stripped = told(backend_of("auto").symbolize(elf(bare), address))
     assert all(len(frames) <= 1 for frames in stripped)
 
 
@@ -152,8 +152,8 @@ def test_minidebuginfo(programs: Programs, tmp_path: Path) -> None:
     packed.write_bytes(lzma.compress(small.read_bytes()))
     command(["objcopy", "--strip-all", f"--add-section=.gnu_debugdata={packed}", str(path), str(bare)], tmp_path)
     address = code_addresses(path)
-    assert told(backend_of("auto").resolve(elf(bare), address)) == told(
-        backend_of("tables").resolve(elf(path), address)
+    assert told(backend_of("auto").symbolize(elf(bare), address)) == told(
+        backend_of("tables").symbolize(elf(path), address)
     )
 
 
@@ -168,9 +168,9 @@ def test_rust(tmp_path: Path) -> None:
     command(["rustc", *options, "-o", "code.so", "code.rs"], tmp_path)
     path = tmp_path / "code.so"
     address = code_addresses(path, MOST)
-    left, right = agreed(told(dwarf_reader.resolve(elf(path), address)), symbolized(path, address))
+    left, right = agreed(told(dwarf_reader.symbolize(elf(path), address)), symbolized(path, address))
     assert left == right
-    shown = {f.shown for f in backend_of("dwarf").resolve(elf(path), address).functions}
+    shown = {f.shown for f in backend_of("dwarf").symbolize(elf(path), address).functions}
     assert any("Iterator" in name for name in shown)
 
 
@@ -179,7 +179,7 @@ def test_windows_program_of_gnu_tools(programs: Programs) -> None:
     path = programs.path("mingw")
     address = code_addresses(path, MOST)
     base = dwarf_reader.open_binary(str(path)).image.image_base
-    names = backend_of("auto").resolve(DebugFiles("pe", str(path)), address - np.uint64(base))
+    names = backend_of("auto").symbolize(DebugFiles("pe", str(path)), address - np.uint64(base))
     assert len({f.start for f in names.functions}) > 50
     assert all(f.start < 1 << 31 for f in names.functions)
 
@@ -201,7 +201,7 @@ def test_as_llvm_symbolizer_said(request: pytest.FixtureRequest, tmp_path: Path,
     address = code_addresses(path)
     starts = np.array([start for start, _ in runs], np.uint64)
     said = [[tuple(f) for f in runs[i][1]] for i in (np.searchsorted(starts, address, side="right") - 1).tolist()]
-    left, right = agreed(told(dwarf_reader.resolve(elf(path), address)), said)
+    left, right = agreed(told(dwarf_reader.symbolize(elf(path), address)), said)
     assert left == right
     assert any(frames[0][2] for frames in left if frames)
 
@@ -263,7 +263,7 @@ def test_hostile_headers(programs: Programs, tmp_path: Path, section: str, place
     data[where.offset + place : where.offset + place + 4] = value
     bad = tmp_path / "bad"
     bad.write_bytes(data)
-    names = backend_of("auto").resolve(elf(bad), code_addresses(path))
+    names = backend_of("auto").symbolize(elf(bad), code_addresses(path))
     (note,) = names.notes
     assert said in note
     assert note.startswith(f"{bad}: .debug_")
@@ -281,7 +281,7 @@ def test_a_damaged_unit_costs_its_own_names(programs: Programs, tmp_path: Path, 
     bad = tmp_path / "bad"
     bad.write_bytes(data)
     address = code_addresses(path)
-    whole, damaged = (dwarf_reader.resolve(elf(p), address) for p in (path, bad))
+    whole, damaged = (dwarf_reader.symbolize(elf(p), address) for p in (path, bad))
     assert whole.notes == []
     assert len(damaged.notes) == 1
     same = [a == b for a, b in zip(told(whole), told(damaged), strict=True)]
@@ -299,8 +299,8 @@ def test_a_reader_that_fails_leaves_a_note(programs: Programs, tmp_path: Path) -
     data[where.offset + 24 + 30] ^= 0xFF
     bad = tmp_path / "bad"
     bad.write_bytes(data)
-    names = backend_of("auto").resolve(elf(bad), code_addresses(path))
-    assert told(names) == told(backend_of("tables").resolve(elf(path), code_addresses(path)))
+    names = backend_of("auto").symbolize(elf(bad), code_addresses(path))
+    assert told(names) == told(backend_of("tables").symbolize(elf(path), code_addresses(path)))
     (note,) = names.notes
     assert ".debug_info: cannot be uncompressed" in note
 
@@ -313,7 +313,7 @@ def test_more_unpacked_bytes_than_there_can_be(programs: Programs, tmp_path: Pat
     bad = tmp_path / "bad"
     bad.write_bytes(data)
     with pytest.raises(FormatError, match="ch_size"):
-        dwarf_reader.resolve(elf(bad), code_addresses(path))
+        dwarf_reader.symbolize(elf(bad), code_addresses(path))
 
 
 def test_truncated(programs: Programs, tmp_path: Path) -> None:
@@ -323,15 +323,15 @@ def test_truncated(programs: Programs, tmp_path: Path) -> None:
     for size in range(0, len(data), len(data) // 40):
         bad.write_bytes(data[:size])
         with pytest.raises(FormatError):
-            backend_of("auto").resolve(elf(bad), np.array([0x1000], np.uint64))
+            backend_of("auto").symbolize(elf(bad), np.array([0x1000], np.uint64))
 
 
 def test_answers_do_not_depend_on_what_else_is_asked(programs: Programs) -> None:
     path = programs.path("gcc")
     address = code_addresses(path)
-    whole = told(dwarf_reader.resolve(elf(path), address))
+    whole = told(dwarf_reader.symbolize(elf(path), address))
     for i in range(0, len(address), 97):
-        one = dwarf_reader.resolve(elf(path), address[i : i + 1])
+        one = dwarf_reader.symbolize(elf(path), address[i : i + 1])
         assert told(one) == [whole[i]]
 
 
@@ -339,16 +339,16 @@ def test_lines_and_some_entries_are_read_beside_the_others(programs: Programs, m
     """In copies of the process, and here where that fails."""
     path = programs.path("gcc")
     address = code_addresses(path, MOST)
-    whole = told(dwarf_reader.resolve(elf(path), address))
+    whole = told(dwarf_reader.symbolize(elf(path), address))
     forks = []
     fork = os.fork
     monkeypatch.setattr(dwarf_reader, "LARGE", 0)
     monkeypatch.setattr(dwarf_reader.threading, "active_count", lambda: 1)
     monkeypatch.setattr(dwarf_reader.os, "cpu_count", lambda: 2)
     monkeypatch.setattr(dwarf_reader.os, "fork", lambda: forks.append(1) or fork())
-    assert told(dwarf_reader.resolve(elf(path), address)) == whole
+    assert told(dwarf_reader.symbolize(elf(path), address)) == whole
     monkeypatch.setattr(dwarf_reader, "pack", lambda *_: b"not columns")
-    assert told(dwarf_reader.resolve(elf(path), address)) == whole
+    assert told(dwarf_reader.symbolize(elf(path), address)) == whole
     assert len(forks) == 2 * 2
 
 
@@ -365,9 +365,9 @@ def test_what_a_copy_has_to_say_is_told(programs: Programs, monkeypatch: pytest.
 
     monkeypatch.setattr(dwarf_reader.Dwarf, "_chains", noting)
     path = programs.path("gcc")
-    assert dwarf_reader.resolve(elf(path), code_addresses(path, MOST)).notes == ["a part is damaged"]
+    assert dwarf_reader.symbolize(elf(path), code_addresses(path, MOST)).notes == ["a part is damaged"]
 
 
 def test_no_addresses(programs: Programs) -> None:
-    names = backend_of("auto").resolve(elf(programs.path("gcc")), np.empty(0, np.uint64)).check(0)
+    names = backend_of("auto").symbolize(elf(programs.path("gcc")), np.empty(0, np.uint64)).check(0)
     assert names.functions == []

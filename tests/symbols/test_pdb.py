@@ -43,7 +43,7 @@ def files(folder: Path, pdb: bool = True) -> DebugFiles:
 def test_publics_and_procedures() -> None:
     symbols = pdb_symbols(BytesSource(PDB))
     address = np.array([0x100F, 0x1010, 0x102F, 0x1030, 0x1045, 0x1067, 0x1080, 0x11FF, 0x1200, 0x2050], np.uint64)
-    found = [f[0][0] if f else "" for f in told(symbols.by_address().resolve(address))]
+    found = [f[0][0] if f else "" for f in told(symbols.by_address().symbolize(address))]
     shown = "?shown@@YAHH@Z"
     assert found == ["", shown, shown, "", "hidden", "f" * 700, "assembled", "assembled", "", "constant"]
     assert [f.name for f in symbols.table().functions] == [shown, "hidden", "f" * 700, "assembled"]
@@ -108,7 +108,7 @@ def test_lines_and_chains(windows: Path, backend: str) -> None:
     path = windows / "program.exe"
     address = code_addresses(path)
     base = open_binary(str(path)).image.image_base
-    ours = told(backend_of(backend).resolve(files(windows), address - np.uint64(base)))
+    ours = told(backend_of(backend).symbolize(files(windows), address - np.uint64(base)))
     theirs = [[f for f in frames if f[0] or f[1]] for frames in symbolized(path, address)]
     if backend == "symbolic":
         ours, theirs = ([_without_columns(f) for f in frames] for frames in (ours, theirs))
@@ -128,7 +128,7 @@ def _without_columns(frames: list[Frame]) -> list[Frame]:
 def test_only_a_pdb(windows: Path) -> None:
     only = DebugFiles("pe", "", str(windows / "program.pdb"))
     assert [f.shown for f in backend_of("auto").functions(only).functions][1] == "shown(int)"
-    names = backend_of("auto").resolve(only, np.array([0x1000], np.uint64))
+    names = backend_of("auto").symbolize(only, np.array([0x1000], np.uint64))
     assert names.frames(0)[-1].function.name.startswith("plain")
 
 
@@ -145,7 +145,7 @@ def test_coff_symbols(tmp_path: Path) -> None:
     path = tmp_path / "program.exe"
     base = open_binary(str(path)).image.image_base
     address = code_addresses(path, 3000)
-    ours = told(tables.resolve(files(tmp_path, pdb=False), address - np.uint64(base)))
+    ours = told(tables.symbolize(files(tmp_path, pdb=False), address - np.uint64(base)))
     theirs = symbolized(path, address)
     named = [(o[0][0] if o else "", t[-1][0] if t else "") for o, t in zip(ours, theirs, strict=True)]
     assert sum(bool(a) for a, _ in named) > 1000

@@ -215,7 +215,7 @@ def test_other_backends_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         import socket
         from lastbranch.symbols import worker
         from lastbranch.symbols.backends.dwarf import reader
-        reader.resolve = lambda files, address: socket.socket()
+        reader.symbolize = lambda files, address: socket.socket()
         worker.main()
     """)
     )

@@ -35,7 +35,7 @@ def test_choice_of_symbols(tmp_path: Path, bits: int, order: str, machine: int) 
     path = tmp_path / "program"
     path.write_bytes(written(SYMBOLS, machine, bits, order))
     address = np.array(list(EXPECTED), np.uint64)
-    ours = told(tables.resolve(elf(path), address))
+    ours = told(tables.symbolize(elf(path), address))
     assert [frames[0][0] if frames else "" for frames in ours] == list(EXPECTED.values())
     theirs = symbolized(path, address)
     assert [frames[0][0] for frames in theirs] == list(EXPECTED.values())
@@ -64,7 +64,7 @@ def test_mapping_symbols(tmp_path: Path, machine: int, names: list[str]) -> None
     marks = [(name, 0x1010 + 4 * i, 0, 0, 1) for i, name in enumerate(names)]
     path.write_bytes(written([("code", 0x1000, 64, FUNC, 1), *marks], machine))
     address = np.arange(0x1000, 0x1040, 4, dtype=np.uint64)
-    assert {f[0][0] for f in told(tables.resolve(elf(path), address))} == {"code"}
+    assert {f[0][0] for f in told(tables.symbolize(elf(path), address))} == {"code"}
     assert len(tables.functions(elf(path))) == 1
 
 
@@ -81,7 +81,7 @@ def test_as_llvm_tools(programs: Programs, tmp_path: Path, name: str) -> None:
     bare = tmp_path / "bare"
     command(["llvm-strip-19", "--strip-debug", "-o", str(bare), str(path)], tmp_path)
     address = code_addresses(bare, MOST)
-    ours, theirs = agreed(told(tables.resolve(elf(bare), address)), symbolized(bare, address))
+    ours, theirs = agreed(told(tables.symbolize(elf(bare), address)), symbolized(bare, address))
     assert [frames[0][0] if frames else "" for frames in ours] == [f[0][0] if f else "" for f in theirs]
     listed = command(["llvm-nm-19", "--defined-only", "--format=posix", str(bare)], tmp_path)
     rows = [line.rsplit(" ", 3) for line in listed.splitlines()]
@@ -108,7 +108,7 @@ def test_a_hundred_thousand_symbols() -> None:
     start = np.arange(count, dtype=np.uint64) * np.uint64(16)
     size, yes = np.full(count, 16, np.uint64), np.ones(count, bool)
     symbols = Symbols(start[::-1].copy(), size, np.arange(count) * 7, yes, yes, name).by_address()
-    names = symbols.resolve(np.array([5, 160, count * 16], np.uint64))
+    names = symbols.symbolize(np.array([5, 160, count * 16], np.uint64))
     assert [frames[0][0] if frames else "" for frames in told(names)] == ["f99999", "f99989", ""]
     assert len(names.functions) == 2
 
@@ -119,7 +119,7 @@ def test_truncated(tmp_path: Path) -> None:
     for size in range(0, len(data), 17):
         path.write_bytes(data[:size])
         with pytest.raises(FormatError):
-            tables.resolve(elf(path), np.array([0x1000], np.uint64))
+            tables.symbolize(elf(path), np.array([0x1000], np.uint64))
 
 
 def test_names_outside_of_their_table(tmp_path: Path) -> None:
@@ -134,4 +134,4 @@ def test_names_outside_of_their_table(tmp_path: Path) -> None:
 
 def test_nothing_at_hand() -> None:
     assert len(tables.functions(DebugFiles("elf"))) == 0
-    assert tables.resolve(DebugFiles("elf"), np.array([1], np.uint64)).check(1).function.tolist() == [-1]
+    assert tables.symbolize(DebugFiles("elf"), np.array([1], np.uint64)).check(1).function.tolist() == [-1]

@@ -48,21 +48,21 @@ PROGRAMS = "gcc", "gcc2", "gcc4", "gcc64-zlib", "clang", "clang-lld", "clang-spl
 
 Work = Callable[[DebugFiles, np.ndarray], object]
 
-TABLES: tuple[Work, ...] = (lambda f, a: tables.resolve(f, a).check(len(a)), lambda f, _: len(tables.functions(f)))
+TABLES: tuple[Work, ...] = (lambda f, a: tables.symbolize(f, a).check(len(a)), lambda f, _: len(tables.functions(f)))
 IDENTITY: tuple[Work, ...] = (
     lambda f, _: [pdb_identity(BytesSource(Path(f.debug).read_bytes())) if f.debug else None],
     lambda f, _: [read_image(BytesSource(Path(f.binary).read_bytes())) if f.binary else None],
 )
 EVERY: tuple[Work, ...] = (
-    lambda f, a: dwarf_reader.resolve(f, a).check(len(a)), *TABLES, lambda f, a: call_frames_of(f.binary, a)
+    lambda f, a: dwarf_reader.symbolize(f, a).check(len(a)), *TABLES, lambda f, a: call_frames_of(f.binary, a)
 )  # fmt: skip
 TEXT: dict[str, tuple[bytes, tuple[Work, ...]]] = {
     "breakpad": (TEXT_OF_BREAKPAD.encode(), (
-        lambda f, a: Breakpad().resolve(f, a).check(len(a)), lambda f, _: len(Breakpad().functions(f)),
+        lambda f, a: Breakpad().symbolize(f, a).check(len(a)), lambda f, _: len(Breakpad().functions(f)),
         lambda f, _: module_id(f.binary),
     )),
     "perfmap": (b"1000 20 a\n1010 8 b::c\n1040 0 d\n2000 ffffffffffffffff e f\n0x1080 10 g\n", (
-        lambda f, a: READERS["perfmap"]().resolve(f, a).check(len(a)),
+        lambda f, a: READERS["perfmap"]().symbolize(f, a).check(len(a)),
     )),
     "jitdump": (Dump("<").story(), (
         lambda f, a: names_in(f, a, None).check(len(a)), lambda f, a: names_in(f, a, a % np.uint64(90)).check(len(a)),

@@ -200,9 +200,9 @@ def compared(path: Path, address: NDArray[np.uint64]) -> tuple[list[int], list[l
     pe = path.suffix == ".exe"
     if pe:
         base = np.uint64(dwarf_reader.open_binary(str(path)).image.image_base)
-        names = dwarf_reader.resolve(DebugFiles("pe", str(path)), address - base)
+        names = dwarf_reader.symbolize(DebugFiles("pe", str(path)), address - base)
     else:
-        names = dwarf_reader.resolve(elf(path, dwo=path.parent), address)
+        names = dwarf_reader.symbolize(elf(path, dwo=path.parent), address)
     left, right = agreed(told(names.check(len(address))), symbolized(path, address))
     rows = [i for i, frames in enumerate(right) if not pe or (frames and frames[0][2])]
     return address[rows].tolist(), [left[i] for i in rows], [right[i] for i in rows]

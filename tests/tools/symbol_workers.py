@@ -26,7 +26,7 @@ BAD = """
         def functions(self, files):
             return FunctionTable(np.array([5], np.uint64), np.array([3], np.uint64), [Function("f", "f")])
 
-        def resolve(self, files, address):
+        def symbolize(self, files, address):
             what = open(files.binary).read()
             if what == "die":
                 os._exit(3)

@@ -53,7 +53,7 @@ class Breakpad:
         """FUNC and PUBLIC records. Raises `FormatError`, `OSError`."""
         return table_of(_read(files.binary).symbols)
 
-    def resolve(self, files: DebugFiles, address: NDArray[np.uint64]) -> Names:
+    def symbolize(self, files: DebugFiles, address: NDArray[np.uint64]) -> Names:
         """Functions, lines and inline chains. Raises `FormatError`, `OSError`."""
         file = _read(files.binary)
         table = table_of(file.symbols)

@@ -381,7 +381,7 @@ class NamesBuilder:
 class Backend(Protocol):
     """A reader of symbol files. Raises `LastbranchError` or `OSError` for files that it cannot read."""
 
-    def resolve(self, files: DebugFiles, address: NDArray[np.uint64]) -> Names:
+    def symbolize(self, files: DebugFiles, address: NDArray[np.uint64]) -> Names:
         """The names of ``address`` (ascending, distinct; link addresses, in PE from the image's base)."""
 
     def functions(self, files: DebugFiles) -> FunctionTable:

@@ -63,7 +63,7 @@ class TableReader:
         """Every function. Raises `FormatError`, `OSError`."""
         return self._read(files)
 
-    def resolve(self, files: DebugFiles, address: NDArray[np.uint64]) -> Names:
+    def symbolize(self, files: DebugFiles, address: NDArray[np.uint64]) -> Names:
         """The function that each address lies in; no lines. Raises `FormatError`, `OSError`."""
         table = self._read(files)
         used, rows = used_rows(table.at(address))

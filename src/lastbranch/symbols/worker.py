@@ -150,7 +150,7 @@ def _ask_program(what: str, files: DebugFiles, columns: Columns) -> bytes:
     if what == "llvm":
         from .backends import llvm
 
-        return _pack(lambda: pack_names(llvm.resolve(files, columns["address"])))
+        return _pack(lambda: pack_names(llvm.symbolize(files, columns["address"])))
     return pack({"ok": True}, {"shown": texts_column(demangle(texts_of(columns, "name")))})
 
 
@@ -189,7 +189,7 @@ def _backend(name: str, files: DebugFiles) -> Backend:
 
 
 _VERBS: dict[str, Callable[[str, DebugFiles, Columns], Columns]] = {
-    "names": lambda name, files, c: pack_names(_backend(name, files).resolve(files, c["address"])),
+    "names": lambda name, files, c: pack_names(_backend(name, files).symbolize(files, c["address"])),
     "functions": lambda name, files, _: pack_functions(_backend(name, files).functions(files)),
     "jit": lambda _, files, c: pack_names(names_in(files, c["address"], c.get("time"))),
 }

@@ -1,4 +1,4 @@
-"""Backends that read symbol files: a module each, with ``resolve(files, address)`` and ``functions(files)``.
+"""Backends that read symbol files: a module each, with ``symbolize(files, address)`` and ``functions(files)``.
 
 ``auto`` takes the backend that finds most in the files: the in-tree reader for DWARF; for PDBs the symbolic library or
 llvm-symbolizer, if installed; symbol tables for all else.
@@ -35,10 +35,10 @@ class NamedBackend:
     def __init__(self, name: str) -> None:
         self._name = name
 
-    def resolve(self, files: DebugFiles, address: NDArray[np.uint64]) -> Names:
+    def symbolize(self, files: DebugFiles, address: NDArray[np.uint64]) -> Names:
         """The names of ``address`` (ascending, distinct). Raises `LastbranchError` or `OSError`."""
         names: Names
-        names, notes = self._first(files, lambda module: module.resolve(files, address))
+        names, notes = self._first(files, lambda module: module.symbolize(files, address))
         names.functions = _demangle_all(names.functions)
         names.notes = [*notes, *names.notes]
         return names

@@ -26,7 +26,7 @@ from . import symbol_tables
 from .dwarf.reader import names_split_files
 from .symbol_tables import elf_symbols, stub_symbols
 
-__all__ = ["available", "functions", "resolve"]
+__all__ = ["available", "functions", "symbolize"]
 
 OPTIONS = "--output-style=JSON", "--no-demangle"
 
@@ -36,7 +36,7 @@ def available() -> str | None:
     return newest("llvm-symbolizer")  # JSON came with LLVM 13, start lines in it with 15
 
 
-def resolve(files: DebugFiles, address: NDArray[np.uint64]) -> Names:
+def symbolize(files: DebugFiles, address: NDArray[np.uint64]) -> Names:
     """The names of ``address``. Raises `UnavailableError` without the program, `FormatError` for bad files."""
     if tools.delegate is not None:
         head, answer = tools.delegate({"ask": "llvm"}, {"address": address})
@@ -47,7 +47,7 @@ def resolve(files: DebugFiles, address: NDArray[np.uint64]) -> Names:
     if program is None:
         raise UnavailableError("llvm-symbolizer is not installed", hint="install LLVM's tools, or use another backend")
     if not _has_debug_information(files):
-        return symbol_tables.resolve(files, address)
+        return symbol_tables.symbolize(files, address)
     builder, image_base = NamesBuilder(), _image_base(files)
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile() as asked, tempfile.TemporaryFile() as said:
         asked.write("".join(f"{a:#x}\n" for a in address.tolist()).encode())
@@ -80,7 +80,7 @@ def _with_stubs(files: DebugFiles, address: NDArray[np.uint64], names: Names) ->
     rows = np.flatnonzero(stubs.at(address) >= 0)
     order = np.arange(len(address))
     order[rows] = len(address) + np.arange(len(rows))
-    return Names.join([names, stubs.resolve(address[rows])]).take(order)
+    return Names.join([names, stubs.symbolize(address[rows])]).take(order)
 
 
 def functions(files: DebugFiles) -> FunctionTable:

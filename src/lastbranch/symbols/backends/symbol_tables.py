@@ -34,7 +34,7 @@ __all__ = [
     "elf_symbols",
     "functions",
     "pdb_symbols",
-    "resolve",
+    "symbolize",
     "stub_symbols",
     "symbols_of",
     "until_next",
@@ -121,7 +121,7 @@ class Symbols:
         columns = self.names(rows), self.start[rows].tolist(), self.size[rows].tolist()
         return [Function(name, name, start, size) for name, start, size in zip(*columns, strict=True)]
 
-    def resolve(self, address: NDArray[np.uint64]) -> Names:
+    def symbolize(self, address: NDArray[np.uint64]) -> Names:
         """The names of ``address``, where symbols are `by_address`."""
         used, rows = used_rows(self.at(address))
         return Names.of_functions(rows, self.functions(used))
@@ -305,9 +305,9 @@ FINDERS: dict[str, Callable[[Space, int, int], Stubs]] = {"x86_64": _x86_64, "i3
 # -- Tables of ELF, PE and PDB files
 
 
-def resolve(files: DebugFiles, address: NDArray[np.uint64]) -> Names:
+def symbolize(files: DebugFiles, address: NDArray[np.uint64]) -> Names:
     """The symbols that ``address`` belongs to. Raises `FormatError` or `OSError`."""
-    return symbols_of(files).by_address().resolve(address)
+    return symbols_of(files).by_address().symbolize(address)
 
 
 def functions(files: DebugFiles) -> FunctionTable:

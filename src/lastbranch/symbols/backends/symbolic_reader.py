@@ -18,7 +18,7 @@ from ..model import DebugFiles, Frame, Function, FunctionTable, Names, NamesBuil
 from . import symbol_tables
 from .dwarf.reader import names_split_files
 
-__all__ = ["available", "functions", "resolve"]
+__all__ = ["available", "functions", "symbolize"]
 
 _SPLIT = "the symbolic library cannot read split DWARF (no inlined frames, few lines): use --symbol-backend auto"
 
@@ -30,7 +30,7 @@ def available() -> bool:
     return find_spec("symbolic") is not None
 
 
-def resolve(files: DebugFiles, address: NDArray[np.uint64]) -> Names:
+def symbolize(files: DebugFiles, address: NDArray[np.uint64]) -> Names:
     """The names of ``address``. Raises `UnavailableError` without the library, `FormatError` for bad files."""
     path = files.debug or files.binary
     if not available():

@@ -39,7 +39,7 @@ from .frames import (
 from .lines import LineHeader, read_header, read_lines
 from .units import NO_BASE, Info, Sections
 
-__all__ = ["Dwarf", "SplitUnits", "names_split_files", "resolve"]
+__all__ = ["Dwarf", "SplitUnits", "names_split_files", "symbolize"]
 
 
 # -- Reading a large file has two long parts that do not need each other: a copy of this process does one of them
@@ -132,7 +132,7 @@ class Dwarf:
         self.split_ids = [u.dwo_id or int(i) for u, i in zip(info.units, first[DW_AT.GNU_dwo_id].value, strict=True)]
         self.headers: dict[int, LineHeader | None] = {}
 
-    def resolve(self, address: Words, symbols: Symbols) -> Names:
+    def symbolize(self, address: Words, symbols: Symbols) -> Names:
         """The names of ``address`` (ascending). The outermost function has its name from ``symbols`` (by address)."""
         owners = self._clip(self._unit_ranges()).disjoint()
         unit, symbol = owners.at(address), symbols.at(address)
@@ -310,12 +310,12 @@ def has_dwarf(files: DebugFiles) -> bool:
     return any(binary.has(".debug_info") for binary in _binaries(files))
 
 
-def resolve(files: DebugFiles, address: Words) -> Names:
+def symbolize(files: DebugFiles, address: Words) -> Names:
     """The names of ``address`` (ascending). Raises `FormatError` or `OSError`."""
     binaries = _binaries(files)
     described = next((b for b in reversed(binaries) if b.has(".debug_info")), None)
     if described is None:
-        return symbol_tables.resolve(files, address)
+        return symbol_tables.symbolize(files, address)
     main = binaries[0]
     base = np.uint64(main.image.image_base if files.kind == "pe" else 0)
     symbols = symbol_tables.symbols_of(files, main, binaries[-1]).by_address()
@@ -326,7 +326,7 @@ def resolve(files: DebugFiles, address: Words) -> Names:
 
     notes: list[str] = []
     splits = SplitUnits(files, sections, notes)
-    names = Dwarf(sections, _code_range(main), splits.open, notes).resolve(address + base, symbols)
+    names = Dwarf(sections, _code_range(main), splits.open, notes).symbolize(address + base, symbols)
     names.notes = [*_few(notes, "more damaged parts"), *_missing_note(splits.missing), *_dwz_note(described)]
     if base:
         names.functions = [f._replace(start=max(0, f.start - int(base))) for f in names.functions]
