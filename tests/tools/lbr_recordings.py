@@ -7,6 +7,7 @@ import struct
 
 from lastbranch.capture.options import DEFAULT_SELECT
 from lastbranch.capture.software import RECORDS, RecordWriter
+from lastbranch.capture.software.record_writer import BurstSample
 from lastbranch.etw.portable.lbr.conversion import FINISHED_ROUND
 from lastbranch.formats.perfdata.writer import MappedCode
 
@@ -60,7 +61,8 @@ def program(recording: Recording, *, rounds: bool = True) -> None:
         pid, tid = (50, 50) if 160 < i < 390 and i % 4 == 0 else (40, tid)
         if i % 7 == 3:
             stack = [(0x400100 + 16 * n, 0x400200 + 8 * n, (CALL, RET, COND, IND, 0, 9)[n % 6]) for n in range(i % 40)]
-            out.sample(when, pid, tid, cpu, 0x400100, 0x400200 + i, 20_000_000 + i, stack)
+            burst = BurstSample(when, pid, tid, cpu, 0x400100, 0x400200 + i, 20_000_000 + i)
+            out.sample(burst, stack)
         else:
             recording.time(when, 0x7F0000000100 + i if i % 3 else 0x400300, pid, tid, cpu)
         if rounds and i % 10 == 9:
