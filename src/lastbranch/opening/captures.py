@@ -42,13 +42,13 @@ __all__ = [
 
 @dataclass(slots=True)
 class CapturePaths:
-    """Files that may be captures, and what users should know about which they are."""
+    """Files that may be captures, and notes for users about files that are left out."""
 
     paths: list[str] = field(default_factory=list)
     in_folders: set[str] = field(default_factory=set)
-    """Those that nobody said to be captures."""
+    """Files that the user did not name: they are in a folder."""
     others: list[str] = field(default_factory=list)
-    """Those of them that are none."""
+    """Files in folders that are no captures."""
     again: list[str] = field(default_factory=list)
 
     @property
@@ -87,7 +87,7 @@ def captures_at(paths: Sequence[str]) -> CapturePaths:
 
 
 def _same_file(path: str) -> object:
-    """What is equal for another name of a file."""
+    """The identity of a file, equal for all of its names."""
     try:
         state = os.stat(path)
     except (OSError, ValueError):
@@ -111,7 +111,7 @@ _LISTED = 3
 
 
 def weights_of(paths: Sequence[str], weights: Mapping[str, int]) -> list[int]:
-    """The weight of each capture; of several that it has, the last."""
+    """The weight of each capture. If several weights match a capture, the last one counts."""
     out = [1] * len(paths)
     for wanted, weight in weights.items():
         rows = [i for i, path in enumerate(paths) if is_called(path, wanted)]

@@ -1,4 +1,4 @@
-"""The parts of a profile that the guide has no place for, as tables of the store (``Scope.STORE``, section MODEL).
+"""The parts of a profile that the guide has no place for, as tables of the whole file (``Scope.STORE``, section MODEL).
 
 Part 0 and 1 are a tree of values (`pack`), part 2 the timeline, part 3 the (pid, tid) pairs of all samples; part 5
 belongs to a stream: the earliest time of each batch.
