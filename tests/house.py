@@ -70,8 +70,8 @@ MOST_CLASSES = 2
 LIMITS = {
     "circles": 0,
     "classes": 0,
-    "functions": 6,
-    "parameters": 2,
+    "functions": 0,
+    "parameters": 1,
     "faces": 0,
     "verbs": 0,
     "participles": 478,

@@ -150,18 +150,36 @@ COUNT = Column(
 _COUNTS = (
     COUNT,
     Column(
-        name="share", title="share %", meaning="of all branch entries", unit="%", form="percent", to=To.ALL, heat=100.0,
-        rests_on=("bursts", "count"), bar=True, by_basis="share of {} %", value=_total,
+        name="share",
+        title="share %",
+        meaning="of all branch entries",
+        unit="%",
+        form="percent",
+        to=To.ALL,
+        heat=100.0,
+        rests_on=("bursts", "count"),
+        bar=True,
+        by_basis="share of {} %",
+        value=_total,
     ),
     Column(
-        name="bursts", title="bursts", meaning="in how many bursts of a recording by software it was seen",
-        unit="bursts", value=_bursts,
+        name="bursts",
+        title="bursts",
+        meaning="in how many bursts of a recording by software it was seen",
+        unit="bursts",
+        value=_bursts,
     ),
     Column(
-        name="noise", title="noise", meaning="standard error of the share, in recordings in bursts", unit="points",
-        form="percent", to=To.ALL, rests_on=("bursts", "samples", "count"), value=_noise,
+        name="noise",
+        title="noise",
+        meaning="standard error of the share, in recordings in bursts",
+        unit="points",
+        form="percent",
+        to=To.ALL,
+        rests_on=("bursts", "samples", "count"),
+        value=_noise,
     ),
-)  # fmt: skip
+)
 _CYCLES = Column(
     name="cycles",
     title="cycles",

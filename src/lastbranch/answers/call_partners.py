@@ -46,23 +46,54 @@ def _mispredicted(rows: _PartnerRows) -> Ratio | None:
 _COLUMNS = (
     Column(name="calls", title="calls", meaning="call branches", unit="entries", value=lambda rows: rows.table.calls),
     Column(
-        name="calls_share", title="calls %", meaning="of all of these", unit="%", form="percent", heat=100.0,
-        rests_on=("calls",), bar=True, value=lambda rows: _part(rows.table.calls, rows.calls),
+        name="calls_share",
+        title="calls %",
+        meaning="of all of these",
+        unit="%",
+        form="percent",
+        heat=100.0,
+        rests_on=("calls",),
+        bar=True,
+        value=lambda rows: _part(rows.table.calls, rows.calls),
     ),
-    Column(name="indirect", title="indirect", meaning="of the calls, those through a pointer", unit="entries",
-           value=lambda rows: rows.table.indirect),
-    Column(name="jumps", title="jumps", meaning="jumps to the first instruction: tail calls", unit="entries",
-           value=_jumps),
-    Column(name="mispredicted", title="mispredicted %", meaning="of the entries with a known outcome", unit="%",
-           form="percent", heat=GUESS, rests_on=("bursts", "count"), value=_mispredicted),
-    Column(name="samples", title="samples", meaning="samples with the call in their stack", unit="samples",
-           value=lambda rows: rows.table.samples),
     Column(
-        name="samples_share", title="samples %", meaning="of the samples with the function in their stack", unit="%",
-        form="percent", heat=100.0, rests_on=("bursts", "samples"),
+        name="indirect",
+        title="indirect",
+        meaning="of the calls, those through a pointer",
+        unit="entries",
+        value=lambda rows: rows.table.indirect,
+    ),
+    Column(
+        name="jumps", title="jumps", meaning="jumps to the first instruction: tail calls", unit="entries", value=_jumps
+    ),
+    Column(
+        name="mispredicted",
+        title="mispredicted %",
+        meaning="of the entries with a known outcome",
+        unit="%",
+        form="percent",
+        heat=GUESS,
+        rests_on=("bursts", "count"),
+        value=_mispredicted,
+    ),
+    Column(
+        name="samples",
+        title="samples",
+        meaning="samples with the call in their stack",
+        unit="samples",
+        value=lambda rows: rows.table.samples,
+    ),
+    Column(
+        name="samples_share",
+        title="samples %",
+        meaning="of the samples with the function in their stack",
+        unit="%",
+        form="percent",
+        heat=100.0,
+        rests_on=("bursts", "samples"),
         value=lambda rows: _part(rows.table.samples, rows.table.in_stacks),
     ),
-)  # fmt: skip
+)
 
 
 def _kind(direction: str, meaning: str) -> TableKind:

@@ -62,19 +62,33 @@ def _share_where(values: Array | None, whole: Array, known: Array) -> Ratio | No
 
 _BRANCHES = (
     Column(
-        name="branches", title="branches", meaning="taken branches that begin there", unit="branches", to=To.VIEWER,
+        name="branches",
+        title="branches",
+        meaning="taken branches that begin there",
+        unit="branches",
+        to=To.VIEWER,
         value=lambda rows: rows.branches.count,
     ),
     Column(
-        name="mispredicted", title="mispredicted %", meaning="of the taken branches that begin there", unit="%",
-        form="percent", to=To.VIEWER, heat=GUESS,
+        name="mispredicted",
+        title="mispredicted %",
+        meaning="of the taken branches that begin there",
+        unit="%",
+        form="percent",
+        to=To.VIEWER,
+        heat=GUESS,
         value=lambda rows: Ratio(rows.branches.wrong, rows.branches.wrong + rows.branches.right),
     ),
     Column(
-        name="cycles", title="cycles", meaning="from one taken branch to the next, on average", unit="cycles",
-        form="decimal", to=To.VIEWER, value=lambda rows: Ratio(rows.branches.cycles, rows.branches.timed),
+        name="cycles",
+        title="cycles",
+        meaning="from one taken branch to the next, on average",
+        unit="cycles",
+        form="decimal",
+        to=To.VIEWER,
+        value=lambda rows: Ratio(rows.branches.cycles, rows.branches.timed),
     ),
-)  # fmt: skip
+)
 """The columns that the viewer counts in the same pass."""
 
 FUNCTIONS = TableKind(

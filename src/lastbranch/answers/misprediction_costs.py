@@ -36,32 +36,56 @@ class _CostRows:
 
 _COLUMNS = (
     Column(
-        name="branches", title="branches", meaning="entries of branch stacks whose outcome is known", unit="entries",
+        name="branches",
+        title="branches",
+        meaning="entries of branch stacks whose outcome is known",
+        unit="entries",
         value=lambda rows: rows.table.count,
     ),
     Column(
-        name="mispredictions", title="mispredictions", meaning="of these, those that were mispredicted",
-        unit="entries", value=lambda rows: rows.table.mispredicted,
+        name="mispredictions",
+        title="mispredictions",
+        meaning="of these, those that were mispredicted",
+        unit="entries",
+        value=lambda rows: rows.table.mispredicted,
     ),
     Column(
-        name="share", title="share %", meaning="of all mispredictions", unit="%", form="percent", heat=100.0,
-        rests_on=("bursts", "count"), bar=True,
+        name="share",
+        title="share %",
+        meaning="of all mispredictions",
+        unit="%",
+        form="percent",
+        heat=100.0,
+        rests_on=("bursts", "count"),
+        bar=True,
         value=lambda rows: rows.of_all(rows.table.mispredicted, rows.all_mispredictions),
     ),
     Column(
-        name="mispredicted", title="mispredicted %", meaning="of the branches with a known outcome", unit="%",
-        form="percent", heat=GUESS, rests_on=("bursts", "count"),
+        name="mispredicted",
+        title="mispredicted %",
+        meaning="of the branches with a known outcome",
+        unit="%",
+        form="percent",
+        heat=GUESS,
+        rests_on=("bursts", "count"),
         value=lambda rows: Ratio(rows.table.mispredicted, rows.table.mispredicted + rows.table.predicted),
     ),
     Column(
-        name="cycles_lost", title="cycles lost", unit="cycles", value=lambda rows: _cycles_lost(rows),
+        name="cycles_lost",
+        title="cycles lost",
+        unit="cycles",
+        value=lambda rows: _cycles_lost(rows),
         meaning="how much longer the code after them took than the same code after predicted branches",
     ),
     Column(
-        name="lost_share", title="lost %", meaning="of all cycles of the branch entries", unit="%", form="percent",
+        name="lost_share",
+        title="lost %",
+        meaning="of all cycles of the branch entries",
+        unit="%",
+        form="percent",
         value=lambda rows: Ratio(_cycles_lost(rows).values, np.where(rows.table.timed > 0, rows.all_cycles, 0)),
     ),
-)  # fmt: skip
+)
 
 
 def _cycles_lost(rows: _CostRows) -> Known:

@@ -53,26 +53,42 @@ _KEYS: dict[Key, tuple[tuple[str, str], ...]] = {
 
 _ENTRIES = (
     Column(
-        name="entries", title="branch entries", meaning="entries of the branch stacks of the samples", unit="entries",
+        name="entries",
+        title="branch entries",
+        meaning="entries of the branch stacks of the samples",
+        unit="entries",
         value=lambda rows: rows.entries,
     ),
     Column(
-        name="entries_share", title="entries %", meaning="of all branch entries of the event", unit="%",
-        form="percent", heat=100.0, rests_on=("bursts", "samples"),
+        name="entries_share",
+        title="entries %",
+        meaning="of all branch entries of the event",
+        unit="%",
+        form="percent",
+        heat=100.0,
+        rests_on=("bursts", "samples"),
         value=lambda rows: Ratio(rows.entries, rows.all_entries),
     ),
-)  # fmt: skip
+)
 
 _TIMES = (
     Column(
-        name="cpu_ms", title="cpu ms", meaning="CPU time that it spent, where the capture has it", unit="ms",
-        form="decimal", value=lambda rows: [None if ns < 0 else round(ns / 1e6, 3) for ns in rows.spent_ns],
+        name="cpu_ms",
+        title="cpu ms",
+        meaning="CPU time that it spent, where the capture has it",
+        unit="ms",
+        form="decimal",
+        value=lambda rows: [None if ns < 0 else round(ns / 1e6, 3) for ns in rows.spent_ns],
     ),
     Column(
-        name="cpu_share", title="cpu %", meaning="of all CPU time that is known", unit="%", form="percent",
+        name="cpu_share",
+        title="cpu %",
+        meaning="of all CPU time that is known",
+        unit="%",
+        form="percent",
         value=lambda rows: [None if ns < 0 else share(ns, rows.spent.total) for ns in rows.spent_ns],
     ),
-)  # fmt: skip
+)
 """The columns of CPU time in tables of processes and threads."""
 
 WEIGHTS: dict[Key, TableKind] = {

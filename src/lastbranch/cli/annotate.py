@@ -103,8 +103,21 @@ def command(
 
 # -- how an annotation is printed: as text for people, as rows of instructions, or as one JSON object
 
-_COLUMNS = ("samples", "count", "bursts", "noise", "taken", "taken_noise", "mispredicted", "mispredictions",
-            "cycles_lost", "cycles", "ipc", "loop", "address")  # fmt: skip
+_COLUMNS = (
+    "samples",
+    "count",
+    "bursts",
+    "noise",
+    "taken",
+    "taken_noise",
+    "mispredicted",
+    "mispredictions",
+    "cycles_lost",
+    "cycles",
+    "ipc",
+    "loop",
+    "address",
+)
 """Of the listing, before the instruction."""
 _RATES = ("noise", "taken", "taken_noise", "mispredicted", "cycles", "ipc")
 """Those that are faint where few bursts or executions say them."""
