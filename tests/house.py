@@ -74,8 +74,8 @@ LIMITS = {
     "parameters": 1,
     "faces": 0,
     "verbs": 0,
-    "participles": 478,
-    "class names": 28,
+    "participles": 278,
+    "class names": 11,
 }
 """Rule -> the most offenders that it may have. Only downwards: who mends some lowers the number."""
 LISTED = ("participles", "class names")
