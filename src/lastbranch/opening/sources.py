@@ -11,13 +11,14 @@ from threading import Lock
 from typing import TYPE_CHECKING, cast
 
 from ..errors import FormatError
-from ..formats.perfdata.directory import JoinedFiles, is_of_directory, join_files
 from ..formats.registry import SNIFFED, format_of
 from ..long_waits import waiting
 from ..model import BytesSource, OpenFile, naming
 
 if TYPE_CHECKING:
     from io import BufferedReader
+
+    from ..formats.perfdata.directory import JoinedFiles
 
 __all__ = ["FileSource", "RestingFile", "open_source", "recorded_folder"]
 
@@ -51,6 +52,8 @@ def recorded_folder(path: str) -> str | None:
     folder, name = (path, "data") if os.path.isdir(path) else os.path.split(path)
     if name != "data" and not _THREAD_FILE.fullmatch(name):
         return None
+    from ..formats.perfdata.directory import is_of_directory
+
     with suppress(OSError, FormatError), closing(FileSource(os.path.join(folder, "data"))) as source:
         if is_of_directory(source):
             return folder or "."
@@ -59,6 +62,8 @@ def recorded_folder(path: str) -> str | None:
 
 def _open_folder(folder: str) -> JoinedFiles:
     """All files of a directory that `recorded_folder` found."""
+    from ..formats.perfdata.directory import join_files
+
     numbers = sorted(int(match[1]) for name in os.listdir(folder) if (match := _THREAD_FILE.fullmatch(name)))
     files = [FileSource(os.path.join(folder, name)) for name in ("data", *(f"data.{number}" for number in numbers))]
     return join_files(files[0], files[1:], folder)
