@@ -27,7 +27,7 @@ BY_MODULE = (
     "autofdo", "gcov", "profgen", "bolt", "sampleprof", "mispredictions", "propeller", "boltyaml", "gopgo",
 )  # fmt: skip
 """Formats that speak of one module: a folder of files where no ``binary`` is chosen. Each module of this package with
-such a name has a `ModuleFormat` callee_name ``FORMAT``, those of other formats a function ``export``."""
+such a name has a `ModuleFormat` called ``FORMAT``, those of other formats a function ``export``."""
 
 FOLDERS = ("parquet", "arrow")
 """Formats that are always a folder, with a file for each table: `columnar.export_tables`."""

@@ -17,7 +17,8 @@ from ..analysis import filtered_batches, how_to_record
 from ..errors import NotRecordedError
 from ..lbr import BRANCH_TYPES, NEW_TYPES, SPEC, branch_type, call_stack_mode, flag
 from ..model import BRANCH, Profile, SampleBatch, counted
-from .interface import ExportOptions, ExportResult, limit_to_binary
+from .binary_choice import limit_to_binary
+from .interface import ExportOptions, ExportResult
 
 __all__ = ["CONTEXT_MAX", "EntryText", "export", "with_frames"]
 

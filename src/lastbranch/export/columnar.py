@@ -34,8 +34,9 @@ from ..model import (
     naming,
     visible,
 )
+from .binary_choice import limit_to_binary
 from .folder import write_index, writing_folder
-from .interface import ExportOptions, ExportResult, limit_to_binary
+from .interface import ExportOptions, ExportResult
 
 __all__ = ["arrow_type", "export_tables"]
 

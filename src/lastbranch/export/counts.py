@@ -18,7 +18,8 @@ import numpy as np
 from ..analysis import count_stacks, merge_processes, why_no_ranges, without_binary
 from ..arrays import group
 from ..model import Array, ModuleKind, Profile, word
-from .interface import ExportOptions, ExportResult, limit_to_binary, write_lines
+from .binary_choice import limit_to_binary
+from .interface import ExportOptions, ExportResult, write_lines
 
 __all__ = ["export"]
 

@@ -12,7 +12,8 @@ from typing import IO
 from ..analysis import CallStacks, Namer, View, call_stacks, fold
 from ..model import Profile, visible
 from ..symbols import Symbolizer
-from .interface import ExportOptions, ExportResult, limit_to_binary
+from .binary_choice import limit_to_binary
+from .interface import ExportOptions, ExportResult
 
 __all__ = ["Line", "export", "folded_line", "folded_stacks", "stack_notes"]
 

@@ -15,7 +15,8 @@ from ..errors import NotRecordedError, UnavailableError
 from ..isa import Decoder
 from ..model import PATCHED, Array, Change, Module, ModuleKind, Profile, counted, visible, word
 from ..opening import code_of
-from .interface import Exporter, ExportOptions, ExportResult, choose
+from .binary_choice import choose
+from .interface import Exporter, ExportOptions, ExportResult
 
 __all__ = ["ModuleCounts", "ModuleFormat", "count_modules", "exporter_of", "first_code", "unverified_notes"]
 

@@ -36,8 +36,9 @@ from ..model import (
     kernel_start,
     word,
 )
+from .binary_choice import choose
 from .brstack import CONTEXT_MAX, EntryText, with_frames
-from .interface import ExportOptions, ExportResult, choose
+from .interface import ExportOptions, ExportResult
 
 __all__ = ["export"]
 

@@ -17,7 +17,8 @@ from ..arrays import Table, distinct_rows, number_rows
 from ..errors import NotRecordedError
 from ..model import Array, ModuleKind, Profile, temporary_file, visible
 from ..symbols import Names, Symbolizer
-from .interface import ExportOptions, ExportResult, limit_to_binary
+from .binary_choice import limit_to_binary
+from .interface import ExportOptions, ExportResult
 
 __all__ = [
     "FrameNames",
