@@ -289,7 +289,8 @@ def test_more_captures_than_a_process_may_have_files(tmp_path: Path) -> None:
 def test_prose_in_a_folder_is_no_capture(data: Data, tmp_path: Path) -> None:
     """Though a line of it looks like a sample of `perf script`."""
     lay(tmp_path, capture(1).build())
-    (tmp_path / "SOURCES.md").write_bytes((data.root / "SOURCES.md").read_bytes())
+    prose = (data.root / "SOURCES.md").read_text()
+    (tmp_path / "SOURCES.md").write_text(f"{prose}\nspin  2535  2948.915829:    2004008 cpu-clock: 7a0 hot\n")
     assert lastbranch.open(tmp_path / "SOURCES.md").damage
     joined = lastbranch.open(tmp_path)
     assert [Path(c.name).name for c in joined.captures] == ["0.data"]
