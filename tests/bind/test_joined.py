@@ -290,7 +290,7 @@ def test_prose_in_a_folder_is_no_capture(data: Data, tmp_path: Path) -> None:
     """Though a line of it looks like a sample of `perf script`."""
     lay(tmp_path, capture(1).build())
     prose = (data.root / "SOURCES.md").read_text()
-    (tmp_path / "SOURCES.md").write_text(f"{prose}\nspin  2535  2948.915829:    2004008 cpu-clock: 7a0 hot\n")
+    (tmp_path / "SOURCES.md").write_text(f"{prose}\nspin  2535  2948.915829:    2004008 cpu-clock:  {0x7A0:16x} hot\n")
     assert lastbranch.open(tmp_path / "SOURCES.md").damage
     joined = lastbranch.open(tmp_path)
     assert [Path(c.name).name for c in joined.captures] == ["0.data"]

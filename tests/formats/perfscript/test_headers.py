@@ -104,7 +104,7 @@ def test_fields_as_perf_prints_them(fields: Fields, printed: list[Header]) -> No
     assume(fields.time or fields.ids or fields.event or (fields.ip and not fields.chain))
     lines = [fields.shown(header).encode() for header in printed]
     reader = Headers()
-    reader.learn(lines, frozenset())
+    reader.learn(lines, [], frozenset())
     assert [reader.read(line, certain=False) for line in lines] == [fields.kept(header) for header in printed], lines
 
 
@@ -112,7 +112,7 @@ def test_widths_may_be_lost() -> None:
     """Lines of a text whose blanks were collapsed: other lines tell the fields, COMM lines tell the threads."""
     lines = [b"worker 3 1004 12.000001: cycles: 7a0 hot", b"java 1005 12.000002: cycles: 7a0 hot"]
     reader = Headers()
-    reader.learn(lines, {1004, 1005})
+    reader.learn(lines, [], {1004, 1005})
     assert [reader.read(line) for line in lines] == [
         Header("worker 3", None, 1004, None, 12_000_001_000, None, "cycles", 0x7A0),
         Header("java", None, 1005, None, 12_000_002_000, None, "cycles", 0x7A0),
@@ -128,7 +128,7 @@ def test_events_have_fields_of_their_own() -> None:
         b"worker 3  1004 [001]    12.000003:      10101 instructions: ",
     ]
     reader = Headers()
-    reader.learn(lines * 9, frozenset())
+    reader.learn([], lines * 9, frozenset())
     found = [reader.read(line) for line in lines]
     assert [header and header[:4] for header in found] == [("worker 3", None, 1004, 1)] * 3
     assert [header and header.event for header in found] == ["cycles", "sched:sched_switch", "instructions"]

@@ -92,7 +92,10 @@ _FIELDS: tuple[tuple[_Form, ...], ...] = (
     (_Form("period", _right("period", 10) + " ", r"(?P<period>\d+)\s+"),),
     (_Form("event", r" *(?P<event>[^\s:\d]\S*):(?: |$)", r"(?P<event>[^\s:\d]\S*):(?:\s+|$)"),),
     (_Form("addr", _right("addr", 16, "0-9a-f") + "(?= )"),),
-    (_Form("ip", " " + _right("ip", 16, "0-9a-f") + r"(?![^\s\[])", r"(?P<ip>[0-9a-f]{1,16})(?=\s|$)"),),
+    (
+        _Form("ip", " " + _right("ip", 16, "0-9a-f") + r"(?![^\s\[])", r"(?P<ip>[0-9a-f]{1,16})(?=\s|$)"),
+        _Form("ip", r" *(?P<ip>[0-9a-f]{6,16})(?=\s|$)"),  # of text that was edited
+    ),
 )
 _NUMBERS = {"pid", "tid", "seconds", "period", "addr", "ip"}
 _OPEN = {"event", "ip"}
@@ -168,19 +171,25 @@ def _decode(text: bytes) -> str:
 
 
 _FEW, _MANY = 30, 400
+_TIME = re.compile(rb"\d\.\d{1,9}:")
 _MOST_LAYOUTS, _MOST_ATTEMPTS = 16, 64
 
 
-def find_layouts(lines: Iterable[bytes], tids: AbstractSet[int] = frozenset()) -> list[_Layout]:
+def find_layouts(
+    lines: Iterable[bytes], tids: AbstractSet[int] = frozenset(), *, certain: bool = False
+) -> list[_Layout]:
     """The layouts of ``lines``, the parts of lines before their first entry: one, or one for each kind of event.
 
-    ``tids``: threads that the text names elsewhere.
+    ``tids``: threads that the text names elsewhere. ``certain``: only layouts whose fields alone make a line a sample.
     """
-    rest, found = list(dict.fromkeys(lines))[:_MANY], list[_Layout]()
-    while rest and len(found) < _MOST_LAYOUTS:
+    several = list(dict.fromkeys(lines))
+    if certain:  # prose may come before: most samples have times
+        several.sort(key=lambda line: not _TIME.search(line))
+    rest, found, attempts = several[:_MANY], list[_Layout](), _MOST_ATTEMPTS
+    while rest and attempts and len(found) < _MOST_LAYOUTS:
         best = _best_layout(rest, tids)
-        if best is None:
-            rest = rest[1:]
+        if best is None or (certain and not best.is_sample):
+            rest, attempts = rest[1:], attempts - 1
             continue
         found.append(best)
         rest = [line for line in rest if not best.match(line)]
@@ -277,17 +286,18 @@ class Headers:
         self.unsure = 0
         """Lines that can be read in two ways: with a name that ends in a number, or without."""
 
-    def learn(self, lines: Iterable[bytes], tids: AbstractSet[int]) -> None:
-        """Find the layouts of ``lines``; ``tids``: threads that the text names elsewhere."""
+    def learn(self, before_entries: Iterable[bytes], others: Iterable[bytes], tids: AbstractSet[int]) -> None:
+        """Find the layouts of a text: of what is ``before_entries``, and of ``others``, lines without entries that may
+        be samples. ``tids``: threads that the text names elsewhere."""
         self._tids, self.learned = tids, True
-        self._layouts = find_layouts(lines, tids)
+        self._layouts = find_layouts(before_entries, tids) + find_layouts(others, tids, certain=True)
 
     def read(self, text: bytes, *, certain: bool = True) -> Header | None:
         """The fields of ``text``; ``None`` for a line of another kind. ``certain``: only where its fields alone make it
         a sample, as those of a line without entries must."""
         found = self.read_known(text, certain=certain)
-        if found is None and self._attempts and len(self._layouts) < _MOST_LAYOUTS:
-            self._attempts -= 1
+        if found is None and (self._attempts or _TIME.search(text)) and len(self._layouts) < _MOST_LAYOUTS:
+            self._attempts = max(0, self._attempts - 1)
             more = find_layouts([text], self._tids)
             if more and (more[0].is_sample or not certain):
                 self._layouts += more

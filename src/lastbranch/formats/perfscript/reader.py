@@ -298,16 +298,15 @@ class Lines:
         self._count = min(count, MOST_REPEATED)
 
 
-_LEARNED_LINES = 1000
+_LEARNED_LINES = 4000
 
 
-def _header_lines(block: TextBlock, stacks: Stacks) -> tuple[list[bytes], set[int]]:
-    """What the first lines of ``block`` have in front of entries and call chains; the threads that records name."""
+def _header_lines(block: TextBlock, stacks: Stacks) -> tuple[list[bytes], list[bytes], set[int]]:
+    """Of the first lines of ``block``: what is in front of entries; lines without entries that may be samples; the
+    threads that records name."""
     entry = dict(zip(stacks.line.tolist(), zip(stacks.entry.tolist(), stacks.plain.tolist(), strict=True), strict=True))
-    lines, tids = list[bytes](), set[int]()
-    for number in range(len(block.starts)):
-        if len(lines) > _LEARNED_LINES:
-            break
+    before_entries, others, tids = list[bytes](), list[bytes](), set[int]()
+    for number in range(min(len(block.starts), _LEARNED_LINES)):
         end, plain = entry.get(number, (int(block.ends[number]), False))
         line = block.text[int(block.starts[number]) : min(end, int(block.starts[number]) + _LONGEST_HEADER)].tobytes()
         if (mark := line.find(RECORD)) >= 0:
@@ -316,9 +315,11 @@ def _header_lines(block: TextBlock, stacks: Stacks) -> tuple[list[bytes], set[in
                     tids.add(record.tid)
         elif plain or line[:1] in (b"", b"\t", *_COMMENTS) or not line.strip() or line.strip().isdigit():
             continue
-        elif number in entry or not line[:1].isspace() or _number(line.split(None, 1)[0]) is None:
-            lines.append(line)
-    return lines, tids
+        elif number in entry:
+            before_entries.append(line)
+        elif not line[:1].isspace() or _number(line.split(None, 1)[0]) is None:
+            others.append(line)
+    return before_entries, others, tids
 
 
 def _number(text: bytes) -> int | None:
