@@ -103,8 +103,9 @@ _OPEN = {"event", "ip"}
 _SIZED = {"ids", "id", "time", "period", "addr", "ip"}
 _SPECIFIC = {"time": 5, "ids": 4, "machine": 4, "vcpu": 4, "cpu": 4, "event": 3, "ip": 3}
 """How much text must be like a field to be taken for it; 2 for the others, 1 for a name."""
-_ODD = re.compile(rb"  | $|\d\.\d{4,}:|\[\d{3}\]")
-"""In a name: rather a part of the next field, or the end of it."""
+_ODD = re.compile(rb"  | $")
+_NO_NAME = re.compile(rb"\d\.\d{4,}:|\[\d{3}\]")
+"""In a name: a sign that it has a part of the next field; and a field that it cannot have."""
 
 
 class _Layout:
@@ -129,11 +130,7 @@ class _Layout:
     @property
     def is_sample(self) -> bool:
         """Whether a line with these fields is a sample for certain, even without entries."""
-        return (
-            bool(self.fields & {"time", "ids"})
-            or {"id", "event"} <= self.fields
-            or (self.aligned and "event" in self.fields and _PADDED in self.forms)
-        )
+        return bool(self.fields & {"time", "ids"}) or {"id", "event"} <= self.fields
 
     @property
     def specific(self) -> int:
@@ -142,7 +139,9 @@ class _Layout:
     def match(self, line: bytes) -> re.Match[bytes] | None:
         """The fields of ``line``, read from the right."""
         match = self.pattern.match(line)
-        return match if match and _is_whole(match) else None
+        if match is None or not _is_whole(match):
+            return None
+        return None if "comm" in self.fields and _NO_NAME.search(match["comm"]) else match
 
     def header(self, match: re.Match[bytes]) -> Header:
         found = match.groupdict()
