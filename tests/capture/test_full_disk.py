@@ -18,7 +18,7 @@ from capture_tools import needs_ptrace
 from command_line import Ran
 from full_disks import MadeUpDisks, no_file_beyond, small_disk
 from lastbranch.capture import CollectorError, Request, Target, record_hardware
-from lastbranch.capture.overflow import Overflow
+from lastbranch.capture.full_disk import Overflow
 from lastbranch.capture.perf_events.refusals import EventUnavailable
 from lastbranch.capture.software.record_writer import RECORDS, BurstSample, RecordWriter
 from lastbranch.formats.perfdata.layout import SAMPLE

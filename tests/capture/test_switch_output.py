@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from capture_tools import FREESTANDING, build, needs_ptrace
+from lastbranch.capture.full_disk import Overflow
 from lastbranch.capture.options import Summary, SwitchOutput
-from lastbranch.capture.overflow import Overflow
 from lastbranch.capture.software.record_writer import RECORDS, BurstSample, RecordWriter
 from lastbranch.capture.switch_output import CarriedState, Parts, Switcher
 from lastbranch.errors import SelectionError

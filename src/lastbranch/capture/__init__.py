@@ -14,7 +14,7 @@ __getattr__, __dir__, __all__ = lazy_face(
         "hardware": "HardwareSummary collect_hardware describe_hardware negotiated record_hardware",
         "launch": "end_with_parent held_signals",
         "options": "CALL_GRAPHS Callbacks Calls Options SoftwareRequest Summary SwitchOutput Targets",
-        "overflow": "loss_of",
+        "full_disk": "loss_of",
         "perf_events.event_set": "Request Target",
         "process_groups": "EveryProcess NamedProcesses ProcessGroup Without",
         "procfs": "memory_kb",

@@ -6,6 +6,7 @@ from .cgroups import unit_called as unit_called
 from .containers import container_called as container_called
 from .doctor import COLUMNS as COLUMNS
 from .doctor import examine as examine
+from .full_disk import loss_of as loss_of
 from .hardware import HardwareSummary as HardwareSummary
 from .hardware import collect_hardware as collect_hardware
 from .hardware import describe_hardware as describe_hardware
@@ -21,7 +22,6 @@ from .options import SoftwareRequest as SoftwareRequest
 from .options import Summary as Summary
 from .options import SwitchOutput as SwitchOutput
 from .options import Targets as Targets
-from .overflow import loss_of as loss_of
 from .perf_events.event_set import Request as Request
 from .perf_events.event_set import Target as Target
 from .process_groups import EveryProcess as EveryProcess

@@ -24,8 +24,8 @@ from ..lbr import PERF_SELECT
 from ..model import Change, PartFile, Profile
 from ..opening import FileSource
 from .foreign_binaries import ForeignBinaries
+from .full_disk import Overflow, Say, loss_of
 from .launch import Interruptions, Launched, held_signals, launch
-from .overflow import Overflow, Say, loss_of
 from .perf_events.cpu_times import CpuTimes, Ran
 from .perf_events.event_set import (
     PAGES,

@@ -23,9 +23,9 @@ from typing import IO, TYPE_CHECKING, NoReturn
 from ..errors import LastbranchError
 from ..formats.perfdata.record_file import Sink
 from ..model import FULL, PartFile, PartFolder, keep_old, unused_name
+from .full_disk import Overflow, Say, copy_whole
 from .launch import Repeats, end_with_parent, held_signals, interruptible, received
 from .options import Callbacks, Options, SoftwareRequest, Summary, SwitchOutput, Targets
-from .overflow import Overflow, Say, copy_whole
 from .procfs import spare_processor
 from .switch_output import Parts, Switcher
 from .traceable import CollectorError, RunError

@@ -21,8 +21,8 @@ from ..formats.perfdata.layout import MISC, RECORD
 from ..formats.perfdata.record_file import RecordFile
 from ..formats.perfdata.writer import SideRecords
 from ..model import PartFile
+from .full_disk import Overflow, Say
 from .options import Summary, SwitchOutput
-from .overflow import Overflow, Say
 from .perf_events.ring_records import HEAD, records_in
 
 __all__ = ["CarriedState", "Parts", "Switcher"]

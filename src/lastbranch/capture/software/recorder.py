@@ -9,9 +9,9 @@ from ...formats.perfdata.record_file import Sink
 from ...lbr import CALL_STACK, convert
 from .. import ptrace
 from ..architectures import HERE
+from ..full_disk import loss_of
 from ..launch import Interruptions
 from ..options import Callbacks, Options, SoftwareRequest, Summary, Targets
-from ..overflow import loss_of
 from ..perf_events.cpu_times import CpuTimes, Ran
 from ..perf_events.syscall import read_count
 from ..ptrace import ticking
