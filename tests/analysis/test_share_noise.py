@@ -171,13 +171,14 @@ CLOCKS = st.sampled_from([10**7, 10**9, 3_312_000_000])
 def test_bursts_stay_whole_where_captures_with_other_clocks_are_joined(
     clocks: tuple[int, int], pieces: list[tuple[int, int]], chance: Random, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """A tick of a slow clock is many of the common one. ``pieces`` are (records, thread) of each burst."""
+    """A tick of a slow clock is up to 332 of the common one, so bursts of a thread are further apart. ``pieces`` are
+    (records, thread) of each burst."""
     path = tmp_path_factory.mktemp("clocks") / "made.data"
     b = pw.Builder(sample_type=pw.IP | pw.TID | pw.TIME)
     b.sample(ip=1, pid=7, tid=99, time=1)
     for number in range(0, len(pieces), 3):  # pieces of bursts of three threads lie between each other
         left = [
-            [(100 * (number + at) + piece, thread + 10 * at) for piece in range(many)]
+            [(1000 * (number + at) + piece, thread + 10 * at) for piece in range(many)]
             for at, (many, thread) in enumerate(pieces[number : number + 3])
         ]
         while left := [burst for burst in left if burst]:

@@ -339,9 +339,6 @@ _LONGEST = 1 << 20
 """More than a status file has, which lists up to 65,536 groups."""
 
 
-_CLOCK_TICK = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
-
-
 class Stat(NamedTuple):
     """Some fields of /proc/PID/task/TID/stat (proc(5)). Signals as masks, bit n - 1 for signal n."""
 
@@ -380,5 +377,5 @@ def parse_stat(text: bytes) -> Stat:
         blocked,
         ignored,
         caught,
-        int(f[19]) * _CLOCK_TICK,
+        int(f[19]) * (1_000_000_000 // os.sysconf("SC_CLK_TCK")),
     )

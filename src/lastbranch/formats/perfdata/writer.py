@@ -77,7 +77,7 @@ class MappedCode(NamedTuple):
     offset: int
     name: str
     prot: int
-    """PROT_READ 1, PROT_WRITE 2, PROT_EXEC 4."""
+    """Bits of mmap(2): read 1, write 2, execute 4."""
     flags: int
     """MAP_SHARED 1, MAP_PRIVATE 2."""
     inode: tuple[int, int, int] = (0, 0, 0)
