@@ -75,8 +75,8 @@ def columns() -> str:
         lines.append(f"| `{c.name}` | {c.dtype} | {c.unit} | {c.group} | {'' if c.optional else 'yes'} | {c.meaning} |")
     lines += [
         "",
-        "What verbs print as `share of time %`, `share of executions %` and `executions`, and what they are in",
-        "csv and json: [observed counts and executions](../concepts/executions.md#where).",
+        "[Observed counts and executions](../concepts/executions.md#where) lists the columns `share of time %`,",
+        "`share of executions %` and `executions` that verbs print, and their keys in csv and json.",
     ]
     return "\n".join([*lines, ""])
 
@@ -86,8 +86,8 @@ def answers() -> str:
         "# Columns of tables",
         "",
         "Made from the declarations in `lastbranch.answers`. A table in a terminal has the titles, csv and json have",
-        "the keys. A dash: the terminal lacks the column. A table leaves out columns that are empty in all rows.",
-        "What follows time or executions has another title and key, where that is known: `share of time %`,",
+        "the keys. A dash means that the terminal lacks the column. A table leaves out columns that are empty in all",
+        "rows. If a share is known to follow time or executions, its title and key say so: `share of time %`,",
         "`share_of_time_percent` ([observed counts and executions](../concepts/executions.md#where)).",
         "",
     ]
@@ -242,7 +242,7 @@ def fleet_store() -> str:
     lines = [
         "# The store of counts",
         "",
-        "Made from `lastbranch.fleet.schema`. A store is a folder, or a folder of a bucket, of Parquet files: any",
+        "Made from `lastbranch.fleet.schema`. A store is a folder of Parquet files, on a disk or in a bucket: any",
         f"program that reads Parquet can read a store. This is version {store.VERSION} of the layout; lastbranch",
         "refuses a store of a newer version, and reads a store of an older version.",
         "",
@@ -283,7 +283,7 @@ def fleet_store() -> str:
         "SELECT module, sum(n) FROM read_parquet('STORE/counts/*/*/*.parquet') WHERE kind = 'branch' GROUP BY module",
         "```",
         "",
-        "This statement counts parts twice that were merged and not yet deleted (`fleet compact --keep 0` deletes them",
+        "This statement counts merged parts twice until they are deleted (`fleet compact --keep 0` deletes them",
         "at once): only the manifest's list of parts is right.",
         "",
         "## Who can write to it",

@@ -202,7 +202,7 @@ _TYPE = Column(
 
 BRANCHES = TableKind(
     name="branches",
-    row="a branch: a pair of ends",
+    row="a branch: a pair of source and target",
     columns=(
         *_end("from", "from", "source", "where it begins"),
         *_end("to", "to", "target", "where it goes"),
@@ -259,7 +259,7 @@ SITES = TableKind(
         Column(
             name="targets",
             title="targets",
-            meaning="how many it went to",
+            meaning="how many different targets the branch went to",
             to=To.ALL,
             value=lambda rows: rows.table.targets,
         ),
@@ -267,7 +267,7 @@ SITES = TableKind(
         Column(
             name="to_share",
             title="most often %",
-            meaning="of its entries, those that went there",
+            meaning="of the entries of the branch, those to the most frequent target",
             unit="%",
             form="percent",
             to=To.ALL,

@@ -100,7 +100,7 @@ def _samples(name: str, side: str, row: int) -> Column:
 _EVENT = Column(
     name="event",
     title="event",
-    meaning="what took the samples",
+    meaning="name of the sampled event",
     form="text",
     to=To.ALL,
     value=lambda rows: rows.found.event[rows.shown],

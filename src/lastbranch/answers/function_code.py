@@ -74,7 +74,7 @@ _PART_OF_BRANCH = _column(
 _NOISE = _column(
     "noise",
     "noise",
-    "standard error of the share before it",
+    "standard error of share %",
     "points",
     form="percent",
     rests_on=("bursts", "samples", "count"),
@@ -99,7 +99,7 @@ _LAST = _column("to", "to", "address of its last instruction", value=lambda rows
 _KIND = _column("kind", "kind", "type of the branch", value=lambda rows: rows.kind)
 _BRANCH = _column("branch", "branch", "where the branch is", value=lambda rows: rows.source)
 _FILE = _column("file", "file", "source file", value=lambda rows: rows.file)
-_LINE = _column("line", "line", "line in it", value=lambda rows: rows.line)
+_LINE = _column("line", "line", "number of the line in the source file", value=lambda rows: rows.line)
 
 INSTRUCTIONS = TableKind(
     name="instructions of a function",
@@ -161,7 +161,7 @@ _BELOW = ("depth", "blocks", "longest", "trips_p90", "trips_p50", "bursts", "noi
 """Columns of the tables below the listing that are left out before places are shortened."""
 EDGES = TableKind(
     name="edges of a function",
-    row="a taken branch, or a way past a conditional one",
+    row="a taken branch, or the fall-through of a conditional branch",
     columns=(
         _FROM,
         _TO,
@@ -214,7 +214,7 @@ LOOPS = TableKind(
         _of_loop(
             "trips",
             "trips",
-            "times round for each time it was entered, on average",
+            "iterations each time the loop was entered, on average",
             lambda loop, _: _round(loop.trips),
             rests_on=("bursts",),
         ),
@@ -232,7 +232,7 @@ LOOPS = TableKind(
             lambda _, trips: _quantile(trips.of_visit, 0.9),
             rests_on=("bursts",),
         ),
-        _of_loop("longest", "longest", "most times round that were seen", lambda _, trips: trips.longest or None),
+        _of_loop("longest", "longest", "most iterations seen in one visit", lambda _, trips: trips.longest or None),
         replace(_CYCLES, value=lambda rows: [_round(loop.cycles) for loop in rows.loops]),
     ),
     spare=_BELOW,
@@ -247,8 +247,8 @@ BLOCKS = TableKind(
         _COUNT,
         _BURSTS,
         _COUNT_NOISE,
-        _column("came", "came", "of its executions, those that edges explain", value=lambda rows: rows.came),
-        _column("went", "went", "of its executions, those that edges go on from", value=lambda rows: rows.went),
+        _column("came", "came", "recorded arrivals at the block", value=lambda rows: rows.came),
+        _column("went", "went", "recorded departures from the block", value=lambda rows: rows.went),
         _CYCLES,
         _column(
             "cycles_p50",

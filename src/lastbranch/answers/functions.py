@@ -134,8 +134,7 @@ FUNCTIONS = TableKind(
             unit="instructions",
             to=To.ALL,
             value=_instructions,
-            meaning="executed there, by the ranges of branch stacks: as often as they were observed, or by the "
-            "estimate",
+            meaning="executed instructions, computed from the ranges of branch stacks: as observed, or as estimated",
         ),
         Column(
             name="instructions_share",

@@ -85,7 +85,7 @@ LIVE_FUNCTIONS = TableKind(
         Column(
             name="change",
             title="change",
-            meaning="of now %, since the time before",
+            meaning="change of now % since the previous look",
             unit="points",
             form="decimal",
             may_lack=True,

@@ -75,7 +75,7 @@ _COLUMNS = (
         title="cycles lost",
         unit="cycles",
         value=lambda rows: _cycles_lost(rows),
-        meaning="how much longer the code after them took than the same code after predicted branches",
+        meaning="how much longer code took after mispredicted branches than after predicted ones",
     ),
     Column(
         name="lost_share",

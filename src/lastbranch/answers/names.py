@@ -72,7 +72,7 @@ def _lines_of_source(rows: Any) -> list[str | None] | None:
 EVENT = Column(
     name="event_name",
     title="event",
-    meaning="what took the samples",
+    meaning="name of the sampled event",
     value=lambda rows: [rows.profile.events[row].name for row in rows.event.tolist()],
 )
 LINE = Column(
@@ -124,7 +124,7 @@ FILE = Column(
 LINE_NUMBER = Column(
     name="line_number",
     title="line number",
-    meaning="line in it",
+    meaning="number of the line in the source file",
     to=To.PROGRAMS,
     value=lambda rows: [label.line or None for label in rows.labels],
 )

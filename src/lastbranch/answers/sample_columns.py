@@ -68,7 +68,7 @@ BURSTS = Column(
     title="bursts",
     unit="bursts",
     to=To.ALL,
-    meaning="bursts of a recording by software that have samples there: those of one are no independent samples",
+    meaning="in a recording by software: bursts with samples there; samples of one burst are not independent",
     value=lambda rows: Known(rows.observed, rows.shared),
 )
 NOISE = Column(

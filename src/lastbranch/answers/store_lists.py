@@ -43,7 +43,10 @@ _SUMS = (
 
 def _sums(name: str, meaning: str) -> TableKind:
     return TableKind(
-        name=f"store by {name}", row=f"a {name}", columns=_columns((name, "", meaning), *_SUMS), spare=("lost",)
+        name=f"store by {name}",
+        row=f"an {name}" if name == "event" else f"a {name}",
+        columns=_columns((name, "", meaning), *_SUMS),
+        spare=("lost",),
     )
 
 
@@ -55,15 +58,15 @@ STORE_LISTS: dict[str, TableKind] = {
             ("file", "", "name of the capture"),
             ("service", "", "service that the captured programs are a part of"),
             ("version", "", "version of the service"),
-            ("host", "", "host that they ran on"),
+            ("host", "", "host that the programs ran on"),
             ("time", "", "when it was recorded (UTC)"),
-            ("event", "", "what took the samples"),
+            ("event", "", "name of the sampled event"),
             ("samples", "samples", "samples of the event"),
             ("entries", "entries", "entries of their branch stacks"),
             ("lost", "records", "records that the capture lacks"),
             ("damaged places", "", "places that could not be read"),
             ("refused", "", "whether the capture could not be read"),
-            ("notes", "", "why, or what is damaged"),
+            ("notes", "", "why the capture was refused, or what is damaged"),
             ("digest", "", "identity of the capture: a hash of its contents"),
         ),
         last=("notes", "digest"),
@@ -84,7 +87,7 @@ STORE_LISTS: dict[str, TableKind] = {
     "service": _sums("service", "name of the service"),
     "version": _sums("version", "version of the services"),
     "host": _sums("host", "host that programs ran on"),
-    "event": _sums("event", "what took the samples"),
+    "event": _sums("event", "name of the sampled event"),
     "day": _sums("day", "day of the captures (UTC)"),
 }
 """`fleet list`, by what a row is. The columns are those of the rows of `StoreReader.listed`, in their order."""
@@ -101,7 +104,7 @@ SATURATION = TableKind(
         ("captures", "captures", "captures of the service"),
         *((part, "captures", f"captures in the {part}") for part in _PARTS),
         *(
-            (f"{part} %", "%", f"part of the shares of branches that the {part} has in common with all captures")
+            (f"{part} %", "%", f"overlap of the branch shares of the {part} with those of all captures")
             for part in _PARTS
         ),
         ("identity", "", "build id, or what stands for it"),

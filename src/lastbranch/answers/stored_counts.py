@@ -43,7 +43,7 @@ STORED_FUNCTIONS = TableKind(
     name="functions of a store",
     row="an event and a function",
     columns=(
-        Column(name="event_name", title="event", meaning="what took the samples", value=lambda rows: rows.events),
+        Column(name="event_name", title="event", meaning="name of the sampled event", value=lambda rows: rows.events),
         FUNCTION,
         MODULE_OR_UNKNOWN,
         SAMPLES,
@@ -58,7 +58,7 @@ STORED_FUNCTIONS = TableKind(
         Column(
             name="branches_share",
             title="branches %",
-            meaning="of all of the event",
+            meaning="of all branch entries of the event",
             unit="%",
             form="percent",
             value=lambda rows: Ratio(rows.branches, rows.all_branches),

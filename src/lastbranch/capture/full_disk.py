@@ -22,8 +22,10 @@ _COPIED = 1 << 20
 
 
 class Overflow:
-    """The place for the rest of ``spill`` if its disk is full, ``rest``. The collector writes (`writer`), its parent
-    `join`s."""
+    """The file ``spill`` of a recording, and ``rest``, the file that takes over if the disk of ``spill`` is full.
+
+    The collector writes the two files (`writer`); the collector's parent joins them (`join`).
+    """
 
     def __init__(self, spill: PartFile, rest: str = "") -> None:
         self.spill = spill

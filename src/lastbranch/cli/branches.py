@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     type=click.Choice(("branch", "site")),
     default="branch",
     show_default=True,
-    help="A row for each pair of ends, or for each branch instruction with all of its targets.",
+    help="A row for each pair of source and target, or for each branch instruction with all its targets.",
 )
 @table_options
 @estimate_option

@@ -206,7 +206,7 @@ class Capture:
 
     @property
     def path(self) -> str:
-        """The file of a verb that takes one."""
+        """The file, for a verb that takes a single FILE."""
         return self.paths[0]
 
     def open(self, watcher: StackWatcher | None = None) -> Profile:

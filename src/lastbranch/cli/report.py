@@ -71,7 +71,7 @@ def command(
     and samples are not filtered; rows without samples are there, too. A note says how much CPU time has no samples.
 
     noise is the standard error of samples %, in percentage points. A note says how much longer to record to halve it.
-    bursts counts the bursts of a software recording that have samples there: those of one are no independent samples.
+    bursts counts the bursts of a software recording with samples there; samples of one burst are not independent.
 
     With --mispredictions, branches counts the entries of branch stacks whose outcome is known, and share % is of all
     mispredictions. cycles lost is how much longer the code after them took than the same code after predicted

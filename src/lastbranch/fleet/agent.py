@@ -328,7 +328,7 @@ class Agent:
         return self._host.apart(function)
 
     def _open(self) -> Spool:
-        """The spool; in each process of its own anew."""
+        """The spool. Each process opens the spool for itself, at its first call."""
         if self._spool is None:
             from .spool import Spool
 

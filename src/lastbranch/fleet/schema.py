@@ -86,7 +86,7 @@ _LABELS = (
     _text("host", "the host: as given when the capture was added, else from the capture"),
     _text("version", "the version of the service; empty: not given"),
 )
-_FOLD = _number("fold", "0 of half of the captures, by their digests; 1 of a quarter, 2 of an eighth, 3 of the rest")
+_FOLD = _number("fold", "part of the captures, by digest: 0 is half of them, 1 a quarter, 2 an eighth, 3 the rest")
 _EVENT = _text("event", "name of the event whose samples these are")
 _MODULE = _text(
     "module",
@@ -95,7 +95,7 @@ _MODULE = _text(
 )
 
 _COUNTS = StoreTable(
-    "counts", "something that was counted in a module",
+    "counts", "a branch, an entry, a range or a sampled address of a module, with its counts",
     (
         _MODULE,
         _text("kind", "branch: a taken branch in the module; entry: a branch from elsewhere into the module, "
@@ -105,18 +105,18 @@ _COUNTS = StoreTable(
                 "start of any other"),
         _text("other_module", "branch: module of the target; entry: module of the branch; NULL: memory without a file, "
               "or none, and for other kinds"),
-        _number("other_address", "the address in it, 0 where that is NULL; range: of the last instruction"),
+        _number("other_address", "address in other_module, 0 if it is NULL; range: address of the last instruction"),
         *_LABELS,
         _EVENT,
         _FOLD,
         _sum("n", "how often: entries of branch stacks, ranges between them, samples"),
-        _sum("mispredicted", "of these branches, mispredicted"),
-        _sum("predicted", "of these branches, predicted correctly; both 0: not recorded"),
-        _sum("cycles", "since the branch before, over the timed ones"),
+        _sum("mispredicted", "mispredicted branches"),
+        _sum("predicted", "correctly predicted branches; 0 in both columns: not recorded"),
+        _sum("cycles", "cycles since the previous branch, over the branches with recorded cycles"),
         _sum("timed", "branches with recorded cycles"),
-        _sum("samples", "samples that have it in their branch stack"),
-        _sum("squares", "sum over the samples of the square of n"),
-        _sum("crossed", "sum over the samples of n times the entries of its branch stack"),
+        _sum("samples", "samples whose branch stack has the branch, entry or range"),
+        _sum("squares", "sum over the samples: n of the sample, squared"),
+        _sum("crossed", "sum over the samples: n of the sample times the entries of the sample's branch stack"),
     ),
 )  # fmt: skip
 
@@ -129,9 +129,9 @@ _CAPTURES = StoreTable(
         StoreColumn("time", "TIMESTAMP", "time of the recording (UTC): as given when the capture was added, else from "
                     "the capture, else the file's last change"),
         _text("file", "name of the file when it was added"),
-        _text("format", "what it is"),
-        _number("bytes", "its size"),
-        _number("period", "events between two samples; 0: a frequency was used"),
+        _text("format", "format of the file"),
+        _number("bytes", "size of the file"),
+        _number("period", "events between two samples; 0: sampled by frequency"),
         _number("recorded", "ns for which an agent recorded; 0 where the capture was added by `fleet add`"),
         _number("stands_for", "part of the service's run time that the recording represents, in ns. Reports, "
                 "exports and diff scale counts by stands_for / recorded, each summed over the captures of a day, host, "
@@ -143,8 +143,8 @@ _CAPTURES = StoreTable(
         _number("outside", "of these entries, with an end in no module, or in memory without a file"),
         _number("lost", "samples and records that the recorder says were lost"),
         _number("damage", "places of the file that could not be read"),
-        _text("notes", "what else is to be known: damage, missing ranges; or why it was refused"),
-        StoreColumn("refused", "BOOLEAN", "nothing of it was counted"),
+        _text("notes", "damage, missing ranges, or why the capture was refused"),
+        StoreColumn("refused", "BOOLEAN", "whether the capture was refused, so that nothing of it was counted"),
     ),
 )  # fmt: skip
 
@@ -163,8 +163,8 @@ _MODULES = StoreTable(
         _number("checksum", "PE checksum"),
         _number("size", "bytes of its address range, of a PE; 0 unknown"),
         _number("image_base", "preferred base of a PE"),
-        _number("mapped_offset", "where in the file of an ELF module with a build id a mapping of it begins, and"),
-        _number("mapped_size", "bytes of that mapping; a debug file has names for it where the binary is missing"),
+        _number("mapped_offset", "ELF with a build id: offset in the file at which the mapping begins"),
+        _number("mapped_size", "bytes of this mapping; lets a debug file give names if the binary is missing"),
     ),
 )
 

@@ -377,7 +377,7 @@ class Spool:
         return all(data is not None and sha256(data).hexdigest() == part.sha256 for part, data in there)
 
     def shipped(self) -> None:
-        """Remove the batch, because the store has the batch, or because it is damaged."""
+        """Remove the batch, which the store has, or which is damaged."""
         batch, self.batch = self.batch, None
         with suppress(FileNotFoundError):
             os.unlink(self._path(_BATCH))

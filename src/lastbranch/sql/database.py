@@ -241,8 +241,10 @@ class Plan(NamedTuple):
 
 
 def plan_of(sql: str) -> Plan:
-    """The tables and columns that ``sql`` reads, by DuckDB's own plan over empty tables. Raises `SelectionError` for
-    SQL that is wrong."""
+    """The tables and columns that ``sql`` reads, from DuckDB's plan of the query over empty tables.
+
+    Raises `SelectionError` for SQL that DuckDB rejects.
+    """
     with failures():
         rows = _planner().cursor().execute(f"EXPLAIN (FORMAT json) {sql}").fetchall()
     wanted: dict[str, set[str]] = {}

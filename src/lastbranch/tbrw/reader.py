@@ -266,10 +266,10 @@ class Reader:
                 raise TbrwError(Status.LEGACY_DATA_NOT_EXIST, f"the records of stream {stream} have no address")
 
     def bound_stream(self) -> int:
-        """The stream that calls without a stream number refer to: the bound stream that is being read, else the first.
+        """The bound stream that calls without a stream number refer to: the one that is being read, else the first.
 
-        Raises `TbrwError`: TB5_IS_NOT_BOUND, and UNEXPECTED_BIND_MISMATCH if two are being read that each have inferred
-        processes and threads. Processes and threads of the file itself apply to all streams.
+        Raises `TbrwError`: TB5_IS_NOT_BOUND if no stream is bound, and UNEXPECTED_BIND_MISMATCH if several bound
+        streams are being read and the file has no processes and threads of its own, which would apply to all streams.
         """
         with self.store.lock:
             read = self.rules.bound & self.rules.being_read()

@@ -269,7 +269,7 @@ def make_finding(name: str, seen: str, severity: Severity | None = None, *, orig
 
 
 def damage_findings(damage: list[Damage]) -> list[Finding]:
-    """The finding about what could not be read, if anything could not."""
+    """The finding that lists ``damage``; no finding without damage."""
     return [make_finding("damage", some([str(one) for one in damage], "; "))] if damage else []
 
 

@@ -102,7 +102,7 @@ class WholeBursts:
         return [] if self._kept is None else [self._kept]
 
     def rest(self) -> list[SampleBatch]:
-        """The batches still open after the last batch."""
+        """The samples of the bursts that are still open after the last batch."""
         kept, self._kept = self.open(), None
         return kept
 

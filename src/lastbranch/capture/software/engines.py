@@ -171,7 +171,7 @@ class Breakpoints(ABC):
         """Their addresses."""
 
     def suit(self, thread: Stat) -> None:  # noqa: B027  most have one signal
-        """Choose the signal for a thread as it is now."""
+        """Choose the signal by the present state of ``thread``."""
 
     def arm(self, tid: int) -> None:
         self._tid, self.at = tid, ()

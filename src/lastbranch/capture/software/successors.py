@@ -58,7 +58,7 @@ class Pages:
         self._read = read
 
     def begin(self, burst: int) -> None:
-        """Pages may have changed."""
+        """Begin ``burst``: pages may have changed, so each page is compared again at its next use."""
         self._burst = burst
         self._now.clear()
 

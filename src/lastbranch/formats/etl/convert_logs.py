@@ -279,7 +279,7 @@ class _TimeLine:
 
     @property
     def damage(self) -> list[tuple[str, Damage]]:
-        """(name of the source, damage) as far as was read."""
+        """(name of the source, damage), for the damage found so far."""
         return [(log.source.name, damage) for log in self.logs for damage in log.damage]
 
     @property

@@ -87,7 +87,7 @@ _CACHE_OP = ("load", "store", "prefetch")
 
 
 def _default_name(fields: dict[str, int]) -> str:
-    """perf's name of an event without a name in the file."""
+    """The name that perf gives to an event that has no name in the file."""
     kind, config = fields["type"], fields["config"]
     for of, names in ((TYPE.HARDWARE, HARDWARE_EVENTS), (TYPE.SOFTWARE, SOFTWARE_EVENTS)):
         if kind == of and config < len(names):

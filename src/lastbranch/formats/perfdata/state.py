@@ -61,8 +61,11 @@ class IndexState:
     _build_ids: dict[str, bytes] = field(default_factory=dict)
 
     def module(self, name: str, kernel: bool, build_id: bytes = b"", inode: tuple[int, ...] = ()) -> int:
-        """Row of the modules table, made if need be. Two build ids under one name are two modules. Two inodes are not:
-        some file systems have two inodes for one file."""
+        """The module's row of the modules table; a missing row is appended.
+
+        Two build ids under one name mean two modules. Two inodes do not, because some file systems have two inodes for
+        one file.
+        """
         short, kind = classify(name, kernel)
         key = (short, build_id)
         row = self._modules.get(key)

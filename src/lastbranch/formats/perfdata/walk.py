@@ -97,7 +97,7 @@ class Block:
         return halves(words, self.big_endian)
 
     def body(self, at: int, size: int) -> bytes:
-        """The bytes of the record at word ``at`` after its header."""
+        """The record at word ``at`` without its header; ``size`` includes the header."""
         return self.raw[at * 8 + 8 : at * 8 + size].tobytes()
 
 

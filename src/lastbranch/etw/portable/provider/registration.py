@@ -162,7 +162,7 @@ class Attachments:
         return threading.current_thread() is self._thread
 
     def watch(self, stream: socket.socket, call: Callable[[], None]) -> None:
-        """In the thread: call ``call`` whenever ``stream`` is readable."""
+        """Call ``call`` whenever ``stream`` is readable. Only the thread itself may call this method."""
         self._selector.register(stream, selectors.EVENT_READ, call)
 
     def forget(self, stream: socket.socket) -> None:
@@ -216,7 +216,7 @@ class Attachments:
                 self._close([self._retired.popleft()])
 
     def abandon(self) -> None:
-        """In a child by fork: close everything that belongs to the parent, and notify nobody."""
+        """After a fork, in the child: close everything that belongs to the parent, and notify nobody."""
         for writer in self._writers:
             writer.abandon()
         self._selector.close()

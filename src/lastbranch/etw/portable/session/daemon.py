@@ -425,7 +425,7 @@ def _status(error: LastbranchError) -> int:
 
 
 def main(descriptor: int) -> None:
-    """Read the order from the socket ``descriptor`` and serve it, in a process without a waiting parent."""
+    """Detach from the parent, read an `Order` from the socket ``descriptor``, and run the ordered session."""
     if os.fork():
         os._exit(0)
     starter = Connection(socket.socket(fileno=descriptor))

@@ -207,7 +207,10 @@ class Logger:
         self._deliverer().snapshot(self.request, path or self.request.file, pieces, self._losses)
 
     def update(self, request: SessionRequest) -> None:
-        """Change timer, MaximumBuffers, log file and real time as in ``request``. Raises `EtwError` for the file."""
+        """Adopt the flush timer, MaximumBuffers, log file and real-time mode of ``request``.
+
+        Raises `EtwError` if the new log file cannot be opened.
+        """
         delivery, before = self._deliverer(), self.request
         if request.file != before.file and not self._in_memory:
             file = FileSink(request, self._disk, "ControlTrace") if request.file else None

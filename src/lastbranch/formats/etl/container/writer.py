@@ -44,8 +44,8 @@ class _Open:
 class Packer:
     """Cuts the events of each processor into buffers of ``file``.
 
-    Readers order events of equal time on different processors by the SequenceNumbers of their buffers. The packer
-    numbers and ends buffers so that this is the order in which the events were added.
+    Readers order events of equal time on different processors by the SequenceNumbers of their buffers. So the packer
+    numbers and ends buffers in a way that gives readers the events in the order in which they were added.
     """
 
     def __init__(self, file: TraceFile) -> None:

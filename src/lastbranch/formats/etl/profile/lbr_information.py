@@ -63,6 +63,6 @@ def flags_of(info: Words, narrow: NDArray[np.bool_], *, extended: bool) -> Words
 
 
 def is_extended(info: Words) -> NDArray[np.bool_]:
-    """Which words are extended, if their log declares it."""
+    """Which words have the `EXTENDED` bit. The bit means nothing in a log that does not declare extended words."""
     extended: NDArray[np.bool_] = info & EXTENDED != 0
     return extended

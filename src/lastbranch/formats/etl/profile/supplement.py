@@ -268,7 +268,7 @@ class Measured:
                 self._extended.add(event)
 
     def events(self, triggers: Sequence[Trigger], time: int) -> list[Event]:
-        """The Information events; none for an event whose LBR_INFO words say everything."""
+        """An Information event for each sampled event that has extended LBR_INFO words; plain words need none."""
         made = []
         for event, union in sorted(self._union.items()):
             if event in self._extended:
@@ -396,7 +396,7 @@ class Supplement:
     # -- machine and modules
 
     def apply(self, profile: Profile) -> None:
-        """Complete the tables of ``profile``."""
+        """Complete the machine, CPU times, modules and mappings of ``profile`` from the gathered events."""
         machine = self._find("Machine") or {}
         for name in machine.keys() & MACHINE.keys():
             setattr(profile.machine, MACHINE[name], machine[name])

@@ -63,7 +63,7 @@ class Ranges:
         return Ranges(self.low[rows], self.high[rows], self.row[rows])
 
     def disjoint(self) -> Ranges:
-        """Ascending ranges that do not overlap: where these do, the address belongs to the lowest row."""
+        """The same addresses in ascending ranges without overlap: an address in several ranges gets the lowest row."""
         ordered = self.take(np.lexsort((self.row, self.low)))
         if not (ordered.low[1:] < np.maximum.accumulate(ordered.high)[:-1]).any():
             return ordered
