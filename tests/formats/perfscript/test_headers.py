@@ -101,7 +101,7 @@ fields = st.builds(
 @settings(max_examples=300, deadline=None)
 @given(fields, st.lists(headers, min_size=1, max_size=12))
 def test_fields_as_perf_prints_them(fields: Fields, printed: list[Header]) -> None:
-    assume(fields.time or fields.ids or fields.event or (fields.ip and not fields.chain))
+    assume(fields.time or fields.ids or (not fields.chain and (fields.event or fields.ip)))
     lines = [fields.shown(header).encode() for header in printed]
     reader = Headers()
     reader.learn(lines, [], frozenset())

@@ -70,6 +70,8 @@ _MISC = "|".join(f"[KUHGgMSE]{{{n}}}{' ' * (6 - n)}" for n in range(1, 6))
 _PADDED = _Form("comm", r"(?P<comm>.{16}|\S.{16,}) ")
 _NAME = _Form("comm", r"(?P<comm>\S.*) ", r"(?P<comm>\S.*\S|\S)\s+")
 """perf prints it so before a call chain."""
+_EDITED = _Form("address", r" *(?P<ip>[0-9a-f]{6,16})(?=\s|$)")
+"""An address after the name of an event that is not filled up: of a text that was edited."""
 _FIELDS: tuple[tuple[_Form, ...], ...] = (
     (_PADDED, _NAME),
     (
@@ -94,15 +96,15 @@ _FIELDS: tuple[tuple[_Form, ...], ...] = (
     (_Form("addr", _right("addr", 16, "0-9a-f") + "(?= )"),),
     (
         _Form("ip", " " + _right("ip", 16, "0-9a-f") + r"(?![^\s\[])", r"(?P<ip>[0-9a-f]{1,16})(?=\s|$)"),
-        _Form("ip", r" *(?P<ip>[0-9a-f]{6,16})(?=\s|$)"),  # of text that was edited
+        _EDITED,
     ),
 )
 _NUMBERS = {"pid", "tid", "seconds", "period", "addr", "ip"}
-_OPEN = {"event", "ip"}
+_OPEN = {"event", "ip", "address"}
 """Fields that names, objects and values may follow."""
 _SIZED = {"ids", "id", "time", "period", "addr", "ip"}
-_SPECIFIC = {"time": 5, "ids": 4, "machine": 4, "vcpu": 4, "cpu": 4, "event": 3, "ip": 3}
-"""How much text must be like a field to be taken for it; 2 for the others, 1 for a name."""
+_SPECIFIC = {"time": 5, "ids": 4, "machine": 4, "vcpu": 4, "cpu": 4, "event": 3, "ip": 3, "comm": 1, "address": 1}
+"""How much text must be like a field to be taken for it; 2 for the others."""
 _ODD = re.compile(rb"  | $")
 _NO_NAME = re.compile(rb"\d\.\d{4,}:|\[\d{3}\]")
 """In a name: a sign that it has a part of the next field; and a field that it cannot have."""
@@ -134,7 +136,7 @@ class _Layout:
 
     @property
     def specific(self) -> int:
-        return sum(_SPECIFIC.get(name, 1 if name == "comm" else 2) for name in self.fields)
+        return sum(_SPECIFIC.get(name, 2) for name in self.fields)
 
     def match(self, line: bytes) -> re.Match[bytes] | None:
         """The fields of ``line``, read from the right."""
@@ -248,7 +250,7 @@ def _common_fields(lines: Sequence[bytes], aligned: bool) -> Iterator[tuple[_For
             return
         yield from follow(number + 1, places, forms)
         for form in _FIELDS[number]:
-            if form in patterns:
+            if form in patterns and (form is not _EDITED or any(before.field == "event" for before in forms)):
                 after = [places_after(form, line, at) for line, at in zip(lines, places, strict=True)]
                 if all(after):
                     yield from follow(number + 1, after, (*forms, form))
