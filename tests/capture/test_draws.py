@@ -31,6 +31,7 @@ from lastbranch.capture.software.schedule import PollTrigger
 from lastbranch.capture.software.state import RecordingListener, RecordingSettings, RecordingState
 from lastbranch.capture.software.tasks import TaskEvents
 from lastbranch.capture.software.tree import Tree
+from lastbranch.closing import on_failure
 from waiting import until
 
 pytestmark = needs_ptrace
@@ -271,7 +272,7 @@ def test_a_thread_that_has_got_the_number_of_a_drawn_one_is_not_traced() -> None
     bursts = DrawnBursts(state, TaskEvents(state, RecordingListener(), None), searches=False)
     bursts.began = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
     time.sleep(0.05)  # longer than a clock tick: start times are in ticks
-    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as child:
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as child, on_failure(child.kill):
         bursts.trace(child.pid, child.pid, 7)
         (thread,) = state.tree.threads.values()
         assert (thread.leaves, thread.period, thread.first_weight, state.owed) == (True, 0, 0, 7)
@@ -295,8 +296,9 @@ def test_a_process_that_somebody_else_traces_is_left_alone(folder: Path, tmp_pat
         "--",
     ]
     with subprocess.Popen([*command, "sh", "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as recorder:
-        pid = int(until(lambda: running(program)))
-        until(lambda: is_seized(pid))
+        with on_failure(go.touch):  # else the shell, and with it the recorder, would never end
+            pid = int(until(lambda: running(program)))
+            until(lambda: is_seized(pid))
         go.touch()
         status = 0x7F
         while ptrace.stopped(status):
@@ -368,15 +370,22 @@ def test_a_stopped_program_stays_stopped_while_bursts_are_drawn(folder: Path, tm
     words = ("-o", str(tmp_path / "it.tb5"), "--", program, "trap", "1", "800000")
     with subprocess.Popen([*command, *words], stdout=subprocess.PIPE) as recorder:
         pid = int(until(lambda: running(program)))
-        for _ in range(5):
-            os.kill(pid, signal.SIGSTOP)
-            until(lambda: (found := stat_of(pid)) is not None and found.state in "Tt")
-            before = Path(f"/proc/{pid}/schedstat").read_text().split()[0]
-            time.sleep(0.05)
-            assert Path(f"/proc/{pid}/schedstat").read_text().split()[0] == before
-            os.kill(pid, signal.SIGCONT)
-        out, _ = recorder.communicate(timeout=60)
+        with on_failure(os.kill, pid, signal.SIGKILL):  # else nothing would end it, and we would wait for the recorder
+            for _ in range(5):
+                os.kill(pid, signal.SIGSTOP)
+                until(lambda: is_still(pid))  # a burst stops it, too: then it has not got the signal yet
+                assert is_still(pid)
+                os.kill(pid, signal.SIGCONT)
+            out, _ = recorder.communicate(timeout=60)
     assert (recorder.returncode, out) == (0, b"1\n")
+
+
+def is_still(pid: int) -> bool:
+    """Whether a process is stopped, and has not run for a moment."""
+    before, state = Path(f"/proc/{pid}/schedstat").read_text().split()[0], stat_of(pid)
+    time.sleep(0.05)
+    stopped = state is not None and state.state in "Tt"
+    return stopped and Path(f"/proc/{pid}/schedstat").read_text().split()[0] == before
 
 
 MANY_KINDS = """
@@ -493,7 +502,7 @@ def test_a_draw_finds_what_runs_and_what_that_creates() -> None:
 
 def test_what_was_reported_after_a_draw_is_not_in_the_next_one() -> None:
     draws = Draws()
-    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as child:
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as child, on_failure(child.kill):
         draws.cover(child.pid)
         until(lambda: found_by(draws))
         events = [fd for _, reporting in draws._covered.values() for fd in reporting]

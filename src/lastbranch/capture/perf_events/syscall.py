@@ -120,14 +120,14 @@ def more_files() -> bool:
     return True
 
 
-_SPARE = 16
-"""Descriptors for what is open for a moment only."""
+_SPARE, _LAST = 16, 4
+"""Descriptors for what is open for a moment only, and those of them without which nothing of /proc can be read."""
 
 
-def sparing(fd: int) -> int:
+def sparing(fd: int, *, useful: bool = False) -> int:
     """``fd``, a new descriptor that shall stay open. Raises `OSError` EMFILE where few others are left then, and closes
-    it. The kernel gives the lowest number that is free."""
-    if fd < resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _SPARE:
+    it; one that is ``useful`` may take all but the last ones. The kernel gives the lowest number that is free."""
+    if fd < resource.getrlimit(resource.RLIMIT_NOFILE)[0] - (_LAST if useful else _SPARE):
         return fd
     os.close(fd)
     raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))

@@ -46,9 +46,10 @@ class MemoryFiles(NamedTuple):
     @classmethod
     def of(cls, pid: int, mem: int) -> MemoryFiles:
         """Open the files of ``pid``, whose memory is open. Raises `OSError`."""
-        maps = os.open(f"/proc/{pid}/maps", os.O_RDONLY | os.O_CLOEXEC)
+        maps = sparing(os.open(f"/proc/{pid}/maps", os.O_RDONLY | os.O_CLOEXEC), useful=True)
         try:
-            return cls(mem, maps, os.open(f"/proc/{pid}/pagemap", os.O_RDONLY | os.O_CLOEXEC))
+            pagemap = os.open(f"/proc/{pid}/pagemap", os.O_RDONLY | os.O_CLOEXEC)
+            return cls(mem, maps, sparing(pagemap, useful=True))
         except FileNotFoundError:
             return cls(mem, maps, -1)
         except OSError:

@@ -16,12 +16,14 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from ...binaries.call_frames import CallFrames, Cie, FrameRow, Rule, RuleKind, evaluate
+from ...closing import on_failure
 from ...errors import LastbranchError
 from ...isa import NOT_A_BRANCH, Decoder
 from ...lbr import KIND
 from ...model import BytesSource, OpenFile, Source
 from ...x86 import Opcode
 from .. import ptrace
+from ..perf_events.syscall import sparing
 from ..procfs import PAGE, Mapping, mappings, open_regular, read
 from .instructions import ADDRESSES, WORD, Memory
 
@@ -189,6 +191,8 @@ def _source(space: AddressSpace, mapping: Mapping) -> Source | None:
         except OSError:
             continue
         if os.fstat(file.fileno()).st_ino == mapping.inode:
+            with on_failure(file.close):
+                os.close(sparing(os.dup(file.fileno()), useful=True))  # its copy has the next number
             return OpenFile(file, mapping.name)
         file.close()
     return None
