@@ -1,4 +1,4 @@
-"""The user is told of the wait if a pipe has no other end yet, or no data comes out of the pipe."""
+"""Verbs say what they wait for if a pipe has no writer yet, or no data comes out of the pipe."""
 
 from __future__ import annotations
 

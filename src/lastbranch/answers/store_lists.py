@@ -77,7 +77,7 @@ STORE_LISTS: dict[str, TableKind] = {
         row="a module",
         columns=_columns(
             ("name", "", "path of the binary, the first in alphabetical order"),
-            ("identity", "", "build id, or what stands for it"),
+            ("identity", "", "build id, PDB, or time stamp and size"),
             ("captured samples", "samples", "samples in it, before weights"),
             ("branches", "entries", "entries of branch stacks that begin there"),
             ("ranges", "ranges", "ranges that begin there"),
@@ -107,7 +107,7 @@ SATURATION = TableKind(
             (f"{part} %", "%", f"overlap of the branch shares of the {part} with those of all captures")
             for part in _PARTS
         ),
-        ("identity", "", "build id, or what stands for it"),
+        ("identity", "", "build id, PDB, or time stamp and size"),
     ),
     last=("service", "module", "identity"),
     spare=("identity", *_PARTS, "distinct"),

@@ -118,9 +118,9 @@ _COLUMNS = (
     "loop",
     "address",
 )
-"""Of the listing, before the instruction."""
+"""Columns of the listing, before the instruction."""
 _RATES = ("noise", "taken", "taken_noise", "mispredicted", "cycles", "ipc")
-"""Those that are faint where few bursts or executions say them."""
+"""Columns that are faint where few bursts or executions support them."""
 _SPARE = ("taken_noise", "noise", "bursts")
 """Left out first where the terminal is too narrow for the instructions."""
 _INSTRUCTION = 40
@@ -130,7 +130,7 @@ _ARROWS = 8
 _LEAST = 24
 """Letters of the name of the function that are always printed."""
 _BLOCK = ("count", "bursts", "noise", "cycles", "ipc", "loop")
-"""What is printed only at the first instruction of a block."""
+"""Columns that are printed only at the first instruction of a block."""
 
 
 def print_annotated(shown: FunctionCode, form: str, limit: int, every: bool) -> None:

@@ -51,7 +51,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class SecondSide:
-    """What is said of the second side."""
+    """The options about the second side."""
 
     against: tuple[str, ...] = ()
     symfs_b: str | None = None
@@ -327,8 +327,10 @@ def _result(found: Difference, row: int, by: str, fail_over: float | None) -> di
 
 
 def _locations(spot: CodeLocation) -> list[dict[str, Any]]:
-    """Where it is, by name and by source line; the module where the line is not known. None where neither is: code
-    scanning refuses a log with any location that has only a name."""
+    """The SARIF locations of ``spot``, by name and source line, or by module if the line is not known.
+
+    No locations if neither is known: code scanning refuses a log with a location that has only a name.
+    """
     if spot.file and spot.line > 0:
         place = {"artifactLocation": _artifact(spot.file), "region": {"startLine": spot.line}}
     elif spot.module:

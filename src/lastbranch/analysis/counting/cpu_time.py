@@ -21,7 +21,7 @@ _WORTH_SAYING = 20
 _BEGINNING = 20_000_000
 """ns that are not said: a few programs take as long in the kernel to begin, where no sample is."""
 _DEVIATIONS = 2
-"""Standard errors of the time that samples stand for which are not said, either."""
+"""Differences of fewer standard errors of the sampled time are not reported, either."""
 _LITTLE = 100_000_000
 """ns that `report` says, but that are no finding: a short program's launch and stops take as long in the kernel."""
 _NAMED = 3

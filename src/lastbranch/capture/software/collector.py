@@ -238,7 +238,7 @@ class Collector:
         assert taken is not None
         try:
             self._sampler.write(spare=spare)
-        except Exception as error:
+        except Exception as error:  # as above: a burst that cannot be written is lost, and the recording goes on
             if self.state.losses.ends_recording(error):
                 raise
             self._give_up(taken.thread.tid, NO_SIGNAL, error)

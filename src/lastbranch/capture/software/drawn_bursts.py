@@ -23,6 +23,8 @@ from .tree import Process, Thread
 __all__ = ["NO_SIGNAL", "DrawnBursts"]
 
 _SECOND = 1_000_000_000
+_SHORTEST = 1e-6
+"""Seconds to the next draw at least: with 0, the timer would end, and the ticks with it."""
 _SOON = (10_000, 30_000)
 """ns of CPU time from when a drawn thread is traced to its burst: the kernel stops it in user mode then, and never in a
 system call."""
@@ -40,7 +42,7 @@ _DRAWN = (
 
 
 class DrawnBursts:
-    """Lets the threads of a recording go, and traces those that are drawn until each has had its burst."""
+    """Lets the threads of a recording go, and traces each drawn thread until the thread has had its burst."""
 
     def __init__(self, state: RecordingState, tasks: TaskEvents, *, searches: bool) -> None:
         """``searches``: the recording looks for processes that descend from others, which it does not trace. Then
@@ -120,7 +122,7 @@ class DrawnBursts:
                 state.summary.beside += took
         until = self._intervals.next(period) / _SECOND
         self._next = time.monotonic() + until
-        signal.setitimer(signal.ITIMER_REAL, min(until, TICK), TICK)
+        signal.setitimer(signal.ITIMER_REAL, min(max(until, _SHORTEST), TICK), TICK)
 
     def lapse(self, period: int) -> None:
         """Take the weight of threads that were drawn a ``period`` of the program's CPU time ago and have not run since:

@@ -222,7 +222,7 @@ def now() -> int:
 
 
 class SidebandListener:
-    """Is told what a sideband sees. This one ignores it."""
+    """Gets the events of a sideband. This base class ignores them."""
 
     @property
     def follows_processes(self) -> bool:

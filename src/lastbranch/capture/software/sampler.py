@@ -33,7 +33,7 @@ class TakenBurst:
     when: int
     """ns of the clock of all records."""
     weight: int
-    """ns of CPU time that it stands for."""
+    """ns of CPU time that the burst represents."""
     cpu_time: int
     """ns that its thread has run since the one before."""
     ran: int

@@ -59,7 +59,7 @@ class RecordingSettings:
 
 
 class RecordingListener:
-    """Is told what happens in a recording. This one does nothing."""
+    """Gets the events of a recording. This base class ignores them."""
 
     def on_exec(self, pid: int, path: str) -> None:
         """A process has executed the program at ``path``."""
@@ -188,7 +188,7 @@ class RecordingState(SidebandListener):
         self.draws = False
         """Whether the program has been let go between bursts, which are drawn."""
         self.owed = 0
-        """ns of CPU time that no drawn burst stands for yet."""
+        """ns of CPU time that are not yet in the weight of a drawn burst."""
         self.let_go = set[int]()
         """Processes that were let go, and all their descendants."""
 

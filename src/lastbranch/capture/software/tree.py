@@ -42,7 +42,7 @@ class Process:
     drawn: bool = False
     """Whether its threads are traced for single bursts only, which are drawn. It is kept between these."""
     image: tuple[int, ...] = ()
-    """Of a drawn one, `Thread.image` at its last burst."""
+    """`Thread.image` at the last burst of a drawn process."""
     described: tuple[int, ...] = ()
     """The `image` that its name belongs to."""
     splits_stack: bool | None = None

@@ -113,7 +113,7 @@ _FIRST_SIMPLEPERF = 128
 _MOST_CPUS = 1 << 16
 _MOST_NODES = 1 << 10
 _MOST_BYTES = 16 << 20
-"""Of features that are decoded: in a pipe they are records, which can come again and again."""
+"""Most bytes of features that are decoded: in a pipe, features are records, and any number of them may follow."""
 _SIMPLEPERF = ("SIMPLEPERF_FILE", "SIMPLEPERF_META_INFO", "SIMPLEPERF_DEBUG_UNWIND", "SIMPLEPERF_DEBUG_UNWIND_FILE",
                "SIMPLEPERF_FILE2", "SIMPLEPERF_ETM_BRANCH_LIST", "SIMPLEPERF_INIT_MAP")  # fmt: skip
 

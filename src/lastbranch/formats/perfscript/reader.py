@@ -302,8 +302,8 @@ _LEARNED_LINES = 4000
 
 
 def _header_lines(block: TextBlock, stacks: Stacks) -> tuple[list[bytes], list[bytes], set[int]]:
-    """Of the first lines of ``block``: what is in front of entries; lines without entries that may be samples; the
-    threads that records name."""
+    """(text before the entries of a line, lines without entries that may be samples, threads that records name), from
+    the first lines of ``block``."""
     entry = dict(zip(stacks.line.tolist(), zip(stacks.entry.tolist(), stacks.plain.tolist(), strict=True), strict=True))
     before_entries, others, tids = list[bytes](), list[bytes](), set[int]()
     for number in range(min(len(block.starts), _LEARNED_LINES)):

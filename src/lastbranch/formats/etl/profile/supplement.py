@@ -124,7 +124,7 @@ def module_fields(number: int, module: Module) -> dict[str, Any]:
 
 
 def segment_fields(number: int, segments: Sequence[Segment]) -> dict[str, Any]:
-    """Of a file with more segments than an event has room for, the executable ones, as far as they fit."""
+    """The fields of module ``number``'s segments; of more segments than an event has room for, executable ones."""
     if len(segments) > _MOST_SEGMENTS:
         segments = [segment for segment in segments if segment.executable][:_MOST_SEGMENTS]
     return {

@@ -241,9 +241,9 @@ class _Instructions:
     operand: Words
     """Unsigned operand, 0 for an instruction without one."""
     address_by: Ints
-    """What is added to the address."""
+    """Bytes that the instruction adds to the address."""
     line_by: Ints
-    """What is added to the line."""
+    """Lines that the instruction adds to the line number."""
 
 
 def _decode(space: Space, headers: list[LineHeader]) -> _Instructions:
